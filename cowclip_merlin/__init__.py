@@ -1,0 +1,55 @@
+"""Large-batch training of click-through-rate models with CowClip on NVIDIA Merlin.
+
+Importing this package is cheap: TensorFlow, cuDF and CuPy are loaded by the first name
+that needs them.
+
+>>> import cowclip_merlin as cc
+>>> cc.scale("criteo", to=8 * 1024).l2
+8e-05
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin.compat import request_keras_2
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.scaling import PRESETS, Hyperparameters, scale
+
+if TYPE_CHECKING:
+    from cowclip_merlin import models, workflows
+    from cowclip_merlin.metrics import log_loss, roc_auc
+    from cowclip_merlin.optimizer import CowClip
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PRESETS",
+    "CowClip",
+    "Hyperparameters",
+    "InputError",
+    "log_loss",
+    "models",
+    "roc_auc",
+    "scale",
+    "workflows",
+]
+
+_LAZY = {"CowClip": "optimizer", "roc_auc": "metrics", "log_loss": "metrics"}
+_LAZY_MODULES = ("models", "workflows")
+
+# TensorFlow decides once, when it is imported, which Keras it offers.
+request_keras_2()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY_MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,69 @@
+"""The command `cowclip`: parse arguments, call the library, turn mistakes into one line.
+
+Exit codes: 0 done, 2 wrong input, 1 a fault of this program, 130/143 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+
+from cowclip_merlin.errors import InputError
+
+COMMANDS = ("generate", "prepare", "train", "evaluate", "scale")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with one sub-parser per module of this package named in `COMMANDS`."""
+    parser = argparse.ArgumentParser(
+        prog="cowclip",
+        description="Train click-through-rate models with very large batches.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = importlib.import_module(f"cowclip_merlin.cli.{name}")
+        sub = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(sub)
+        sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        return args.run(args) or 0
+    except InputError as error:
+        return _fail(str(error))
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return _fail(f"{error.filename or 'output'}: no space left on the disk; free some")
+        if error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.EISDIR, errno.EROFS):
+            return _fail(f"{error.filename}: {error.strerror}; check the path and its rights")
+        return _crash()
+    except KeyboardInterrupt:
+        print("cowclip: interrupted", file=sys.stderr)
+        return 130
+    except Exception:
+        return _crash()
+
+
+def _fail(message: str) -> int:
+    print(f"cowclip: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _crash() -> int:
+    traceback.print_exc()
+    print("cowclip: this is a fault of cowclip, please report it", file=sys.stderr)
+    return 1

@@ -1,0 +1,157 @@
+"""Every version quirk of TensorFlow, Keras and Merlin, in one place.
+
+The rest of the library asks this module for `tf`, for Merlin's TensorFlow models and
+for the Keras optimizer base class, and never looks at a version number itself.
+
+>>> from cowclip_merlin import compat
+>>> compat.tensorflow().keras.__name__.split(".")[0] in ("keras", "tf_keras")
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from functools import lru_cache
+from typing import Any
+
+# Merlin 23.12 was written against Keras 2.12: where its private modules went since then.
+_MOVED_KERAS_MODULES = (
+    "utils.tf_inspect",
+    "utils.generic_utils",
+    "utils.losses_utils",
+    "utils.metrics_utils",
+    "utils.layer_utils",
+    "utils.control_flow_util",
+    "engine",
+    "engine.compile_utils",
+    "layers.preprocessing",
+    "layers.preprocessing.preprocessing_utils",
+    "saving.saving_lib",
+)
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
+
+
+def request_keras_2() -> None:
+    """Ask TensorFlow >= 2.16 for Keras 2 (package tf-keras), before TensorFlow is imported.
+
+    Raises:
+        ImportError: TensorFlow was imported before and has already chosen Keras 3.
+    """
+    loaded = sys.modules.get("tensorflow")
+    version = getattr(loaded, "__version__", "0.0")
+    chosen = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    if loaded is not None and _version(version) >= (2, 16) and not chosen:
+        raise ImportError(
+            "cowclip_merlin needs Keras 2, but TensorFlow "
+            f"{version} was imported with Keras 3: import cowclip_merlin before tensorflow, "
+            "or set TF_USE_LEGACY_KERAS=1 in the environment"
+        )
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # dask >= 2024.3 rewrites dataframes as expressions, which merlin-core does not know.
+    os.environ.setdefault("DASK_DATAFRAME__QUERY_PLANNING", "False")
+
+
+def _keras_version(tf: Any) -> tuple[int, int]:
+    package = tf.keras.layers.Layer.__module__.partition(".")[0]  # "keras" or "tf_keras"
+    return _version(importlib.import_module(package).__version__)
+
+
+@lru_cache(maxsize=None)
+def tensorflow() -> Any:
+    """TensorFlow with Keras 2.
+
+    Raises:
+        ImportError: TensorFlow >= 2.16 without the tf-keras package, or with Keras 3 chosen.
+    """
+    request_keras_2()
+    tf = importlib.import_module("tensorflow")
+    if _version(tf.__version__) >= (2, 16) and importlib.util.find_spec("tf_keras") is None:
+        raise ImportError(
+            f"TensorFlow {tf.__version__} brings Keras 3, Merlin needs Keras 2: "
+            f"pip install 'tf-keras~={tf.__version__.rsplit('.', 1)[0]}.0'"
+        )
+    if _keras_version(tf) >= (3, 0):
+        raise ImportError(
+            "tf.keras is Keras 3, Merlin needs Keras 2: "
+            "set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
+        )
+    return tf
+
+
+def _alias_package(alias: str, home: str) -> None:
+    """Let `import <alias>.<moved module>` find `<home>.<moved module>`."""
+    for name in _MOVED_KERAS_MODULES:
+        try:
+            module = importlib.import_module(f"{home}.{name}")
+        except ImportError:
+            continue
+        full_name = f"{alias}.{name}"
+        sys.modules.setdefault(full_name, module)
+        parent, _, child = full_name.rpartition(".")
+        if parent in sys.modules and not hasattr(sys.modules[parent], child):
+            setattr(sys.modules[parent], child, sys.modules[full_name])
+
+
+def _alias_tensorflow_privates(tf: Any) -> None:
+    """Put back two private names that Merlin imports and TensorFlow has moved."""
+    python = importlib.import_module("tensorflow.python")
+    for name in ("to_dlpack", "from_dlpack"):
+        if not hasattr(python, name):
+            setattr(python, name, getattr(tf.experimental.dlpack, name))
+    old = "tensorflow.python.training.tracking"
+    try:
+        importlib.import_module(f"{old}.data_structures")
+    except ImportError:
+        sys.modules.setdefault(old, importlib.import_module("tensorflow.python.trackable"))
+        sys.modules[f"{old}.data_structures"] = importlib.import_module(
+            "tensorflow.python.trackable.data_structures"
+        )
+
+
+def _prepare_for_merlin() -> None:
+    """Make the names importable that Merlin's modules ask for (nothing on disk changes)."""
+    tf = tensorflow()
+    version = _version(tf.__version__)
+    importlib.import_module("keras")
+    if version >= (2, 16):
+        _alias_package("keras", "tf_keras.src")
+    elif version >= (2, 13):
+        _alias_package("keras", "keras.src")
+    _alias_tensorflow_privates(tf)
+
+
+@lru_cache(maxsize=None)
+def merlin_models() -> Any:
+    """`merlin.models.tf`, on any of the supported TensorFlow versions.
+
+    Raises:
+        RuntimeError: a GPU is present but TensorFlow was built without CUDA.
+    """
+    _prepare_for_merlin()
+    try:
+        return importlib.import_module("merlin.models.tf")
+    except Exception as error:
+        if not tensorflow().test.is_built_with_cuda() and _nvml_sees_a_gpu():
+            raise RuntimeError(
+                "a GPU is present but this TensorFlow cannot use it: install the GPU build, "
+                'or hide the GPU with CUDA_VISIBLE_DEVICES=""'
+            ) from error
+        raise
+
+
+def _nvml_sees_a_gpu() -> bool:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetCount() > 0
+    except Exception:
+        return False

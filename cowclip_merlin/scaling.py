@@ -1,0 +1,175 @@
+"""How hyper-parameters change with the batch size, and the paper's presets.
+
+Source: Zheng et al., arXiv 2204.06240, section 3 (the rules), Algorithm 1 and Tables 8, 9
+(the presets; where a misprint of Table 9 differs from the authors' commands, the commands
+are followed).
+
+>>> scale("criteo", to=128 * 1024).l2
+0.00128
+>>> scale("avazu", to=8 * 1024).zeta
+0.0001
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from cowclip_merlin.errors import InputError
+
+K = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyperparameters:
+    """Everything that a scaling rule may change, and what goes with it.
+
+    Attributes:
+        batch_size: rows per step, over all replicas.
+        embedding_lr: learning rate of the embedding tables.
+        dense_lr: learning rate of every other weight, after warm-up.
+        l2: the penalty is `l2 * ||w||^2` for each embedding row `w`.
+        r: clip threshold relative to the norm of the row (equation 6).
+        zeta: lower bound of the row norm, per coordinate.
+        init_std: standard deviation of the embeddings' normal initialisation.
+        warmup_epochs: epochs in which `dense_lr` rises linearly from 0.
+
+    Raises:
+        InputError: a value is negative, not finite, or the batch is not positive.
+    """
+
+    batch_size: int = K
+    embedding_lr: float = 1e-4
+    dense_lr: float = 1e-4
+    l2: float = 1e-5
+    r: float = 1.0
+    zeta: float = 1e-5
+    init_std: float = 1e-2
+    warmup_epochs: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse values that no rule can produce."""
+        if self.batch_size < 1:
+            raise InputError(f"batch_size is {self.batch_size}; it must be at least 1")
+        for name, value in vars(self).items():
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} is {value}; it must be a finite number >= 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multipliers:
+    """Factors by which one rule multiplies the three rates."""
+
+    embedding_lr: float
+    dense_lr: float
+    l2: float
+
+
+RULES: Mapping[str, Callable[[float], Multipliers]] = MappingProxyType(
+    {
+        "none": lambda s: Multipliers(embedding_lr=1, dense_lr=1, l2=1),
+        "sqrt": lambda s: Multipliers(
+            embedding_lr=math.sqrt(s), dense_lr=math.sqrt(s), l2=math.sqrt(s)
+        ),
+        "sqrt_star": lambda s: Multipliers(embedding_lr=math.sqrt(s), dense_lr=math.sqrt(s), l2=1),
+        "linear": lambda s: Multipliers(embedding_lr=s, dense_lr=s, l2=1),
+        "n2_lambda": lambda s: Multipliers(embedding_lr=1, dense_lr=math.sqrt(s), l2=s * s),
+        "cowclip": lambda s: Multipliers(embedding_lr=1, dense_lr=math.sqrt(s), l2=s),
+    }
+)
+"""Scaling rules by name: the factors for a batch `s` times the base batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """Hyper-parameters of one data set at the base batch of 1024.
+
+    Attributes:
+        cowclip: where the `cowclip` rule starts.
+        baseline: where every other rule starts (training without the clip).
+        tuned: batch size -> values that hold from this batch size on, under the `cowclip`
+            rule, instead of the scaled ones.
+    """
+
+    cowclip: Hyperparameters
+    baseline: Hyperparameters
+    tuned: Mapping[int, Mapping[str, float]]
+
+
+_BASELINE = Hyperparameters(init_std=1e-4, warmup_epochs=0.0)
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        "criteo": Preset(
+            cowclip=Hyperparameters(dense_lr=8e-4),
+            baseline=_BASELINE,
+            tuned=MappingProxyType({}),
+        ),
+        "avazu": Preset(
+            cowclip=Hyperparameters(dense_lr=1e-4, r=10.0, zeta=1e-3),
+            baseline=_BASELINE,
+            tuned=MappingProxyType(
+                {
+                    4 * K: {"r": 1.0, "zeta": 1e-4},
+                    128 * K: {"dense_lr": 16e-4, "l2": 96e-5},
+                }
+            ),
+        ),
+    }
+)
+"""The paper's settings for its two data sets (authors' command lines, Table 9)."""
+
+
+def scale(
+    source: str | Preset | Hyperparameters, *, to: int, rule: str = "cowclip"
+) -> Hyperparameters:
+    """Hyper-parameters for batch size `to`.
+
+    Args:
+        source: name of a preset, a preset, or hyper-parameters at their own batch size.
+        to: the wanted batch size in rows.
+        rule: one of `RULES`.
+
+    Raises:
+        InputError: unknown preset or rule, or `to` is not positive.
+
+    >>> base = Hyperparameters(batch_size=512, dense_lr=4e-4, l2=1e-4)
+    >>> big = scale(base, to=8192, rule="cowclip")
+    >>> big.embedding_lr, big.dense_lr, big.l2
+    (0.0001, 0.0016, 0.0016)
+    """
+    if rule not in RULES:
+        raise InputError(f"unknown rule {rule!r}; choose one of {', '.join(RULES)}")
+    if to < 1:
+        raise InputError(f"batch size {to} cannot be scaled to; it must be at least 1")
+    if isinstance(source, Hyperparameters):
+        return _multiply(source, to=to, rule=rule)
+    preset = _preset(source) if isinstance(source, str) else source
+    if rule != "cowclip":
+        return _multiply(preset.baseline, to=to, rule=rule)
+    tuned = {
+        k: v
+        for since, values in sorted(preset.tuned.items())
+        if since <= to
+        for k, v in values.items()
+    }
+    return replace(_multiply(preset.cowclip, to=to, rule=rule), **tuned)
+
+
+def _preset(name: str) -> Preset:
+    if name not in PRESETS:
+        raise InputError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def _multiply(base: Hyperparameters, *, to: int, rule: str) -> Hyperparameters:
+    factors = RULES[rule](to / base.batch_size)
+    return replace(
+        base,
+        batch_size=to,
+        embedding_lr=base.embedding_lr * factors.embedding_lr,
+        dense_lr=base.dense_lr * factors.dense_lr,
+        l2=base.l2 * factors.l2,
+    )

@@ -1,0 +1,1 @@
+"""The four architectures of the paper, built on Merlin models."""

@@ -1,0 +1,1 @@
+"""Raw click logs to ids, counts and parquet, with NVTabular."""
