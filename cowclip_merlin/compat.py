@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 # Merlin 23.12 was written against Keras 2.12: where its private modules went since then.
@@ -64,7 +64,7 @@ def _keras_version(tf: Any) -> tuple[int, int]:
     return _version(importlib.import_module(package).__version__)
 
 
-@lru_cache(maxsize=None)
+@cache
 def tensorflow() -> Any:
     """TensorFlow with Keras 2.
 
@@ -128,7 +128,7 @@ def _prepare_for_merlin() -> None:
     _alias_tensorflow_privates(tf)
 
 
-@lru_cache(maxsize=None)
+@cache
 def merlin_models() -> Any:
     """`merlin.models.tf`, on any of the supported TensorFlow versions.
 
