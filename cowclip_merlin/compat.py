@@ -17,6 +17,8 @@ import sys
 from functools import cache
 from typing import Any
 
+from cowclip_merlin.errors import InputError
+
 # Merlin 23.12 was written against Keras 2.12: where its private modules went since then.
 _MOVED_KERAS_MODULES = (
     "utils.tf_inspect",
@@ -155,3 +157,42 @@ def _nvml_sees_a_gpu() -> bool:
         return pynvml.nvmlDeviceGetCount() > 0
     except Exception:
         return False
+
+
+def legacy_optimizer(identifier: Any) -> Any:
+    """A Keras 2 "legacy" optimizer, which all supported versions and Merlin build on.
+
+    Args:
+        identifier: a legacy or new Keras 2 optimizer, its name, or its serialised form.
+
+    Raises:
+        InputError: not an optimizer of Keras 2, or one with a setting that has no legacy form.
+
+    >>> legacy_optimizer("adam").get_config()["epsilon"]
+    1e-07
+    """
+    tf = tensorflow()
+    if isinstance(identifier, tf.keras.optimizers.legacy.Optimizer):
+        return identifier
+    if isinstance(identifier, str):
+        return _legacy_class(tf, identifier)()
+    if isinstance(identifier, dict):
+        return tf.keras.optimizers.get(identifier, use_legacy_optimizer=True)
+    if not isinstance(identifier, tf.keras.optimizers.Optimizer):
+        raise InputError(
+            f"{type(identifier).__module__}.{type(identifier).__name__} is no optimizer of "
+            "tf.keras (Keras 2); build it from tf.keras.optimizers after import cowclip_merlin"
+        )
+    for setting in ("weight_decay", "use_ema"):
+        if identifier.get_config().get(setting):
+            raise InputError(f"{type(identifier).__name__} with {setting} is not supported")
+    return tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(identifier)
+
+
+def _legacy_class(tf: Any, name: str) -> Any:
+    legacy = tf.keras.optimizers.legacy
+    classes = {c.lower(): getattr(legacy, c) for c in dir(legacy) if c[0].isupper()}
+    classes.pop("optimizer")
+    if name.lower() not in classes:
+        raise InputError(f"unknown optimizer {name!r}; choose one of {', '.join(sorted(classes))}")
+    return classes[name.lower()]

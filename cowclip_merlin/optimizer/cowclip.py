@@ -1,0 +1,289 @@
+"""CowClip as a Keras optimizer around one optimizer for embeddings and one for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cowclip_merlin import clip as clips
+from cowclip_merlin import compat
+from cowclip_merlin.optimizer import tables
+from cowclip_merlin.optimizer.config import Config, check, row_optimizer
+from cowclip_merlin.optimizer.rows import UniqueRows, scatter, sum_duplicates
+
+tf = compat.tensorflow()
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class CowClip(tf.keras.optimizers.legacy.Optimizer):
+    """Adam (or another Keras optimizer) with adaptive column-wise clipping of embeddings.
+
+    One step is Algorithm 1 of Zheng et al. (arXiv 2204.06240): gradients and counts are
+    summed over duplicates and replicas, L2 is added, each row is clipped to
+    `max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, and the embedding optimizer is applied.
+    All other weights go to the dense optimizer untouched.
+
+    `learning_rate`, and with it Keras's `LearningRateScheduler` and `ReduceLROnPlateau`, is
+    the dense optimizer's; the embedding learning rate stays where it is.
+
+    Args:
+        embedding_optimizer: Keras 2 optimizer or its name.
+        dense_optimizer: Keras 2 optimizer or its name.
+        r: threshold relative to the norm of a row.
+        zeta: lower bound of the row norm, per coordinate.
+        l2: the penalty is `l2 * ||w||^2`; its gradient goes in before the clip.
+        update: "dense" moves all rows at every step, as the paper does; "lazy" only the rows
+            in the batch.
+        clip: "cowclip", "none", or one of Table 6: "global", "field", "column",
+            "adaptive_field".
+        bound: constant threshold of "global", "field" and "column".
+        skip: names, regular expressions or variables of tables that get L2 but no clip;
+            by default the tables whose rows have one element.
+        embeddings: names, regular expressions or variables of the tables; by default the
+            variables whose gradient is a `tf.IndexedSlices`.
+        fields: for "field" and "adaptive_field" on a fused table: field -> number of rows,
+            in the table's order. Any other table is one field.
+        backend: "auto" or "tensorflow".
+
+    Raises:
+        InputError: an argument is out of range or unknown, or (when gradients are applied) an
+            embedding table has a dense gradient.
+
+    Example:
+        >>> table = tf.Variable(tf.ones([5, 2]), name="embeddings")
+        >>> opt = CowClip(embedding_optimizer="sgd", dense_optimizer="sgd", l2=0.0)
+        >>> g = tf.IndexedSlices(tf.constant([[30.0, 40.0]]), tf.constant([3]), (5, 2))
+        >>> _ = opt.apply_gradients([(g, table)])
+        >>> opt.clipped_share.numpy(), opt.mean_clip_factor.numpy().round(4)
+        (1.0, 0.0283)
+    """
+
+    def __init__(
+        self,
+        embedding_optimizer: Any = "adam",
+        dense_optimizer: Any = "adam",
+        *,
+        r: float = 1.0,
+        zeta: float = 1e-5,
+        l2: float = 1e-5,
+        update: str = "dense",
+        clip: str = "cowclip",
+        bound: float = 25.0,
+        skip: Sequence[Any] | None = None,
+        embeddings: Sequence[Any] | None = None,
+        fields: Mapping[str, int] | None = None,
+        backend: str = "auto",
+        name: str = "CowClip",
+    ) -> None:
+        super().__init__(name)
+        self._config = check(
+            Config(
+                r=r,
+                zeta=zeta,
+                l2=l2,
+                update=update,
+                clip=clip,
+                bound=bound,
+                skip=tables.check_patterns(skip, "skip"),
+                embeddings=tables.check_patterns(embeddings, "embeddings"),
+                fields=None if fields is None else dict(fields),
+                backend=backend,
+            )
+        )
+        self.embedding_optimizer = compat.legacy_optimizer(embedding_optimizer)
+        self.dense_optimizer = compat.legacy_optimizer(dense_optimizer)
+        if update == "lazy":
+            self.embedding_optimizer = row_optimizer(self.embedding_optimizer)
+        self._track_trackable(self.embedding_optimizer, "embedding_optimizer")
+        self._track_trackable(self.dense_optimizer, "dense_optimizer")
+        self._statistics: dict[str, Any] = {}
+
+    # -- one step ---------------------------------------------------------------------------
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[Any, Any]],
+        name: str | None = None,
+        experimental_aggregate_gradients: bool = True,
+    ) -> Any:
+        """One step of Algorithm 1.
+
+        Args:
+            grads_and_vars: pairs; the gradient of an embedding table is a `tf.IndexedSlices`
+                with one entry per occurrence of an id, values [n, d].
+            name: name of the operation.
+            experimental_aggregate_gradients: sum gradients over replicas first; False if the
+                caller has done so.
+
+        Raises:
+            InputError: an embedding table has a dense gradient.
+        """
+        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+        if not pairs:
+            raise ValueError("no gradients: no variable of the model has one")
+        tables.split(pairs, self._config.embeddings)
+        with tf.init_scope():
+            self._create_statistics()
+        if experimental_aggregate_gradients:
+            # Counts must be global before the clip, or N replicas would be another algorithm.
+            pairs = list(self._aggregate_gradients(pairs))
+        embedding_pairs, dense_pairs = tables.split(pairs, self._config.embeddings)
+        steps = []
+        if embedding_pairs:
+            steps.append(self._apply(self.embedding_optimizer, self._clipped(embedding_pairs)))
+        if dense_pairs:
+            steps.append(self._apply(self.dense_optimizer, dense_pairs))
+        with tf.control_dependencies([s for s in steps if s is not None]):
+            return self.iterations.assign_add(1, read_value=False)
+
+    @staticmethod
+    def _apply(optimizer: Any, pairs: list[tuple[Any, Any]]) -> Any:
+        return optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+
+    def _clipped(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Gradients of the tables as the embedding optimizer gets them."""
+        unique = [sum_duplicates(slices) for slices, _ in pairs]
+        rows = [self._rows(u, table) for u, (_, table) in zip(unique, pairs, strict=True)]
+        clipped = [i for i, (_, table) in enumerate(pairs) if not self._skips(table)]
+        factors = dict(zip(clipped, self._factors([rows[i] for i in clipped]), strict=True))
+        self._record([rows[i] for i in clipped], [factors[i] for i in clipped])
+        result = []
+        for i, (_, table) in enumerate(pairs):
+            g = rows[i].g * factors[i][:, tf.newaxis] if i in factors else rows[i].g
+            result.append((self._gradient(g, unique[i], table), table))
+        return result
+
+    def _rows(self, unique: UniqueRows, table: Any) -> clips.Rows:
+        """The rows whose gradients may be clipped: those in the batch, or the whole table."""
+        if self._whole_table:
+            w = tf.convert_to_tensor(table)
+            data, cnt = scatter(unique, table.shape[0])
+            field = self._field_of_row(table)
+        else:
+            w, data, cnt = tf.gather(table, unique.ids), unique.g, unique.cnt
+            field = self._field_of_row(table, unique.ids)
+        g = data + 2 * self._config.l2 * w
+        return clips.Rows(g=g, w=w, cnt=cnt, field=field, num_fields=len(self._sizes(table)))
+
+    def _factors(self, rows: list[clips.Rows]) -> list[Any]:
+        settings = clips.Settings(
+            r=self._config.r, zeta=self._config.zeta, bound=self._config.bound
+        )
+        return clips.CLIPS[self._config.clip].factors(rows, settings) if rows else []
+
+    def _gradient(self, g: Any, unique: UniqueRows, table: Any) -> Any:
+        if self._config.update == "lazy":
+            return tf.IndexedSlices(g, unique.ids, tf.shape(table))
+        if self._whole_table:
+            return g
+        # Absent rows: L2 alone, which their threshold r * ||w|| never cuts while 2 * l2 <= r.
+        absent = 2 * self._config.l2 * tf.convert_to_tensor(table)
+        return tf.tensor_scatter_nd_update(absent, unique.ids[:, tf.newaxis], g)
+
+    @property
+    def _whole_table(self) -> bool:
+        spared = clips.CLIPS[self._config.clip].spares_absent_rows and (
+            self._config.clip == "none" or 2 * self._config.l2 <= self._config.r
+        )
+        return self._config.update == "dense" and not spared
+
+    # -- tables and fields ------------------------------------------------------------------
+
+    def _skips(self, table: Any) -> bool:
+        if self._config.skip is None:
+            return table.shape[-1] == 1
+        return tables.matches(table, self._config.skip)
+
+    def _sizes(self, table: Any) -> list[int]:
+        sizes = list((self._config.fields or {}).values())
+        return sizes if sum(sizes) == table.shape[0] else [table.shape[0]]
+
+    def _field_of_row(self, table: Any, ids: Any | None = None) -> Any:
+        ends = tf.constant(self._sizes(table), tf.int64)
+        ids = tf.range(table.shape[0], dtype=tf.int64) if ids is None else ids
+        return tf.searchsorted(tf.cumsum(ends), tf.cast(ids, tf.int64), side="right")
+
+    # -- what is logged ---------------------------------------------------------------------
+
+    @property
+    def clipped_share(self) -> Any:
+        """Share of the batch's distinct rows that the last step clipped, scalar variable."""
+        self._create_statistics()
+        return self._statistics["clipped_share"]
+
+    @property
+    def mean_clip_factor(self) -> Any:
+        """Mean factor of the batch's distinct rows in the last step, scalar variable."""
+        self._create_statistics()
+        return self._statistics["mean_clip_factor"]
+
+    def _create_statistics(self) -> None:
+        for name in ("clipped_share", "mean_clip_factor"):
+            if name not in self._statistics:
+                self._statistics[name] = self.add_weight(
+                    name,
+                    [],
+                    dtype=tf.float32,
+                    trainable=False,
+                    synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                )
+
+    def _record(self, rows: list[clips.Rows], factors: list[Any]) -> None:
+        if not rows:
+            return
+        present = tf.concat(
+            [tf.boolean_mask(f, r.cnt > 0) for f, r in zip(factors, rows, strict=True)], 0
+        )
+        total = tf.cast(tf.size(present), tf.float32)
+        cut = tf.reduce_sum(tf.cast(present < 1, tf.float32))
+        self.clipped_share.assign(tf.math.divide_no_nan(cut, total))
+        mean = tf.math.divide_no_nan(tf.reduce_sum(tf.cast(present, tf.float32)), total)
+        self.mean_clip_factor.assign(mean)
+
+    # -- what Keras asks for ----------------------------------------------------------------
+
+    @property
+    def learning_rate(self) -> Any:
+        """The dense optimizer's learning rate: a variable or a schedule."""
+        return self.dense_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.dense_optimizer.learning_rate = value
+
+    lr = learning_rate
+
+    @property
+    def weights(self) -> list[Any]:
+        """Own counters, then the embedding optimizer's and the dense optimizer's variables."""
+        return self._weights + self.embedding_optimizer.weights + self.dense_optimizer.weights
+
+    def _create_all_weights(self, var_list: Iterable[Any]) -> None:
+        """Create all state for these variables (Keras calls it before it loads weights)."""
+        known = self._config.embeddings
+        groups: dict[bool, list[Any]] = {True: [], False: []}
+        for v in var_list:
+            groups[
+                tables.looks_like_table(v) if known is None else tables.matches(v, known)
+            ].append(v)
+        _ = self.iterations
+        self._create_statistics()
+        for optimizer, group in (
+            (self.embedding_optimizer, groups[True]),
+            (self.dense_optimizer, groups[False]),
+        ):
+            optimizer._create_all_weights(group)
+
+    def get_config(self) -> dict[str, Any]:
+        """Settings as plain values.
+
+        Raises:
+            InputError: `skip` or `embeddings` hold variables, which cannot be written down.
+        """
+        return {
+            "name": self._name,
+            "embedding_optimizer": tf.keras.optimizers.serialize(self.embedding_optimizer),
+            "dense_optimizer": tf.keras.optimizers.serialize(self.dense_optimizer),
+            **self._config.as_dict(),
+        }

@@ -1,0 +1,47 @@
+"""Rows of a table in a batch: duplicates summed and counted."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cowclip_merlin import compat
+
+tf = compat.tensorflow()
+
+
+class UniqueRows(NamedTuple):
+    """Distinct ids of a batch.
+
+    Attributes:
+        ids: int [u], in order of first appearance.
+        g: summed gradients, [u, d].
+        cnt: number of occurrences, int32 [u].
+    """
+
+    ids: Any
+    g: Any
+    cnt: Any
+
+
+def sum_duplicates(slices: Any) -> UniqueRows:
+    """Sum the gradients of equal ids and count them (Algorithm 1, the data gradient and cnt).
+
+    Args:
+        slices: `tf.IndexedSlices` with one entry per occurrence, values [n, d].
+
+    >>> s = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([7, 3, 7]))
+    >>> unique = sum_duplicates(s)
+    >>> unique.ids.numpy().tolist(), unique.g.numpy().tolist(), unique.cnt.numpy().tolist()
+    ([7, 3], [[5.0], [2.0]], [2, 1])
+    """
+    ids, position, cnt = tf.unique_with_counts(slices.indices)
+    g = tf.math.unsorted_segment_sum(slices.values, position, tf.size(ids))
+    return UniqueRows(ids=ids, g=g, cnt=cnt)
+
+
+def scatter(rows: UniqueRows, num_rows: Any) -> tuple[Any, Any]:
+    """Spread the rows over the whole table: gradients [num_rows, d] and counts [num_rows]."""
+    where = tf.expand_dims(tf.cast(rows.ids, tf.int64), -1)
+    size = tf.cast(num_rows, tf.int64)
+    g = tf.scatter_nd(where, rows.g, tf.stack([size, tf.shape(rows.g, tf.int64)[1]]))
+    return g, tf.scatter_nd(where, rows.cnt, size[tf.newaxis])

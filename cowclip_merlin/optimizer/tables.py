@@ -1,0 +1,77 @@
+"""Which variables are embedding tables, and which of them are not clipped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+
+tf = compat.tensorflow()
+
+
+def matches(variable: Any, patterns: Sequence[Any]) -> bool:
+    """Whether a pattern is this variable itself, or a regular expression found in its name."""
+    return any(
+        re.search(p, variable.name) is not None if isinstance(p, str) else p is variable
+        for p in patterns
+    )
+
+
+def check_patterns(patterns: Sequence[Any] | None, argument: str) -> tuple[Any, ...] | None:
+    """Patterns as a tuple.
+
+    Raises:
+        InputError: an entry is neither a regular expression nor a variable.
+    """
+    if patterns is None:
+        return None
+    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    for p in patterns:
+        if isinstance(p, str):
+            try:
+                re.compile(p)
+            except re.error as error:
+                raise InputError(f"{argument}: {p!r} is no regular expression ({error})") from error
+        elif not hasattr(p, "assign"):
+            raise InputError(f"{argument}: {p!r} is neither a name, a regex nor a variable")
+    return patterns
+
+
+def refuse_dense(variable: Any) -> None:
+    """Refuse a dense gradient of an embedding table: its counts are lost.
+
+    Raises:
+        InputError: always; the message names the variable and the remedy.
+    """
+    raise InputError(
+        f"the gradient of embedding table {variable.name!r} {tuple(variable.shape)} is dense, so "
+        "the ids' counts are lost: remove the Keras regularizer or L2 term from it and pass "
+        "l2=... to CowClip, and look rows up with tf.gather or an embedding layer"
+    )
+
+
+def looks_like_table(variable: Any) -> bool:
+    """Keras and Merlin call the weights of an embedding layer `embeddings`."""
+    name = variable.name.rsplit("/", 1)[-1].split(":")[0]
+    return name.endswith("embeddings") and len(variable.shape) == 2
+
+
+def split(
+    grads_and_vars: Sequence[tuple[Any, Any]], embeddings: tuple[Any, ...] | None
+) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+    """Pairs of the embedding tables, and all others.
+
+    Raises:
+        InputError: a table has a dense gradient.
+    """
+    tables, dense = [], []
+    for gradient, variable in grads_and_vars:
+        sparse = isinstance(gradient, tf.IndexedSlices)
+        named = matches(variable, embeddings) if embeddings is not None else sparse
+        if not sparse and (named or (embeddings is None and looks_like_table(variable))):
+            refuse_dense(variable)
+        (tables if named else dense).append((gradient, variable))
+    return tables, dense

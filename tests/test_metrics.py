@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as sk
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.metrics import log_loss, roc_auc
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    n=st.integers(2, 300),
+    levels=st.integers(1, 40),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_equal_to_scikit_learn_with_ties(n, levels, seed):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n)
+    y[0], y[1] = 0, 1
+    p = rng.integers(0, levels + 1, n) / levels
+    assert abs(roc_auc(y, p) - sk.roc_auc_score(y, p)) < 1e-12
+    assert abs(log_loss(y, p) - sk.log_loss(y, p)) < 1e-12
+
+
+def test_auc_counts_pairs():
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(0, 2, 60), rng.integers(0, 9, 60).astype(np.float32)
+    wins = [(a > b) + 0.5 * (a == b) for a in p[y == 1] for b in p[y == 0]]
+    assert roc_auc(y, p) == pytest.approx(np.mean(wins), abs=1e-14)
+
+
+def test_auc_of_a_million_rows_matches():
+    rng = np.random.default_rng(1)
+    p = rng.random(1_000_000).astype(np.float32)
+    y = (rng.random(p.size) < p).astype(np.int8)
+    assert abs(roc_auc(y, p) - sk.roc_auc_score(y, p)) < 1e-12
+
+
+def test_log_loss_is_finite_at_zero_and_one():
+    assert log_loss([0, 1], np.float32([1.0, 0.0])) == pytest.approx(-np.log(2**-23), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("y", "p", "message"),
+    [
+        ([1, 1], [0.1, 0.2], "both classes"),
+        ([0, 1], [0.1], "2 labels but 1 scores"),
+        ([0, 2], [0.1, 0.2], "label 2"),
+        ([0, 1], [0.1, float("nan")], "row 1 is NaN"),
+        ([], [], "no rows"),
+    ],
+)
+def test_wrong_input_is_named(y, p, message):
+    with pytest.raises(InputError, match=message):
+        roc_auc(y, p)
+
+
+def test_log_loss_refuses_scores_that_are_no_probabilities():
+    with pytest.raises(InputError, match="probabilities"):
+        log_loss([0, 1], [0.1, 1.5])
