@@ -10,6 +10,7 @@ True
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import os
@@ -177,7 +178,8 @@ def legacy_optimizer(identifier: Any) -> Any:
     if isinstance(identifier, str):
         return _legacy_class(tf, identifier)()
     if isinstance(identifier, dict):
-        return tf.keras.optimizers.get(identifier, use_legacy_optimizer=True)
+        # Keras writes into the dictionary it is given.
+        return tf.keras.optimizers.get(copy.deepcopy(identifier), use_legacy_optimizer=True)
     if not isinstance(identifier, tf.keras.optimizers.Optimizer):
         raise InputError(
             f"{type(identifier).__module__}.{type(identifier).__name__} is no optimizer of "

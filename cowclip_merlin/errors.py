@@ -13,3 +13,7 @@ class InputError(ValueError):
     ...
     cowclip_merlin.errors.InputError: train.txt: no such file; check the path
     """
+
+    # TensorFlow re-raises an exception from traced code under its own type only if its
+    # constructor is that of Exception.
+    __init__ = Exception.__init__

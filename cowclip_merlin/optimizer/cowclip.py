@@ -7,6 +7,7 @@ from typing import Any
 
 from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import tables
 from cowclip_merlin.optimizer.config import Config, check, row_optimizer
 from cowclip_merlin.optimizer.rows import UniqueRows, scatter, sum_duplicates
@@ -116,14 +117,14 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
                 caller has done so.
 
         Raises:
-            InputError: an embedding table has a dense gradient.
+            InputError: an embedding table has a dense gradient, or there are no gradients.
         """
-        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+        pairs = [(tables.with_shape(g), v) for g, v in grads_and_vars if g is not None]
         if not pairs:
-            raise ValueError("no gradients: no variable of the model has one")
+            raise InputError("no gradients: no variable of the model has one")
         tables.split(pairs, self._config.embeddings)
         with tf.init_scope():
-            self._create_statistics()
+            self._create_own_weights()
         if experimental_aggregate_gradients:
             # Counts must be global before the clip, or N replicas would be another algorithm.
             pairs = list(self._aggregate_gradients(pairs))
@@ -208,16 +209,17 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
     @property
     def clipped_share(self) -> Any:
         """Share of the batch's distinct rows that the last step clipped, scalar variable."""
-        self._create_statistics()
+        self._create_own_weights()
         return self._statistics["clipped_share"]
 
     @property
     def mean_clip_factor(self) -> Any:
         """Mean factor of the batch's distinct rows in the last step, scalar variable."""
-        self._create_statistics()
+        self._create_own_weights()
         return self._statistics["mean_clip_factor"]
 
-    def _create_statistics(self) -> None:
+    def _create_own_weights(self) -> None:
+        _ = self.iterations  # created on first access
         for name in ("clipped_share", "mean_clip_factor"):
             if name not in self._statistics:
                 self._statistics[name] = self.add_weight(
@@ -267,8 +269,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             groups[
                 tables.looks_like_table(v) if known is None else tables.matches(v, known)
             ].append(v)
-        _ = self.iterations
-        self._create_statistics()
+        self._create_own_weights()
         for optimizer, group in (
             (self.embedding_optimizer, groups[True]),
             (self.dense_optimizer, groups[False]),

@@ -53,6 +53,14 @@ def refuse_dense(variable: Any) -> None:
     )
 
 
+def with_shape(gradient: Any) -> Any:
+    """The gradient, its dense shape (if it has one) a tensor, as collective operations need it."""
+    if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
+        return gradient
+    shape = tf.convert_to_tensor(gradient.dense_shape)
+    return tf.IndexedSlices(gradient.values, gradient.indices, shape)
+
+
 def looks_like_table(variable: Any) -> bool:
     """Keras and Merlin call the weights of an embedding layer `embeddings`."""
     name = variable.name.rsplit("/", 1)[-1].split(":")[0]

@@ -61,7 +61,9 @@ def test_factors_and_bounds(tf, name, sizes, dim, r, zeta, bound, scale, seed):
     )
     (factors,) = clip.CLIPS[name].factors([rows], chosen)
     factors = factors.numpy()
-    np.testing.assert_allclose(factors, numpy_factors(name, g, w, cnt, field, chosen), rtol=1e-9, atol=1e-30)
+    np.testing.assert_allclose(
+        factors, numpy_factors(name, g, w, cnt, field, chosen), rtol=1e-9, atol=1e-30
+    )
     assert ((factors >= 0) & (factors <= 1)).all()
 
 

@@ -1,0 +1,102 @@
+"""N replicas of batch b/N give the weights of one replica with batch b, counts included."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import numpy as np
+import cowclip_merlin as cc
+from cowclip_merlin import compat
+
+tf = compat.tensorflow()
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+rng = np.random.default_rng(0)
+rows, dim, b, steps = 12, 4, 16, 30
+start = {"embeddings": rng.normal(0, .01, (rows, dim)), "wide": np.zeros((rows, 1))}
+batches = [
+    ((rng.zipf(1.4, b) - 1) % rows, rng.normal(0, .3, (b, dim)), rng.normal(0, .3, (b, 1)))
+    for _ in range(steps)
+]
+
+def train(strategy, update, scaled):
+    n = strategy.num_replicas_in_sync
+    with strategy.scope():
+        tables = {k: tf.Variable(v, dtype=tf.float32, name=k) for k, v in start.items()}
+        kernel = tf.Variable([1.0, 2.0])
+        opt = cc.CowClip(
+            tf.keras.optimizers.legacy.Adam(1e-2), "adam", l2=1e-2, update=update
+        )
+        if scaled:
+            opt = tf.keras.mixed_precision.LossScaleOptimizer(opt, dynamic=False, initial_scale=1)
+
+    @tf.function
+    def step(ids, embedding, wide):
+        def replica():
+            i = tf.distribute.get_replica_context().replica_id_in_sync_group
+            part = slice(i * (b // n), (i + 1) * (b // n))
+            pairs = [
+                (tf.IndexedSlices(embedding[part], ids[part], tf.constant([rows, dim])), tables["embeddings"]),
+                (tf.IndexedSlices(wide[part], ids[part], tf.constant([rows, 1])), tables["wide"]),
+                (tf.reduce_sum(embedding[part], 0)[:2], kernel),
+            ]
+            opt.apply_gradients(pairs)
+        strategy.run(replica)
+
+    for ids, embedding, wide in batches:
+        step(tf.constant(ids), tf.constant(embedding, tf.float32), tf.constant(wide, tf.float32))
+    inner = opt.inner_optimizer if scaled else opt
+    share = strategy.experimental_local_results(inner.clipped_share)[0]
+    return [v.numpy() for v in (*tables.values(), kernel)], float(share), int(opt.iterations.numpy())
+
+for update in ("dense", "lazy"):
+    for scaled in (False, True):
+        one = train(tf.distribute.get_strategy(), update, scaled)
+        two = train(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), update, scaled)
+        worst = max(abs(a - b).max() for a, b in zip(one[0], two[0]))
+        assert worst <= 1e-6, (update, scaled, worst)
+        assert abs(one[1] - two[1]) < 1e-6 and one[1] > 0, (one[1], two[1])
+        assert one[2] == two[2] == steps
+        print(update, scaled, worst)
+print("equal")
+"""
+
+
+def test_two_replicas_equal_one():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.endswith("equal\n"), done.stderr[-3000:]
+
+
+FIT = """
+import numpy as np
+import cowclip_merlin as cc
+from cowclip_merlin import compat
+
+tf = compat.tensorflow()
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+rng = np.random.default_rng(0)
+ids, y = rng.integers(0, 9, (128, 1)), rng.integers(0, 2, (128, 1))
+ends = []
+for strategy in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
+    tf.keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = tf.keras.Sequential([
+            tf.keras.layers.Embedding(9, 3, input_length=1),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(1, activation="sigmoid"),
+        ])
+        model.compile(cc.CowClip(tf.keras.optimizers.legacy.Adam(1e-2)), "binary_crossentropy")
+    data = tf.data.Dataset.from_tensor_slices((ids, y)).batch(32)
+    model.fit(data, epochs=3, verbose=0)
+    ends.append(model.get_weights())
+assert max(abs(a - b).max() for a, b in zip(*ends)) < 1e-6
+print("equal")
+"""
+
+
+def test_fit_under_a_strategy():
+    done = subprocess.run([sys.executable, "-c", FIT], capture_output=True, text=True, timeout=300)
+    assert done.stdout.endswith("equal\n"), done.stderr[-3000:]

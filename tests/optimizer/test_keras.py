@@ -1,0 +1,200 @@
+"""CowClip in Keras: fit, eager mode, loss scaling, callbacks, schedules, configs, checkpoints."""
+
+import numpy as np
+import pytest
+
+import cowclip_merlin as cc
+from cowclip_merlin.errors import InputError
+
+
+def click_model(tf, *, regularizer=None, mixed=False):
+    ids = tf.keras.Input([2], dtype=tf.int32)
+    rows = tf.keras.layers.Embedding(
+        20, 4, embeddings_regularizer=regularizer, embeddings_initializer="he_normal"
+    )(ids)
+    hidden = tf.keras.layers.Dense(8, activation="relu")(tf.keras.layers.Flatten()(rows))
+    p = tf.keras.layers.Dense(1, activation="sigmoid", dtype="float32")(hidden)
+    return tf.keras.Model(ids, p)
+
+
+@pytest.fixture
+def clicks():
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 20, (512, 2))
+    return ids, (ids[:, 0] < 10).astype(np.float32)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("update", ["dense", "lazy"])
+def test_fit_learns(tf, clicks, eager, update):
+    tf.keras.utils.set_random_seed(1)
+    model = click_model(tf)
+    optimizer = cc.CowClip(
+        tf.keras.optimizers.Adam(1e-2), tf.keras.optimizers.Adam(1e-2), update=update
+    )
+    model.compile(optimizer, "binary_crossentropy", run_eagerly=eager)
+    history = model.fit(*clicks, batch_size=64, epochs=6, verbose=0).history["loss"]
+    assert history[-1] < 0.8 * history[0]
+    assert optimizer.iterations.numpy() == 6 * 8
+    assert 0 <= optimizer.clipped_share.numpy() <= 1
+
+
+def test_the_two_lines_of_the_readme(tf, clicks):
+    """An existing Keras script becomes a CowClip one by its import and its optimizer."""
+    import cowclip_merlin as cc
+
+    model = click_model(tf)
+    model.compile(optimizer=cc.CowClip(l2=1e-5), loss="binary_crossentropy")
+    history = model.fit(*clicks, batch_size=128, epochs=1, verbose=0).history
+    assert np.isfinite(history["loss"][0])
+
+
+def test_under_loss_scaling_nothing_changes(tf, clicks):
+    ids, y = clicks
+    ends = []
+    for scaled in (False, True):
+        tf.keras.utils.set_random_seed(2)
+        model = click_model(tf)
+        optimizer = cc.CowClip(tf.keras.optimizers.legacy.Adam(1e-2), l2=1e-3)
+        if scaled:
+            optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
+        model.compile(optimizer, "binary_crossentropy")
+        model.fit(ids, y, batch_size=64, epochs=2, verbose=0, shuffle=False)
+        ends.append(model.get_weights())
+    for plain, with_scale in zip(*ends, strict=True):
+        np.testing.assert_allclose(plain, with_scale, atol=1e-5)
+
+
+def test_a_callback_moves_only_the_dense_rate(tf, clicks):
+    model = click_model(tf)
+    optimizer = cc.CowClip(tf.keras.optimizers.Adam(1e-2), tf.keras.optimizers.Adam(1e-3))
+    model.compile(optimizer, "binary_crossentropy")
+    callback = tf.keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr / 10)
+    model.fit(*clicks, batch_size=128, epochs=2, verbose=0, callbacks=[callback])
+    assert float(optimizer.lr.numpy()) == pytest.approx(1e-5)
+    assert float(optimizer.embedding_optimizer.lr.numpy()) == pytest.approx(1e-2)
+
+
+def test_dense_schedule_is_followed(tf):
+    schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay([1], [1.0, 0.1])
+    optimizer = cc.CowClip(dense_optimizer=tf.keras.optimizers.legacy.SGD(schedule))
+    kernel = tf.Variable([0.0])
+    for expected in (-1.0, -2.0, -2.1):
+        optimizer.apply_gradients([(tf.constant([1.0]), kernel)])
+        assert kernel.numpy()[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("update", ["dense", "lazy"])
+def test_configuration_round_trip(tf, update):
+    schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
+    optimizer = cc.CowClip(
+        tf.keras.optimizers.Adam(schedule), "adagrad", r=0.5, zeta=1e-4, l2=3e-5, update=update,
+        clip="field", bound=2.0, skip=["wide"], embeddings=["emb"], fields={"a": 3},
+    )  # fmt: skip
+    config = optimizer.get_config()
+    again = cc.CowClip.from_config(config)
+    assert again.get_config() == config == optimizer.get_config()
+    assert again.embedding_optimizer.learning_rate.decay_rate == 0.5
+    rebuilt = tf.keras.optimizers.deserialize(tf.keras.optimizers.serialize(optimizer))
+    assert rebuilt.get_config() == config
+
+
+def test_state_is_in_checkpoints(tf, tmp_path, clicks):
+    ids, y = clicks
+
+    def build():
+        tf.keras.utils.set_random_seed(3)
+        model = click_model(tf)
+        optimizer = cc.CowClip(
+            tf.keras.optimizers.legacy.Adam(1e-2), "adam", l2=1e-3, embeddings=["embeddings"]
+        )
+        model.compile(optimizer, "binary_crossentropy")
+        return model, tf.train.Checkpoint(model=model, optimizer=optimizer)
+
+    def fit(model):
+        model.fit(ids, y, batch_size=64, epochs=1, shuffle=False, verbose=0)
+
+    straight, checkpoint = build()
+    fit(straight)
+    path = checkpoint.save(tmp_path / "half")
+    fit(straight)
+    resumed, checkpoint = build()
+    status = checkpoint.restore(path)
+    fit(resumed)
+    status.assert_existing_objects_matched()
+    assert resumed.optimizer.iterations.numpy() == straight.optimizer.iterations.numpy() == 16
+    for a, b in zip(straight.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_saved_model_keeps_predictions_and_settings(tf, tmp_path, clicks):
+    model = click_model(tf)
+    model.compile(cc.CowClip(l2=2e-5, r=0.7), "binary_crossentropy")
+    model.fit(*clicks, batch_size=128, epochs=1, verbose=0)
+    model.save(tmp_path / "model")
+    loaded = tf.keras.models.load_model(tmp_path / "model")
+    np.testing.assert_array_equal(
+        model.predict(clicks[0], verbose=0), loaded.predict(clicks[0], verbose=0)
+    )
+    assert loaded.optimizer.get_config()["r"] == 0.7
+
+
+def test_a_keras_regularizer_is_refused_with_the_remedy(tf, clicks):
+    model = click_model(tf, regularizer=tf.keras.regularizers.L2(1e-5))
+    model.compile(cc.CowClip(), "binary_crossentropy")
+    with pytest.raises(InputError, match=r"embeddings.*dense.*regularizer.*l2="):
+        model.fit(*clicks, batch_size=64, verbose=0)
+
+
+def test_an_empty_batch_is_l2_alone(tf):
+    w = np.full((3, 2), 0.5, np.float32)
+    table = tf.Variable(w)
+    optimizer = cc.CowClip(tf.keras.optimizers.legacy.SGD(1.0), l2=0.1)
+    empty = tf.IndexedSlices(tf.zeros([0, 2]), tf.zeros([0], tf.int64), (3, 2))
+    optimizer.apply_gradients([(empty, table)])
+    np.testing.assert_allclose(table.numpy(), w - 0.2 * w, atol=1e-7)
+    assert optimizer.clipped_share.numpy() == 0
+
+
+def test_lazy_leaves_absent_rows_bit_equal(tf):
+    w = np.random.default_rng(0).normal(0, 1, (6, 3)).astype(np.float32)
+    table = tf.Variable(w)
+    optimizer = cc.CowClip(tf.keras.optimizers.legacy.Adam(0.1), l2=0.1, update="lazy")
+    for _ in range(5):
+        slices = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([1, 4]), (6, 3))
+        optimizer.apply_gradients([(slices, table)])
+    np.testing.assert_array_equal(table.numpy()[[0, 2, 3, 5]], w[[0, 2, 3, 5]])
+    assert (table.numpy()[[1, 4]] != w[[1, 4]]).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"update": "exact"}, 'update="exact" is not available'),
+        ({"update": "eager"}, "unknown update 'eager'; choose one of dense, lazy"),
+        ({"clip": "cow"}, "unknown clip 'cow'"),
+        ({"backend": "cupy"}, "unknown backend 'cupy'"),
+        ({"l2": -1.0}, "l2 is -1.0"),
+        ({"r": float("nan")}, "r is nan"),
+        ({"zeta": float("inf")}, "zeta is inf"),
+        ({"embedding_optimizer": "adman"}, "unknown optimizer 'adman'"),
+        ({"embedding_optimizer": 3}, "builtins.int is no optimizer"),
+        ({"embedding_optimizer": "nadam", "update": "lazy"}, "not with Nadam"),
+        ({"skip": ["("]}, "no regular expression"),
+        ({"embeddings": [3]}, "neither a name, a regex nor a variable"),
+    ],
+)
+def test_wrong_arguments_are_named(tf, arguments, message):
+    with pytest.raises(InputError, match=message):
+        cc.CowClip(**arguments)
+
+
+def test_an_optimizer_with_weight_decay_is_refused(tf):
+    with pytest.raises(InputError, match="weight_decay"):
+        cc.CowClip(tf.keras.optimizers.Adam(weight_decay=0.1))
+
+
+def test_variables_in_a_configuration_are_refused(tf):
+    optimizer = cc.CowClip(skip=[tf.Variable(tf.ones([2, 2]), name="wide")])
+    with pytest.raises(InputError, match="wide"):
+        optimizer.get_config()
