@@ -35,6 +35,7 @@ class Hyperparameters:
         zeta: lower bound of the row norm, per coordinate.
         init_std: standard deviation of the embeddings' normal initialisation.
         warmup_epochs: epochs in which `dense_lr` rises linearly from 0.
+        bound: constant threshold of the clips "global", "field" and "column".
 
     Raises:
         InputError: a value is negative, not finite, or the batch is not positive.
@@ -48,6 +49,7 @@ class Hyperparameters:
     zeta: float = 1e-5
     init_std: float = 1e-2
     warmup_epochs: float = 1.0
+    bound: float = 25.0
 
     def __post_init__(self) -> None:
         """Refuse values that no rule can produce."""
@@ -60,7 +62,10 @@ class Hyperparameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Multipliers:
-    """Factors by which one rule multiplies the three rates."""
+    """Factors by which one rule multiplies the three rates.
+
+    Constant clip bounds are the same under every rule: they grow with sqrt(s).
+    """
 
     embedding_lr: float
     dense_lr: float
@@ -158,6 +163,31 @@ def scale(
     return replace(_multiply(preset.cowclip, to=to, rule=rule), **tuned)
 
 
+def rebase(preset: str | Preset, *, batch_size: int, values: Mapping[str, float]) -> Preset:
+    """A preset whose base is another batch size, with some of its base values replaced.
+
+    Values that the preset tunes for one batch size hold only at its own base batch size, and
+    only where they are not replaced.
+
+    Raises:
+        InputError: unknown preset, or a value out of range.
+
+    >>> scale(rebase("avazu", batch_size=512, values={"l2": 1e-4}), to=1024).l2
+    0.0002
+    """
+    preset = _preset(preset) if isinstance(preset, str) else preset
+    same_base = batch_size == preset.cowclip.batch_size
+    tuned = {
+        size: {k: v for k, v in tuned_values.items() if k not in values}
+        for size, tuned_values in preset.tuned.items()
+    }
+    return Preset(
+        cowclip=replace(preset.cowclip, batch_size=batch_size, **values),
+        baseline=replace(preset.baseline, batch_size=batch_size, **values),
+        tuned=tuned if same_base else {},
+    )
+
+
 def _preset(name: str) -> Preset:
     if name not in PRESETS:
         raise InputError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
@@ -172,4 +202,5 @@ def _multiply(base: Hyperparameters, *, to: int, rule: str) -> Hyperparameters:
         embedding_lr=base.embedding_lr * factors.embedding_lr,
         dense_lr=base.dense_lr * factors.dense_lr,
         l2=base.l2 * factors.l2,
+        bound=base.bound * math.sqrt(to / base.batch_size),
     )

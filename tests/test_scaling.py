@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, scale
+from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scale
 
 K = 1024
 
@@ -64,6 +64,20 @@ def test_baseline_of_a_preset():
         1e-4,
         0,
     )
+
+
+def test_rebased_preset():
+    preset = rebase("avazu", batch_size=1024, values={"l2": 3e-5})
+    h = scale(preset, to=128 * K)
+    assert (h.l2, h.dense_lr) == (pytest.approx(3e-5 * 128), 16e-4)
+    moved = scale(rebase("avazu", batch_size=512, values={}), to=128 * K)
+    assert moved.dense_lr == pytest.approx(1e-4 * 16)
+    assert (moved.r, moved.l2) == (10, pytest.approx(1e-5 * 256))
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_constant_bounds_grow_with_the_square_root(rule):
+    assert scale("criteo", to=4 * K, rule=rule).bound == 50.0
 
 
 def test_the_identity_scale():

@@ -19,6 +19,9 @@ batches = [
     for _ in range(steps)
 ]
 
+def slices(values, ids):
+    return tf.IndexedSlices(values, ids, tf.constant([rows, values.shape[1]]))
+
 def train(strategy, update, scaled):
     n = strategy.num_replicas_in_sync
     with strategy.scope():
@@ -36,8 +39,8 @@ def train(strategy, update, scaled):
             i = tf.distribute.get_replica_context().replica_id_in_sync_group
             part = slice(i * (b // n), (i + 1) * (b // n))
             pairs = [
-                (tf.IndexedSlices(embedding[part], ids[part], tf.constant([rows, dim])), tables["embeddings"]),
-                (tf.IndexedSlices(wide[part], ids[part], tf.constant([rows, 1])), tables["wide"]),
+                (slices(embedding[part], ids[part]), tables["embeddings"]),
+                (slices(wide[part], ids[part]), tables["wide"]),
                 (tf.reduce_sum(embedding[part], 0)[:2], kernel),
             ]
             opt.apply_gradients(pairs)
@@ -47,7 +50,8 @@ def train(strategy, update, scaled):
         step(tf.constant(ids), tf.constant(embedding, tf.float32), tf.constant(wide, tf.float32))
     inner = opt.inner_optimizer if scaled else opt
     share = strategy.experimental_local_results(inner.clipped_share)[0]
-    return [v.numpy() for v in (*tables.values(), kernel)], float(share), int(opt.iterations.numpy())
+    weights = [v.numpy() for v in (*tables.values(), kernel)]
+    return weights, float(share), int(opt.iterations.numpy())
 
 for update in ("dense", "lazy"):
     for scaled in (False, True):
