@@ -1,1 +1,9 @@
 """Training runs: settings, loop, checkpoints, records."""
+
+from __future__ import annotations
+
+from cowclip_merlin.training.run import evaluate_run, train
+from cowclip_merlin.training.settings import RunSettings
+from cowclip_merlin.training.trainer import Stopped
+
+__all__ = ["RunSettings", "Stopped", "evaluate_run", "train"]

@@ -1,0 +1,37 @@
+"""`cowclip evaluate`: score a prepared folder with a trained run."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "score a prepared folder with a trained run"
+EXAMPLES = """examples:
+  cowclip evaluate RUN DATA
+  cowclip evaluate RUN DATA --predictions scores.parquet"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `cowclip evaluate`."""
+    parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
+    parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
+    parser.add_argument("--split", default="test", choices=("train", "test"))
+    parser.add_argument("--predictions", metavar="FILE", help="parquet: row, label, probability")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the exact metrics."""
+    from cowclip_merlin.training import evaluate_run
+
+    result = evaluate_run(
+        args.run_folder,
+        args.data,
+        split=args.split,
+        predictions=args.predictions,
+        device=args.device,
+    )
+    print(
+        f"{args.split}: {result.rows:,} rows, AUC {result.auc:.6f}, log loss {result.log_loss:.6f}"
+    )
+    if args.predictions:
+        print(f"predictions: {args.predictions}")

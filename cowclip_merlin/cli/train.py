@@ -1,0 +1,112 @@
+"""`cowclip train`: train a model on a prepared folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from cowclip_merlin.scaling import PRESETS, RULES
+from cowclip_merlin.training.settings import CLIPS, MODELS, OVERRIDES, UPDATES, RunSettings
+
+HELP = "train a model on a prepared folder"
+EXAMPLES = """examples:
+  cowclip train DATA --out RUN --model deepfm --batch-size 65536
+  cowclip train DATA --out RUN1 --model dcnv2 --batch-size 1024 --rule none --epochs 4
+  cowclip train DATA --out RUN --model deepfm --batch-size 65536 --resume
+
+The rates you give (or the preset's) are those at the base batch size; the rule scales them to
+the batch size, and the run prints what it used. Ctrl-C stops with a checkpoint."""
+
+_HELP = {
+    "embedding_lr": "learning rate of the tables at the base batch size",
+    "dense_lr": "learning rate of the other weights at the base batch size",
+    "l2": "L2 of the tables at the base batch size",
+    "r": "clip threshold relative to a row's norm",
+    "zeta": "lower bound of a row's norm, per coordinate",
+    "init_std": "standard deviation of the tables' initialisation",
+    "warmup_epochs": "epochs in which the dense rate rises from 0",
+    "bound": "threshold of the constant clips at the base batch size",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `cowclip train`."""
+    parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
+    parser.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
+    parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(MODELS))
+    parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows a step")
+    parser.add_argument("--base-batch-size", type=int, default=1024, metavar="N")
+    parser.add_argument("--preset", metavar="NAME", help=", ".join(PRESETS))
+    parser.add_argument("--rule", default="cowclip", metavar="RULE", help=", ".join(RULES))
+    parser.add_argument("--clip", metavar="CLIP", help=", ".join(CLIPS))
+    parser.add_argument("--update", default="dense", metavar="UPDATE", help=", ".join(UPDATES))
+    for name in OVERRIDES:
+        flag = "--" + name.replace("_", "-")
+        parser.add_argument(flag, type=float, metavar="X", help=_HELP[name])
+    parser.add_argument("--epochs", type=int, default=10, metavar="N")
+    parser.add_argument("--seed", type=int, default=1234, metavar="N")
+    parser.add_argument("--embedding-dim", type=int, default=10, metavar="N")
+    parser.add_argument("--mlp", default="400,400,400", metavar="N,N", help="hidden widths")
+    parser.add_argument("--continuous", default="deep", metavar="HOW", help="deep, all")
+    parser.add_argument("--tables", default="fused", metavar="HOW", help="fused, per_field")
+    parser.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+
+
+def settings_of(args: argparse.Namespace) -> RunSettings:
+    """The settings that the arguments ask for."""
+    given = {name: getattr(args, name) for name in OVERRIDES}
+    return RunSettings(
+        model=args.model,
+        batch_size=args.batch_size,
+        base_batch_size=args.base_batch_size,
+        preset=args.preset,
+        rule=args.rule,
+        clip=args.clip,
+        update=args.update,
+        epochs=args.epochs,
+        seed=args.seed,
+        overrides={name: value for name, value in given.items() if value is not None},
+        embedding_dim=args.embedding_dim,
+        mlp=_widths(args.mlp),
+        continuous=args.continuous,
+        tables=args.tables,
+    )
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    from cowclip_merlin.errors import InputError
+
+    try:
+        return tuple(int(width) for width in text.split(","))
+    except ValueError:
+        raise InputError(f"--mlp {text!r} is no list of whole numbers like 400,400,400") from None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train; 128 + signal number after a signal, as shells count."""
+    settings = settings_of(args)
+    from cowclip_merlin.training import Stopped, train
+
+    try:
+        rows = train(
+            args.data,
+            settings,
+            out=args.out,
+            resume=args.resume,
+            checkpoint_every=args.checkpoint_every,
+            device=args.device,
+        )
+    except Stopped as stop:
+        print(
+            f"cowclip: stopped with a checkpoint in {args.out}; go on with --resume",
+            file=sys.stderr,
+        )
+        return 128 + stop.signal_number
+    last = rows[-1]
+    print(
+        f"test AUC {float(last['test_auc']):.5f}, log loss {float(last['test_log_loss']):.5f} "
+        f"after {last['epoch']} epochs; run folder {args.out}"
+    )
+    return 0

@@ -1,0 +1,150 @@
+"""The main job end to end on a generated log: `make demo`.
+
+A raw Criteo-format log is generated and prepared, DeepFM is trained at a small batch without
+the clip, then at a large batch unscaled and with CowClip, and the results are put side by side.
+How the sizes and rates were chosen: docs/demo.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import read_json
+from cowclip_merlin.training import RunSettings, train
+from cowclip_merlin.training.records import read_metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """Sizes and rates of the demo; rates hold at the base batch.
+
+    Attributes:
+        rows: rows of the generated log.
+        log_seed: seed of the log.
+        base_batch: the small batch.
+        multiple: the large batch is this many times the small one.
+        epochs: passes of every run.
+    """
+
+    rows: int = 1_000_000
+    log_seed: int = 7
+    base_batch: int = 512
+    multiple: int = 32
+    epochs: int = 4
+    embedding_lr: float = 4e-4
+    dense_lr: float = 4e-4
+    l2: float = 1e-4
+
+    def settings(self, rule: str, *, batch: int, **overrides: float) -> RunSettings:
+        """One run of the comparison."""
+        rates = {"embedding_lr": self.embedding_lr, "dense_lr": self.dense_lr, "l2": self.l2}
+        return RunSettings(
+            model="deepfm",
+            batch_size=batch,
+            base_batch_size=self.base_batch,
+            preset="criteo",
+            rule=rule,
+            epochs=self.epochs,
+            overrides=rates | overrides,
+        )
+
+    def runs(self) -> dict[str, RunSettings]:
+        """The runs by folder name, in the order of the table."""
+        large = self.base_batch * self.multiple
+        return {
+            "baseline": self.settings("none", batch=self.base_batch),
+            "large-unscaled": self.settings("none", batch=large),
+            "large-cowclip": self.settings("cowclip", batch=large),
+        }
+
+
+def prepare_data(demo: Demo, work: Path) -> Path:
+    """The prepared folder of the generated log; what is there already is reused."""
+    from cowclip_merlin import workflows
+    from cowclip_merlin.generate import generate
+
+    log, data = work / "log.txt", work / "data"
+    if not log.with_name(log.name + ".json").exists():
+        print(f"generating {demo.rows:,} rows of a Criteo-format log: {log}", flush=True)
+        generate(log, rows=demo.rows, seed=demo.log_seed)
+    if not (data / "dataset.json").exists():
+        print(f"preparing it with NVTabular: {data}", flush=True)
+        workflows.prepare(workflows.PrepareSettings(kind="criteo", files=(log,), out=data))
+    return data
+
+
+def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> dict[str, Any]:
+    """The last epoch's record and the seconds of all epochs of one run."""
+    folder = work / "runs" / name
+    rows: list[dict[str, Any]] = list(read_metrics(folder / "metrics.csv", epochs=settings.epochs))
+    if len(rows) < settings.epochs:
+        print(f"\ntraining {name}", flush=True)
+        started = (folder / "checkpoints" / "checkpoint").exists()
+        rows = train(data, settings, out=folder, resume=started)
+    seconds = sum(float(row["seconds"]) for row in rows)
+    return dict(rows[-1]) | {"seconds": seconds}
+
+
+def table(demo: Demo, results: dict[str, dict[str, Any]], bayes_auc: float) -> str:
+    """The comparison as text."""
+    lines = [
+        f"{'batch':>8}  {'rule':<10}{'rows/s':>10}{'seconds':>9}{'test AUC':>10}{'log loss':>10}"
+    ]
+    for name, settings in demo.runs().items():
+        row = results[name]
+        rows_per_second = float(row["rows_per_second"])
+        lines.append(
+            f"{settings.batch_size:>8}  {settings.rule:<10}{rows_per_second:>10,.0f}"
+            f"{row['seconds']:>9.1f}{100 * float(row['test_auc']):>9.2f}%"
+            f"{float(row['test_log_loss']):>10.5f}"
+        )
+    lines.append(f"best possible AUC on this log (its true probabilities): {100 * bayes_auc:.2f}%")
+    return "\n".join(lines)
+
+
+def verdict(results: dict[str, dict[str, Any]]) -> str:
+    """What the numbers say, whichever way they fell."""
+    auc = {name: 100 * float(row["test_auc"]) for name, row in results.items()}
+    lost = auc["baseline"] - auc["large-unscaled"]
+    kept = auc["large-cowclip"] - auc["baseline"]
+    speed = results["baseline"]["seconds"] / results["large-cowclip"]["seconds"]
+    shown = lost > 0.1 and kept > -0.1
+    return (
+        f"the large batch without scaling: {-lost:+.2f} AUC points against the small batch; "
+        f"with CowClip: {kept:+.2f}, {speed:.1f} times as fast\n"
+        + ("" if shown else "so the effect CowClip is made for does not show on this run\n")
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the demo; a second run reuses what the first one left."""
+    parser = argparse.ArgumentParser(prog="python -m cowclip_merlin.demo", description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("work/demo"), help="folder to work in")
+    parser.add_argument("--rows", type=int, default=Demo.rows, help="rows to generate")
+    args = parser.parse_args(argv)
+    demo, work = Demo(rows=args.rows), args.work
+    started = time.perf_counter()
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        data = prepare_data(demo, work)
+        results = {
+            name: run_or_reuse(name, settings, data, work) for name, settings in demo.runs().items()
+        }
+    except InputError as error:
+        print(f"demo: error: {error}", file=sys.stderr)
+        return 2
+    bayes_auc = read_json(work / "log.txt.json")["bayes_auc"]
+    print("\n" + table(demo, results, bayes_auc))
+    print(verdict(results))
+    print(f"{time.perf_counter() - started:.0f} seconds in all; everything is in {work}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

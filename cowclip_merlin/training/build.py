@@ -1,0 +1,92 @@
+"""Model and optimizer of a run, from its settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.training.settings import RunSettings
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows import PreparedData
+
+
+def choose_device(device: str) -> str:
+    """Make TensorFlow use the GPU or the CPU; returns "gpu" or "cpu".
+
+    Args:
+        device: "auto", "cpu" or "gpu".
+
+    Raises:
+        InputError: a GPU is asked for and TensorFlow sees none.
+    """
+    tf = compat.tensorflow()
+    if device == "cpu":
+        tf.config.set_visible_devices([], "GPU")
+        return "cpu"
+    gpus = tf.config.list_physical_devices("GPU")
+    if device == "gpu" and not gpus:
+        raise InputError(
+            "--device gpu: TensorFlow sees no GPU; install the GPU build and its CUDA libraries, "
+            "or use --device cpu"
+        )
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    return "gpu" if gpus else "cpu"
+
+
+def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedData) -> Any:
+    """The Merlin model of a run, its variables initialised from the seed."""
+    from cowclip_merlin import models
+
+    return models.MODELS[settings.model](
+        data.schema,
+        embedding_dim=settings.embedding_dim,
+        mlp=settings.mlp,
+        continuous=settings.continuous,
+        tables=settings.tables,
+        init_std=values.init_std,
+        seed=settings.seed,
+    )
+
+
+def build_optimizer(
+    settings: RunSettings, values: Hyperparameters, data: PreparedData, *, steps: int
+) -> Any:
+    """CowClip around two Adams, as the run asks for.
+
+    Args:
+        settings: of the run.
+        values: scaled hyper-parameters.
+        data: the prepared folder, for the fields of a fused table.
+        steps: steps per epoch, the unit of the warm-up.
+    """
+    from cowclip_merlin.optimizer import CowClip
+
+    adam = compat.tensorflow().keras.optimizers.legacy.Adam
+    return CowClip(
+        embedding_optimizer=adam(values.embedding_lr),
+        dense_optimizer=adam(warm_up(values.dense_lr, round(values.warmup_epochs * steps))),
+        r=values.r,
+        zeta=values.zeta,
+        l2=values.l2,
+        bound=values.bound,
+        update=settings.update,
+        clip=settings.effective_clip,
+        embeddings=["embeddings"],
+        fields=data.cardinalities,
+    )
+
+
+def warm_up(rate: float, steps: int) -> Any:
+    """A learning rate that rises linearly from 0 to `rate` over `steps` steps, then stays.
+
+    >>> float(warm_up(0.1, 10)(5))
+    0.05000000074505806
+    """
+    if steps < 1:
+        return rate
+    schedules = compat.tensorflow().keras.optimizers.schedules
+    return schedules.PolynomialDecay(0.0, steps, end_learning_rate=rate, power=1.0)

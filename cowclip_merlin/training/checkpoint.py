@@ -1,0 +1,75 @@
+"""Checkpoints: weights, optimizer state and the place in the epoch, written whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+
+
+class Checkpoints:
+    """The last checkpoints of a run.
+
+    Args:
+        folder: where they are.
+        model: the Merlin model, its variables created.
+        optimizer: the CowClip optimizer, its variables created; None to read weights only.
+        keep: how many are kept.
+    """
+
+    def __init__(self, folder: Path, model: Any, optimizer: Any = None, *, keep: int = 2) -> None:
+        tf = compat.tensorflow()
+        self._tf = tf
+        self._folder = folder
+        self.epoch = tf.Variable(0, dtype=tf.int64, trainable=False)  # epochs finished
+        self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps done in this epoch
+        self.loss_sum = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+        parts = {"weights": _in_order(model.variables), "epoch": self.epoch, "step": self.step}
+        if optimizer is not None:
+            parts |= {"optimizer": optimizer, "loss_sum": self.loss_sum}
+        self._checkpoint = tf.train.Checkpoint(**parts)
+        self._partial = optimizer is None
+        self._manager = tf.train.CheckpointManager(self._checkpoint, str(folder), keep)
+
+    def save(self) -> str:
+        """Write a checkpoint; an interrupted write leaves the one before in place."""
+        return self._manager.save()
+
+    def restore(self) -> str:
+        """Read the last checkpoint.
+
+        Raises:
+            InputError: there is none, it is damaged, or it belongs to another model.
+        """
+        latest = self._manager.latest_checkpoint
+        if latest is None:
+            raise InputError(f"{self._folder}: no checkpoint; train without --resume first")
+        try:
+            status = self._checkpoint.restore(latest)
+            status.assert_existing_objects_matched()
+            if not self._partial:
+                status.assert_consumed()
+        except (AssertionError, ValueError) as error:
+            raise InputError(
+                f"{latest}: checkpoint of another model ({_first_line(error)}); "
+                "use the settings and data it was trained with"
+            ) from error
+        except self._tf.errors.OpError as error:
+            raise InputError(
+                f"{latest}: damaged checkpoint ({_first_line(error)}); remove it and resume "
+                "from the one before, or train again"
+            ) from error
+        return latest
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _in_order(variables: Any) -> Any:
+    """Variables saved under their index: independent of how Merlin nests its layers."""
+    holder = compat.tensorflow().Module()
+    holder.variables_in_order = list(variables)
+    return holder

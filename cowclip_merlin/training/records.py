@@ -1,0 +1,136 @@
+"""The run folder: configuration, versions, log, one CSV row per epoch, TensorBoard events."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.files import replacing
+
+METRICS = (
+    "epoch",
+    "step",
+    "train_loss",
+    "test_auc",
+    "test_log_loss",
+    "rows_per_second",
+    "seconds",
+    "test_seconds",
+    "clipped_share",
+    "mean_clip_factor",
+    "embedding_lr",
+    "dense_lr",
+)
+_PACKAGES = (
+    "tensorflow",
+    "tf-keras",
+    "merlin-models",
+    "merlin-core",
+    "merlin-dataloader",
+    "nvtabular",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "dask",
+    "cudf-cu12",
+    "cupy-cuda12x",
+)
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package, its git revision if it has one, and what it stands on."""
+    from cowclip_merlin import __version__
+
+    found = {"cowclip_merlin": __version__, "python": platform.python_version()}
+    revision = _git_revision()
+    if revision:
+        found["git_revision"] = revision
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    found["platform"] = platform.platform()
+    return found
+
+
+def _git_revision() -> str | None:
+    """Revision of the checkout this package runs from; None for an installed one."""
+    folder = Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+@contextmanager
+def log_to(path: Path) -> Iterator[logging.Logger]:
+    """A logger that writes to the file with times, and to standard output without."""
+    logger = logging.getLogger(f"cowclip_merlin.run.{path}")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    file = logging.FileHandler(path)
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    console = logging.StreamHandler(sys.stdout)
+    handlers = (file, console)
+    for handler in handlers:
+        logger.addHandler(handler)
+    try:
+        yield logger
+    finally:
+        for handler in handlers:
+            logger.removeHandler(handler)
+        file.close()
+
+
+def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
+    """The rows of the first `epochs` epochs; none if there is no file yet."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [row for row in csv.DictReader(file) if int(row["epoch"]) <= epochs]
+
+
+def write_metrics(path: Path, rows: list[Mapping[str, Any]]) -> None:
+    """Write all rows, whole or not at all."""
+    with replacing(path) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, METRICS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+class TensorBoard:
+    """Scalars of a run for TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        from cowclip_merlin import compat
+
+        self._tf = compat.tensorflow()
+        self._writer = self._tf.summary.create_file_writer(str(folder))
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write scalars at a step."""
+        with self._writer.as_default():
+            for name, value in scalars.items():
+                self._tf.summary.scalar(name, value, step=step)
+
+    def close(self) -> None:
+        """Write out what is buffered."""
+        self._writer.close()

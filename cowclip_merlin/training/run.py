@@ -1,0 +1,275 @@
+"""A training run as a folder: start it, resume it, score with it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import read_json, write_json
+from cowclip_merlin.loading import Columns, DeviceData, read_columns, steps_per_epoch
+from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.training import evaluation, records
+from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
+from cowclip_merlin.training.checkpoint import Checkpoints
+from cowclip_merlin.training.settings import RunSettings
+from cowclip_merlin.training.trainer import Plan, Trainer
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows import PreparedData
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What `config.json` of a run folder says.
+
+    Attributes:
+        settings: as given.
+        values: hyper-parameters after scaling, as used.
+        fingerprint: of the prepared data.
+    """
+
+    settings: RunSettings
+    values: Hyperparameters
+    fingerprint: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "settings": self.settings.as_dict(),
+            "hyperparameters": asdict(self.values) | {"clip": self.settings.effective_clip},
+            "data_fingerprint": self.fingerprint,
+            "versions": records.versions(),
+        }
+
+    @classmethod
+    def load(cls, run: Path) -> RunConfig:
+        """Read a run folder.
+
+        Raises:
+            InputError: it is no run folder, or one of another format.
+        """
+        if not (run / "config.json").exists():
+            raise InputError(f"{run}: no config.json, so no run folder; give the --out of a train")
+        config = read_json(run / "config.json")
+        if config.get("format_version") != FORMAT_VERSION:
+            raise InputError(
+                f"{run}: run of format {config.get('format_version')}, this version reads "
+                f"{FORMAT_VERSION}; train again"
+            )
+        values = dict(config["hyperparameters"])
+        values.pop("clip")
+        return cls(
+            settings=RunSettings.from_dict(config["settings"]),
+            values=Hyperparameters(**values),
+            fingerprint=config["data_fingerprint"],
+        )
+
+
+def train(
+    data: str | Path,
+    settings: RunSettings,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    checkpoint_every: int = 0,
+    device: str = "auto",
+) -> list[dict[str, Any]]:
+    """Train a model on a prepared folder and record the run in `out`.
+
+    Args:
+        data: folder that `prepare` wrote.
+        settings: of the run.
+        out: the run folder; must not hold a run yet, unless `resume`.
+        resume: go on from the last checkpoint in `out`.
+        checkpoint_every: steps between checkpoints within an epoch; 0: at its end only.
+        device: "auto", "cpu" or "gpu".
+
+    Returns:
+        One record per epoch, as in `metrics.csv`; see `records.METRICS`.
+
+    Raises:
+        InputError: wrong input, named in one line.
+        Stopped: SIGINT or SIGTERM came; a checkpoint was written first.
+    """
+    from cowclip_merlin.workflows import PreparedData
+
+    out = Path(out)
+    prepared = PreparedData.load(data)
+    values = settings.hyperparameters(prepared.kind)
+    _check_sizes(prepared, settings)
+    config = RunConfig(settings=settings, values=values, fingerprint=prepared.fingerprint)
+    if resume:
+        _check_same_run(out, config)
+    elif (out / "config.json").exists():
+        raise InputError(f"{out}: holds a run already; use --resume or another --out")
+    used = _start(settings.seed, device)
+    columns = {split: read_columns(prepared, split) for split in ("train", "test")}
+    created = not out.exists()
+    try:
+        return _train(config, prepared, columns, out, resume, checkpoint_every, used)
+    except (InputError, OSError):
+        # Nothing that could be resumed was written: leave no half of a run behind.
+        if created and not (out / "checkpoints" / "checkpoint").exists():
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _start(seed: int, device: str) -> str:
+    tf = compat.tensorflow()
+    used = choose_device(device)
+    tf.keras.utils.set_random_seed(seed)
+    if used == "cpu":
+        tf.config.experimental.enable_op_determinism()
+    return used
+
+
+def _train(
+    config: RunConfig,
+    prepared: PreparedData,
+    columns: dict[str, Columns],
+    out: Path,
+    resume: bool,
+    checkpoint_every: int,
+    device: str,
+) -> list[dict[str, Any]]:
+    settings, values = config.settings, config.values
+    out.mkdir(parents=True, exist_ok=True)
+    with records.log_to(out / "train.log") as log:
+        steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
+        _say(log, config, prepared, columns, steps, device)
+        trainer = Trainer(
+            build_model(settings, values, prepared),
+            build_optimizer(settings, values, prepared, steps=steps),
+            columns["train"],
+            columns["test"],
+            Plan(
+                batch_size=settings.batch_size,
+                epochs=settings.epochs,
+                seed=settings.seed,
+                checkpoint_every=checkpoint_every,
+            ),
+            out,
+            log,
+        )
+        if resume:
+            trainer.resume()
+        write_json(out / "config.json", config.as_dict())
+        return trainer.run()
+
+
+def _say(
+    log: logging.Logger,
+    config: RunConfig,
+    prepared: PreparedData,
+    columns: dict[str, Columns],
+    steps: int,
+    device: str,
+) -> None:
+    settings, values = config.settings, config.values
+    rows, size = prepared.rows, sum(len(c) * c.bytes_per_row for c in columns.values())
+    log.info(
+        "%s on %s: %s train rows, %s test rows, %s ids; %.0f MB (%d bytes a row) on the %s",
+        settings.model,
+        prepared.path,
+        f"{rows['train']:,}",
+        f"{rows['test']:,}",
+        f"{sum(prepared.cardinalities.values()):,}",
+        size / 1e6,
+        columns["train"].bytes_per_row,
+        device,
+    )
+    last = rows["train"] - (steps - 1) * settings.batch_size
+    log.info(
+        "batch %d = %g x %d: %d steps an epoch, the last one of %d rows",
+        settings.batch_size,
+        settings.batch_size / settings.base_batch_size,
+        settings.base_batch_size,
+        steps,
+        last,
+    )
+    log.info(
+        "rule %s, clip %s, update %s: embedding lr %.6g, dense lr %.6g (warm-up %g epochs), "
+        "l2 %.6g, r %g, zeta %g, init std %g",
+        settings.rule,
+        settings.effective_clip,
+        settings.update,
+        values.embedding_lr,
+        values.dense_lr,
+        values.warmup_epochs,
+        values.l2,
+        values.r,
+        values.zeta,
+        values.init_std,
+    )
+
+
+def _check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
+    rows = prepared.rows["train"]
+    if rows == 0:
+        raise InputError(f"{prepared.path}: no training rows; prepare a folder with a train split")
+    if prepared.rows["test"] == 0:
+        raise InputError(f"{prepared.path}: no test rows; prepare with a larger --test-fraction")
+    if settings.batch_size > rows:
+        raise InputError(
+            f"batch size {settings.batch_size} is larger than the {rows} training rows of "
+            f"{prepared.path}; use a smaller --batch-size"
+        )
+
+
+def _check_same_run(out: Path, config: RunConfig) -> None:
+    before = RunConfig.load(out)
+    old, new = before.settings.as_dict(), config.settings.as_dict()
+    for name in old:
+        if name != "epochs" and old[name] != new[name]:
+            raise InputError(
+                f"{out}: was trained with {name} {old[name]}, not {new[name]}; resume with the "
+                "same settings, or use another --out"
+            )
+    if before.values != config.values:
+        raise InputError(f"{out}: was trained with other presets; use another --out")
+    if before.fingerprint != config.fingerprint:
+        raise InputError(f"{out}: was trained on other data; resume with the same folder")
+
+
+def evaluate_run(
+    run: str | Path,
+    data: str | Path,
+    *,
+    split: str = "test",
+    predictions: str | Path | None = None,
+    device: str = "auto",
+) -> evaluation.Evaluation:
+    """Score a split of a prepared folder with the last checkpoint of a run.
+
+    Args:
+        run: the run folder.
+        data: the folder it was trained on, or one prepared like it.
+        split: "train" or "test".
+        predictions: parquet file to write: row, label, probability.
+        device: "auto", "cpu" or "gpu".
+
+    Raises:
+        InputError: wrong input, named in one line.
+    """
+    from cowclip_merlin.workflows import PreparedData
+
+    config = RunConfig.load(Path(run))
+    prepared = PreparedData.load(data)
+    if prepared.rows[split] == 0:
+        raise InputError(f"{data}: no rows in the {split} split; choose the other one")
+    _start(config.settings.seed, device)
+    columns = read_columns(prepared, split)
+    model = build_model(config.settings, config.values, prepared)
+    Checkpoints(Path(run) / "checkpoints", model).restore()
+    scores = evaluation.Scorer(model, DeviceData(columns)).probabilities()
+    if predictions is not None:
+        evaluation.write_predictions(Path(predictions), columns.label, scores)
+    return evaluation.evaluate(columns.label, scores)

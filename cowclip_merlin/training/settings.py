@@ -1,0 +1,117 @@
+"""What one training run is: its settings, checked, and the hyper-parameters they end in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scale
+
+MODELS = ("wide_and_deep", "deepfm", "dcn", "dcnv2")
+CLIPS = ("cowclip", "none", "global", "field", "column", "adaptive_field")
+UPDATES = ("dense", "lazy")
+OVERRIDES = (
+    "embedding_lr",
+    "dense_lr",
+    "l2",
+    "r",
+    "zeta",
+    "init_std",
+    "warmup_epochs",
+    "bound",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Settings of a run, as the command line or a script gives them.
+
+    Attributes:
+        model: one of `MODELS`.
+        batch_size: rows per step.
+        base_batch_size: batch size at which the preset's and the overriding values hold.
+        preset: name of a preset; by default the kind of the data if it has one, else "criteo".
+        rule: scaling rule from the base batch to `batch_size`.
+        clip: by default "cowclip" under the rule of that name, "none" under any other.
+        update: "dense" or "lazy".
+        epochs: passes over the training rows.
+        seed: of initialisation and row order.
+        overrides: values at the base batch size that replace the preset's.
+        embedding_dim: length of an embedding row.
+        mlp: widths of the hidden layers.
+        continuous: "deep" or "all"; see the models.
+        tables: "fused" or "per_field"; see the models.
+
+    Raises:
+        InputError: a value is unknown or out of range.
+
+    >>> RunSettings(model="deepfm", batch_size=4096).hyperparameters("criteo").l2
+    4e-05
+    """
+
+    model: str
+    batch_size: int
+    base_batch_size: int = 1024
+    preset: str | None = None
+    rule: str = "cowclip"
+    clip: str | None = None
+    update: str = "dense"
+    epochs: int = 10
+    seed: int = 1234
+    overrides: Mapping[str, float] = field(default_factory=dict)
+    embedding_dim: int = 10
+    mlp: tuple[int, ...] = (400, 400, 400)
+    continuous: str = "deep"
+    tables: str = "fused"
+
+    def __post_init__(self) -> None:
+        """Refuse what could only fail later."""
+        _one_of("model", self.model, MODELS)
+        _one_of("rule", self.rule, tuple(RULES))
+        if self.update == "exact":
+            raise InputError("update 'exact' is not available yet; 'dense' gives the same numbers")
+        _one_of("update", self.update, UPDATES)
+        _one_of("continuous", self.continuous, ("deep", "all"))
+        _one_of("tables", self.tables, ("fused", "per_field"))
+        if self.preset is not None:
+            _one_of("preset", self.preset, tuple(PRESETS))
+        if self.clip is not None:
+            _one_of("clip", self.clip, CLIPS)
+        for name in ("batch_size", "base_batch_size", "epochs", "embedding_dim"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if any(width < 1 for width in self.mlp):
+            raise InputError(f"mlp is {self.mlp}; every width must be at least 1")
+        for name in self.overrides:
+            _one_of("override", name, OVERRIDES)
+
+    @property
+    def effective_clip(self) -> str:
+        """The clip in force."""
+        return self.clip or ("cowclip" if self.rule == "cowclip" else "none")
+
+    def hyperparameters(self, kind: str) -> Hyperparameters:
+        """The values this run trains with on data of this kind ("criteo", "avazu", "table")."""
+        name = self.preset or (kind if kind in PRESETS else "criteo")
+        preset = rebase(name, batch_size=self.base_batch_size, values=self.overrides)
+        return scale(preset, to=self.batch_size, rule=self.rule)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self) | {"overrides": dict(self.overrides), "mlp": list(self.mlp)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RunSettings:
+        """The inverse of `as_dict`."""
+        return cls(**{**values, "mlp": tuple(values["mlp"])})
+
+    def with_epochs(self, epochs: int) -> RunSettings:
+        """The same run, of another length."""
+        return replace(self, epochs=epochs)
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InputError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")

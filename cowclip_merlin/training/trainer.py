@@ -1,0 +1,248 @@
+"""The training loop: steps, epochs, checkpoints, and an orderly stop on a signal."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import Columns, DeviceData, batches, steps_per_epoch
+from cowclip_merlin.training import evaluation, records
+from cowclip_merlin.training.checkpoint import Checkpoints
+
+if TYPE_CHECKING:
+    import logging
+
+
+class Stopped(Exception):
+    """A signal asked for an end; a checkpoint was written.
+
+    Attributes:
+        signal_number: the signal.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How far and in which order to train.
+
+    Attributes:
+        batch_size: rows per step.
+        epochs: passes over the rows.
+        seed: of the row order.
+        checkpoint_every: steps between checkpoints within an epoch; 0 for none but at its end.
+    """
+
+    batch_size: int
+    epochs: int
+    seed: int
+    checkpoint_every: int = 0
+
+
+class Trainer:
+    """Trains one model on one prepared data set and records what happens.
+
+    Args:
+        model: Merlin model with its variables created.
+        optimizer: `CowClip`.
+        train: training rows.
+        test: test rows.
+        plan: how far to go.
+        folder: run folder for metrics.csv, events and checkpoints.
+        log: where lines for the person at the prompt go.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        train: Columns,
+        test: Columns,
+        plan: Plan,
+        folder: Path,
+        log: logging.Logger,
+    ) -> None:
+        self.plan, self.log, self.folder = plan, log, folder
+        self.model, self.optimizer = model, optimizer
+        # Slots must exist before a checkpoint is read, or the first step would start from 0.
+        optimizer._create_all_weights(model.trainable_variables)
+        self.data = DeviceData(train)
+        self.scorer = evaluation.Scorer(model, DeviceData(test))
+        self.test_labels = test.label
+        self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
+        self.steps = steps_per_epoch(self.data.rows, plan.batch_size)
+        self._step = make_step(model, optimizer, self.data, self.checkpoints.loss_sum)
+        self._stop_signal: int | None = None
+        self.rows: list[dict[str, Any]] = []
+
+    def resume(self) -> None:
+        """Go on from the last checkpoint."""
+        path = self.checkpoints.restore()
+        done = int(self.checkpoints.epoch.numpy())
+        self.rows = list(records.read_metrics(self.folder / "metrics.csv", epochs=done))
+        self.log.info(
+            "resumed from %s: epoch %d, step %d", path, done, int(self.checkpoints.step.numpy())
+        )
+
+    def run(self) -> list[dict[str, Any]]:
+        """Train to the end of the plan; returns one record per epoch.
+
+        Raises:
+            Stopped: SIGINT or SIGTERM came; a checkpoint was written first.
+        """
+        board = records.TensorBoard(self.folder / "events")
+        try:
+            with self._catching_signals():
+                for epoch in range(int(self.checkpoints.epoch.numpy()), self.plan.epochs):
+                    seconds, trained = self._train_epoch(epoch)
+                    self._finish_epoch(epoch, seconds, trained, board)
+        finally:
+            board.close()
+        return self.rows
+
+    def _train_epoch(self, epoch: int) -> tuple[float, int]:
+        """Steps of one epoch from where the checkpoint left it: seconds and rows trained."""
+        plan, first = self.plan, int(self.checkpoints.step.numpy())
+        if first == 0:
+            self.checkpoints.loss_sum.assign(0.0)
+        order = batches(self.data.rows, plan.batch_size, seed=plan.seed, epoch=epoch, start=first)
+        started, trained, paused = time.perf_counter(), 0, 0.0
+        with self._progress(epoch, first) as bar:
+            for step, rows in enumerate(order, first + 1):
+                self._step(rows)
+                trained += len(rows)
+                bar.update()
+                due = plan.checkpoint_every and step % plan.checkpoint_every == 0
+                if self._stop_signal or (due and step < self.steps):
+                    paused -= time.perf_counter()
+                    self._save(step)
+                    paused += time.perf_counter()
+        self.checkpoints.loss_sum.numpy()  # waits for a GPU to finish
+        return time.perf_counter() - started - paused, trained
+
+    def _progress(self, epoch: int, first: int) -> tqdm:
+        return tqdm(
+            total=self.steps,
+            initial=first,
+            desc=f"epoch {epoch + 1}/{self.plan.epochs}",
+            unit="step",
+            leave=False,
+            disable=None,
+        )
+
+    def _save(self, step: int) -> None:
+        self.checkpoints.step.assign(step)
+        self.checkpoints.save()
+        if self._stop_signal:
+            raise Stopped(self._stop_signal)
+
+    def _finish_epoch(
+        self, epoch: int, seconds: float, trained: int, board: records.TensorBoard
+    ) -> None:
+        self._refuse_divergence(epoch)
+        started = time.perf_counter()
+        result = evaluation.evaluate(self.test_labels, self.scorer.probabilities())
+        row = self._record(epoch, seconds, trained, result, time.perf_counter() - started)
+        self.rows.append(row)
+        records.write_metrics(self.folder / "metrics.csv", self.rows)
+        board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
+        self.log.info(
+            "epoch %d: train loss %.5f, test AUC %.5f, test log loss %.5f, %s rows/s, %.1f s",
+            epoch + 1,
+            row["train_loss"],
+            result.auc,
+            result.log_loss,
+            f"{row['rows_per_second']:,.0f}",
+            seconds,
+        )
+        self.checkpoints.epoch.assign(epoch + 1)
+        self._save(0)
+
+    def _refuse_divergence(self, epoch: int) -> None:
+        loss = float(self.checkpoints.loss_sum.numpy())
+        if not math.isfinite(loss):
+            raise InputError(
+                f"training diverged: the loss is {loss} in epoch {epoch + 1}; use smaller "
+                "learning rates or a smaller batch"
+            )
+
+    def _record(
+        self,
+        epoch: int,
+        seconds: float,
+        trained: int,
+        result: evaluation.Evaluation,
+        test_seconds: float,
+    ) -> dict[str, Any]:
+        optimizer = self.optimizer
+        return {
+            "epoch": epoch + 1,
+            "step": int(optimizer.iterations.numpy()),
+            "train_loss": float(self.checkpoints.loss_sum.numpy()) / self.data.rows,
+            "test_auc": result.auc,
+            "test_log_loss": result.log_loss,
+            "rows_per_second": round(trained / seconds, 1),
+            "seconds": round(seconds, 3),
+            "test_seconds": round(test_seconds, 3),
+            "clipped_share": float(optimizer.clipped_share.numpy()),
+            "mean_clip_factor": float(optimizer.mean_clip_factor.numpy()),
+            "embedding_lr": _rate(optimizer.embedding_optimizer),
+            "dense_lr": _rate(optimizer.dense_optimizer),
+        }
+
+    @contextmanager
+    def _catching_signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM end the run after the step under way; a second one ends it at once."""
+
+        def remember(number: int, _: Any) -> None:
+            if self._stop_signal:
+                raise KeyboardInterrupt
+            self._stop_signal = number
+
+        before = {s: signal.signal(s, remember) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _rate(optimizer: Any) -> float:
+    rate = optimizer.learning_rate
+    return float(rate(optimizer.iterations).numpy() if callable(rate) else rate.numpy())
+
+
+def make_step(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any) -> Any:
+    """One training step as a graph: row numbers int32 [b] in, weights moved, loss summed.
+
+    The loss is the mean binary cross-entropy of the batch, computed from logits.
+    """
+    from cowclip_merlin import models
+
+    tf = compat.tensorflow()
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
+    def step(rows: Any) -> None:
+        inputs, label = data.take(rows)
+        with tf.GradientTape() as tape:
+            z = models.logits(model, inputs, training=True)[:, 0]
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(label, z)
+            loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        loss_sum.assign_add(tf.cast(tf.reduce_sum(losses), tf.float64))
+
+    return step
