@@ -11,15 +11,24 @@ import importlib
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from cowclip_merlin.errors import InputError
 
 COMMANDS = ("generate", "prepare", "train", "evaluate", "scale")
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and exit with code 2."""
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser with one sub-parser per module of this package named in `COMMANDS`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="cowclip",
         description="Train click-through-rate models with very large batches.",
     )
@@ -43,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         return args.run(args) or 0
+    except BrokenPipeError:  # the reader of our output has seen enough, as in `| head`
+        sys.stderr.close()
+        return 0
     except InputError as error:
         return _fail(str(error))
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,17 @@ class Checkpoints:
         self._manager = tf.train.CheckpointManager(self._checkpoint, str(folder), keep)
 
     def save(self) -> str:
-        """Write a checkpoint; an interrupted write leaves the one before in place."""
-        return self._manager.save()
+        """Write a checkpoint; an interrupted write leaves the one before in place.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        try:
+            return self._manager.save()
+        except self._tf.errors.OpError as error:
+            if "No space left" in str(error):
+                raise OSError(errno.ENOSPC, "no space left", str(self._folder)) from error
+            raise
 
     def restore(self) -> str:
         """Read the last checkpoint.

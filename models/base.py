@@ -1,0 +1,179 @@
+"""What the four models share: tables, linear part, MLP, and the way into a Merlin model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.models.columns import Columns
+from cowclip_merlin.models.embedding import EMBEDDINGS
+
+tf = compat.tensorflow()
+mm = compat.merlin_models()
+
+CONTINUOUS = ("deep", "all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """Settings every model has.
+
+    Attributes:
+        embedding_dim: length of an embedding row.
+        mlp: widths of the hidden layers.
+        continuous: "deep": continuous features enter the MLP only, as in the paper's text;
+            "all": the linear and cross parts too, as in the authors' code.
+        tables: "fused" or "per_field".
+        init_std: standard deviation of the initial embeddings.
+        seed: of all initial weights; None draws one from NumPy's global generator.
+
+    Raises:
+        InputError: a value is unknown or out of range.
+    """
+
+    embedding_dim: int = 10
+    mlp: tuple[int, ...] = (400, 400, 400)
+    continuous: str = "deep"
+    tables: str = "fused"
+    init_std: float = 1e-2
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check, and fix the seed."""
+        object.__setattr__(self, "mlp", tuple(self.mlp))
+        for name, known in (("continuous", CONTINUOUS), ("tables", tuple(EMBEDDINGS))):
+            if getattr(self, name) not in known:
+                value = getattr(self, name)
+                raise InputError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")
+        if self.embedding_dim < 1 or not self.mlp or min(self.mlp) < 1:
+            raise InputError(
+                f"embedding_dim {self.embedding_dim}, mlp {self.mlp}: all must be at least 1"
+            )
+        if self.seed is None:
+            object.__setattr__(self, "seed", int(np.random.randint(1 << 30)))
+
+
+class ClickModel(mm.Block):
+    """Base of the four models: a Merlin block from a batch to one logit per row.
+
+    Args:
+        columns: what is read, as a dictionary or `Columns`.
+        architecture: settings, as a dictionary or `Architecture`.
+    """
+
+    def __init__(self, columns: Any, architecture: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.columns = columns if isinstance(columns, Columns) else Columns(**columns)
+        if not isinstance(architecture, Architecture):
+            architecture = Architecture(**architecture)
+        self.architecture = architecture
+        self.embedding = self._tables(architecture.embedding_dim, architecture.init_std, "")
+        self.hidden = [
+            mm.MLPBlock([width], kernel_initializer=self._he(place))
+            for place, width in enumerate(architecture.mlp)
+        ]
+        self.logit = tf.keras.layers.Dense(1, kernel_initializer=self._he(50))
+
+    def _tables(self, dim: int, std: float, prefix: str) -> Any:
+        kind = EMBEDDINGS[self.architecture.tables]
+        seed = self.architecture.seed
+        return kind(self.columns.fields, dim, std=std, seed=seed, prefix=prefix)
+
+    def _he(self, place: int) -> Any:
+        """He normal; every kernel has its own seed, or equal shapes would get equal numbers."""
+        return tf.keras.initializers.HeNormal(seed=self.architecture.seed + place)
+
+    def add_linear(self) -> None:
+        """Create the first-order part: 1-dimensional id weights, and a kernel for "all"."""
+        self.wide = self._tables(1, 0.0, "wide_")
+        self.wide_dense = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+
+    def linear(self, ids: Any, x: Any) -> Any:
+        """Sum of the id weights, plus `x . w` in mode "all", [b, 1]."""
+        first_order = tf.reduce_sum(self.wide(ids), axis=1)
+        return first_order + self.wide_dense(x) if self._uses_all(x) else first_order
+
+    def mlp(self, v: Any, x: Any) -> Any:
+        """Hidden layers on all embeddings and continuous features, [b, width of the last]."""
+        h = self.flat(v, x)
+        for layer in self.hidden:
+            h = layer(h)
+        return h
+
+    @staticmethod
+    def flat(v: Any, x: Any) -> Any:
+        """Embeddings [b, F, d] and features [b, C] side by side, [b, F * d + C]."""
+        return tf.concat([tf.reshape(v, [-1, v.shape[1] * v.shape[2]]), x], axis=1)
+
+    def crossed(self, v: Any, x: Any) -> Any:
+        """What the cross layers work on: with the continuous features only in mode "all"."""
+        return self.flat(v, x if self._uses_all(x) else x[:, :0])
+
+    def _uses_all(self, x: Any) -> bool:
+        return self.architecture.continuous == "all" and x.shape[1] > 0
+
+    def call(self, inputs: Any) -> Any:
+        """Logit of each row, [b, 1]."""
+        ids, x = self.columns.stack(inputs)
+        return self.forward(ids, self.embedding(ids), x)
+
+    def forward(self, ids: Any, v: Any, x: Any) -> Any:
+        """Logit [b, 1] from ids [b, F], embeddings [b, F, d] and features [b, C]."""
+        raise TypeError(f"{type(self).__name__} is no model by itself; use one of the four")
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """One logit per row."""
+        return tf.TensorShape([None, 1])
+
+    def get_config(self) -> dict[str, Any]:
+        """Arguments as plain values."""
+        config = super().get_config()
+        return config | {
+            "columns": asdict(self.columns),
+            "architecture": asdict(self.architecture),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> ClickModel:
+        """The inverse of `get_config`."""
+        return cls(**config)
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class Sigmoid(tf.keras.layers.Layer):
+    """Probability of a logit; Keras's cross-entropy finds the logit behind it and uses that."""
+
+    def call(self, z: Any) -> Any:
+        """[b, 1] -> [b, 1]."""
+        return tf.keras.activations.sigmoid(z)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """As the input."""
+        return input_shape
+
+
+def assemble(kind: type[ClickModel], schema: Any, architecture: Architecture, **more: Any) -> Any:
+    """A Merlin model around a block, its variables created."""
+    columns = Columns.from_schema(schema)
+    body = kind(columns, architecture, **more)
+    names = [*columns.fields, *columns.continuous]
+    output = mm.BinaryOutput(columns.target, to_call=Sigmoid())
+    model = mm.Model(body, output, schema=schema.select_by_name(names))
+    one_row = {name: tf.zeros([1, 1], tf.int64) for name in columns.fields}
+    model(one_row | {name: tf.zeros([1, 1]) for name in columns.continuous})
+    return model
+
+
+def logits(model: Any, inputs: dict[str, Any], *, training: bool = False) -> Any:
+    """Logits [b, 1], float32, before the sigmoid of one of the four models.
+
+    Args:
+        model: what `deepfm` and its like return.
+        inputs: a batch, per column or stacked; see `Columns.stack`.
+        training: as in Keras.
+    """
+    return tf.cast(model.blocks[0](inputs, training=training), tf.float32)

@@ -1,0 +1,85 @@
+"""Which columns a model reads, from a Merlin schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+
+tf = compat.tensorflow()
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of a click log in model order.
+
+    Attributes:
+        fields: categorical column -> rows its table needs (largest id + 1).
+        continuous: names of the continuous columns.
+        target: name of the 0/1 column.
+    """
+
+    fields: dict[str, int]
+    continuous: tuple[str, ...]
+    target: str
+
+    @classmethod
+    def from_schema(cls, schema: Any) -> Columns:
+        """Read the tags and domains of a Merlin schema.
+
+        Raises:
+            InputError: no categorical column, one without an integer domain, or no target.
+        """
+        from merlin.schema import Tags
+
+        targets = schema.select_by_tag(Tags.TARGET).column_names
+        targets = targets or schema.select_by_tag(Tags.BINARY_CLASSIFICATION).column_names
+        if not targets:
+            raise InputError("the schema has no column tagged TARGET; tag the 0/1 column")
+        categorical = schema.select_by_tag(Tags.CATEGORICAL)
+        if not categorical.column_names:
+            raise InputError("the schema has no column tagged CATEGORICAL; tag the id columns")
+        return cls(
+            fields={name: _rows(categorical[name]) for name in categorical.column_names},
+            continuous=tuple(schema.select_by_tag(Tags.CONTINUOUS).column_names),
+            target=targets[0],
+        )
+
+    def stack(self, inputs: dict[str, Any]) -> tuple[Any, Any]:
+        """Ids [b, F], integer, and continuous features [b, C], float32.
+
+        Args:
+            inputs: one tensor [b] or [b, 1] per column, or the stacked entries "categorical"
+                [b, F] and "continuous" [b, C].
+        """
+        if "categorical" in inputs:
+            ids = inputs["categorical"]
+            x = inputs.get("continuous", tf.zeros([tf.shape(ids)[0], 0]))
+        else:
+            ids = _side_by_side([_integer(inputs[name]) for name in self.fields])
+            parts = [tf.cast(inputs[name], tf.float32) for name in self.continuous]
+            x = _side_by_side(parts) if parts else tf.zeros([tf.shape(ids)[0], 0])
+        x = tf.cast(x, tf.float32)
+        x.set_shape([None, len(self.continuous)])
+        return _integer(ids), x
+
+
+def _rows(column: Any) -> int:
+    domain = column.int_domain
+    if domain is None or not domain.max:
+        raise InputError(
+            f"column {column.name!r} has no integer domain; set its largest id in the schema"
+        )
+    return int(domain.max) + 1
+
+
+def _integer(x: Any) -> Any:
+    x = tf.convert_to_tensor(x)
+    return x if x.dtype in (tf.int32, tf.int64) else tf.cast(x, tf.int64)
+
+
+def _side_by_side(parts: list[Any]) -> Any:
+    wide = tf.int64 if any(p.dtype == tf.int64 for p in parts) else parts[0].dtype
+    return tf.concat([tf.reshape(tf.cast(p, wide), [-1, 1]) for p in parts], axis=1)

@@ -1,0 +1,59 @@
+"""Deep & Cross Network (Wang et al., arXiv 1708.05123)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.models.base import Architecture, ClickModel, assemble, tf
+from cowclip_merlin.models.interaction import VectorCross
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class DCN(ClickModel):
+    """`z = [cross, MLP] . w + bias`; in mode "all" plus the linear part.
+
+    Args:
+        columns: what is read.
+        architecture: settings.
+        cross_layers: number of cross layers.
+    """
+
+    def __init__(
+        self, columns: Any, architecture: Any, *, cross_layers: int = 3, **kwargs: Any
+    ) -> None:
+        super().__init__(columns, architecture, **kwargs)
+        if cross_layers < 1:
+            raise InputError(f"cross_layers is {cross_layers}; it must be at least 1")
+        self.cross_layers = cross_layers
+        self.cross = self.make_cross()
+        if self.architecture.continuous == "all":
+            self.add_linear()
+
+    def make_cross(self) -> Any:
+        """The stack of cross layers."""
+        return VectorCross(self.cross_layers, seed=self.architecture.seed + 100)
+
+    def forward(self, ids: Any, v: Any, x: Any) -> Any:
+        """Logit [b, 1]."""
+        crossed = self.cross(self.crossed(v, x))
+        z = self.logit(tf.concat([crossed, self.mlp(v, x)], axis=1))
+        return z + self.linear(ids, x) if self.architecture.continuous == "all" else z
+
+    def get_config(self) -> dict[str, Any]:
+        """Arguments as plain values."""
+        return super().get_config() | {"cross_layers": self.cross_layers}
+
+
+def dcn(schema: Any, *, cross_layers: int = 3, **settings: Any) -> Any:
+    """DCN as a Merlin model.
+
+    Args:
+        schema: Merlin schema; categorical columns with their integer domains, a target.
+        cross_layers: number of cross layers.
+        **settings: of `Architecture`.
+
+    Raises:
+        InputError: the schema or a setting is wrong.
+    """
+    return assemble(DCN, schema, Architecture(**settings), cross_layers=cross_layers)

@@ -1,0 +1,34 @@
+"""DeepFM (Guo et al., arXiv 1703.04247)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cowclip_merlin.models.base import Architecture, ClickModel, assemble, tf
+from cowclip_merlin.models.interaction import fm_second_order
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class DeepFM(ClickModel):
+    """`z = sum of id weights + bias + 0.5 * sum_d((sum_f v)^2 - sum_f v^2) + MLP logit`."""
+
+    def __init__(self, columns: Any, architecture: Any, **kwargs: Any) -> None:
+        super().__init__(columns, architecture, **kwargs)
+        self.add_linear()
+
+    def forward(self, ids: Any, v: Any, x: Any) -> Any:
+        """Logit [b, 1]; FM and MLP read the same embeddings."""
+        return self.linear(ids, x) + fm_second_order(v) + self.logit(self.mlp(v, x))
+
+
+def deepfm(schema: Any, **settings: Any) -> Any:
+    """DeepFM as a Merlin model.
+
+    Args:
+        schema: Merlin schema; categorical columns with their integer domains, a target.
+        **settings: of `Architecture`.
+
+    Raises:
+        InputError: the schema or a setting is wrong.
+    """
+    return assemble(DeepFM, schema, Architecture(**settings))

@@ -1,0 +1,105 @@
+"""Embedding tables of all fields: one variable for all, or one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any
+
+from cowclip_merlin import compat
+
+tf = compat.tensorflow()
+
+
+def initial_rows(rows: int, dim: int, *, std: float, seed: int, field: int) -> Any:
+    """Normal numbers [rows, dim] that depend only on the seed, the field's place and the size."""
+    return std * tf.random.stateless_normal([rows, dim], seed=[seed, field])
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class FusedEmbedding(tf.keras.layers.Layer):
+    """One table for all fields; field `f` has the rows from its offset on.
+
+    A batch is one gather, so the gradient is one `tf.IndexedSlices` with an entry for each of
+    the b * F occurrences.
+
+    An id beyond its own field's rows reads another field's row; the loader refuses such ids.
+
+    Args:
+        fields: field -> number of rows, in the order of the ids.
+        dim: length of a row.
+        std: standard deviation of the initial rows; 0 for zeros.
+        seed: of the initial rows.
+        prefix: goes before "embeddings" in the variable's name.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, int],
+        dim: int,
+        *,
+        std: float,
+        seed: int,
+        prefix: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.fields, self.dim = dict(fields), dim
+        self.std, self.seed, self.prefix = std, seed, prefix
+
+    def build(self, input_shape: Any) -> None:
+        """Create the table."""
+        sizes = list(self.fields.values())
+        self.offsets = [0, *accumulate(sizes)][:-1]
+
+        def initial(shape: Any, dtype: Any = None, **_: Any) -> Any:
+            return tf.concat([self._initial(f) for f in range(len(sizes))], axis=0)
+
+        self.table = self.add_weight(
+            f"{self.prefix}embeddings", [sum(sizes), self.dim], initializer=initial
+        )
+        super().build(input_shape)
+
+    def _initial(self, field: int) -> Any:
+        rows = list(self.fields.values())[field]
+        return initial_rows(rows, self.dim, std=self.std, seed=self.seed, field=field)
+
+    def call(self, ids: Any) -> Any:
+        """Rows of the ids, [b, F] -> [b, F, dim]."""
+        return tf.gather(self.table, ids + tf.constant(self.offsets, ids.dtype))
+
+    def get_config(self) -> dict[str, Any]:
+        """Arguments as plain values."""
+        return super().get_config() | {
+            "fields": self.fields,
+            "dim": self.dim,
+            "std": self.std,
+            "seed": self.seed,
+            "prefix": self.prefix,
+        }
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class PerFieldEmbedding(FusedEmbedding):
+    """One table for each field: the same numbers as `FusedEmbedding`, in F variables."""
+
+    def build(self, input_shape: Any) -> None:
+        """Create the tables."""
+        self.tables = [
+            self.add_weight(
+                f"{name}_{self.prefix}embeddings",
+                [rows, self.dim],
+                initializer=lambda shape, dtype=None, f=f, **_: self._initial(f),
+            )
+            for f, (name, rows) in enumerate(self.fields.items())
+        ]
+        self.built = True
+
+    def call(self, ids: Any) -> Any:
+        """Rows of the ids, [b, F] -> [b, F, dim]."""
+        rows = [tf.gather(table, ids[:, f]) for f, table in enumerate(self.tables)]
+        return tf.stack(rows, axis=1)
+
+
+EMBEDDINGS = {"fused": FusedEmbedding, "per_field": PerFieldEmbedding}
+"""Ways to hold the tables, by name."""

@@ -1,0 +1,57 @@
+"""Smoke run of one stack: prepare, 20 training steps of all four models, save and load.
+
+python tests/smoke.py
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import cowclip_merlin as cc
+from cowclip_merlin import compat
+from cowclip_merlin.cli import main
+from cowclip_merlin.generate import generate
+from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.training.build import build_model
+
+STEPS = 20
+BATCH = 128
+
+
+def smoke(work: Path) -> None:
+    generate(work / "log.txt", rows=3000, seed=1)
+    assert main(["prepare", "criteo", str(work / "log.txt"), "--out", str(work / "data")]) == 0
+    data = cc.workflows.PreparedData.load(work / "data")
+    epochs = -(-STEPS // (data.rows["train"] // BATCH))
+    for name in cc.models.MODELS:
+        settings = RunSettings(model=name, batch_size=BATCH, mlp=(16, 16), epochs=epochs)
+        rows = train(work / "data", settings, out=work / name)
+        assert int(rows[-1]["step"]) >= STEPS
+        again = evaluate_run(work / name, work / "data")
+        assert again.auc == rows[-1]["test_auc"], (again, rows[-1])
+        save_and_load(settings, data, work / f"{name}.model")
+        print(f"{name}: {rows[-1]['step']} steps, saved and loaded", flush=True)
+
+
+def save_and_load(settings: RunSettings, data, path: Path) -> None:
+    tf = compat.tensorflow()
+    model = build_model(settings, settings.hyperparameters("criteo"), data)
+    model.compile(cc.CowClip(), "binary_crossentropy")
+    rng = np.random.default_rng(0)
+    batch = {name: rng.integers(0, n, [64, 1]) for name, n in data.cardinalities.items()}
+    batch |= {name: rng.random([64, 1]).astype(np.float32) for name in data.continuous}
+    model.fit(tf.data.Dataset.from_tensor_slices((batch, np.ones([64, 1]))).batch(32), verbose=0)
+    before = model.predict(tf.data.Dataset.from_tensor_slices(batch).batch(64), verbose=0)
+    model.save(str(path))
+    loaded = tf.keras.models.load_model(str(path))
+    after = loaded.predict(tf.data.Dataset.from_tensor_slices(batch).batch(64), verbose=0)
+    np.testing.assert_array_equal(before, after)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        smoke(Path(folder))
+    tf = compat.tensorflow()
+    print(f"smoke run passed: Python {sys.version.split()[0]}, TensorFlow {tf.__version__}")

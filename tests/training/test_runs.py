@@ -1,0 +1,194 @@
+"""Runs: what is recorded, what is reproduced, and what a stopped run goes on from."""
+
+import csv
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from cowclip_merlin import compat
+from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import batches, read_columns, steps_per_epoch
+from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.workflows import PreparedData
+
+SMALL = {"mlp": (16, 8), "batch_size": 256, "base_batch_size": 64, "seed": 5}
+ARGUMENTS = [
+    "--model", "deepfm", "--batch-size", "64", "--base-batch-size", "32", "--mlp", "16,8",
+    "--epochs", "3", "--seed", "7", "--checkpoint-every", "5", "--device", "cpu",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    rows = train(data, RunSettings(model="deepfm", epochs=2, **SMALL), out=folder)
+    return folder, rows
+
+
+def final_weights(folder):
+    """Every tensor of the last checkpoint, optimizer state included."""
+    tf = compat.tensorflow()
+    path = tf.train.latest_checkpoint(str(folder / "checkpoints"))
+    reader = tf.train.load_checkpoint(path)
+    names = [
+        n for n in reader.get_variable_to_shape_map()
+        if "_CHECKPOINTABLE_OBJECT_GRAPH" not in n and "save_counter" not in n
+    ]  # fmt: skip
+    return {n: reader.get_tensor(n) for n in names}
+
+
+def assert_bit_equal(a, b):
+    a, b = final_weights(a), final_weights(b)
+    assert a.keys() == b.keys() and len(a) > 10
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def test_what_a_run_folder_holds(run):
+    folder, rows = run
+    config = json.loads((folder / "config.json").read_text())
+    assert config["settings"]["model"] == "deepfm"
+    assert config["hyperparameters"]["l2"] == pytest.approx(4e-5)
+    assert config["hyperparameters"]["clip"] == "cowclip"
+    assert {"tensorflow", "nvtabular", "python", "cowclip_merlin"} <= config["versions"].keys()
+    with (folder / "metrics.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [row["epoch"] for row in table] == ["1", "2"]
+    assert float(table[1]["test_auc"]) == rows[1]["test_auc"]
+    assert float(table[1]["train_loss"]) < float(table[0]["train_loss"])
+    assert "test AUC" in (folder / "train.log").read_text()
+    assert list((folder / "events").glob("events.out.tfevents*"))
+    assert (folder / "checkpoints" / "checkpoint").exists()
+
+
+def test_metrics_are_those_of_scikit_learn(run, data, tmp_path):
+    folder, rows = run
+    file = tmp_path / "predictions.parquet"
+    result = evaluate_run(folder, data, predictions=file)
+    table = pq.read_table(file).to_pandas()
+    assert list(table.columns) == ["row", "label", "probability"]
+    labels = read_columns(PreparedData.load(data), "test").label
+    np.testing.assert_array_equal(table.label, labels)
+    assert abs(result.auc - roc_auc_score(table.label, table.probability)) < 1e-12
+    assert abs(result.log_loss - log_loss(table.label, table.probability)) < 1e-12
+    assert (result.auc, result.log_loss) == (rows[-1]["test_auc"], rows[-1]["test_log_loss"])
+
+
+def test_train_loss_is_the_mean_over_all_rows(data, tmp_path):
+    """With all rates 0 the weights stay, so the mean training loss is that of the train split."""
+    zero = {"embedding_lr": 0.0, "dense_lr": 0.0, "warmup_epochs": 0.0}
+    settings = RunSettings(model="deepfm", epochs=1, overrides=zero, **SMALL)
+    rows = train(data, settings, out=tmp_path / "run")
+    result = evaluate_run(tmp_path / "run", data, split="train")
+    assert rows[0]["train_loss"] == pytest.approx(result.log_loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("update", ["dense", "lazy"])
+def test_the_same_seed_gives_the_same_weights(data, tmp_path, update):
+    settings = RunSettings(model="dcnv2", epochs=1, update=update, **SMALL)
+    for name in ("a", "b"):
+        train(data, settings, out=tmp_path / name)
+    assert_bit_equal(tmp_path / "a", tmp_path / "b")
+
+
+def test_rules_and_clips_reach_the_optimizer(data, tmp_path):
+    ends = []
+    for i, (rule, clip) in enumerate([("none", None), ("cowclip", None), ("cowclip", "field")]):
+        settings = RunSettings(model="deepfm", epochs=1, rule=rule, clip=clip, **SMALL)
+        ends.append(train(data, settings, out=tmp_path / str(i))[-1])
+    assert len({row["train_loss"] for row in ends}) == 3
+    assert ends[0]["mean_clip_factor"] == 1.0 and ends[0]["clipped_share"] == 0.0
+    assert ends[1]["dense_lr"] == pytest.approx(8e-4 * 2, rel=1e-6)
+
+
+def test_warm_up_reaches_the_rate_after_its_epochs(data, tmp_path):
+    half = RunSettings(model="deepfm", epochs=1, overrides={"warmup_epochs": 2.0}, **SMALL)
+    row = train(data, half, out=tmp_path / "half")[-1]
+    assert row["dense_lr"] == pytest.approx(8e-4 * 2 / 2, rel=1e-6)
+
+
+def start(data, out, *more):
+    command = [sys.executable, "-m", "cowclip_merlin", "train", str(data), "--out", str(out)]
+    return subprocess.Popen(
+        [*command, *ARGUMENTS, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_checkpoint(process, out):
+    while not (out / "checkpoints" / "checkpoint").exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    process = start(data, out)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return out
+
+
+def test_killed_at_a_random_step_and_resumed_is_bit_equal(data, uninterrupted, tmp_path):
+    out = tmp_path / "run"
+    process = start(data, out)
+    wait_for_checkpoint(process, out)
+    time.sleep(random.uniform(0, 0.3))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert process.returncode == -signal.SIGKILL
+    resumed = start(data, out, "--resume")
+    _, errors = resumed.communicate(timeout=300)
+    assert resumed.returncode == 0, errors
+    assert_bit_equal(out, uninterrupted)
+    assert [r["test_auc"] for r in csv.DictReader((out / "metrics.csv").open())] == [
+        r["test_auc"] for r in csv.DictReader((uninterrupted / "metrics.csv").open())
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_with_a_checkpoint(data, uninterrupted, tmp_path, number):
+    out = tmp_path / "run"
+    process = start(data, out)
+    wait_for_checkpoint(process, out)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 128 + number, errors
+    assert "--resume" in errors
+    assert main(["train", str(data), "--out", str(out), *ARGUMENTS, "--resume"]) == 0
+    assert_bit_equal(out, uninterrupted)
+
+
+def test_a_finished_run_can_be_lengthened(data, uninterrupted, tmp_path):
+    settings = RunSettings(model="deepfm", epochs=1, **SMALL)
+    train(data, settings, out=tmp_path / "run")
+    rows = train(data, settings.with_epochs(2), out=tmp_path / "run", resume=True)
+    straight = train(data, settings.with_epochs(2), out=tmp_path / "straight")
+    assert rows[-1]["test_auc"] == straight[-1]["test_auc"]
+    assert_bit_equal(tmp_path / "run", tmp_path / "straight")
+
+
+def test_every_row_comes_once_and_the_last_batch_is_kept():
+    seen = [b.tolist() for b in batches(103, 10, seed=1, epoch=0)]
+    assert [len(b) for b in seen] == [10] * 10 + [3]
+    assert len(seen) == steps_per_epoch(103, 10)
+    assert sorted(row for b in seen for row in b) == list(range(103))
+    assert seen != [b.tolist() for b in batches(103, 10, seed=1, epoch=1)]
+    assert seen[4:] == [b.tolist() for b in batches(103, 10, seed=1, epoch=0, start=4)]
+
+
+def test_divergence_is_said_in_one_line(data, tmp_path):
+    settings = RunSettings(
+        model="deepfm", epochs=1, rule="none", overrides={"dense_lr": 1e30}, **SMALL
+    )
+    with pytest.raises(InputError, match="diverged"):
+        train(data, settings, out=tmp_path / "run")
