@@ -1,0 +1,29 @@
+"""`cowclip generate`: write a raw log in Criteo's format with a known best AUC."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "write a raw log in Criteo's format whose best possible AUC is known"
+EXAMPLES = """examples:
+  cowclip generate --rows 1000000 --seed 7 --out log.txt
+  cowclip generate --rows 100000 --out log.txt.gz"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `cowclip generate`."""
+    parser.add_argument("--rows", type=int, required=True, metavar="N")
+    parser.add_argument("--seed", type=int, default=1234, metavar="N")
+    parser.add_argument("--out", required=True, metavar="FILE", help="compressed if it ends in .gz")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the log and say what is known about it."""
+    from cowclip_merlin.generate import generate
+
+    log = generate(args.out, rows=args.rows, seed=args.seed)
+    print(
+        f"{args.out}: {log.rows:,} rows, {100 * log.click_rate:.2f}% clicks, "
+        f"{log.distinct_ids:,} distinct ids\n"
+        f"best possible: AUC {log.bayes_auc:.5f}, log loss {log.bayes_log_loss:.5f}"
+    )

@@ -1,0 +1,293 @@
+"""A raw log in Criteo's format with a planted, known click probability.
+
+Fields have Criteo's cardinality profile scaled to the number of rows, ids are Zipf-like, values
+are missing about as often as in Criteo's log. The probability of a click is the sigmoid of a
+planted logit: an effect per id, second-order effects between fields, effects of the integers.
+So the best AUC that any model can reach is known.
+
+Every number is a hash of (seed, stream, row) or (seed, field, id): the log does not depend on
+the size of the chunks it is written in.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import replacing, write_json
+from cowclip_merlin.metrics import log_loss, roc_auc
+
+Floats = npt.NDArray[np.float64]
+Words = npt.NDArray[np.uint64]
+
+CRITEO_ROWS = 45_840_617
+CARDINALITIES = (
+    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992,
+    5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
+)  # fmt: skip
+MISSING_IDS = {
+    3: 0.034, 4: 0.034, 6: 0.12, 12: 0.034, 16: 0.034, 19: 0.44, 20: 0.44, 21: 0.034,
+    22: 0.76, 24: 0.034, 25: 0.44, 26: 0.44,
+}  # fmt: skip
+MISSING_INTEGERS = (
+    0.45, 0.0, 0.21, 0.22, 0.026, 0.22, 0.043, 0.0005, 0.043, 0.45, 0.043, 0.76, 0.22,
+)  # fmt: skip
+
+# Streams of random numbers; a field or integer adds its index.
+_IDS, _ABSENT, _VALUES, _ABSENT_VALUES, _EFFECTS, _LATENT, _CLICKS = (
+    1000 * i for i in range(1, 8)
+)
+_PILOT_ROWS = 50_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """What is planted in the log.
+
+    Attributes:
+        click_rate: share of clicks.
+        zipf: exponent of the ids' frequencies by rank.
+        universe: ids that exist, as a multiple of Criteo's ids per row.
+        first_order_std: standard deviation of an id's effect on the logit, per field.
+        pairwise_std: standard deviation of all second-order effects together.
+        latent_dim: length of the latent vectors behind the second-order effects.
+        integer_std: standard deviation of one integer's effect.
+    """
+
+    click_rate: float = 0.25
+    zipf: float = 1.1
+    universe: float = 1.0
+    first_order_std: float = 0.22
+    pairwise_std: float = 0.5
+    latent_dim: int = 2
+    integer_std: float = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedLog:
+    """What was written.
+
+    Attributes:
+        rows: number of rows.
+        click_rate: share of clicks.
+        distinct_ids: different values in all categorical columns together.
+        bayes_auc: AUC of the planted probabilities: the best there is.
+        bayes_log_loss: log loss of the planted probabilities, in nats.
+        seed: of the log.
+    """
+
+    rows: int
+    click_rate: float
+    distinct_ids: int
+    bayes_auc: float
+    bayes_log_loss: float
+    seed: int
+
+
+def _hash(seed: int, stream: int, counter: npt.ArrayLike) -> Words:
+    """64 random bits for each counter (splitmix64)."""
+    with np.errstate(over="ignore"):
+        x = np.asarray(counter, np.uint64) + np.uint64(stream) * np.uint64(0xD1B54A32D192ED03)
+        x = (x ^ np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+        return x ^ (x >> np.uint64(31))
+
+
+def _uniform(seed: int, stream: int, counter: npt.ArrayLike) -> Floats:
+    """Numbers in (0, 1)."""
+    return ((_hash(seed, stream, counter) >> np.uint64(11)).astype(np.float64) + 0.5) / 2**53
+
+
+def _normal(seed: int, stream: int, counter: npt.ArrayLike) -> Floats:
+    """Standard normal numbers (Box and Muller)."""
+    radius = np.sqrt(-2 * np.log(_uniform(seed, stream, counter)))
+    return radius * np.cos(2 * np.pi * _uniform(seed, stream + 500, counter))
+
+
+class Planting:
+    """The planted model of one log: ids, integers and click probabilities of any rows."""
+
+    def __init__(self, rows: int, seed: int, planted: Planted) -> None:
+        self.seed, self.planted = seed, planted
+        share = planted.universe * rows / CRITEO_ROWS
+        self.sizes = [min(c, max(int(c * share), min(c, 1500))) for c in CARDINALITIES]
+        self.effects = [self._effects(f, size) for f, size in enumerate(self.sizes)]
+        self.latent = [self._latents(f, size) for f, size in enumerate(self.sizes)]
+        self.intercept = 0.0
+        self._calibrate()
+
+    def _effects(self, field: int, size: int) -> npt.NDArray[np.float32]:
+        effects = _normal(self.seed, _EFFECTS + field, np.arange(size + 1))
+        return (self.planted.first_order_std * effects).astype(np.float32)
+
+    def _latents(self, field: int, size: int) -> npt.NDArray[np.float32]:
+        dim, fields = self.planted.latent_dim, len(CARDINALITIES)
+        # So that the sum over all pairs of fields has the wanted standard deviation.
+        std = (self.planted.pairwise_std**2 / (dim * fields * (fields - 1) / 2)) ** 0.25
+        counter = np.arange((size + 1) * dim)
+        latent = std * _normal(self.seed, _LATENT + field, counter)
+        return latent.reshape(size + 1, dim).astype(np.float32)
+
+    def ids(self, rows: Words) -> npt.NDArray[np.int64]:
+        """Ranks of the ids, [n, 26]; 0 is a missing value, 1 the most frequent id."""
+        columns = [self._field_ids(f, size, rows) for f, size in enumerate(self.sizes)]
+        return np.stack(columns, axis=1)
+
+    def _field_ids(self, field: int, size: int, rows: Words) -> npt.NDArray[np.int64]:
+        u, tail = _uniform(self.seed, _IDS + field, rows), 1 - self.planted.zipf
+        # Inverse of the distribution function of a continuous power law on [1, size + 1).
+        rank = ((((size + 1.0) ** tail - 1) * u + 1) ** (1 / tail)).astype(np.int64)
+        absent = _uniform(self.seed, _ABSENT + field, rows) < MISSING_IDS.get(field + 1, 0.0)
+        return np.where(absent, 0, np.clip(rank, 1, size))
+
+    def integers(self, rows: Words) -> npt.NDArray[np.int64]:
+        """Heavy-tailed counts, [n, 13]; -1 is a missing value."""
+        columns = []
+        for j, share in enumerate(MISSING_INTEGERS):
+            spread = 1 + 0.15 * (j % 7)
+            values = np.exp(spread * _normal(self.seed, _VALUES + j, rows) + 0.5).astype(np.int64)
+            absent = _uniform(self.seed, _ABSENT_VALUES + j, rows) < share
+            columns.append(np.where(absent, -1, values))
+        return np.stack(columns, axis=1)
+
+    def probabilities(
+        self, ids: npt.NDArray[np.int64], integers: npt.NDArray[np.int64]
+    ) -> Floats:
+        """Planted probability of a click, [n]."""
+        first = sum(e[ids[:, f]] for f, e in enumerate(self.effects))
+        vectors = [z[ids[:, f]] for f, z in enumerate(self.latent)]
+        of_sum = np.square(sum(vectors)).sum(axis=1)
+        sum_of = sum(np.square(v).sum(axis=1) for v in vectors)
+        weights = self.planted.integer_std * _normal(self.seed, _EFFECTS + 900, np.arange(13))
+        of_integers = np.log1p(np.maximum(integers, 0)) @ weights
+        logit = self.intercept + first + 0.5 * (of_sum - sum_of) + of_integers
+        return 1 / (1 + np.exp(-logit))
+
+    def clicks(self, rows: Words, probabilities: Floats) -> npt.NDArray[np.int8]:
+        """Labels drawn with these probabilities, [n]."""
+        return (_uniform(self.seed, _CLICKS, rows) < probabilities).astype(np.int8)
+
+    def _calibrate(self) -> None:
+        """Set the intercept so that the mean probability is the click rate."""
+        rows = np.arange(_PILOT_ROWS, dtype=np.uint64)
+        ids, integers = self.ids(rows), self.integers(rows)
+        low, high = -20.0, 20.0
+        for _ in range(40):
+            self.intercept = (low + high) / 2
+            too_many = self.probabilities(ids, integers).mean() > self.planted.click_rate
+            low, high = (low, self.intercept) if too_many else (self.intercept, high)
+
+
+def _hexadecimal(field: int, ranks: npt.NDArray[np.int64]) -> Any:
+    """Criteo's look: 8 hexadecimal digits per id, one to one with the rank; 0 is empty."""
+    import pyarrow as pa
+
+    x = ranks.astype(np.uint32)
+    with np.errstate(over="ignore"):
+        x = x + np.uint32(0x9E3779B9) * np.uint32(field + 1)
+        for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+            x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+        x ^= x >> np.uint32(16)
+    digits = np.frombuffer(bytes(f"{''.join(f'{b:02x}' for b in range(256))}", "ascii"), "S2")
+    text = digits[x.astype(">u4").view(np.uint8).reshape(-1, 4)].tobytes()
+    offsets = np.arange(len(x) + 1, dtype=np.int32) * 8
+    column = pa.StringArray.from_buffers(len(x), pa.py_buffer(offsets), pa.py_buffer(text))
+    import pyarrow.compute as pc
+
+    return pc.if_else(pa.array(ranks > 0), column, pa.scalar(None, pa.string()))
+
+
+def _table(
+    clicks: npt.NDArray[np.int8], ids: npt.NDArray[np.int64], integers: npt.NDArray[np.int64]
+) -> Any:
+    import pyarrow as pa
+
+    columns = [pa.array(clicks)]
+    columns += [pa.array(x, mask=x < 0) for x in integers.T]
+    columns += [_hexadecimal(f, ids[:, f]) for f in range(ids.shape[1])]
+    return pa.table(columns, names=[str(i) for i in range(len(columns))])
+
+
+def _chunks(rows: int, size: int) -> Iterator[Words]:
+    for start in range(0, rows, size):
+        yield np.arange(start, min(start + size, rows), dtype=np.uint64)
+
+
+def generate(
+    path: str | Path,
+    *,
+    rows: int,
+    seed: int = 1234,
+    planted: Planted | None = None,
+    chunk_rows: int = 1 << 16,
+) -> GeneratedLog:
+    """Write a log and, beside it, `<name>.json` with what is known about it.
+
+    Args:
+        path: file to write; compressed if the name ends in .gz.
+        rows: number of rows.
+        seed: of everything.
+        planted: sizes of the planted effects.
+        chunk_rows: rows made at a time; the log does not depend on it.
+
+    Raises:
+        InputError: `rows` is not positive, the seed is negative, or the folder is missing.
+    """
+    from pyarrow import csv
+    from tqdm import tqdm
+
+    path = Path(path)
+    _check(path, rows, seed)
+    planting = Planting(rows, seed, planted or Planted())
+    seen = [np.zeros(size + 1, bool) for size in planting.sizes]
+    clicks, probabilities = np.empty(rows, np.int8), np.empty(rows, np.float64)
+    options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+    compressed = partial(gzip.open, compresslevel=3, mode="wb")
+    bar = tqdm(total=rows, desc=f"generate {path.name}", unit="row", disable=None, leave=False)
+    with replacing(path) as temporary, bar:
+        with compressed(temporary) if path.suffix == ".gz" else temporary.open("wb") as file:
+            for chunk in _chunks(rows, chunk_rows):
+                ids, integers = planting.ids(chunk), planting.integers(chunk)
+                at = slice(int(chunk[0]), int(chunk[-1]) + 1)
+                probabilities[at] = planting.probabilities(ids, integers)
+                clicks[at] = planting.clicks(chunk, probabilities[at])
+                text = io.BytesIO()
+                csv.write_csv(_table(clicks[at], ids, integers), text, options)
+                file.write(text.getbuffer())
+                for f, ever in enumerate(seen):
+                    ever[ids[:, f]] = True
+                bar.update(len(chunk))
+    log = GeneratedLog(
+        rows=rows,
+        click_rate=float(clicks.mean()),
+        distinct_ids=int(sum(ever[1:].sum() for ever in seen)),
+        bayes_auc=_auc(clicks, probabilities),
+        bayes_log_loss=log_loss(clicks, probabilities),
+        seed=seed,
+    )
+    write_json(path.with_name(path.name + ".json"), asdict(log))
+    return log
+
+
+def _check(path: Path, rows: int, seed: int) -> None:
+    if rows < 1:
+        raise InputError(f"--rows is {rows}; it must be at least 1")
+    if seed < 0:
+        raise InputError(f"--seed is {seed}; it must not be negative")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent}: no such folder; make it first")
+
+
+def _auc(clicks: npt.NDArray[np.int8], probabilities: Floats) -> float:
+    """AUC, 0.5 where a tiny log has one class only."""
+    return roc_auc(clicks, probabilities) if 0 < clicks.sum() < clicks.size else 0.5
