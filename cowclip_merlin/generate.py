@@ -43,9 +43,7 @@ MISSING_INTEGERS = (
 )  # fmt: skip
 
 # Streams of random numbers; a field or integer adds its index.
-_IDS, _ABSENT, _VALUES, _ABSENT_VALUES, _EFFECTS, _LATENT, _CLICKS = (
-    1000 * i for i in range(1, 8)
-)
+_IDS, _ABSENT, _VALUES, _ABSENT_VALUES, _EFFECTS, _LATENT, _CLICKS = (1000 * i for i in range(1, 8))
 _PILOT_ROWS = 50_000
 
 
@@ -160,9 +158,7 @@ class Planting:
             columns.append(np.where(absent, -1, values))
         return np.stack(columns, axis=1)
 
-    def probabilities(
-        self, ids: npt.NDArray[np.int64], integers: npt.NDArray[np.int64]
-    ) -> Floats:
+    def probabilities(self, ids: npt.NDArray[np.int64], integers: npt.NDArray[np.int64]) -> Floats:
         """Planted probability of a click, [n]."""
         first = sum(e[ids[:, f]] for f, e in enumerate(self.effects))
         vectors = [z[ids[:, f]] for f, z in enumerate(self.latent)]
@@ -254,19 +250,19 @@ def generate(
     options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
     compressed = partial(gzip.open, compresslevel=3, mode="wb")
     bar = tqdm(total=rows, desc=f"generate {path.name}", unit="row", disable=None, leave=False)
-    with replacing(path) as temporary, bar:
-        with compressed(temporary) if path.suffix == ".gz" else temporary.open("wb") as file:
-            for chunk in _chunks(rows, chunk_rows):
-                ids, integers = planting.ids(chunk), planting.integers(chunk)
-                at = slice(int(chunk[0]), int(chunk[-1]) + 1)
-                probabilities[at] = planting.probabilities(ids, integers)
-                clicks[at] = planting.clicks(chunk, probabilities[at])
-                text = io.BytesIO()
-                csv.write_csv(_table(clicks[at], ids, integers), text, options)
-                file.write(text.getbuffer())
-                for f, ever in enumerate(seen):
-                    ever[ids[:, f]] = True
-                bar.update(len(chunk))
+    opened = compressed if path.suffix == ".gz" else partial(open, mode="wb")
+    with replacing(path) as temporary, bar, opened(temporary) as file:
+        for chunk in _chunks(rows, chunk_rows):
+            ids, integers = planting.ids(chunk), planting.integers(chunk)
+            at = slice(int(chunk[0]), int(chunk[-1]) + 1)
+            probabilities[at] = planting.probabilities(ids, integers)
+            clicks[at] = planting.clicks(chunk, probabilities[at])
+            text = io.BytesIO()
+            csv.write_csv(_table(clicks[at], ids, integers), text, options)
+            file.write(text.getbuffer())
+            for f, ever in enumerate(seen):
+                ever[ids[:, f]] = True
+            bar.update(len(chunk))
     log = GeneratedLog(
         rows=rows,
         click_rate=float(clicks.mean()),

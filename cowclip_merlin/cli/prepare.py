@@ -1,0 +1,66 @@
+"""`cowclip prepare`: turn a raw click log into a folder that trains."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "turn a raw click log into a prepared folder"
+EXAMPLES = """examples:
+  cowclip prepare criteo train.txt --out DATA
+  cowclip prepare avazu train.gz --out DATA --split time
+  cowclip prepare table log.csv --out DATA --label y --categorical user,item --continuous age
+  cowclip prepare criteo new.txt --out NEW --like DATA"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `cowclip prepare`."""
+    parser.add_argument("kind", choices=("criteo", "avazu", "table"))
+    parser.add_argument("files", nargs="+", metavar="FILE", help="text, .gz or parquet, in order")
+    parser.add_argument("--out", required=True, metavar="DATA", help="folder to write")
+    parser.add_argument("--label", metavar="COL", help="table: the 0/1 column")
+    parser.add_argument("--categorical", default="", metavar="COLS", help="table: a,b,c")
+    parser.add_argument("--continuous", default="", metavar="COLS", help="table: x,y,z")
+    parser.add_argument("--split", default="random", choices=("random", "time"))
+    parser.add_argument("--test-fraction", type=float, metavar="F")
+    parser.add_argument("--seed", type=int, default=1234, metavar="N", help="of the random split")
+    parser.add_argument("--freq-threshold", type=int, default=0, metavar="N")
+    parser.add_argument("--log", action="store_true", help="log(1 + x) of continuous columns")
+    parser.add_argument("--like", metavar="DATA", help="use its vocabulary; all rows become test")
+    parser.add_argument("--hugectr", action="store_true", help="write what HugeCTR reads, too")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running Dask scheduler")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument("--max-bad-fraction", type=float, default=0.001, metavar="F")
+    parser.add_argument("--partition-mb", type=float, default=32, metavar="N")
+    parser.add_argument("--overwrite", action="store_true", help="replace DATA if it is there")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prepare."""
+    from cowclip_merlin.workflows import PrepareSettings, Recipe, prepare
+
+    prepare(
+        PrepareSettings(
+            files=tuple(Path(file) for file in args.files),
+            out=Path(args.out),
+            kind=args.kind,
+            label=args.label,
+            categorical=_names(args.categorical),
+            continuous=_names(args.continuous),
+            like=None if args.like is None else Path(args.like),
+            split=args.split,
+            test_fraction=args.test_fraction,
+            seed=args.seed,
+            recipe=Recipe(freq_threshold=args.freq_threshold, log=args.log),
+            max_bad_fraction=args.max_bad_fraction,
+            partition_mb=args.partition_mb,
+            hugectr=args.hugectr,
+            scheduler=args.scheduler,
+            device=args.device,
+            overwrite=args.overwrite,
+        )
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,0 +1,77 @@
+"""Where NVTabular's tasks run: here, on an existing Dask cluster, or on the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cowclip_merlin.errors import InputError
+
+
+def use_gpu(device: str) -> bool:
+    """Whether to prepare on a GPU.
+
+    Args:
+        device: "auto", "cpu" or "gpu".
+
+    Raises:
+        InputError: a GPU is asked for, and there is none or cuDF is missing.
+    """
+    if device == "cpu":
+        return False
+    missing = _missing_for_gpu()
+    if missing and device == "gpu":
+        raise InputError(f"--device gpu: {missing}; use --device cpu, or a machine with a GPU")
+    return not missing
+
+
+def _missing_for_gpu() -> str | None:
+    from importlib.util import find_spec
+
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        gpus = pynvml.nvmlDeviceGetCount()
+    except Exception:
+        gpus = 0
+    if gpus == 0:
+        return "no GPU is there"
+    return None if find_spec("cudf") else "cuDF is not installed (RAPIDS line)"
+
+
+@contextmanager
+def cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
+    """Dask for the time of the block: the given scheduler, the GPUs, or threads of this process.
+
+    Args:
+        scheduler: address of a running scheduler, like "tcp://10.0.0.5:8786".
+        gpu: start one worker per GPU.
+
+    Raises:
+        InputError: no scheduler answers at the address.
+    """
+    import dask
+
+    with suppress(ImportError):
+        import merlin.core.dispatch  # noqa: F401 - fixes its device before workers start
+    if scheduler is not None:
+        from distributed import Client
+
+        try:
+            client = Client(scheduler, timeout="10s")
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"--scheduler {scheduler}: no Dask scheduler answers; start one, or leave it out"
+            ) from error
+        with client:
+            yield
+    elif gpu:
+        from dask_cuda import LocalCUDACluster
+        from distributed import Client
+
+        with LocalCUDACluster() as workers, Client(workers):
+            yield
+    else:
+        with dask.config.set(scheduler="threads"):
+            yield

@@ -1,0 +1,77 @@
+"""Frequency counts per field: `counts/<field>.parquet` with columns id, value, count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.layout import Layout
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows.folder import PreparedData
+
+SPECIAL = {"pad": 0, "null": 1, "oov": 2}
+FIRST_VALUE = 3
+
+
+def write_counts(folder: Path, layout: Layout) -> None:
+    """Write the counts of every field from what Categorify left in `categories/`.
+
+    Padding, missing and out-of-vocabulary (ids 0, 1, 2) come first, with no value.
+    """
+    import pyarrow.parquet as pq
+
+    (folder / "counts").mkdir()
+    for field in layout.categorical:
+        pq.write_table(
+            _counts(folder / "categories", field), folder / "counts" / f"{field}.parquet"
+        )
+
+
+def _counts(categories: Path, field: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    meta = pq.read_table(categories / f"meta.{field}.parquet").to_pydict()
+    seen = dict(zip(meta["kind"], meta["num_observed"], strict=True))
+    known = pq.read_table(categories / f"unique.{field}.parquet", columns=[field, f"{field}_size"])
+    special = pa.table(
+        {
+            "id": pa.array(SPECIAL.values(), pa.int64()),
+            "value": pa.nulls(len(SPECIAL), pa.string()),
+            "count": pa.array([int(seen[kind]) for kind in SPECIAL], pa.int64()),
+        }
+    )
+    values = pa.table(
+        {
+            "id": pa.array(range(FIRST_VALUE, FIRST_VALUE + known.num_rows), pa.int64()),
+            "value": known[field].cast(pa.string()),
+            "count": known[f"{field}_size"].cast(pa.int64()),
+        }
+    )
+    return pa.concat_tables([special, values])
+
+
+def read_counts(data: PreparedData, field: str) -> Any:
+    """Arrow table id, value, count of one field, ids in order.
+
+    Raises:
+        InputError: no such field.
+    """
+    import pyarrow.parquet as pq
+
+    if field not in data.categorical:
+        raise InputError(f"{data.path}: no field {field!r}; it has {', '.join(data.categorical)}")
+    return pq.read_table(data.path / "counts" / f"{field}.parquet")
+
+
+def value_to_id(data: PreparedData, field: str) -> dict[str, int]:
+    """The id of each value of a field; values that are not in it have id 2."""
+    table = read_counts(data, field).slice(len(SPECIAL))
+    return dict(zip(table["value"].to_pylist(), table["id"].to_pylist(), strict=True))
+
+
+def id_to_value(data: PreparedData, field: str) -> list[str | None]:
+    """The value of each id of a field; None for padding, missing and out of vocabulary."""
+    return read_counts(data, field)["value"].to_pylist()

@@ -1,0 +1,207 @@
+"""A prepared folder: it describes itself in JSON and parquet, and nothing in it is a pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import read_json, write_json
+from cowclip_merlin.workflows import graph
+from cowclip_merlin.workflows.graph import Recipe, Statistics
+from cowclip_merlin.workflows.layout import Layout
+
+FORMAT_VERSION = 1
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedData:
+    """What `dataset.json` of a prepared folder says.
+
+    Attributes:
+        path: the folder.
+        layout: its columns.
+        recipe: how they were transformed.
+        statistics: what fitting learned.
+        rows: split -> number of rows.
+        clicks: rows with label 1, over both splits.
+        fingerprint: hash of the input files and all settings.
+        description: the whole of `dataset.json`.
+    """
+
+    path: Path
+    layout: Layout
+    recipe: Recipe
+    statistics: Statistics
+    rows: dict[str, int]
+    clicks: int
+    fingerprint: str
+    description: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, path: str | Path) -> PreparedData:
+        """Read a folder that `prepare` wrote.
+
+        Raises:
+            InputError: it is missing, no prepared folder, damaged, or of another format.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            raise InputError(f"{path}: no such folder; make it with cowclip prepare")
+        if not (path / "dataset.json").is_file():
+            raise InputError(f"{path}: no dataset.json in it; make it with cowclip prepare")
+        value = read_json(path / "dataset.json")
+        version = value.get("format_version") if isinstance(value, dict) else None
+        if version != FORMAT_VERSION:
+            raise InputError(
+                f"{path}: prepared in format {version}, this version reads {FORMAT_VERSION}; "
+                "prepare it again"
+            )
+        try:
+            return cls(
+                path=path,
+                layout=_layout(value["layout"]),
+                recipe=Recipe(**value["recipe"]),
+                statistics=Statistics(**value["statistics"]),
+                rows=value["rows"],
+                clicks=value["clicks"],
+                fingerprint=value["fingerprint"],
+                description=value,
+            )
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{path}: damaged dataset.json ({error}); prepare again") from error
+
+    @property
+    def kind(self) -> str:
+        """ "criteo", "avazu" or "table"."""
+        return self.layout.kind
+
+    @property
+    def label(self) -> str:
+        """Name of the 0/1 column."""
+        return self.layout.label
+
+    @property
+    def categorical(self) -> tuple[str, ...]:
+        """Names of the id columns, in model order."""
+        return self.layout.categorical
+
+    @property
+    def continuous(self) -> tuple[str, ...]:
+        """Names of the float columns, in model order."""
+        return self.layout.continuous
+
+    @property
+    def cardinalities(self) -> dict[str, int]:
+        """Field -> rows its table needs."""
+        return self.statistics.cardinalities
+
+    @property
+    def schema(self) -> Any:
+        """Merlin schema with tags and integer domains, as the models read it."""
+        return merlin_schema(self.layout, self.statistics)
+
+    def files(self, split: str) -> list[Path]:
+        """Parquet files of a split, in order.
+
+        Raises:
+            InputError: there are none though there should be.
+        """
+        found = sorted((self.path / split).glob("*.parquet"))
+        if not found and self.rows[split]:
+            raise InputError(f"{self.path / split}: no parquet files; prepare the data again")
+        return found
+
+    def workflow(self) -> Any:
+        """The fitted `nvtabular.Workflow`, for raw columns as text and numbers."""
+        return graph.load(self.layout, self.recipe, self.statistics, self.path)
+
+
+def _layout(value: Mapping[str, Any]) -> Layout:
+    return Layout(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
+
+
+def merlin_schema(layout: Layout, known: Statistics) -> Any:
+    """Merlin schema of a prepared folder's columns."""
+    import numpy as np
+    from merlin.schema import ColumnSchema, Schema, Tags
+
+    columns = [
+        ColumnSchema(
+            name,
+            dtype=np.int32,
+            tags=[Tags.CATEGORICAL],
+            properties={"domain": {"min": 0, "max": known.cardinalities[name] - 1, "name": name}},
+        )
+        for name in layout.categorical
+    ]
+    columns += [
+        ColumnSchema(name, dtype=np.float32, tags=[Tags.CONTINUOUS]) for name in layout.continuous
+    ]
+    tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
+    return Schema([*columns, ColumnSchema(layout.label, dtype=np.int8, tags=tags)])
+
+
+def write_schema(folder: Path, layout: Layout, known: Statistics) -> None:
+    """Write the schema where Merlin's Dataset looks for it."""
+    from merlin.schema.io.tensorflow_metadata import TensorflowMetadata
+
+    (folder / ".merlin").mkdir(parents=True, exist_ok=True)
+    metadata = TensorflowMetadata.from_merlin_schema(merlin_schema(layout, known))
+    metadata.to_json_file(str(folder / ".merlin"), "schema.json")
+
+
+def fingerprint(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """Hash of files and settings, and what is known of each file: name, bytes, SHA-256."""
+    described = [{"name": f.name, "bytes": f.stat().st_size, "sha256": _sha256(f)} for f in files]
+    whole = json.dumps([settings, described], sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest(), described
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while part := stream.read(1 << 22):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def describe(
+    folder: Path,
+    *,
+    layout: Layout,
+    recipe: Recipe,
+    known: Statistics,
+    settings: Mapping[str, Any],
+    files: Sequence[Path],
+    rows: Mapping[str, int],
+    clicks: int,
+    quarantined: int,
+) -> None:
+    """Write `dataset.json` and the Merlin schema."""
+    from cowclip_merlin.training.records import versions
+
+    whole, inputs = fingerprint(files, {**settings, "format_version": FORMAT_VERSION})
+    write_json(
+        folder / "dataset.json",
+        {
+            "format_version": FORMAT_VERSION,
+            "layout": asdict(layout),
+            "recipe": asdict(recipe),
+            "settings": settings,
+            "rows": rows,
+            "clicks": clicks,
+            "quarantined": quarantined,
+            "statistics": asdict(known),
+            "fingerprint": whole,
+            "input": inputs,
+            "versions": versions(),
+        },
+    )
+    for split in SPLITS:
+        write_schema(folder / split, layout, known)

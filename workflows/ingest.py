@@ -1,0 +1,282 @@
+"""Raw files to checked, divided, staged parquet: one bounded block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.layout import Layout
+from cowclip_merlin.workflows.lines import BadLine, Block, Parser, blocks, count_lines, read_header
+from cowclip_merlin.workflows.split import Split, is_test
+
+SHOWN_BAD_LINES = 20
+_FIRST_LOOK = 1000  # rows before the share of bad ones is judged
+
+
+@dataclass
+class Ingested:
+    """What came in and where it went.
+
+    Attributes:
+        files: split -> staged parquet files, in order.
+        rows: split -> number of rows.
+        clicks: rows with label 1.
+        total: rows in the input, header lines aside.
+        quarantined: damaged rows.
+        first_bad: the first of them.
+    """
+
+    files: dict[str, list[Path]] = field(default_factory=lambda: {"train": [], "test": []})
+    rows: dict[str, int] = field(default_factory=lambda: {"train": 0, "test": 0})
+    clicks: int = 0
+    total: int = 0
+    quarantined: int = 0
+    first_bad: list[BadLine] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one block.
+
+    Attributes:
+        table: Arrow table of the layout's columns.
+        places: position of each row from the start of the block.
+        lines: rows in the block, bad ones included.
+        bad: its damaged lines.
+    """
+
+    table: Any
+    places: Any
+    lines: int
+    bad: list[BadLine]
+
+
+class Ingest:
+    """One pass over the input files.
+
+    Args:
+        layout: columns of the log.
+        split: how to divide; None sends every row to the test split.
+        max_bad_fraction: share of damaged rows above which it stops.
+        block_bytes: bytes of text per staged file.
+        stage: folder for the staged files.
+        quarantine: file for the damaged lines.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        split: Split | None,
+        *,
+        max_bad_fraction: float,
+        block_bytes: int,
+        stage: Path,
+        quarantine: Path,
+    ) -> None:
+        self.layout, self.split = layout, split
+        self.max_bad_fraction, self.block_bytes = max_bad_fraction, block_bytes
+        self.stage, self.quarantine = stage, quarantine
+        self.result = Ingested()
+
+    def run(self, files: Sequence[Path]) -> Ingested:
+        """Read all files.
+
+        Raises:
+            InputError: a file is missing, empty, damaged, of other columns, or has too many
+                damaged rows; or the labels are all alike.
+        """
+        from tqdm import tqdm
+
+        total = sum(map(self._count, files)) if self._by_time else None
+        for name in ("train", "test"):
+            (self.stage / name).mkdir(parents=True)
+        with tqdm(desc="read", unit="row", disable=None, leave=False) as bar:
+            for file in files:
+                for piece in self._pieces(file):
+                    self._take(piece, file, total)
+                    bar.update(piece.lines)
+        self._check_end(files)
+        return self.result
+
+    @property
+    def _by_time(self) -> bool:
+        return self.split is not None and self.split.how == "time"
+
+    def _count(self, file: Path) -> int:
+        if file.suffix == ".parquet":
+            return _open_parquet(file).metadata.num_rows
+        return count_lines(file) - self.layout.header
+
+    def _pieces(self, file: Path) -> Iterator[Piece]:
+        return self._parquet(file) if file.suffix == ".parquet" else self._text(file)
+
+    def _text(self, file: Path) -> Iterator[Piece]:
+        parser = None
+        for block in blocks(file, self.block_bytes):
+            if parser is None:
+                columns, block = self._columns(file, block)
+                parser = Parser(self.layout, file, columns)
+            if not block.text:
+                continue
+            table, places, bad = parser.parse(block)
+            yield Piece(table, np.array(places, np.uint64), len(places) + len(bad), bad)
+
+    def _columns(self, file: Path, block: Block) -> tuple[list[str], Block]:
+        """Columns of the file, and the block without its header."""
+        first, _, rest = block.text.partition(b"\n")
+        if self.layout.header:
+            columns = read_header(first.removesuffix(b"\r"), self.layout, file)
+            return columns, Block(block.first_line + 1, rest)
+        columns = list(self.layout.file_columns)
+        found = first.count(self.layout.separator.encode()) + 1
+        if found != len(columns) and not any(
+            line.count(self.layout.separator.encode()) + 1 == len(columns)
+            for line in rest.split(b"\n", 100)[:100]
+        ):
+            raise InputError(
+                f"{file}: line 1 has {found} columns, a {self.layout.kind} log has "
+                f"{len(columns)}; check the kind and the file"
+            )
+        return columns, block
+
+    def _parquet(self, file: Path) -> Iterator[Piece]:
+        parquet = _open_parquet(file)
+        names = [self.layout.label, *self.layout.categorical, *self.layout.continuous]
+        for name in names:
+            if name not in parquet.schema_arrow.names:
+                raise InputError(f"{file}: no column {name!r}; check the kind and the names")
+        rows = max(1, self.block_bytes // 256)
+        start = 0
+        for batch in parquet.iter_batches(batch_size=rows, columns=names):
+            yield _checked_batch(batch, self.layout, file, start)
+            start += batch.num_rows
+
+    def _take(self, piece: Piece, file: Path, total: int | None) -> None:
+        """Divide, stage and count one piece."""
+        result = self.result
+        position = piece.places + np.uint64(result.total)
+        test = (
+            np.ones(len(position), bool)
+            if self.split is None
+            else is_test(position, self.split, total=total)
+        )
+        for name, mask in (("train", ~test), ("test", test)):
+            self._write(name, piece.table.filter(mask))
+        result.clicks += int(np.asarray(piece.table[self.layout.label]).sum())
+        result.total += piece.lines
+        self._set_aside(piece.bad)
+        if result.total >= _FIRST_LOOK:
+            self._judge(file)
+
+    def _write(self, split: str, table: Any) -> None:
+        import pyarrow.parquet as pq
+
+        if table.num_rows == 0:
+            return
+        files = self.result.files[split]
+        path = self.stage / split / f"part-{len(files):05d}.parquet"
+        pq.write_table(_as_floats(table, self.layout), path)
+        files.append(path)
+        self.result.rows[split] += table.num_rows
+
+    def _set_aside(self, bad: list[BadLine]) -> None:
+        if not bad:
+            return
+        self.quarantine.parent.mkdir(exist_ok=True)
+        with self.quarantine.open("ab") as file:
+            for line in bad:
+                head = f"{line.file}\t{line.line}\t{line.reason}\t".encode()
+                file.write(head + line.text + b"\n")
+        self.result.quarantined += len(bad)
+        room = SHOWN_BAD_LINES - len(self.result.first_bad)
+        self.result.first_bad += bad[:room]
+
+    def _judge(self, file: Path) -> None:
+        result = self.result
+        if result.quarantined > self.max_bad_fraction * result.total:
+            first = result.first_bad[0]
+            raise InputError(
+                f"{file}: {result.quarantined} of {result.total} rows are damaged, more than "
+                f"{self.max_bad_fraction:.2%}; the first is {first.file}:{first.line}: "
+                f"{first.reason}; mend the file or raise --max-bad-fraction"
+            )
+
+    def _check_end(self, files: Sequence[Path]) -> None:
+        result = self.result
+        self._judge(files[-1])
+        kept = sum(result.rows.values())
+        if kept + result.quarantined != result.total:
+            raise RuntimeError(
+                f"{result.total} rows in, but {kept} kept and {result.quarantined} quarantined"
+            )
+        if kept == 0:
+            raise InputError(f"{files[0]}: no rows; give a log with at least one row")
+        if self.split is None:
+            return
+        for what, count in (("1", result.clicks), ("0", kept - result.clicks)):
+            if count == 0:
+                raise InputError(
+                    f"{files[0]}: no row has label {what}; a click log needs positive labels (1) "
+                    "and negative ones (0)"
+                )
+        for name, count in result.rows.items():
+            if count == 0:
+                raise InputError(
+                    f"{files[0]}: the {name} split is empty; change --test-fraction or add rows"
+                )
+
+
+def _open_parquet(file: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not file.is_file():
+        raise InputError(f"{file}: no such file; check the path")
+    try:
+        return pq.ParquetFile(file)
+    except pa.ArrowInvalid as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{file}: not a parquet file ({reason}); check the file") from error
+
+
+def _as_floats(table: Any, layout: Layout) -> Any:
+    """Numbers as float64: Arrow's nullable integers would become that in pandas anyway."""
+    import pyarrow as pa
+
+    names = [layout.label, *layout.categorical, *layout.continuous]
+    types = {layout.label: pa.int8()} | dict.fromkeys(layout.continuous, pa.float64())
+    types |= dict.fromkeys(layout.categorical, pa.string())
+    return table.select(names).cast(pa.schema([(name, types[name]) for name in names]))
+
+
+def _checked_batch(batch: Any, layout: Layout, file: Path, start: int) -> Piece:
+    """Rows of a parquet file; those with a label that is not 0 or 1 are set aside."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = pa.Table.from_batches([batch])
+    for name in layout.categorical:
+        column = table[name].cast(pa.string())
+        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+        table = table.set_column(table.column_names.index(name), name, column)
+    try:
+        numbers = {
+            name: table[name].cast(pa.float64()) for name in (layout.label, *layout.continuous)
+        }
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{file}: a column that must be numeric is not ({reason})") from error
+    good = pc.fill_null(pc.is_in(numbers[layout.label], pa.array([0.0, 1.0])), False)
+    for name in layout.continuous:
+        good = pc.and_(good, pc.fill_null(pc.is_finite(numbers[name]), True))
+    mask = np.asarray(good)
+    bad = [
+        BadLine(str(file), start + int(i) + 1, "label or number out of range", b"")
+        for i in np.flatnonzero(~mask)
+    ]
+    return Piece(table.filter(mask), np.flatnonzero(mask).astype(np.uint64), len(mask), bad)

@@ -1,0 +1,95 @@
+"""What is in a prepared data set: a figure and a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.workflows.counts import SPECIAL, read_counts
+from cowclip_merlin.workflows.folder import PreparedData
+
+BATCHES = tuple(1024 * 2**i for i in range(8))
+
+
+def frequencies(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
+    """Occurrences of each value of a field in the training rows, falling."""
+    return read_counts(data, field)["count"].to_numpy()[len(SPECIAL) :]
+
+
+def write_report(data: PreparedData, folder: Path, *, name: str) -> None:
+    """Write `summary.md`, headed by the name, and `figures/ids_by_frequency.svg`."""
+    counts = {field: frequencies(data, field) for field in data.categorical}
+    (folder / "figures").mkdir(exist_ok=True)
+    draw_frequencies(counts, folder / "figures" / "ids_by_frequency.svg")
+    (folder / "summary.md").write_text(summary(data, counts, name=name))
+
+
+def draw_frequencies(counts: dict[str, npt.NDArray[np.int64]], path: Path) -> None:
+    """Ids by frequency, one line per field, both axes logarithmic (Figure 3 of the paper)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    by_size = sorted(counts, key=lambda field: -len(counts[field]))
+    for place, field in enumerate(by_size):
+        _draw(axes, field, counts[field], place)
+    axes.set(xscale="log", yscale="log", xlabel="id, by falling frequency", ylabel="occurrences")
+    axes.grid(True, which="major", linewidth=0.4, alpha=0.5)
+    axes.legend(title="field", fontsize=7, ncols=2, loc="upper left", bbox_to_anchor=(1.01, 1))
+    figure.savefig(path)
+
+
+def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], place: int) -> None:
+    import matplotlib
+
+    # Colours of Okabe and Ito, told apart by the colour-blind; line styles tell repeats apart.
+    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+    styles = ("-", "--", ":", "-.")
+    if len(count) == 0:
+        return
+    rank = np.arange(1, len(count) + 1)
+    # A line needs no more points than a printer can tell apart.
+    keep = np.unique(np.geomspace(1, len(count), 400).astype(int)) - 1
+    with matplotlib.rc_context({"lines.linewidth": 1.1}):
+        axes.plot(
+            rank[keep],
+            count[keep],
+            color=colours[place % len(colours)],
+            linestyle=styles[place // len(colours) % len(styles)],
+            marker="." if len(count) < 4 else None,
+            label=field,
+        )
+
+
+def summary(data: PreparedData, counts: dict[str, npt.NDArray[np.int64]], *, name: str) -> str:
+    """One page in Markdown."""
+    rows, total = data.rows["train"], sum(data.rows.values())
+    ids = sum(map(len, counts.values()))
+    once = sum(int((count == 1).sum()) for count in counts.values())
+    lines = [
+        f"# {name}: a {data.kind} log",
+        "",
+        f"- rows: {total:,} ({rows:,} train, {data.rows['test']:,} test)",
+        f"- quarantined rows: {data.description['quarantined']:,}",
+        f"- click rate: {100 * data.clicks / max(total, 1):.2f}%",
+        f"- fields: {len(data.categorical)} categorical, {len(data.continuous)} continuous",
+        f"- distinct ids in train: {ids:,}; seen once: {100 * once / max(ids, 1):.1f}%",
+        "",
+        "Ids per field, and how many of them are expected in a batch at least once "
+        "(they are more frequent than 1 / batch):",
+        "",
+        "| field | ids | seen once | " + " | ".join(f"{b // 1024}K" for b in BATCHES) + " |",
+        "|---|" + "---:|" * (2 + len(BATCHES)),
+    ]
+    lines += [_line(field, count, rows) for field, count in counts.items()]
+    lines.append(_line("all", np.concatenate([*counts.values()]), rows))
+    return "\n".join([*lines, "", "![ids by frequency](figures/ids_by_frequency.svg)", ""])
+
+
+def _line(field: str, count: npt.NDArray[np.int64], rows: int) -> str:
+    share = 100 * float((count == 1).mean()) if len(count) else 0.0
+    often = [f"{int((count * batch > rows).sum()):,}" for batch in BATCHES]
+    return f"| {field} | {len(count):,} | {share:.1f}% | " + " | ".join(often) + " |"
