@@ -15,6 +15,9 @@ import importlib
 import importlib.util
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -140,7 +143,8 @@ def merlin_models() -> Any:
     """
     _prepare_for_merlin()
     try:
-        return importlib.import_module("merlin.models.tf")
+        with quiet_merlin():
+            return importlib.import_module("merlin.models.tf")
     except Exception as error:
         if not tensorflow().test.is_built_with_cuda() and _nvml_sees_a_gpu():
             raise RuntimeError(
@@ -158,6 +162,15 @@ def _nvml_sees_a_gpu() -> bool:
         return pynvml.nvmlDeviceGetCount() > 0
     except Exception:
         return False
+
+
+@contextmanager
+def quiet_merlin() -> Iterator[None]:
+    """Without the warning that Merlin gives for every dataset on the CPU."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Initializing an NVTabular Dataset in CPU mode")
+        warnings.filterwarnings("ignore", message="(PyTorch|Triton) dtype mappings")
+        yield
 
 
 def legacy_optimizer(identifier: Any) -> Any:

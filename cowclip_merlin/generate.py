@@ -62,9 +62,9 @@ class Planted:
     """
 
     click_rate: float = 0.25
-    zipf: float = 1.1
-    universe: float = 1.0
-    first_order_std: float = 0.22
+    zipf: float = 1.15
+    universe: float = 0.6
+    first_order_std: float = 0.27
     pairwise_std: float = 0.5
     latent_dim: int = 2
     integer_std: float = 0.05

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,10 +153,7 @@ def dataset(files: Sequence[Path], *, gpu: bool) -> Any:
     """A Merlin dataset over staged files: one partition per file, in order."""
     from merlin.io import Dataset
 
-    with warnings.catch_warnings():
-        # Merlin calls its pandas side experimental, at every dataset.
-        warnings.filterwarnings("ignore", message="Initializing an NVTabular Dataset in CPU mode")
-        return Dataset([str(file) for file in files], engine="parquet", cpu=not gpu)
+    return Dataset([str(file) for file in files], engine="parquet", cpu=not gpu)
 
 
 def write_split(

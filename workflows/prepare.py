@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import graph
 from cowclip_merlin.workflows.cluster import cluster, use_gpu
@@ -180,7 +181,7 @@ def _prepare(
         quarantine=data / "quarantine" / "lines.tsv",
     ).run(settings.files)
     recipe = settings.recipe if base is None else base.recipe
-    with cluster(settings.scheduler, gpu=gpu):
+    with compat.quiet_merlin(), cluster(settings.scheduler, gpu=gpu):
         known = _transform(ingested, base, layout, recipe, data, gpu=gpu, hugectr=settings.hugectr)
     write_counts(data, layout)
     if settings.hugectr:
