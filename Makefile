@@ -1,0 +1,38 @@
+# Needs nothing but Python 3.11, 3.10 or 3.12: every target makes its own environment.
+VENV ?= .venv
+PYTHON := $(VENV)/bin/python
+WORK ?= work/demo
+
+.PHONY: help venv demo test doctest lint format smoke lock clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
+
+venv: ## make .venv with the pinned packages (the first time: one or two minutes)
+	@requirements/make_venv.sh default $(VENV)
+
+demo: venv ## the main job end to end: generate, prepare, train, compare
+	@$(PYTHON) -m cowclip_merlin.demo --work $(WORK)
+
+test: venv ## the whole test suite
+	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+doctest: venv ## the examples in the docstrings
+	@$(PYTHON) -m pytest --doctest-modules cowclip_merlin models workflows $(PYTEST_ARGS)
+
+lint: venv ## ruff: rules and format
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+
+format: venv ## ruff: mend what can be mended
+	@$(PYTHON) -m ruff check --fix .
+	@$(PYTHON) -m ruff format .
+
+smoke: venv ## prepare, 20 steps of all four models, save and load
+	@$(PYTHON) tests/smoke.py
+
+lock: ## resolve requirements/*.in anew into full pins
+	@requirements/lock.sh
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .venv-* work build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

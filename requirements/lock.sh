@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Resolves requirements/*.in anew and writes the full pins of every line whose Python is here.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+lock() { # LINE VERSION PYTHON TITLE
+    local pins=$here/$1-py${2/./}.txt venv=$work/$1-$2
+    "$3" -m venv "$venv"
+    "$venv/bin/pip" install -q -r "$here/$1.in"
+    {
+        echo "# $4"
+        echo '# Full pins, test tools included. Remade by `make lock`.'
+        "$venv/bin/pip" freeze | grep -viE '^(pip|setuptools|wheel)=='
+    } >"$pins"
+    echo "wrote $pins"
+}
+
+for version in 3.10 3.11 3.12; do
+    python=$(command -v "$(pyenv root 2>/dev/null || true)"/versions/"$version"*/bin/python \
+        "python$version" | head -n 1) || true
+    if [ -z "$python" ] || ! "$python" -c "import venv, ensurepip" 2>/dev/null; then
+        echo "skipped Python $version: not here"
+        continue
+    fi
+    if [ "$version" != 3.12 ]; then
+        lock default "$version" "$python" "Default line, Python $version: TensorFlow 2.21 on the CPU"
+    fi
+    if [ "$version" = 3.10 ]; then
+        lock ngc "$version" "$python" \
+            "NGC line, Python 3.10: TensorFlow 2.12 as in merlin-tensorflow 23.12"
+    else
+        lock rapids "$version" "$python" \
+            "RAPIDS line without its GPU packages, Python $version: pandas 2.2, dask 2024.11"
+    fi
+done

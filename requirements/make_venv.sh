@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Makes a virtual environment of one line of pins, with this project in it.
+#
+#   requirements/make_venv.sh LINE DIR [PYTHON_VERSION]
+#
+# LINE: default, ngc or rapids. PYTHON_VERSION: like 3.10; else the first that runs.
+# A second run finds the stamp it left and does nothing. Exits with 3 if no Python fits.
+set -euo pipefail
+line=$1 dir=$2 wanted=${3:-}
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(dirname "$here")
+
+case $line in
+    default) versions="3.11 3.10 3.12" ;;
+    ngc) versions="3.10" ;;
+    rapids) versions="3.12 3.11" ;;
+    *) echo "unknown line '$line': choose default, ngc or rapids" >&2; exit 2 ;;
+esac
+versions=${wanted:-$versions}
+
+runs() { # a name on PATH may be a shim of a Python that is not there
+    "$1" -c "import sys, venv, ensurepip; sys.exit('%d.%d' % sys.version_info[:2] != '$2')" \
+        >/dev/null 2>&1
+}
+
+find_python() {
+    local candidate
+    local pyenv_root=""
+    pyenv_root=$(pyenv root 2>/dev/null || true)
+    for candidate in "python$1" python3 "$pyenv_root"/versions/"$1"*/bin/python; do
+        if runs "$candidate" "$1"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+python="" version=""
+for version in $versions; do
+    if python=$(find_python "$version"); then break; fi
+done
+if [ -z "$python" ]; then
+    echo "no Python ${versions// / or } that runs and can make virtual environments" \
+        "(on Debian: apt install python3-venv); install one and try again" >&2
+    exit 3
+fi
+pins=$line
+if [ "$line" = default ] && [ "$version" = 3.12 ]; then
+    pins=rapids # pandas 1.5, which the default line needs, does not exist for Python 3.12
+fi
+file=$here/$pins-py${version/./}.txt
+if [ ! -f "$file" ]; then
+    echo "no pins for the $pins line on Python $version" >&2
+    exit 3
+fi
+extra=""
+if [ "$pins" = rapids ]; then extra=$here/rapids-merlin.txt; fi
+
+stamp=$(cat "$file" ${extra:+"$extra"} "$root/pyproject.toml" "$0" | sha256sum | cut -d' ' -f1)
+stamp="$stamp $root"
+if [ -f "$dir/.stamp" ] && [ "$(cat "$dir/.stamp")" = "$stamp" ] && "$dir/bin/python" -c ""; then
+    exit 0
+fi
+
+echo "installing the $pins line for Python $version into $dir: about 2 GB, one or two minutes"
+rm -rf "$dir"
+"$python" -m venv "$dir"
+quietly() { # pip's words only if it fails
+    local log
+    log=$(mktemp)
+    if ! "$@" >"$log" 2>&1; then
+        cat "$log" >&2
+        rm -f "$log"
+        exit 1
+    fi
+    rm -f "$log"
+}
+pip="$dir/bin/python -m pip --disable-pip-version-check"
+quietly $pip install "setuptools<81" wheel
+quietly $pip install --no-deps -r "$file"
+if [ -n "$extra" ]; then quietly $pip install --no-deps -r "$extra"; fi
+quietly $pip install --no-deps --no-build-isolation -e "$root"
+echo "$stamp" >"$dir/.stamp"
+echo "installed: $dir ($("$dir/bin/python" --version))"
