@@ -29,6 +29,7 @@ __all__ = [
     "CowClip",
     "Hyperparameters",
     "InputError",
+    "load_model",
     "log_loss",
     "models",
     "roc_auc",
@@ -41,6 +42,21 @@ _LAZY_MODULES = ("models", "workflows")
 
 # TensorFlow decides once, when it is imported, which Keras it offers.
 request_keras_2()
+
+
+def load_model(path: str) -> Any:
+    """Load a model that was saved with `model.save(path)`, optimizer included.
+
+    The same as `tf.keras.models.load_model`, after the classes it needs have been imported.
+
+    Args:
+        path: the saved model's folder.
+    """
+    from cowclip_merlin import compat
+
+    for module in ("models", "optimizer"):  # importing them registers their classes with Keras
+        importlib.import_module(f"{__name__}.{module}")
+    return compat.tensorflow().keras.models.load_model(path)
 
 
 def __getattr__(name: str) -> Any:

@@ -36,7 +36,7 @@ class Demo:
     log_seed: int = 7
     base_batch: int = 512
     multiple: int = 32
-    epochs: int = 4
+    epochs: int = 3
     embedding_lr: float = 4e-4
     dense_lr: float = 4e-4
     l2: float = 1e-4

@@ -45,7 +45,7 @@ def save_and_load(settings: RunSettings, data, path: Path) -> None:
     model.fit(tf.data.Dataset.from_tensor_slices((batch, np.ones([64, 1]))).batch(32), verbose=0)
     before = model.predict(tf.data.Dataset.from_tensor_slices(batch).batch(64), verbose=0)
     model.save(str(path))
-    loaded = tf.keras.models.load_model(str(path))
+    loaded = cc.load_model(str(path))
     after = loaded.predict(tf.data.Dataset.from_tensor_slices(batch).batch(64), verbose=0)
     np.testing.assert_array_equal(before, after)
 

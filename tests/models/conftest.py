@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from cowclip_merlin import compat
+
+SIZES = {"a": 7, "b": 5, "c": 11}
+CONTINUOUS = ("x", "y")
+
+
+@pytest.fixture(scope="session")
+def tf():
+    return compat.tensorflow()
+
+
+def make_schema(sizes=SIZES, continuous=CONTINUOUS):
+    compat.merlin_models()
+    from merlin.schema import ColumnSchema, Schema, Tags
+
+    columns = [
+        ColumnSchema(
+            name,
+            dtype=np.int32,
+            tags=[Tags.CATEGORICAL],
+            properties={"domain": {"min": 0, "max": rows - 1, "name": name}},
+        )
+        for name, rows in sizes.items()
+    ]
+    columns += [ColumnSchema(c, dtype=np.float32, tags=[Tags.CONTINUOUS]) for c in continuous]
+    target = ColumnSchema("click", dtype=np.int8, tags=[Tags.TARGET, Tags.BINARY_CLASSIFICATION])
+    return Schema([*columns, target])
+
+
+@pytest.fixture(scope="session")
+def schema():
+    return make_schema()
+
+
+@pytest.fixture(scope="session")
+def schema_of():
+    return make_schema
+
+
+@pytest.fixture(scope="session")
+def batch():
+    rng = np.random.default_rng(0)
+    values = {name: rng.integers(0, rows, [40, 1]) for name, rows in SIZES.items()}
+    return values | {name: rng.random([40, 1]).astype(np.float32) for name in CONTINUOUS}
+
+
+@pytest.fixture
+def randomised():
+    """Gives every variable of a model random values, so that no term is zero by initialisation."""
+
+    def apply(model, seed=1):
+        rng = np.random.default_rng(seed)
+        for variable in model.variables:
+            variable.assign(rng.normal(0, 0.3, variable.shape))
+        return model
+
+    return apply
