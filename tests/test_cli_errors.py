@@ -285,8 +285,9 @@ def test_one_line_and_exit_code_2(case, place, capsys):
         code = main(list(command))
     except SystemExit as end:  # what argparse itself finds
         code = end.code
-    lines = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
-    assert code == 2, lines
+    errors = capsys.readouterr().err
+    lines = [line for line in errors.splitlines() if "error:" in line]
+    assert code == 2, (lines, errors[-2000:])
     assert len(lines) == 1 and lines[0].startswith("cowclip"), lines
     assert re.search(pattern, lines[0]), lines[0]
     new = {path for path in place.path.rglob("*")} - before

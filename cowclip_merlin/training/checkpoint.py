@@ -9,6 +9,8 @@ from typing import Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 
+_OTHER_MODEL = "{}: checkpoint of another model ({}); use the settings and data it was trained with"
+
 
 class Checkpoints:
     """The last checkpoints of a run.
@@ -24,6 +26,7 @@ class Checkpoints:
         tf = compat.tensorflow()
         self._tf = tf
         self._folder = folder
+        self._variables = list(model.variables)
         self.epoch = tf.Variable(0, dtype=tf.int64, trainable=False)  # epochs finished
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps done in this epoch
         self.loss_sum = tf.Variable(0.0, dtype=tf.float64, trainable=False)
@@ -57,21 +60,31 @@ class Checkpoints:
         if latest is None:
             raise InputError(f"{self._folder}: no checkpoint; train without --resume first")
         try:
+            self._check_shapes(latest)
             status = self._checkpoint.restore(latest)
             status.assert_existing_objects_matched()
             if not self._partial:
                 status.assert_consumed()
+        except InputError:
+            raise
         except (AssertionError, ValueError) as error:
-            raise InputError(
-                f"{latest}: checkpoint of another model ({_first_line(error)}); "
-                "use the settings and data it was trained with"
-            ) from error
-        except self._tf.errors.OpError as error:
+            raise InputError(_OTHER_MODEL.format(latest, _first_line(error))) from error
+        # TensorFlow reports a file that is cut short in several ways.
+        except (self._tf.errors.OpError, RuntimeError, IndexError) as error:
             raise InputError(
                 f"{latest}: damaged checkpoint ({_first_line(error)}); remove it and resume "
                 "from the one before, or train again"
             ) from error
         return latest
+
+    def _check_shapes(self, path: str) -> None:
+        """Refuse weights of other shapes, which TensorFlow's own words do not make clear."""
+        shapes = self._tf.train.load_checkpoint(path).get_variable_to_shape_map()
+        for place, variable in enumerate(self._variables):
+            found = shapes.get(f"weights/variables_in_order/{place}/.ATTRIBUTES/VARIABLE_VALUE")
+            if found != variable.shape.as_list():
+                reason = f"{variable.name} is {variable.shape.as_list()} here, {found} there"
+                raise InputError(_OTHER_MODEL.format(path, reason))
 
 
 def _first_line(error: BaseException) -> str:
