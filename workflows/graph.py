@@ -1,7 +1,7 @@
 """NVTabular workflows: ids by falling frequency, numbers to [0, 1].
 
 Ids, by Categorify: 0 padding, 1 missing, 2 out of vocabulary or below the frequency threshold,
-from 3 on the vocabulary by falling frequency, ties by value.
+from 3 on the vocabulary by falling frequency; `prepare` orders ties by value.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import replacing
 from cowclip_merlin.workflows.layout import AVAZU, CRITEO, Layout
 
 
@@ -136,6 +137,21 @@ def operators(workflow: Any) -> dict[str, Any]:
         found[type(node.op).__name__] = node.op
         nodes += node.parents_with_dependencies
     return found
+
+
+def order_ties(categories: Path, layout: Layout) -> None:
+    """Order equally frequent values by value: NVTabular leaves that to the sort it runs on.
+
+    Without it, ids could differ between CPU and GPU.
+    """
+    import pyarrow.parquet as pq
+
+    for field in layout.categorical:
+        path = categories / f"unique.{field}.parquet"
+        known = pq.read_table(path)
+        ordered = known.sort_by([(f"{field}_size", "descending"), (field, "ascending")])
+        with replacing(path) as temporary:
+            pq.write_table(ordered.replace_schema_metadata(known.schema.metadata), temporary)
 
 
 def statistics(workflow: Any, layout: Layout) -> Statistics:

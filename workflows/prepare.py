@@ -214,6 +214,7 @@ def _transform(
     if base is None:
         workflow = graph.build(layout, recipe, data)
         workflow.fit(graph.dataset(ingested.files["train"], gpu=gpu))
+        graph.order_ties(data / "categories", layout)
         known = graph.statistics(workflow, layout)
     else:
         workflow, known = base.workflow(), base.statistics

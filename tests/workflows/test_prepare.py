@@ -1,0 +1,375 @@
+"""Prepare against slow, obvious pandas: splits, ids, counts, numbers, quarantine, repetition."""
+
+import csv
+import gzip
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import cowclip_merlin as cc
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
+from cowclip_merlin.workflows.split import Split, is_test
+
+CRITEO = ["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
+CATEGORIES, NUMBERS = CRITEO[14:], CRITEO[1:14]
+
+
+def read(data, split):
+    files = data.files(split)
+    return pd.concat([pq.read_table(f).to_pandas() for f in files], ignore_index=True)
+
+
+def raw_frame(file):
+    """The log as pandas reads it, every category as text."""
+    types = dict.fromkeys(CATEGORIES, str)
+    return pd.read_csv(
+        file,
+        sep="\t",
+        header=None,
+        names=CRITEO,
+        dtype=types,
+        na_values=[""],
+        keep_default_na=False,
+    )
+
+
+def slow_ids(train, column, threshold=0):
+    """value -> id: 1 missing, 2 unknown, then by falling frequency and value."""
+    counts = {}
+    for value in train[column]:
+        if isinstance(value, str):
+            counts[value] = counts.get(value, 0) + 1
+    kept = [v for v in counts if counts[v] >= threshold]
+    ordered = sorted(kept, key=lambda v: (-counts[v], v))
+    return {v: 3 + i for i, v in enumerate(ordered)}, counts
+
+
+def assert_same(a, b):
+    for split in ("train", "test"):
+        pd.testing.assert_frame_equal(read(a, split), read(b, split))
+
+
+def make(file, out, **settings):
+    return prepare(PrepareSettings(files=(file,), out=out, **settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"recipe": Recipe(freq_threshold=3, log=True)},
+        {"split": "time"},
+    ],
+)
+def test_criteo_against_pandas(log, tmp_path, settings):
+    data = make(log, tmp_path / "data", partition_mb=0.2, **settings)
+    frame = raw_frame(log)
+    position = np.arange(len(frame), dtype=np.uint64)
+    fraction = 1 / 7 if settings.get("split") == "time" else 0.1
+    split = Split(how=settings.get("split", "random"), test_fraction=fraction)
+    test = is_test(position, split, total=len(frame))
+    raw = {"train": frame[~test].reset_index(), "test": frame[test].reset_index()}
+    recipe = settings.get("recipe", Recipe())
+    assert data.rows == {name: len(f) for name, f in raw.items()}
+    assert len(data.files("train")) > 1
+    for name in raw:
+        got = read(data, name)
+        assert got.label.tolist() == raw[name].label.tolist()
+        for column in CATEGORIES:
+            ids, _ = slow_ids(raw["train"], column, recipe.freq_threshold)
+            expected = [ids.get(v, 2) if isinstance(v, str) else 1 for v in raw[name][column]]
+            assert got[column].tolist() == expected, column
+        for column in NUMBERS:
+            x = {n: f[column].fillna(0).to_numpy(float) for n, f in raw.items()}
+            if recipe.log:
+                x = {n: np.log1p(np.maximum(v, 0)) for n, v in x.items()}
+            low, high = x["train"].min(), x["train"].max()
+            expected = (x[name] - low) / (high - low)
+            np.testing.assert_allclose(got[column], expected, rtol=1e-6, atol=1e-7)
+            assert got[column].dtype == np.float32
+
+
+def test_counts_and_both_ways_of_reading_them(log, data):
+    prepared = PreparedData.load(data)
+    frame = raw_frame(log)
+    test = is_test(np.arange(len(frame), dtype=np.uint64), Split(test_fraction=0.1))
+    train = frame[~test]
+    for field in ("C1", "C3", "C20"):
+        ids, counts = slow_ids(train, field)
+        table = cc.workflows.read_counts(prepared, field).to_pydict()
+        assert table["id"] == list(range(prepared.cardinalities[field]))
+        assert table["count"][:3] == [0, int(train[field].isna().sum()), 0]
+        assert dict(zip(table["value"][3:], table["count"][3:], strict=True)) == counts
+        assert cc.workflows.value_to_id(prepared, field) == ids
+        values = cc.workflows.id_to_value(prepared, field)
+        assert values[:3] == [None] * 3 and {v: i for i, v in enumerate(values) if v} == ids
+
+
+def test_the_way_in_does_not_matter(log, data, tmp_path):
+    """Compressed, in two files, as parquet, or in other partitions: the same output."""
+    first = PreparedData.load(data)
+    packed = tmp_path / "log.txt.gz"
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    lines = log.read_bytes().splitlines(keepends=True)
+    halves = (tmp_path / "1.txt", tmp_path / "2.txt")
+    halves[0].write_bytes(b"".join(lines[:1234]))
+    halves[1].write_bytes(b"".join(lines[1234:]))
+    raw_frame(log).to_parquet(tmp_path / "log.parquet")
+    assert_same(first, make(packed, tmp_path / "gz"))
+    assert_same(first, make(log, tmp_path / "small", partition_mb=0.1))
+    assert_same(first, make(tmp_path / "log.parquet", tmp_path / "parquet"))
+    assert_same(first, prepare(PrepareSettings(files=halves, out=tmp_path / "halves")))
+
+
+def test_like_repeats_the_transform_without_a_pickle(log, data, tmp_path):
+    original = PreparedData.load(data)
+    for file in data.rglob("*"):
+        assert b"\x80\x04\x95" not in file.read_bytes()[:3] if file.is_file() else True
+    again = prepare(PrepareSettings(files=(log,), out=tmp_path / "again", like=data))
+    assert again.rows == {"train": 0, "test": sum(original.rows.values())}
+    frame = raw_frame(log)
+    test = is_test(np.arange(len(frame), dtype=np.uint64), Split(test_fraction=0.1))
+    both = read(again, "test")
+    pd.testing.assert_frame_equal(both[test].reset_index(drop=True), read(original, "test"))
+    pd.testing.assert_frame_equal(both[~test].reset_index(drop=True), read(original, "train"))
+    assert again.cardinalities == original.cardinalities
+
+
+def test_a_loaded_workflow_transforms_as_the_fitted_one(data, log):
+    from merlin.io import Dataset
+
+    prepared = PreparedData.load(data)
+    frame = raw_frame(log).astype(dict.fromkeys(NUMBERS, float))
+    test = is_test(np.arange(len(frame), dtype=np.uint64), Split(test_fraction=0.1))
+    rows = frame[test].reset_index(drop=True)
+    got = prepared.workflow().transform(Dataset(rows, cpu=True)).compute()
+    expected = read(prepared, "test")
+    for column in expected:
+        np.testing.assert_array_equal(got[column], expected[column])
+
+
+def test_a_workflow_from_python(log, tmp_path):
+    from merlin.io import Dataset
+
+    frame = raw_frame(log).astype(dict.fromkeys(NUMBERS, float))
+    workflow = cc.workflows.criteo(out_path=tmp_path)
+    out = workflow.fit_transform(Dataset(frame, cpu=True)).compute()
+    _, counts = slow_ids(frame, "C2")
+    ids = dict(zip(frame.C2, out.C2, strict=True))
+    assert sorted(ids.values()) == list(range(3, 3 + len(counts)))
+    falling = [counts[v] for v in sorted(ids, key=ids.get)]
+    assert falling == sorted(falling, reverse=True)
+    assert out.C2.tolist() == [ids[v] for v in frame.C2]
+    assert out.I2.between(0, 1).all()
+
+
+def test_two_dask_workers_give_the_same(log, data, tmp_path):
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers:
+        other = make(log, tmp_path / "data", scheduler=workers.scheduler_address, partition_mb=0.2)
+    assert_same(PreparedData.load(data), other)
+    assert PreparedData.load(data).statistics == other.statistics
+
+
+def test_an_unknown_value_is_out_of_vocabulary(prepared, tmp_path):
+    rows = [f"{i % 2},v{i % 4},k,{i}" for i in range(200)]
+    data = prepared("y,a,b,x\n" + "\n".join(rows) + "\n")
+    new = tmp_path / "new.csv"
+    new.write_text("y,a,b,x\n1,never seen,,5\n0,v1,k,\n")
+    got = read(
+        prepare(PrepareSettings(files=(new,), out=tmp_path / "new", kind="table", like=data.path)),
+        "test",
+    )
+    assert (got.a[0], got.b[0]) == (2, 1)
+    assert got.a[1] >= 3 and got.b[1] == 3 and got.x[1] == pytest.approx(0, abs=0.01)
+
+
+def test_a_constant_column_is_no_nan(prepared):
+    text = "y,a,b,x\n" + "".join(f"{i % 2},{i % 3},{i % 5},0\n" for i in range(100))
+    data = prepared(text)
+    assert set(read(data, "train").x) == {0.0}
+
+
+def test_damaged_lines_are_set_aside(prepared, tmp_path, capsys):
+    good = [f"{i % 2},{i % 7},{i % 3},{i / 4}".encode() for i in range(3000)]
+    damage = {
+        5: (b"1,2,3", "3 columns instead of 4"),
+        700: (b"2,1,1,1", "label '2' is neither 0 nor 1"),
+        701: (b",1,1,1", "label '' is neither 0 nor 1"),
+        1500: (b"1,\xff\xfe,1,1", "not UTF-8"),
+        2500: (b"1,1,1,many", "x is 'many', not a number"),
+        2501: (b"1,1,1,nan", "x is 'nan', not a number"),
+        2999: (b"", "columns instead of 4"),
+    }
+    lines = [damage[i][0] if i in damage else line for i, line in enumerate(good)]
+    data = prepared(b"y,a,b,x\n" + b"\n".join(lines) + b"\n", max_bad_fraction=0.01)
+    assert sum(data.rows.values()) == 3000 - len(damage)
+    assert data.description["quarantined"] == len(damage)
+    kept = (data.path / "quarantine" / "lines.tsv").read_bytes().splitlines()
+    assert len(kept) == len(damage)
+    out = capsys.readouterr().out
+    for line, (number, (text, reason)) in zip(kept, damage.items(), strict=True):
+        _, at, why, rest = line.split(b"\t", 3)
+        assert (int(at), rest) == (number + 2, text)
+        assert reason in why.decode() and f"t.csv:{number + 2}: " in out
+    expected = [int(g[:1]) for i, g in enumerate(good) if i not in damage]
+    position = np.array([i for i in range(3000) if i not in damage], np.uint64)
+    test = is_test(position, Split(test_fraction=0.1))
+    assert read(data, "test").y.tolist() == np.array(expected)[test].tolist()
+
+
+def test_damage_never_moves_other_rows_between_the_splits(log, data, tmp_path):
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[77] = b"broken\n"
+    other = tmp_path / "log.txt"
+    other.write_bytes(b"".join(lines))
+    spoiled = make(other, tmp_path / "data", max_bad_fraction=0.01)
+    whole = PreparedData.load(data)
+    assert sum(spoiled.rows.values()) == sum(whole.rows.values()) - 1
+    assert min(whole.rows[s] - spoiled.rows[s] for s in ("train", "test")) == 0
+
+
+def test_integers_that_are_none(log, tmp_path):
+    lines = log.read_bytes().splitlines(keepends=True)
+    cells = lines[3].split(b"\t")
+    cells[2] = b"1.5"
+    lines[3] = b"\t".join(cells)
+    other = tmp_path / "log.txt"
+    other.write_bytes(b"".join(lines))
+    data = make(other, tmp_path / "data", max_bad_fraction=0.01)
+    assert (
+        b"I2 is '1.5', not a whole number" in (data.path / "quarantine" / "lines.tsv").read_bytes()
+    )
+
+
+def test_hugectr_files(log, tmp_path):
+    """The parquet format of HugeCTR: float32 labels and dense, int64 keys, list and metadata."""
+    data = make(log, tmp_path / "data", hugectr=True, partition_mb=0.2)
+    sizes = json.loads((data.path / "hugectr.json").read_text())
+    assert sizes["slot_size_array"] == [data.cardinalities[c] for c in CATEGORIES]
+    for split in ("train", "test"):
+        folder = data.path / split
+        listed = (folder / "_file_list.txt").read_text().split("\n")
+        files = [f.name for f in data.files(split)]
+        assert listed == [str(len(files)), *files, ""]
+        described = json.loads((folder / "_metadata.json").read_text())
+        assert described["file_stats"] == [
+            {"file_name": f.name, "num_rows": pq.ParquetFile(f).metadata.num_rows}
+            for f in data.files(split)
+        ]
+        schema = pq.read_schema(data.files(split)[0])
+        for part, names, kind in (
+            ("labels", ["label"], "float"),
+            ("conts", NUMBERS, "float"),
+            ("cats", CATEGORIES, "int64"),
+        ):
+            assert [entry["col_name"] for entry in described[part]] == names
+            for entry in described[part]:
+                assert schema.names[entry["index"]] == entry["col_name"]
+                assert str(schema.field(entry["index"]).type) == kind
+        frame = read(data, split)
+        for column in CATEGORIES:
+            assert frame[column].between(0, data.cardinalities[column] - 1).all()
+    from cowclip_merlin.loading import read_columns
+
+    assert len(read_columns(data, "train")) == data.rows["train"]
+
+
+def test_the_folder_describes_itself(data):
+    value = json.loads((data / "dataset.json").read_text())
+    assert value["settings"]["split"] == {"how": "random", "test_fraction": 0.1, "seed": 1234}
+    assert len(value["fingerprint"]) == 64 and value["input"][0]["name"] == "log.txt"
+    assert "nvtabular" in value["versions"]
+    from merlin.io import Dataset
+
+    schema = Dataset(str(data / "train"), engine="parquet", cpu=True).schema
+    assert schema["C1"].int_domain.max + 1 == value["statistics"]["cardinalities"]["C1"]
+    figure = (data / "figures" / "ids_by_frequency.svg").read_text()
+    assert figure.startswith("<?xml") and figure.count("<path") > 26
+    summary = (data / "summary.md").read_text()
+    assert "| C26 |" in summary and "click rate: " in summary
+    # Nothing in it names a path of the machine it was made on.
+    for file in (f for f in data.rglob("*") if f.suffix in (".json", ".md", ".svg", ".txt")):
+        assert str(data.parent) not in file.read_text(), file
+
+
+def test_summary_numbers(prepared):
+    text = "y,a,b,x\n" + "".join(f"{int(i < 250)},{i},{i % 2},{i}\n" for i in range(1000))
+    data = prepared(text, test_fraction=0.001)
+    page = (data.path / "summary.md").read_text()
+    train = data.rows["train"]
+    assert "click rate: 25.00%" in page
+    assert f"| a | {train:,} | 100.0% | {train if train < 1024 else 0}" in page
+    assert "| b | 2 | 0.0% | 2 |" in page
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "rows"),
+    [
+        ("criteo_8k.txt.gz", {"kind": "criteo"}, 8000),
+        ("avazu_9k.csv.gz", {"kind": "avazu"}, 8999),
+        ("frappe_58k.csv.gz", {"kind": "table", "label": "label"}, 57722),
+    ],
+)
+def test_real_logs(real, tmp_path, file, settings, rows):
+    with gzip.open(real / file, "rt") as stream:
+        header = next(csv.reader(stream))
+    if settings["kind"] == "table":
+        settings = settings | {"categorical": tuple(c for c in header if c != "label")}
+    data = make(real / file, tmp_path / "data", **settings)
+    assert sum(data.rows.values()) == rows and data.description["quarantined"] == 0
+    for split in ("train", "test"):
+        frame = read(data, split)
+        assert len(frame) == data.rows[split]
+        for column, size in data.cardinalities.items():
+            assert frame[column].between(1, size - 1).all()
+        assert np.isfinite(frame[list(data.continuous)].to_numpy()).all()
+
+
+def test_a_failure_leaves_the_old_folder_in_place(log, tmp_path):
+    out = tmp_path / "data"
+    make(log, out)
+    before = sorted(f.name for f in out.rglob("*"))
+    broken = tmp_path / "broken.txt"
+    broken.write_bytes(b"x\n" * 100)
+    with pytest.raises(InputError):
+        make(broken, out, overwrite=True)
+    assert sorted(f.name for f in out.rglob("*")) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["broken.txt", "data"]
+
+
+def test_windows_line_ends(prepared):
+    text = "y,a,b,x\r\n" + "".join(f"{i % 2},{i % 3},z,{i}\r\n" for i in range(100))
+    data = prepared(text)
+    assert data.description["quarantined"] == 0
+    assert cc.workflows.value_to_id(data, "b") == {"z": 3}
+
+
+def test_quoted_commas(prepared):
+    text = "y,a,b,x\n" + "".join(f'{i % 2},"u, v",{i % 3},{i}\n' for i in range(100))
+    assert cc.workflows.value_to_id(prepared(text), "a") == {"u, v": 3}
+
+
+def test_an_interrupted_prepare_leaves_nothing(log, tmp_path):
+    code = (
+        "import sys, os, signal\n"
+        "from cowclip_merlin.workflows import ingest\n"
+        "ingest.Ingest._check_end = lambda *a: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from cowclip_merlin.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    out = tmp_path / "data"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "prepare", "criteo", str(log), "--out", str(out)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 130, done.stderr
+    assert list(tmp_path.iterdir()) == []
