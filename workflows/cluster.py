@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from cowclip_merlin.errors import InputError
 
@@ -38,6 +39,23 @@ def _missing_for_gpu() -> str | None:
     if gpus == 0:
         return "no GPU is there"
     return None if find_spec("cudf") else "cuDF is not installed (RAPIDS line)"
+
+
+def forget_categories() -> None:
+    """Make every worker read `categories/` anew: NVTabular keeps what it has read."""
+    from merlin.core.utils import global_dask_client
+    from merlin.io.worker import clean_worker_cache
+
+    client = global_dask_client()
+    if client:
+        client.run(_forget)
+    else:
+        with suppress(KeyError):  # nothing was read yet
+            clean_worker_cache("cats")
+
+
+def _forget(dask_worker: Any) -> None:
+    getattr(dask_worker, "worker_cache", {}).pop("cats", None)
 
 
 @contextmanager

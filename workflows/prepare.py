@@ -13,7 +13,7 @@ from typing import Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import graph
-from cowclip_merlin.workflows.cluster import cluster, use_gpu
+from cowclip_merlin.workflows.cluster import cluster, forget_categories, use_gpu
 from cowclip_merlin.workflows.counts import write_counts
 from cowclip_merlin.workflows.folder import PreparedData, describe
 from cowclip_merlin.workflows.graph import Recipe
@@ -215,6 +215,7 @@ def _transform(
         workflow = graph.build(layout, recipe, data)
         workflow.fit(graph.dataset(ingested.files["train"], gpu=gpu))
         graph.order_ties(data / "categories", layout)
+        forget_categories()
         known = graph.statistics(workflow, layout)
     else:
         workflow, known = base.workflow(), base.statistics
