@@ -14,7 +14,9 @@ import copy
 import importlib
 import importlib.util
 import os
+import re
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,6 +67,34 @@ def request_keras_2() -> None:
     os.environ.setdefault("DASK_DATAFRAME__QUERY_PLANNING", "False")
 
 
+# What TensorFlow's native part says on every start, CUDA or not, whatever its log level is.
+_CHATTER = re.compile(
+    rb"I0000|WARNING: All log messages before absl|E0000 .*failed call to cuInit"
+    rb"|To enable the following instructions"
+)
+
+
+@contextmanager
+def _held_back_chatter() -> Iterator[None]:
+    """Standard error without TensorFlow's start-up chatter; all other lines come through."""
+    try:
+        saved = os.dup(2)
+    except OSError:  # standard error is closed
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            held.seek(0)
+            for line in held:
+                if not _CHATTER.match(line):
+                    os.write(2, line)
+
+
 def _keras_version(tf: Any) -> tuple[int, int]:
     package = tf.keras.layers.Layer.__module__.partition(".")[0]  # "keras" or "tf_keras"
     return _version(importlib.import_module(package).__version__)
@@ -78,7 +108,9 @@ def tensorflow() -> Any:
         ImportError: TensorFlow >= 2.16 without the tf-keras package, or with Keras 3 chosen.
     """
     request_keras_2()
-    tf = importlib.import_module("tensorflow")
+    with _held_back_chatter():
+        tf = importlib.import_module("tensorflow")
+        tf.config.list_physical_devices()  # looks for CUDA now, not in the middle of a run
     if _version(tf.__version__) >= (2, 16) and importlib.util.find_spec("tf_keras") is None:
         raise ImportError(
             f"TensorFlow {tf.__version__} brings Keras 3, Merlin needs Keras 2: "
@@ -152,6 +184,16 @@ def merlin_models() -> Any:
                 'or hide the GPU with CUDA_VISIBLE_DEVICES=""'
             ) from error
         raise
+
+
+@cache
+def nvtabular() -> Any:
+    """`nvtabular`; Merlin's core imports TensorFlow if it is there, so that goes first."""
+    request_keras_2()
+    if importlib.util.find_spec("tensorflow") is not None:
+        tensorflow()
+    with quiet_merlin():
+        return importlib.import_module("nvtabular")
 
 
 def _nvml_sees_a_gpu() -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 
 
@@ -71,8 +72,7 @@ def cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
     """
     import dask
 
-    with suppress(ImportError):
-        import merlin.core.dispatch  # noqa: F401 - fixes its device before workers start
+    compat.nvtabular()
     if scheduler is not None:
         from distributed import Client
 

@@ -60,10 +60,8 @@ def build(layout: Layout, recipe: Recipe, categories: str | Path = ".") -> Any:
         recipe: how to transform them.
         categories: folder below which fitting writes `categories/`.
     """
-    compat.request_keras_2()
-    import nvtabular as nvt
+    nvt, ops = compat.nvtabular(), compat.nvtabular().ops
     from merlin.schema import Tags
-    from nvtabular import ops
 
     outputs = list(layout.categorical) >> ops.Categorify(
         freq_threshold=recipe.freq_threshold, out_path=str(categories), dtype="int32"

@@ -63,7 +63,9 @@ class Checkpoints:
             self._check_shapes(latest)
             status = self._checkpoint.restore(latest)
             status.assert_existing_objects_matched()
-            if not self._partial:
+            if self._partial:
+                status.expect_partial()
+            else:
                 status.assert_consumed()
         except InputError:
             raise
