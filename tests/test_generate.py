@@ -1,0 +1,98 @@
+import gzip
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.generate import (
+    CARDINALITIES,
+    MISSING_IDS,
+    MISSING_INTEGERS,
+    Planted,
+    Planting,
+    generate,
+)
+
+
+def read(path):
+    return pd.read_csv(path, sep="\t", header=None, dtype=dict.fromkeys(range(14, 40), str))
+
+
+def test_the_log_looks_like_criteo(tmp_path):
+    log = generate(tmp_path / "log.txt", rows=20_000, seed=5)
+    frame = read(tmp_path / "log.txt")
+    assert frame.shape == (20_000, 40)
+    assert frame[0].isin([0, 1]).all() and frame[0].mean() == log.click_rate
+    assert abs(log.click_rate - 0.25) < 0.02
+    for j, share in enumerate(MISSING_INTEGERS):
+        assert abs(frame[1 + j].isna().mean() - share) < 0.02
+        assert (frame[1 + j].dropna() % 1 == 0).all()
+    for f in range(26):
+        column = frame[14 + f]
+        assert abs(column.isna().mean() - MISSING_IDS.get(f + 1, 0)) < 0.02
+        assert column.dropna().str.fullmatch("[0-9a-f]{8}").all()
+        assert column.nunique() <= CARDINALITIES[f]
+    assert sum(frame[14 + f].nunique() for f in range(26)) == log.distinct_ids
+    assert json.loads((tmp_path / "log.txt.json").read_text())["bayes_auc"] == log.bayes_auc
+
+
+def test_frequencies_follow_the_power_law():
+    planting = Planting(1_000_000, 3, Planted(zipf=1.2))
+    ids = planting.ids(np.arange(200_000, dtype=np.uint64))[:, 2]
+    count = np.bincount(ids)[1:]
+    # P(rank = k) is the integral of x^-1.2 over [k, k + 1), over that of [1, size + 1).
+    edges = np.array([1.0, 2, 3, 11, 101]) ** -0.2
+    size = planting.sizes[2] + 1.0
+    expected = (edges[:-1] - edges[1:]) / (1 - size**-0.2) * (1 - 0)
+    got = [count[0], count[1], count[2:10].sum(), count[10:100].sum()]
+    np.testing.assert_allclose(np.array(got) / ids.size, expected, rtol=0.05)
+
+
+def test_any_chunk_size_gives_the_same_log(tmp_path):
+    for name, chunk in (("a", 1000), ("b", 77), ("c", 10_000)):
+        generate(tmp_path / name, rows=1000, seed=1, chunk_rows=chunk)
+    a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
+    assert a == b == c
+    generate(tmp_path / "d.gz", rows=1000, seed=1)
+    assert gzip.decompress((tmp_path / "d.gz").read_bytes()) == a
+
+
+def test_seeds_differ(tmp_path):
+    for seed in (1, 2):
+        generate(tmp_path / str(seed), rows=100, seed=seed)
+    assert (tmp_path / "1").read_bytes() != (tmp_path / "2").read_bytes()
+
+
+def test_the_best_auc_is_that_of_the_planted_probabilities(tmp_path):
+    log = generate(tmp_path / "log", rows=5000, seed=4)
+    planting = Planting(5000, 4, Planted())
+    rows = np.arange(5000, dtype=np.uint64)
+    p = planting.probabilities(planting.ids(rows), planting.integers(rows))
+    clicks = read(tmp_path / "log")[0]
+    assert log.bayes_auc == pytest.approx(roc_auc_score(clicks, p), abs=1e-12)
+    assert log.bayes_log_loss == pytest.approx(log_loss(clicks, p), abs=1e-12)
+    # Calibrated: the labels are drawn from these probabilities.
+    assert abs((clicks - p).mean()) < 4 * np.sqrt((p * (1 - p)).mean() / 5000)
+
+
+def test_second_order_effects_are_between_fields():
+    only_pairs = Planted(first_order_std=0, integer_std=0, pairwise_std=0.7)
+    planting = Planting(100_000, 2, only_pairs)
+    rows = np.arange(200, dtype=np.uint64)
+    ids = planting.ids(rows)
+    p = planting.probabilities(ids, planting.integers(rows))
+    logit = np.log(p / (1 - p))
+    for row in range(200):
+        vectors = [planting.latent[f][ids[row, f]].astype(float) for f in range(26)]
+        pairs = sum(vectors[f] @ vectors[g] for f in range(26) for g in range(f))
+        assert logit[row] == pytest.approx(planting.intercept + pairs, abs=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "seed"), [(0, 1), (-5, 1), (10, -1)])
+def test_wrong_input(tmp_path, rows, seed):
+    with pytest.raises(InputError):
+        generate(tmp_path / "log", rows=rows, seed=seed)
+    assert not list(tmp_path.iterdir())

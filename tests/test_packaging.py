@@ -1,0 +1,92 @@
+"""Import cost, the wrong Keras, and pins that agree with each other."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINES = sorted(ROOT.glob("requirements/*-py3*.txt"))
+
+
+def python(code, **environment):
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"} | environment,
+    )
+
+
+def test_import_loads_nothing_heavy():
+    done = python(
+        "import sys, cowclip_merlin\n"
+        "heavy = {'tensorflow', 'cudf', 'cupy', 'nvtabular', 'pandas', 'merlin'}\n"
+        "heavy &= set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_takes_less_than_300_ms():
+    code = (
+        "import time; t = time.perf_counter(); import cowclip_merlin\n"
+        "print(time.perf_counter() - t)"
+    )
+    fastest = min(float(python(code).stdout) for _ in range(3))
+    assert fastest < 0.3
+
+
+def test_the_wrong_keras_is_named_in_one_line():
+    done = python("import tensorflow\nimport cowclip_merlin", TF_USE_LEGACY_KERAS="0")
+    version = python("import tensorflow; print(tensorflow.__version__)").stdout.split(".")
+    if (int(version[0]), int(version[1])) < (2, 16):
+        assert done.returncode == 0, done.stderr
+        return
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode != 0
+    assert re.match("ImportError: cowclip_merlin needs Keras 2.*TF_USE_LEGACY_KERAS=1", last)
+
+
+def pins(path):
+    lines = path.read_text().splitlines()
+    return dict(
+        re.fullmatch(r"([A-Za-z0-9._-]+)==(\S+?)( ;.*)?", line).groups()[:2]
+        for line in lines
+        if line and not line.startswith("#")
+    )
+
+
+@pytest.mark.parametrize("path", LINES, ids=lambda p: p.name)
+def test_pins_are_exact_and_agree_with_the_line(path):
+    versions = {k.lower().replace("_", "-"): v for k, v in pins(path).items()}
+    ngc, rapids = "ngc" in path.name, "rapids" in path.name
+    assert versions["tensorflow"] == ("2.12.1" if ngc else "2.21.0")
+    assert versions["pandas"] == ("2.2.3" if rapids else "1.5.3")
+    assert versions["dask"] == ("2024.11.2" if rapids else "2023.9.2")
+    if "gpu" in path.name:
+        assert versions["cudf-cu12"].startswith("24.12") and "cupy-cuda12x" in versions
+    merlin = pins(ROOT / "requirements/rapids-merlin.txt") if rapids else versions
+    assert merlin["merlin-models"] == "23.12.0" and merlin["nvtabular"] == "23.8.0"
+    assert "http" not in path.read_text()
+
+
+def test_there_are_pins_for_every_promised_stack():
+    assert {p.name for p in LINES} == {
+        "default-py310.txt", "default-py311.txt", "ngc-py310.txt", "rapids-py311.txt",
+        "rapids-py312.txt", "rapids-gpu-py311.txt", "rapids-gpu-py312.txt",
+    }  # fmt: skip
+
+
+def test_the_set_up_script_says_what_is_missing(tmp_path):
+    done = subprocess.run(
+        [str(ROOT / "requirements/make_venv.sh"), "ngc", str(tmp_path / "v"), "3.99"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3
+    assert "no Python 3.99 that runs" in done.stderr and not (tmp_path / "v").exists()
