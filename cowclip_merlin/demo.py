@@ -108,6 +108,35 @@ def table(demo: Demo, results: dict[str, dict[str, Any]], bayes_auc: float) -> s
     return "\n".join(lines)
 
 
+def draw(demo: Demo, work: Path, bayes_auc: float) -> Path:
+    """Test AUC after each epoch of every run, as `auc.svg`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    styles = (("#000000", "o", "-"), ("#D55E00", "s", "--"), ("#0072B2", "D", "-"))
+    names = {"none": "unscaled", "cowclip": "CowClip"}
+    for (name, settings), (colour, marker, line) in zip(demo.runs().items(), styles, strict=True):
+        rows = read_metrics(work / "runs" / name / "metrics.csv", epochs=settings.epochs)
+        auc = [100 * float(row["test_auc"]) for row in rows]
+        rule = "baseline" if name == "baseline" else names[settings.rule]
+        axes.plot(
+            range(1, len(auc) + 1),
+            auc,
+            color=colour,
+            marker=marker,
+            linestyle=line,
+            label=f"batch {settings.batch_size:,}, {rule}",
+        )
+    axes.set(xlabel="epoch", ylabel="test AUC, %", xticks=range(1, demo.epochs + 1))
+    axes.set_title(f"DeepFM on {demo.rows:,} generated rows (best possible {100 * bayes_auc:.2f}%)")
+    axes.grid(True, linewidth=0.4, alpha=0.5)
+    axes.legend()
+    path = work / "auc.svg"
+    figure.savefig(path)
+    return path
+
+
 def verdict(results: dict[str, dict[str, Any]]) -> str:
     """What the numbers say, whichever way they fell."""
     auc = {name: 100 * float(row["test_auc"]) for name, row in results.items()}
@@ -142,6 +171,7 @@ def main(argv: list[str] | None = None) -> int:
     bayes_auc = read_json(work / "log.txt.json")["bayes_auc"]
     print("\n" + table(demo, results, bayes_auc))
     print(verdict(results))
+    print(f"picture: {draw(demo, work, bayes_auc)}")
     print(f"{time.perf_counter() - started:.0f} seconds in all; everything is in {work}")
     return 0
 
