@@ -4,7 +4,7 @@ The rest of the library asks this module for `tf`, for Merlin's TensorFlow model
 for the Keras optimizer base class, and never looks at a version number itself.
 
 >>> from cowclip_merlin import compat
->>> compat.tensorflow().keras.__name__.split(".")[0] in ("keras", "tf_keras")
+>>> hasattr(compat.tensorflow().keras.optimizers.legacy, "Adam")
 True
 """
 

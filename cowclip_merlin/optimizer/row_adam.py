@@ -19,7 +19,7 @@ class RowAdam(tf.keras.optimizers.legacy.Adam):
     >>> w = tf.Variable(tf.zeros([3, 1]))
     >>> g = tf.IndexedSlices(tf.constant([[2.0]]), tf.constant([1]), tf.constant([3, 1]))
     >>> _ = RowAdam(learning_rate=0.1).apply_gradients([(g, w)])
-    >>> w.numpy().round(4).ravel().tolist()
+    >>> [round(float(x), 4) for x in w.numpy()[:, 0]]
     [0.0, -0.1, 0.0]
     """
 
