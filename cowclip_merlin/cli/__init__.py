@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from cowclip_merlin.errors import InputError
 
-COMMANDS = ("generate", "prepare", "train", "evaluate", "scale")
+COMMANDS = ("generate", "prepare", "train", "evaluate", "scale", "bench")
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,0 +1,195 @@
+"""Throughput of the training step, every configuration in turn in one process.
+
+Rows are random with power-law ids and lie in the device's memory; nothing is read or evaluated
+while the clock runs. Medians and ratios come from interleaved rounds, since machines are noisy.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import Columns, DeviceData
+from cowclip_merlin.scaling import scale
+from cowclip_merlin.training.settings import MODELS, UPDATES
+
+FIELDS, CONTINUOUS = 26, 13
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """What is measured.
+
+    Attributes:
+        models: names of models.
+        batches: batch sizes.
+        updates: "dense", "lazy".
+        clips: "cowclip", "none" (the baseline).
+        vocabulary: ids in all fields together.
+        rounds: times each configuration has its turn.
+        rows_per_turn: rows trained in a turn, at least one step.
+
+    Raises:
+        InputError: a value is unknown or out of range.
+    """
+
+    models: Sequence[str] = ("deepfm",)
+    batches: Sequence[int] = (1024, 8192, 65536)
+    updates: Sequence[str] = ("dense", "lazy")
+    clips: Sequence[str] = ("none", "cowclip")
+    vocabulary: int = 1_000_000
+    rounds: int = 5
+    rows_per_turn: int = 65536
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        known = {"models": MODELS, "updates": UPDATES, "clips": ("cowclip", "none")}
+        for name, choices in known.items():
+            for value in getattr(self, name):
+                if value not in choices:
+                    raise InputError(f"unknown {name[:-1]} {value!r}; choose of {choices}")
+        if min((*self.batches, self.rounds, self.rows_per_turn)) < 1:
+            raise InputError("batches, rounds and rows per turn must be at least 1")
+        if self.vocabulary < FIELDS * 4:
+            raise InputError(f"vocabulary is {self.vocabulary}; it must be at least {FIELDS * 4}")
+
+
+def field_sizes(vocabulary: int) -> dict[str, int]:
+    """Criteo-like sizes: a few fields hold nearly all ids.
+
+    >>> sum(field_sizes(1000).values())
+    1000
+    """
+    weights = 0.6 ** np.arange(FIELDS)
+    sizes = np.maximum(4, (vocabulary * weights / weights.sum()).astype(int))
+    sizes[0] += vocabulary - sizes.sum()
+    return {f"C{i + 1}": int(size) for i, size in enumerate(sizes)}
+
+
+def random_rows(rows: int, sizes: dict[str, int], *, seed: int = 0) -> Columns:
+    """Rows with power-law ids."""
+    rng = np.random.default_rng(seed)
+    # (size + 1) ** u is a power law of exponent 1 over the ranks 1 to size.
+    ids = [((size + 1.0) ** rng.random(rows)).astype(np.int32) - 1 for size in sizes.values()]
+    return Columns(
+        ids=np.stack(ids, axis=1),
+        continuous=rng.random((rows, CONTINUOUS), np.float32),
+        label=(rng.random(rows) < 0.25).astype(np.float32),
+    )
+
+
+def measure(settings: BenchSettings) -> dict[str, Any]:
+    """Rows per second of every configuration, with hardware and versions, ready for JSON."""
+    from tqdm import tqdm
+
+    from cowclip_merlin.training.records import versions
+
+    sizes = field_sizes(settings.vocabulary)
+    rows = max(*settings.batches, settings.rows_per_turn)
+    data = DeviceData(random_rows(rows, sizes))
+    configurations = list(
+        product(settings.models, settings.batches, settings.updates, settings.clips)
+    )
+    speeds: dict[tuple, list[float]] = {c: [] for c in configurations}
+    steps = {(m, u, c): _step(m, u, c, sizes, data) for m, _, u, c in configurations}
+    for turn in tqdm(range(settings.rounds + 1), desc="rounds", disable=None, leave=False):
+        for model, batch, update, clip in configurations:
+            speed = _turn(steps[model, update, clip], batch, settings.rows_per_turn, rows)
+            if turn:  # the first round compiles
+                speeds[model, batch, update, clip].append(speed)
+    return {
+        "what": "training step, rows per second",
+        "vocabulary": settings.vocabulary,
+        "rounds": settings.rounds,
+        "results": [_result(c, speeds) for c in configurations],
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+
+
+def _step(model: str, update: str, clip: str, sizes: dict[str, int], data: DeviceData) -> Any:
+    from cowclip_merlin import compat, models
+    from cowclip_merlin.optimizer import CowClip
+    from cowclip_merlin.training.trainer import make_step
+    from cowclip_merlin.workflows.folder import merlin_schema
+    from cowclip_merlin.workflows.graph import Statistics
+    from cowclip_merlin.workflows.layout import Layout
+
+    tf, values = compat.tensorflow(), scale("criteo", to=8192)
+    numbers = tuple(f"I{i + 1}" for i in range(CONTINUOUS))
+    layout = Layout(kind="table", label="label", categorical=tuple(sizes), continuous=numbers)
+    known = Statistics(cardinalities=sizes, minimum={}, maximum={})
+    built = models.MODELS[model](merlin_schema(layout, known), seed=1)
+    optimizer = CowClip(
+        tf.keras.optimizers.legacy.Adam(values.embedding_lr),
+        tf.keras.optimizers.legacy.Adam(values.dense_lr),
+        l2=values.l2,
+        update=update,
+        clip=clip,
+        embeddings=["embeddings"],
+    )
+    optimizer._create_all_weights(built.trainable_variables)
+    loss_sum = tf.Variable(0.0, dtype=tf.float64)
+    run = make_step(built, optimizer, data, loss_sum)
+
+    def train(rows: Any) -> float:
+        run(rows)
+        return float(loss_sum.numpy())  # waits for the device
+
+    return train
+
+
+def _turn(step: Any, batch: int, rows_per_turn: int, rows: int) -> float:
+    order = np.random.default_rng(batch).permutation(np.int32(rows)).astype(np.int32)
+    steps = max(1, rows_per_turn // batch)
+    started = time.perf_counter()
+    for i in range(steps):
+        step(order[i * batch % rows : i * batch % rows + batch])
+    return steps * batch / (time.perf_counter() - started)
+
+
+def _result(configuration: tuple, speeds: dict[tuple, list[float]]) -> dict[str, Any]:
+    model, batch, update, clip = configuration
+    first = min(b for m, b, u, c in speeds if m == model)
+    base = speeds.get((model, first, "dense", "none"))
+    mine = speeds[configuration]
+    ratio = statistics.median(a / b for a, b in zip(mine, base, strict=True)) if base else None
+    return {
+        "model": model,
+        "batch": batch,
+        "update": update,
+        "clip": clip,
+        "rows_per_second": round(statistics.median(mine), 1),
+        "slowest": round(min(mine), 1),
+        "fastest": round(max(mine), 1),
+        "ratio_to_baseline": None if ratio is None else round(ratio, 3),
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores and GPUs of this machine."""
+    from cowclip_merlin import compat
+
+    gpus = compat.tensorflow().config.list_physical_devices("GPU")
+    return {"machine": platform.machine(), "cores": os.cpu_count(), "gpus": len(gpus)}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text; the ratio is to the smallest batch, dense, without the clip."""
+    lines = [f"{'model':<14}{'batch':>8}  {'update':<8}{'clip':<9}{'rows/s':>11}{'ratio':>8}"]
+    for row in result["results"]:
+        ratio = row["ratio_to_baseline"]
+        lines.append(
+            f"{row['model']:<14}{row['batch']:>8}  {row['update']:<8}{row['clip']:<9}"
+            f"{row['rows_per_second']:>11,.0f}" + (f"{ratio:>8.2f}" if ratio else f"{'-':>8}")
+        )
+    return "\n".join(lines)

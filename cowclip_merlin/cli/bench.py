@@ -1,0 +1,60 @@
+"""`cowclip bench`: throughput of the training step, with and without the clip."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime, timezone
+from pathlib import Path
+
+HELP = "measure the training step: batches, updates, with and without the clip"
+EXAMPLES = """examples:
+  cowclip bench
+  cowclip bench --model deepfm,dcnv2 --batch-sizes 1024,65536 --vocabulary 1000000
+  cowclip bench --json step.json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `cowclip bench`."""
+    parser.add_argument("--model", default="deepfm", metavar="NAMES", help="a,b,c")
+    parser.add_argument("--batch-sizes", default="1024,8192,65536", metavar="NUMBERS")
+    parser.add_argument("--update", default="dense,lazy", metavar="UPDATES")
+    parser.add_argument("--clip", default="none,cowclip", metavar="CLIPS")
+    parser.add_argument("--vocabulary", type=int, default=1_000_000, metavar="IDS")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N")
+    parser.add_argument("--rows-per-turn", type=int, default=65536, metavar="N")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure and print."""
+    from cowclip_merlin.bench import BenchSettings, measure, table
+    from cowclip_merlin.files import write_json
+    from cowclip_merlin.training.build import choose_device
+
+    settings = BenchSettings(
+        models=args.model.split(","),
+        batches=_numbers(args.batch_sizes),
+        updates=args.update.split(","),
+        clips=args.clip.split(","),
+        vocabulary=args.vocabulary,
+        rounds=args.rounds,
+        rows_per_turn=args.rows_per_turn,
+    )
+    choose_device(args.device)
+    result = measure(settings)
+    result["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    print(table(result))
+    print("ratio: to the smallest batch with dense updates and no clip, median round by round")
+    print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
+    if args.json:
+        write_json(args.json, result)
+
+
+def _numbers(text: str) -> list[int]:
+    from cowclip_merlin.errors import InputError
+
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise InputError(f"--batch-sizes {text!r} is no list of whole numbers") from None

@@ -1,0 +1,36 @@
+import json
+
+import numpy as np
+import pytest
+
+from cowclip_merlin.bench import BenchSettings, field_sizes, random_rows
+from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
+
+
+def test_a_small_bench(tmp_path, capsys):
+    file = tmp_path / "bench.json"
+    arguments = ["--batch-sizes", "64,256", "--vocabulary", "2000", "--rounds", "2",
+                 "--rows-per-turn", "256", "--json", str(file)]  # fmt: skip
+    assert main(["bench", *arguments]) == 0
+    result = json.loads(file.read_text())
+    rows = result["results"]
+    assert len(rows) == 2 * 2 * 2 and result["versions"]["tensorflow"]
+    assert all(r["slowest"] <= r["rows_per_second"] <= r["fastest"] for r in rows)
+    assert rows[0]["ratio_to_baseline"] == 1.0
+    assert capsys.readouterr().out.count("deepfm") == 8
+
+
+def test_ids_lie_in_their_fields():
+    sizes = field_sizes(5000)
+    ids = random_rows(2000, sizes).ids
+    assert (ids >= 0).all() and (ids.max(axis=0) < np.array(list(sizes.values()))).all()
+    assert np.bincount(ids[:, 0]).argmax() == 0
+
+
+@pytest.mark.parametrize(
+    "bad", [{"models": ["fm"]}, {"updates": ["exact"]}, {"batches": [0]}, {"vocabulary": 3}]
+)
+def test_wrong_settings(bad):
+    with pytest.raises(InputError):
+        BenchSettings(**bad)
