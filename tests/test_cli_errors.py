@@ -183,6 +183,12 @@ CASES = {
         ],
         r"data.*--overwrite",
     ),
+    "like a folder of another kind": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--like", p.data()
+        ),
+        r"criteo.*table",
+    ),
     "no such scheduler": (
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--scheduler", "127.0.0.1:1"

@@ -124,7 +124,7 @@ class Ingest:
             if not block.text:
                 continue
             table, places, bad = parser.parse(block)
-            yield Piece(table, np.array(places, np.uint64), len(places) + len(bad), bad)
+            yield Piece(table, places.astype(np.uint64), len(places) + len(bad), bad)
 
     def _columns(self, file: Path, block: Block) -> tuple[list[str], Block]:
         """Columns of the file, and the block without its header."""

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.layout import Layout
 
@@ -143,12 +146,12 @@ class Parser:
             null_values=[""],
         )
 
-    def parse(self, block: Block) -> tuple[Any, list[int], list[BadLine]]:
+    def parse(self, block: Block) -> tuple[Any, npt.NDArray[np.int64], list[BadLine]]:
         """A table, the place of each of its rows among the block's lines, and the bad lines."""
         lines = block.text.count(b"\n")
         table = self._whole(block.text, lines)
         if table is not None:
-            return table, list(range(lines)), []
+            return table, np.arange(lines), []
         return self._piece_by_piece(block)
 
     def _whole(self, text: bytes, lines: int) -> Any:
@@ -171,7 +174,7 @@ class Parser:
             return None
         return table
 
-    def _piece_by_piece(self, block: Block) -> tuple[Any, list[int], list[BadLine]]:
+    def _piece_by_piece(self, block: Block) -> tuple[Any, npt.NDArray[np.int64], list[BadLine]]:
         import pyarrow as pa
 
         lines = block.text.split(b"\n")[:-1]
@@ -195,7 +198,8 @@ class Parser:
                     raise RuntimeError(f"{self.file}: lines checked one by one do not parse")
             tables.append(table)
             places += [start + i for i in good]
-        return (pa.concat_tables(tables) if tables else self._empty()), places, bad
+        table = pa.concat_tables(tables) if tables else self._empty()
+        return table, np.array(places, np.int64), bad
 
     def _empty(self) -> Any:
         import pyarrow as pa

@@ -155,6 +155,10 @@ def prepare(settings: PrepareSettings) -> PreparedData:
 
 
 def _like(layout: Layout, settings: PrepareSettings) -> Layout:
+    if settings.kind != layout.kind:
+        raise InputError(
+            f"{settings.like}: is a {layout.kind} log, not a {settings.kind} log; name its kind"
+        )
     if settings.kind == "table":
         plain = settings.files[0].name.removesuffix(".gz")
         return replace(layout, separator="\t" if plain.endswith((".tsv", ".txt")) else ",")

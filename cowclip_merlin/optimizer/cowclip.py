@@ -122,7 +122,6 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         pairs = [(tables.with_shape(g), v) for g, v in grads_and_vars if g is not None]
         if not pairs:
             raise InputError("no gradients: no variable of the model has one")
-        tables.split(pairs, self._config.embeddings)
         with tf.init_scope():
             self._create_own_weights()
         if experimental_aggregate_gradients:
