@@ -53,7 +53,7 @@ class VectorCross(_Cross):
     def call(self, x0: Any) -> Any:
         """[b, n] -> [b, n]."""
         x = x0
-        for w, b in zip(self.w, self.b, strict=True):
+        for w, b in zip(self.w, self.b):
             x = x0 * tf.matmul(x, w) + b + x
         return x
 
@@ -72,7 +72,7 @@ class MatrixCross(_Cross):
     def call(self, x0: Any) -> Any:
         """[b, n] -> [b, n]."""
         x = x0
-        for w, b in zip(self.w, self.b, strict=True):
+        for w, b in zip(self.w, self.b):
             x = x0 * (tf.matmul(x, w) + b) + x
         return x
 
@@ -116,7 +116,7 @@ class LowRankCross(_Cross):
     def call(self, x0: Any) -> Any:
         """[b, n] -> [b, n]."""
         x = x0
-        for factor, b in zip(self.factors, self.b, strict=True):
+        for factor, b in zip(self.factors, self.b):
             low = tf.tanh(tf.einsum("bn,enr->ber", x, factor["v"]))
             low = tf.tanh(tf.einsum("ber,eqr->beq", low, factor["c"]))
             experts = tf.einsum("ber,enr->ben", low, factor["u"]) + b

@@ -143,9 +143,9 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
     def _clipped(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Gradients of the tables as the embedding optimizer gets them."""
         unique = [sum_duplicates(slices) for slices, _ in pairs]
-        rows = [self._rows(u, table) for u, (_, table) in zip(unique, pairs, strict=True)]
+        rows = [self._rows(u, table) for u, (_, table) in zip(unique, pairs)]
         clipped = [i for i, (_, table) in enumerate(pairs) if not self._skips(table)]
-        factors = dict(zip(clipped, self._factors([rows[i] for i in clipped]), strict=True))
+        factors = dict(zip(clipped, self._factors([rows[i] for i in clipped])))
         self._record([rows[i] for i in clipped], [factors[i] for i in clipped])
         result = []
         for i, (_, table) in enumerate(pairs):
@@ -233,9 +233,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
     def _record(self, rows: list[clips.Rows], factors: list[Any]) -> None:
         if not rows:
             return
-        present = tf.concat(
-            [tf.boolean_mask(f, r.cnt > 0) for f, r in zip(factors, rows, strict=True)], 0
-        )
+        present = tf.concat([tf.boolean_mask(f, r.cnt > 0) for f, r in zip(factors, rows)], 0)
         total = tf.cast(tf.size(present), tf.float32)
         cut = tf.reduce_sum(tf.cast(present < 1, tf.float32))
         self.clipped_share.assign(tf.math.divide_no_nan(cut, total))

@@ -242,7 +242,7 @@ def make_step(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any) -> An
             losses = tf.nn.sigmoid_cross_entropy_with_logits(label, z)
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         loss_sum.assign_add(tf.cast(tf.reduce_sum(losses), tf.float64))
 
     return step
