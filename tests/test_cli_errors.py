@@ -4,8 +4,6 @@ import gzip
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -298,72 +296,3 @@ def test_one_line_and_exit_code_2(case, place, capsys):
     assert re.search(pattern, lines[0]), lines[0]
     new = {path for path in place.path.rglob("*")} - before
     assert not new, f"left behind: {sorted(map(str, new))}"
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", str(disk)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("needs the right to mount a small tmpfs")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def disk_full(disk, command, capfd):
-    code = main(command)
-    error = capfd.readouterr().err
-    lines = [line for line in error.splitlines() if line.startswith("cowclip: error")]
-    assert code == 2, error
-    assert len(lines) == 1 and "no space left" in lines[0].lower(), error
-    assert not list(disk.iterdir()), "half-written output"
-
-
-@pytest.mark.parametrize("command", ["prepare", "train", "generate"])
-def test_disk_full(command, small_disk, data, log, capfd):
-    out = ["--out", str(small_disk / "out")]
-    disk_full(
-        small_disk,
-        {
-            "prepare": ["prepare", "criteo", str(log), *out],
-            "train": ["train", str(data), *out, "--model", "deepfm", "--batch-size", "256",
-                      "--epochs", "1"],
-            "generate": ["generate", "--rows", "5000", *out],
-        }[command],
-        capfd,
-    )  # fmt: skip
-
-
-def test_a_fault_of_ours_is_exit_code_1(monkeypatch, capsys):
-    def broken(*_, **__):
-        raise RuntimeError("boom")
-
-    monkeypatch.setattr("cowclip_merlin.cli.scale.scale", broken)
-    assert main(["scale", "--to", "2048"]) == 1
-    assert "boom" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["generate", "prepare", "train", "evaluate", "scale", "bench"])
-def test_every_command_has_help_with_examples(command, capsys):
-    with pytest.raises(SystemExit) as end:
-        main([command, "--help"])
-    assert end.value.code == 0
-    assert f"cowclip {command}" in capsys.readouterr().out.split("examples:")[1]
-
-
-def test_scale_prints_every_rule(capsys):
-    assert main(["scale", "--dataset", "criteo", "--to", "131072"]) == 0
-    out = capsys.readouterr().out
-    for text in ("n2_lambda", "sqrt_star", "0.00128", "0.00905097"):
-        assert text in out
-
-
-def test_the_program_runs_as_a_module():
-    done = subprocess.run(
-        [sys.executable, "-m", "cowclip_merlin", "scale", "--to", "0"], capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")

@@ -1,0 +1,117 @@
+"""Damaged, odd and interrupted input: rows are set aside by name, nothing half-written stays."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import cowclip_merlin as cc
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+from cowclip_merlin.workflows.split import Split, is_test
+
+
+def read(data, split):
+    files = data.files(split)
+    return pd.concat([pq.read_table(f).to_pandas() for f in files], ignore_index=True)
+
+
+def make(file, out, **settings):
+    return prepare(PrepareSettings(files=(file,), out=out, **settings))
+
+
+def test_damaged_lines_are_set_aside(prepared, tmp_path, capsys):
+    good = [f"{i % 2},{i % 7},{i % 3},{i / 4}".encode() for i in range(3000)]
+    damage = {
+        5: (b"1,2,3", "3 columns instead of 4"),
+        700: (b"2,1,1,1", "label '2' is neither 0 nor 1"),
+        701: (b",1,1,1", "label '' is neither 0 nor 1"),
+        1500: (b"1,\xff\xfe,1,1", "not UTF-8"),
+        2500: (b"1,1,1,many", "x is 'many', not a number"),
+        2501: (b"1,1,1,nan", "x is 'nan', not a number"),
+        2999: (b"", "columns instead of 4"),
+    }
+    lines = [damage[i][0] if i in damage else line for i, line in enumerate(good)]
+    data = prepared(b"y,a,b,x\n" + b"\n".join(lines) + b"\n", max_bad_fraction=0.01)
+    assert sum(data.rows.values()) == 3000 - len(damage)
+    assert data.description["quarantined"] == len(damage)
+    kept = (data.path / "quarantine" / "lines.tsv").read_bytes().splitlines()
+    assert len(kept) == len(damage)
+    out = capsys.readouterr().out
+    for line, (number, (text, reason)) in zip(kept, damage.items(), strict=True):
+        _, at, why, rest = line.split(b"\t", 3)
+        assert (int(at), rest) == (number + 2, text)
+        assert reason in why.decode() and f"t.csv:{number + 2}: " in out
+    expected = [int(g[:1]) for i, g in enumerate(good) if i not in damage]
+    position = np.array([i for i in range(3000) if i not in damage], np.uint64)
+    test = is_test(position, Split(test_fraction=0.1))
+    assert read(data, "test").y.tolist() == np.array(expected)[test].tolist()
+
+
+def test_damage_never_moves_other_rows_between_the_splits(log, data, tmp_path):
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[77] = b"broken\n"
+    other = tmp_path / "log.txt"
+    other.write_bytes(b"".join(lines))
+    spoiled = make(other, tmp_path / "data", max_bad_fraction=0.01)
+    whole = PreparedData.load(data)
+    assert sum(spoiled.rows.values()) == sum(whole.rows.values()) - 1
+    assert min(whole.rows[s] - spoiled.rows[s] for s in ("train", "test")) == 0
+
+
+def test_integers_that_are_none(log, tmp_path):
+    lines = log.read_bytes().splitlines(keepends=True)
+    cells = lines[3].split(b"\t")
+    cells[2] = b"1.5"
+    lines[3] = b"\t".join(cells)
+    other = tmp_path / "log.txt"
+    other.write_bytes(b"".join(lines))
+    data = make(other, tmp_path / "data", max_bad_fraction=0.01)
+    assert (
+        b"I2 is '1.5', not a whole number" in (data.path / "quarantine" / "lines.tsv").read_bytes()
+    )
+
+
+def test_a_failure_leaves_the_old_folder_in_place(log, tmp_path):
+    out = tmp_path / "data"
+    make(log, out)
+    before = sorted(f.name for f in out.rglob("*"))
+    broken = tmp_path / "broken.txt"
+    broken.write_bytes(b"x\n" * 100)
+    with pytest.raises(InputError):
+        make(broken, out, overwrite=True)
+    assert sorted(f.name for f in out.rglob("*")) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["broken.txt", "data"]
+
+
+def test_windows_line_ends(prepared):
+    text = "y,a,b,x\r\n" + "".join(f"{i % 2},{i % 3},z,{i}\r\n" for i in range(100))
+    data = prepared(text)
+    assert data.description["quarantined"] == 0
+    assert cc.workflows.value_to_id(data, "b") == {"z": 3}
+
+
+def test_quoted_commas(prepared):
+    text = "y,a,b,x\n" + "".join(f'{i % 2},"u, v",{i % 3},{i}\n' for i in range(100))
+    assert cc.workflows.value_to_id(prepared(text), "a") == {"u, v": 3}
+
+
+def test_an_interrupted_prepare_leaves_nothing(log, tmp_path):
+    code = (
+        "import sys, os, signal\n"
+        "from cowclip_merlin.workflows import ingest\n"
+        "ingest.Ingest._check_end = lambda *a: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from cowclip_merlin.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    out = tmp_path / "data"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "prepare", "criteo", str(log), "--out", str(out)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 130, done.stderr
+    assert list(tmp_path.iterdir()) == []
