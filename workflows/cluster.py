@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from cowclip_merlin import compat
@@ -91,5 +92,8 @@ def cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
         with LocalCUDACluster() as workers, Client(workers):
             yield
     else:
-        with dask.config.set(scheduler="threads"):
+        from dask.diagnostics import ProgressBar
+
+        bar = ProgressBar(dt=0.5, out=sys.stderr) if sys.stderr.isatty() else nullcontext()
+        with dask.config.set(scheduler="threads"), bar:
             yield
