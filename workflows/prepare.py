@@ -105,13 +105,12 @@ class PrepareSettings:
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(f"column {twice[0]!r} is named twice; give each column one role")
-        plain = self.files[0].name.removesuffix(".gz")
         return Layout(
             kind="table",
             label=self.label,
             categorical=self.categorical,
             continuous=self.continuous,
-            separator="\t" if plain.endswith((".tsv", ".txt")) else ",",
+            separator=_separator(self.files[0]),
         )
 
     def division(self) -> Split:
@@ -160,9 +159,12 @@ def _like(layout: Layout, settings: PrepareSettings) -> Layout:
             f"{settings.like}: is a {layout.kind} log, not a {settings.kind} log; name its kind"
         )
     if settings.kind == "table":
-        plain = settings.files[0].name.removesuffix(".gz")
-        return replace(layout, separator="\t" if plain.endswith((".tsv", ".txt")) else ",")
+        return replace(layout, separator=_separator(settings.files[0]))
     return layout
+
+
+def _separator(file: Path) -> str:
+    return "\t" if file.name.removesuffix(".gz").endswith((".tsv", ".txt")) else ","
 
 
 def _prepare(
