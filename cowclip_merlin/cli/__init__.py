@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
+from cowclip_merlin import __version__
 from cowclip_merlin.errors import InputError
 
 COMMANDS = ("generate", "prepare", "train", "evaluate", "scale", "bench")
@@ -32,6 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="cowclip",
         description="Train click-through-rate models with very large batches.",
     )
+    parser.add_argument("--version", action="version", version=f"cowclip {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = importlib.import_module(f"cowclip_merlin.cli.{name}")

@@ -11,7 +11,8 @@ EXAMPLES = """examples:
   cowclip scale --dataset criteo --to 131072
   cowclip scale --dataset avazu --to 4096 --rule cowclip"""
 
-ROWS = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs", "bound")
+ROWS = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs")
+OF_THE_CLIP = ("r", "zeta")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,11 @@ def run(args: argparse.Namespace) -> None:
     print(f"{args.dataset}, batch {args.to:,}; rules without the clip start from the baseline\n")
     print(_line("", rules))
     for name in ROWS:
-        print(_line(name, [f"{getattr(values, name):.6g}" for values in columns.values()]))
+        cells = [
+            "-" if name in OF_THE_CLIP and rule != "cowclip" else f"{getattr(values, name):.6g}"
+            for rule, values in columns.items()
+        ]
+        print(_line(name, cells))
     clips = ["cowclip" if rule == "cowclip" else "none" for rule in rules]
     print(_line("clip", clips))
 
