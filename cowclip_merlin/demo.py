@@ -80,7 +80,7 @@ def prepare_data(demo: Demo, work: Path) -> Path:
 
 
 def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> dict[str, Any]:
-    """The last epoch's record and the seconds of all epochs of one run."""
+    """The last epoch's record, with seconds and rows per second over all epochs, of one run."""
     folder = work / "runs" / name
     rows: list[dict[str, Any]] = list(read_metrics(folder / "metrics.csv", epochs=settings.epochs))
     if len(rows) < settings.epochs:
@@ -88,7 +88,8 @@ def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> di
         started = (folder / "checkpoints" / "checkpoint").exists()
         rows = train(data, settings, out=folder, resume=started)
     seconds = sum(float(row["seconds"]) for row in rows)
-    return dict(rows[-1]) | {"seconds": seconds}
+    trained = sum(float(row["seconds"]) * float(row["rows_per_second"]) for row in rows)
+    return dict(rows[-1]) | {"seconds": seconds, "rows_per_second": trained / seconds}
 
 
 def table(demo: Demo, results: dict[str, dict[str, Any]], bayes_auc: float) -> str:
