@@ -250,6 +250,8 @@ def generate(
 ) -> GeneratedLog:
     """Write a log and, beside it, `<name>.json` with what is known about it.
 
+    Memory: one chunk, 9 bytes a row (for the exact AUC) and 13 bytes an id that exists.
+
     Args:
         path: file to write; compressed if the name ends in .gz.
         rows: number of rows.
@@ -258,15 +260,21 @@ def generate(
         chunk_rows: rows made at a time; the log does not depend on it.
 
     Raises:
-        InputError: `rows` is not positive, the seed is negative, or the folder is missing.
+        InputError: `rows` is not positive or needs more memory than there is, the seed is not
+            within 64 bits, `path` is a folder, or the folder it is in is missing.
+
+    >>> import tempfile
+    >>> log = generate(Path(tempfile.mkdtemp()) / "log.txt", rows=1000)
+    >>> log.rows, log.bayes_auc > 0.7
+    (1000, True)
     """
     from tqdm import tqdm
 
     path = Path(path)
     _check(path, rows, seed)
+    clicks, probabilities = _per_row(rows)
     planting = Planting(rows, seed, planted or Planted())
     seen = [np.zeros(size + 1, bool) for size in planting.sizes]
-    clicks, probabilities = np.empty(rows, np.int8), np.empty(rows, np.float64)
     compressed = partial(gzip.open, compresslevel=3, mode="wb")
     bar = tqdm(total=rows, desc=f"generate {path.name}", unit="row", disable=None, leave=False)
     opened = compressed if path.suffix == ".gz" else partial(open, mode="wb")
@@ -295,10 +303,23 @@ def generate(
 def _check(path: Path, rows: int, seed: int) -> None:
     if rows < 1:
         raise InputError(f"--rows is {rows}; it must be at least 1")
-    if seed < 0:
-        raise InputError(f"--seed is {seed}; it must not be negative")
+    if not 0 <= seed < 2**64:
+        raise InputError(f"--seed is {seed}; it must be between 0 and 2**64 - 1")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file to write")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; make it first")
+
+
+def _per_row(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Room for the clicks and probabilities of all rows."""
+    try:
+        return np.empty(rows, np.int8), np.empty(rows, np.float64)
+    except MemoryError:
+        needed = 9 * rows / 2**30
+        raise InputError(
+            f"--rows {rows} needs {needed:,.0f} GiB of memory; ask for fewer"
+        ) from None
 
 
 def _auc(clicks: npt.NDArray[np.int8], probabilities: Floats) -> float:

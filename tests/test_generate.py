@@ -60,6 +60,21 @@ def test_any_chunk_size_gives_the_same_log(tmp_path):
     assert gzip.decompress((tmp_path / "d.gz").read_bytes()) == a
 
 
+def test_an_integer_and_an_id_are_printed_as_they_are_and_missing_ones_as_nothing(tmp_path):
+    generate(tmp_path / "log", rows=500, seed=6)
+    planting = Planting(500, 6, Planted())
+    integers = planting.integers(np.arange(500, dtype=np.uint64))
+    lines = (tmp_path / "log").read_text().split("\n")
+    assert lines.pop() == "" and len(lines) == 500
+    for line, row in zip(lines, integers, strict=True):
+        assert line.split("\t")[1:14] == ["" if x < 0 else str(x) for x in row]
+        assert line.count("\t") == 39
+
+
+def test_the_largest_seed(tmp_path):
+    assert generate(tmp_path / "log", rows=10, seed=2**64 - 1).rows == 10
+
+
 def test_seeds_differ(tmp_path):
     for seed in (1, 2):
         generate(tmp_path / str(seed), rows=100, seed=seed)
@@ -91,8 +106,19 @@ def test_second_order_effects_are_between_fields():
         assert logit[row] == pytest.approx(planting.intercept + pairs, abs=1e-5)
 
 
-@pytest.mark.parametrize(("rows", "seed"), [(0, 1), (-5, 1), (10, -1)])
-def test_wrong_input(tmp_path, rows, seed):
-    with pytest.raises(InputError):
-        generate(tmp_path / "log", rows=rows, seed=seed)
+@pytest.mark.parametrize(
+    ("rows", "seed", "name", "complaint"),
+    [
+        (0, 1, "log", "--rows is 0"),
+        (-5, 1, "log", "--rows is -5"),
+        (10**15, 1, "log", "GiB of memory"),
+        (10, -1, "log", "--seed is -1"),
+        (10, 2**64, "log", "--seed is 18446744073709551616"),
+        (10, 1, ".", "is a folder"),
+        (10, 1, "missing/log", "no such folder"),
+    ],
+)
+def test_wrong_input(tmp_path, rows, seed, name, complaint):
+    with pytest.raises(InputError, match=complaint):
+        generate(tmp_path / name, rows=rows, seed=seed)
     assert not list(tmp_path.iterdir())
