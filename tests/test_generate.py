@@ -7,13 +7,13 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.generate import (
+from cowclip_merlin.generate import generate
+from cowclip_merlin.planted import (
     CARDINALITIES,
     MISSING_IDS,
     MISSING_INTEGERS,
     Planted,
     Planting,
-    generate,
 )
 
 
