@@ -11,7 +11,7 @@ lock() { # LINE VERSION PYTHON TITLE
     "$venv/bin/pip" install -q -r "$here/$1.in"
     {
         echo "# $4"
-        echo '# Full pins, test tools included. Remade by `make lock`.'
+        echo "# Full pins, test tools included. Remade by 'make lock'."
         "$venv/bin/pip" freeze | grep -viE '^(pip|setuptools|wheel)=='
     } >"$pins"
     echo "wrote $pins"

@@ -6,6 +6,10 @@
 # LINE: default, ngc or rapids. PYTHON_VERSION: like 3.10; else the first that runs.
 # A second run finds the stamp it left and does nothing. Exits with 3 if no Python fits.
 set -euo pipefail
+if [ $# -lt 2 ]; then
+    echo "usage: $0 default|ngc|rapids DIR [PYTHON_VERSION]" >&2
+    exit 2
+fi
 line=$1 dir=$2 wanted=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
@@ -62,9 +66,16 @@ stamp="$stamp $root"
 if [ -f "$dir/.stamp" ] && [ "$(cat "$dir/.stamp")" = "$stamp" ] && "$dir/bin/python" -c ""; then
     exit 0
 fi
+if [ -e "$dir" ] && [ ! -f "$dir/.stamp" ] && [ ! -f "$dir/pyvenv.cfg" ] &&
+    [ -n "$(ls -A "$dir")" ]; then
+    echo "$dir holds something else than a virtual environment: name another folder" >&2
+    exit 2
+fi
 
 echo "installing the $pins line for Python $version into $dir: about 2 GB, one or two minutes"
-rm -rf "$dir"
+mkdir -p "$dir"
+: >"$dir/.stamp" # empty while it is being made: an interrupted run is begun anew
+find "$dir" -mindepth 1 -maxdepth 1 ! -name .stamp -exec rm -rf {} +
 "$python" -m venv "$dir"
 quietly() { # pip's words only if it fails
     local log
@@ -76,10 +87,13 @@ quietly() { # pip's words only if it fails
     fi
     rm -f "$log"
 }
-pip="$dir/bin/python -m pip --disable-pip-version-check"
-quietly $pip install "setuptools<81" wheel
-quietly $pip install --no-deps -r "$file"
-if [ -n "$extra" ]; then quietly $pip install --no-deps -r "$extra"; fi
-quietly $pip install --no-deps --no-build-isolation -e "$root"
+install() {
+    quietly "$dir/bin/python" -m pip --disable-pip-version-check install "$@"
+}
+install "setuptools<81" wheel
+install --no-deps -r "$file"
+if [ -n "$extra" ]; then install --no-deps -r "$extra"; fi
+install --no-deps --no-build-isolation -e "$root"
+cat "$file" ${extra:+"$extra"} >"$dir/.pins"
 echo "$stamp" >"$dir/.stamp"
 echo "installed: $dir ($("$dir/bin/python" --version))"

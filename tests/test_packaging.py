@@ -1,19 +1,24 @@
 """Import cost, the wrong Keras, and pins that agree with each other."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 LINES = sorted(ROOT.glob("requirements/*-py3*.txt"))
 
 
 def python(code, **environment):
-    import os
-
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -75,6 +80,26 @@ def test_pins_are_exact_and_agree_with_the_line(path):
     assert "http" not in path.read_text()
 
 
+@pytest.mark.parametrize("path", LINES, ids=lambda p: p.name)
+def test_pins_meet_what_pyproject_asks_for(path):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    gpu, line = "gpu" in path.name, path.name.partition("-")[0]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(r) for r in project["dependencies"] + extras["gpu" if gpu else "cpu"]]
+    versions = {k.lower().replace("_", "-"): v for k, v in pins(path).items()}
+    if line == "rapids":
+        versions |= pins(ROOT / "requirements/rapids-merlin.txt")
+    # What makes a line one of its own; dask-cuda is for GPUs.
+    apart = {
+        "default": set(),
+        "ngc": {"tensorflow", "tf-keras", "tensorflow-metadata"},
+        "rapids": {"pandas", "dask", "distributed", "dask-cuda", "pyarrow"},
+    }
+    for requirement in wanted:
+        if requirement.name not in apart[line]:
+            assert versions[requirement.name] in requirement.specifier, requirement
+
+
 def test_there_are_pins_for_every_promised_stack():
     assert {p.name for p in LINES} == {
         "default-py310.txt", "default-py311.txt", "ngc-py310.txt", "rapids-py311.txt",
@@ -90,3 +115,44 @@ def test_the_set_up_script_says_what_is_missing(tmp_path):
     )
     assert done.returncode == 3
     assert "no Python 3.99 that runs" in done.stderr and not (tmp_path / "v").exists()
+
+
+def set_up(folder):
+    return subprocess.run(
+        [str(ROOT / "requirements/make_venv.sh"), "default", str(folder)],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_set_up_script_removes_no_folder_but_its_own(tmp_path):
+    (tmp_path / "thesis.txt").write_text("dear to me")
+    done = set_up(tmp_path)
+    assert done.returncode == 2
+    assert "holds something else" in done.stderr
+    assert (tmp_path / "thesis.txt").read_text() == "dear to me"
+
+
+def only_pins(folder):
+    return subprocess.run(
+        [sys.executable, str(ROOT / ".ci/only_pins.py"), str(folder)],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_package_installed_by_hand_is_noticed(tmp_path):
+    from importlib.metadata import distributions
+
+    here = {d.metadata["Name"]: d.version for d in distributions()}
+    for name in ("pip", "setuptools", "wheel", "cowclip-merlin"):
+        here.pop(name, None)
+    lines = [f"{name}=={version}" for name, version in here.items()]
+    (tmp_path / ".pins").write_text("\n".join(["# a line", *lines]))
+    assert only_pins(tmp_path).returncode == 0
+    (tmp_path / ".pins").write_text("\n".join([*lines[1:], "no-such-package==1.0"]))
+    done = only_pins(tmp_path)
+    name, _, version = lines[0].partition("==")
+    assert done.returncode == 1
+    assert f"{re.sub('[-_.]+', '-', name).lower()}=={version}" in done.stderr
+    assert "missing: no-such-package==1.0" in done.stderr
