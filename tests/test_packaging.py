@@ -131,3 +131,28 @@ def test_the_set_up_script_removes_no_folder_but_its_own(tmp_path):
     assert done.returncode == 2
     assert "holds something else" in done.stderr
     assert (tmp_path / "thesis.txt").read_text() == "dear to me"
+
+
+def only_pins(folder):
+    return subprocess.run(
+        [sys.executable, str(ROOT / ".ci/only_pins.py"), str(folder)],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_package_installed_by_hand_is_noticed(tmp_path):
+    from importlib.metadata import distributions
+
+    here = {d.metadata["Name"]: d.version for d in distributions()}
+    for name in ("pip", "setuptools", "wheel", "cowclip-merlin"):
+        here.pop(name, None)
+    lines = [f"{name}=={version}" for name, version in here.items()]
+    (tmp_path / ".pins").write_text("\n".join(["# a line", *lines]))
+    assert only_pins(tmp_path).returncode == 0
+    (tmp_path / ".pins").write_text("\n".join([*lines[1:], "no-such-package==1.0"]))
+    done = only_pins(tmp_path)
+    name, _, version = lines[0].partition("==")
+    assert done.returncode == 1
+    assert f"{re.sub('[-_.]+', '-', name).lower()}=={version}" in done.stderr
+    assert "missing: no-such-package==1.0" in done.stderr
