@@ -63,7 +63,9 @@ def build(layout: Layout, recipe: Recipe, categories: str | Path = ".") -> Any:
     nvt, ops = compat.nvtabular(), compat.nvtabular().ops
     from merlin.schema import Tags
 
-    outputs = list(layout.categorical) >> ops.Categorify(
+    from cowclip_merlin.workflows.categorify import FieldIds
+
+    outputs = list(layout.categorical) >> FieldIds(
         freq_threshold=recipe.freq_threshold, out_path=str(categories), dtype="int32"
     )
     if layout.continuous:
@@ -211,7 +213,7 @@ def load(layout: Layout, recipe: Recipe, known: Statistics, folder: Path) -> Any
 
     workflow = build(layout, recipe, folder)
     for kind, op in operators(workflow).items():
-        if kind == "Categorify":
+        if kind == "FieldIds":
             op.categories = {
                 c: str(folder / "categories" / f"unique.{c}.parquet") for c in layout.categorical
             }

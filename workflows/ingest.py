@@ -123,8 +123,16 @@ class Ingest:
                 parser = Parser(self.layout, file, columns)
             if not block.text:
                 continue
-            table, places, bad = parser.parse(block)
-            yield Piece(table, places.astype(np.uint64), len(places) + len(bad), bad)
+            lines = block.text.count(b"\n")
+            table, places, bad = parser.parse(block, self._allowance(lines))
+            yield Piece(table, places.astype(np.uint64), lines, bad)
+
+    def _allowance(self, lines: int) -> int | None:
+        """Damaged lines that the next ones may have without ending it all at once."""
+        total = self.result.total + lines
+        if total < _FIRST_LOOK:
+            return None
+        return max(0, int(self.max_bad_fraction * total) - self.result.quarantined)
 
     def _columns(self, file: Path, block: Block) -> tuple[list[str], Block]:
         """Columns of the file, and the block without its header."""
@@ -152,7 +160,7 @@ class Ingest:
                 raise InputError(f"{file}: no column {name!r}; check the kind and the names")
         rows = max(1, self.block_bytes // 256)
         start = 0
-        for batch in parquet.iter_batches(batch_size=rows, columns=names):
+        for batch in _batches(parquet, file, rows, names):
             yield _checked_batch(batch, self.layout, file, start)
             start += batch.num_rows
 
@@ -201,7 +209,7 @@ class Ingest:
         if result.quarantined > self.max_bad_fraction * result.total:
             first = result.first_bad[0]
             raise InputError(
-                f"{file}: {result.quarantined} of {result.total} rows are damaged, more than "
+                f"{file}: {result.quarantined} or more of {result.total} rows are damaged, above "
                 f"{self.max_bad_fraction:.2%}; the first is {first.file}:{first.line}: "
                 f"{first.reason}; mend the file or raise --max-bad-fraction"
             )
@@ -244,6 +252,20 @@ def _open_parquet(file: Path) -> Any:
         raise InputError(f"{file}: not a parquet file ({reason}); check the file") from error
 
 
+def _batches(parquet: Any, file: Path, rows: int, names: list[str]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    batches = parquet.iter_batches(batch_size=rows, columns=names)
+    while True:
+        try:
+            yield next(batches)
+        except StopIteration:
+            return
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{file}: damaged parquet ({reason}); fetch it again") from error
+
+
 def _as_floats(table: Any, layout: Layout) -> Any:
     """Numbers as float64: Arrow's nullable integers would become that in pandas anyway."""
     import pyarrow as pa
@@ -261,22 +283,35 @@ def _checked_batch(batch: Any, layout: Layout, file: Path, start: int) -> Piece:
 
     table = pa.Table.from_batches([batch])
     for name in layout.categorical:
-        column = table[name].cast(pa.string())
+        column = _cast(table[name], pa.string(), name, file)
         column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
         table = table.set_column(table.column_names.index(name), name, column)
-    try:
-        numbers = {
-            name: table[name].cast(pa.float64()) for name in (layout.label, *layout.continuous)
-        }
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{file}: a column that must be numeric is not ({reason})") from error
+    numbers = {
+        name: _cast(table[name], pa.float64(), name, file)
+        for name in (layout.label, *layout.continuous)
+    }
     good = pc.fill_null(pc.is_in(numbers[layout.label], pa.array([0.0, 1.0])), False)
     for name in layout.continuous:
         good = pc.and_(good, pc.fill_null(pc.is_finite(numbers[name]), True))
+    for name in layout.integer:
+        whole = pc.equal(numbers[name], pc.floor(numbers[name]))
+        good = pc.and_(good, pc.fill_null(whole, True))
     mask = np.asarray(good)
     bad = [
         BadLine(str(file), start + int(i) + 1, "label or number out of range", b"")
         for i in np.flatnonzero(~mask)
     ]
     return Piece(table.filter(mask), np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
+
+
+def _cast(column: Any, kind: Any, name: str, file: Path) -> Any:
+    import pyarrow as pa
+
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        what = "text or numbers" if pa.types.is_string(kind) else "numbers"
+        raise InputError(
+            f"{file}: column {name!r} is {column.type}, not {what} "
+            f"({str(error).splitlines()[0]}); convert it"
+        ) from error

@@ -16,7 +16,9 @@ import numpy.typing as npt
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.layout import Layout
 
-_PIECE = 1024  # lines that are looked at one by one if one of them is damaged
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LABELS = ("0", "1")
+_PIECE = 1024  # lines that are looked at more closely if one of them is damaged
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,14 @@ def blocks(file: Path, size: int) -> Iterator[Block]:
     Raises:
         InputError: the file is missing, empty, or damaged gzip.
     """
-    line, rest = 1, b""
+    line, rest, start = 1, b"", True
     with open_raw(file) as stream:
         while True:
             text = rest + _read(stream, size, file)
             if len(text) == len(rest):
                 break
+            if start and len(text) >= len(BYTE_ORDER_MARK):
+                text, start = text.removeprefix(BYTE_ORDER_MARK), False
             end = text.rfind(b"\n") + 1
             rest = text[end:]
             if end:
@@ -104,13 +108,15 @@ def read_header(text: bytes, layout: Layout, file: Path) -> list[str]:
     """Names of the columns in a header line.
 
     Raises:
-        InputError: a column of the layout is missing.
+        InputError: a column of the layout is missing, or is there twice.
     """
-    names = next(csv.reader([text.decode("utf-8", "replace")], delimiter=layout.separator), [])
+    names = _cells(text.decode("utf-8", "replace"), layout.separator)
     for name in (layout.label, *layout.categorical, *layout.continuous):
         if name not in names:
             shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             raise InputError(f"{file}: no column {name!r} in the header ({shown}); check the names")
+        if names.count(name) > 1:
+            raise InputError(f"{file}: column {name!r} is twice in the header; rename one of them")
     return names
 
 
@@ -134,8 +140,9 @@ class Parser:
             name: pa.int64() if name in layout.integer else pa.float64()
             for name in layout.continuous
         }
-        self.types = {layout.label: pa.int8()} | types
-        quote = '"' if layout.separator == "," else False
+        self.types = {layout.label: pa.string()} | types
+        self._quotes = layout.separator == ","
+        quote = '"' if self._quotes else False
         self._parse = arrow_csv.ParseOptions(
             delimiter=layout.separator, quote_char=quote, ignore_empty_lines=False
         )
@@ -146,13 +153,22 @@ class Parser:
             null_values=[""],
         )
 
-    def parse(self, block: Block) -> tuple[Any, npt.NDArray[np.int64], list[BadLine]]:
-        """A table, the place of each of its rows among the block's lines, and the bad lines."""
+    def parse(
+        self, block: Block, allowance: int | None = None
+    ) -> tuple[Any, npt.NDArray[np.int64], list[BadLine]]:
+        """A table, the place of each of its rows among the block's lines, and the bad lines.
+
+        Whether a line is bad depends on the line alone, never on those around it.
+
+        Args:
+            block: whole lines.
+            allowance: stop looking after more bad lines than this; the rest is then left out.
+        """
         lines = block.text.count(b"\n")
         table = self._whole(block.text, lines)
         if table is not None:
             return table, np.arange(lines), []
-        return self._piece_by_piece(block)
+        return self._piece_by_piece(block, allowance)
 
     def _whole(self, text: bytes, lines: int) -> Any:
         """The table of these lines, or None if any of them is damaged."""
@@ -160,80 +176,129 @@ class Parser:
         import pyarrow.compute as pc
         from pyarrow import csv as arrow_csv
 
+        if not _is_text(text) or self._has_hexadecimal(text):
+            return None
+        text, extra = self._guarded(text)
         options = arrow_csv.ReadOptions(column_names=self.columns, block_size=len(text) + 1)
         try:
             table = arrow_csv.read_csv(pa.py_buffer(text), options, self._parse, self._convert)
         except pa.ArrowInvalid:
             return None
-        label = table[self.layout.label]
-        if table.num_rows != lines or label.null_count:
+        if table.num_rows != lines + extra:
             return None
-        if not pc.all(pc.is_in(label, pa.array([0, 1], pa.int8()))).as_py():
+        table = table.slice(0, lines)
+        if not pc.all(pc.is_in(table[self.layout.label], pa.array(LABELS))).as_py():
             return None
         if any(not _finite(table[name]) for name in self.layout.continuous):
             return None
-        return table
+        return self._with_label(table)
 
-    def _piece_by_piece(self, block: Block) -> tuple[Any, npt.NDArray[np.int64], list[BadLine]]:
+    def _has_hexadecimal(self, text: bytes) -> bool:
+        """Whether an integer is written like 0x1f, which Arrow would take."""
+        if not self.layout.integer or (b"0x" not in text and b"0X" not in text):
+            return False
+        places = [self.columns.index(name) for name in self.layout.integer]
+        for line in text.decode().split("\n"):
+            cells = _cells(line, self.layout.separator)
+            if any("x" in cells[i].lower() for i in places if i < len(cells)):
+                return True
+        return False
+
+    def _guarded(self, text: bytes) -> tuple[bytes, int]:
+        """The text, its last line repeated if a quote could be left open there.
+
+        Arrow takes an open quote at the end of the text for a closed one; with a line after it,
+        the number of rows tells.
+        """
+        last = text[text.rfind(b"\n", 0, -1) + 1 :]
+        return (text + last, 1) if self._quotes and b'"' in last else (text, 0)
+
+    def _with_label(self, table: Any) -> Any:
+        import pyarrow as pa
+
+        place = table.column_names.index(self.layout.label)
+        label = table[self.layout.label].cast(pa.int8())
+        return table.set_column(place, self.layout.label, label)
+
+    def _piece_by_piece(
+        self, block: Block, allowance: int | None
+    ) -> tuple[Any, npt.NDArray[np.int64], list[BadLine]]:
         import pyarrow as pa
 
         lines = block.text.split(b"\n")[:-1]
-        tables, places, bad = [], [], []
+        tables, places, bad = [self._empty()], [], []
         for start in range(0, len(lines), _PIECE):
-            piece = lines[start : start + _PIECE]
-            good = list(range(len(piece)))
-            table = self._whole(b"\n".join(piece) + b"\n", len(piece))
-            if table is None:
-                reasons = [self._reason(line) for line in piece]
-                good = [i for i, reason in enumerate(reasons) if reason is None]
-                bad += [
-                    BadLine(str(self.file), block.first_line + start + i, reason, piece[i])
-                    for i, reason in enumerate(reasons)
-                    if reason is not None
-                ]
-                if not good:
-                    continue
-                table = self._whole(b"\n".join(piece[i] for i in good) + b"\n", len(good))
+            for place, count, table in self._sift(lines[start : start + _PIECE], start):
                 if table is None:
-                    raise RuntimeError(f"{self.file}: lines checked one by one do not parse")
-            tables.append(table)
-            places += [start + i for i in good]
-        table = pa.concat_tables(tables) if tables else self._empty()
-        return table, np.array(places, np.int64), bad
+                    bad.append(self._bad(lines[place], block.first_line + place))
+                else:
+                    tables.append(table)
+                    places.append(np.arange(place, place + count))
+            if allowance is not None and len(bad) > allowance:
+                break
+        found = np.concatenate(places) if places else np.empty(0, np.int64)
+        return pa.concat_tables(tables), found, bad
+
+    def _sift(self, lines: list[bytes], place: int) -> Iterator[tuple[int, int, Any]]:
+        """Place, number of lines and table of each good run; bad lines singly, with no table."""
+        table = self._whole(b"\n".join(lines) + b"\n", len(lines))
+        if table is not None or len(lines) == 1:
+            yield place, len(lines), table
+            return
+        middle = len(lines) // 2
+        yield from self._sift(lines[:middle], place)
+        yield from self._sift(lines[middle:], place + middle)
 
     def _empty(self) -> Any:
         import pyarrow as pa
 
-        return pa.schema(self.types.items()).empty_table()
+        return self._with_label(pa.schema(self.types.items()).empty_table())
 
-    def _reason(self, line: bytes) -> str | None:
-        """What is wrong with a line; None if nothing is."""
+    def _bad(self, line: bytes, number: int) -> BadLine:
+        return BadLine(str(self.file), number, self._reason(line), line)
+
+    def _reason(self, line: bytes) -> str:
+        """What is wrong with a bad line."""
         layout = self.layout
         try:
-            text = line.decode("utf-8")
+            text = line.decode("utf-8").removesuffix("\r")
         except UnicodeDecodeError:
             return "bytes that are not UTF-8 text"
-        cells = _cells(text.removesuffix("\r"), layout.separator)
+        if "\r" in text:
+            return "a carriage return inside the line"
+        cells = _cells(text, layout.separator)
         if len(cells) != len(self.columns):
             return f"{len(cells)} columns instead of {len(self.columns)}"
         row = dict(zip(self.columns, cells, strict=True))
-        if row[layout.label].strip() not in ("0", "1"):
+        if row[layout.label] not in LABELS:
             return f"label {row[layout.label]!r} is neither 0 nor 1"
         for name in layout.continuous:
             if row[name] and not _is_number(row[name], whole=name in layout.integer):
                 what = "a whole number" if name in layout.integer else "a number"
                 return f"{name} is {row[name]!r}, not {what}"
-        return self._last_resort(line)
+        return "a quote that is not closed" if '"' in text and self._quotes else "not readable"
 
-    def _last_resort(self, line: bytes) -> str | None:
-        """Arrow's word on a line that looks right."""
-        return "not readable" if self._whole(line + b"\n", 1) is None else None
+
+def _is_text(text: bytes) -> bool:
+    """Whether it is UTF-8 with no carriage return but before a line's end."""
+    if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _cells(text: str, separator: str) -> list[str]:
     if separator != ",":
         return text.split(separator)
-    return next(csv.reader([text]), [""])
+    try:
+        return next(csv.reader([text]), [""])
+    except csv.Error:  # a very long cell, or, before Python 3.11, a zero byte
+        return text.split(separator)
 
 
 def _is_number(text: str, *, whole: bool) -> bool:

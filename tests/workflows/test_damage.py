@@ -2,15 +2,20 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+from cowclip_merlin.workflows.layout import Layout
+from cowclip_merlin.workflows.lines import Block, Parser
 from cowclip_merlin.workflows.split import Split, is_test
 
 
@@ -115,3 +120,74 @@ def test_an_interrupted_prepare_leaves_nothing(log, tmp_path):
     )
     assert done.returncode == 130, done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_field_without_a_value_in_some_partitions(tmp_path):
+    rows = [f"{i % 2},u{i % 3},{'v' if i < 100 else ''},{i}\n" for i in range(9000)]
+    text = "y,a,b,x\n" + "".join(rows)
+    file = tmp_path / "t.csv"
+    file.write_text(text)
+    table = {"kind": "table", "label": "y", "categorical": ("a", "b"), "continuous": ("x",)}
+    data = make(file, tmp_path / "data", partition_mb=0.02, **table)
+    assert len(data.files("train")) > 2
+    both = pd.concat([read(data, "train"), read(data, "test")])
+    assert (both.b == 3).sum() == 100 and (both.b == 1).sum() == 8900
+    one = tmp_path / "one.csv"
+    one.write_text("y,a,b,x\n0,,,\n")
+    scored = make(one, tmp_path / "one", like=data.path, **table)
+    assert read(scored, "test")[["a", "b"]].to_numpy().tolist() == [[1, 1]]
+
+
+def test_a_field_that_is_always_empty(tmp_path):
+    text = "y,a,b,x\n" + "".join(f"{i % 2},u{i % 3},,{i}\n" for i in range(200))
+    file = tmp_path / "t.csv"
+    file.write_text(text)
+    table = {"kind": "table", "label": "y", "categorical": ("a", "b"), "continuous": ("x",)}
+    data = make(file, tmp_path / "data", **table)
+    assert set(read(data, "train").b) == {1}
+    assert cc.workflows.value_to_id(data, "b") == {}
+
+
+CELLS = st.text(st.sampled_from('01x"\t\r,- .e é'), max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lines=st.lists(st.lists(CELLS, min_size=3, max_size=5).map(",".join), min_size=1, max_size=12),
+    good=st.integers(0, 3),
+)
+def test_a_line_is_kept_or_not_whatever_is_beside_it(lines, good):
+    lines = [line.replace("\n", "") for line in lines] + ["1,u,v,2"] * good
+    layout = Layout(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
+    parser = Parser(layout, Path("t.csv"), ["y", "a", "b", "x"])
+    table, places, bad = parser.parse(Block(1, "".join(f"{n}\n" for n in lines).encode()))
+    singly = [parser.parse(Block(i + 1, f"{n}\n".encode())) for i, n in enumerate(lines)]
+    assert places.tolist() == [i for i, (t, _, _) in enumerate(singly) if t.num_rows]
+    assert [b.line for b in bad] == [i + 1 for i, (_, _, b) in enumerate(singly) if b]
+    rows = [row for t, _, _ in singly for row in t.to_pylist()]
+    assert table.to_pylist() == rows
+
+
+@pytest.mark.parametrize("number", ["0x1f", "0X1F", "-0x1", "1.0", "1e3", "++1"])
+def test_an_integer_is_a_decimal_number(log, tmp_path, number):
+    lines = log.read_bytes().splitlines(keepends=True)
+    cells = lines[3].split(b"\t")
+    cells[2] = number.encode()
+    lines[3] = b"\t".join(cells)
+    other = tmp_path / "log.txt"
+    other.write_bytes(b"".join(lines))
+    data = make(other, tmp_path / "data", max_bad_fraction=0.01)
+    told = (data.path / "quarantine" / "lines.tsv").read_text()
+    assert f"I2 is {number!r}, not a whole number" in told
+
+
+def test_damaged_parquet_is_named(tmp_path):
+    file = tmp_path / "t.parquet"
+    frame = pd.DataFrame({"y": np.arange(50_000) % 2, "a": np.arange(50_000).astype(str)})
+    frame.to_parquet(file)
+    whole = bytearray(file.read_bytes())
+    whole[5000:90_000] = bytes(85_000)
+    file.write_bytes(bytes(whole))
+    with pytest.raises(InputError, match=r"t\.parquet: damaged parquet"):
+        make(file, tmp_path / "data", kind="table", label="y", categorical=("a",))
+    assert [p.name for p in tmp_path.iterdir()] == ["t.parquet"]

@@ -1,0 +1,67 @@
+"""Categorify with a faster look-up on the CPU, and partitions in which a field is empty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cowclip_merlin import compat
+from cowclip_merlin.workflows.counts import FIRST_VALUE, SPECIAL
+
+ops = compat.nvtabular().ops
+
+MISSING, UNKNOWN = SPECIAL["null"], SPECIAL["oov"]
+
+
+class FieldIds(ops.Categorify):
+    """NVTabular's Categorify, one vocabulary per column; what it learns and writes is the same.
+
+    On pandas it looks values up in a hash index, where NVTabular joins and sorts. A partition in
+    which a column has no value at all, which NVTabular refuses, gets the id of a missing value.
+    """
+
+    def fit_finalize(self, categories: Any) -> None:
+        """Keep the paths; write the empty vocabularies that NVTabular leaves out."""
+        super().fit_finalize(categories)
+        for name, path in self.categories.items():
+            if not Path(path).exists():
+                nothing = {name: pd.array([], "string"), f"{name}_size": np.array([], np.int64)}
+                pd.DataFrame(nothing).to_parquet(path)
+
+    def transform(self, col_selector: Any, df: Any) -> Any:
+        """Ids in place of values.
+
+        Args:
+            col_selector: names of the columns.
+            df: one partition, pandas or cuDF.
+        """
+        if isinstance(df, pd.DataFrame):
+            ids = {name: self._ids(df[name], name) for name in col_selector.names}
+            return pd.DataFrame(ids, index=df.index)
+        present = [name for name in col_selector.names if df[name].notna().any()]
+        result = super().transform(type(col_selector)(present), df) if present else df
+        missing = np.dtype(self.output_dtype).type(MISSING)
+        return result.assign(**{n: missing for n in col_selector.names if n not in present})
+
+    def _ids(self, values: pd.Series, name: str) -> Any:
+        """Ids of one column, int32 [n]."""
+        missing = values.isna().to_numpy()
+        place = self._vocabulary(name).get_indexer(values)
+        ids = (place + FIRST_VALUE).astype(np.dtype(self.output_dtype))
+        ids[place < 0] = UNKNOWN
+        ids[missing] = MISSING
+        return ids
+
+    def _vocabulary(self, name: str) -> pd.Index:
+        """Values in the order of their ids; read once per worker."""
+        from merlin.io.worker import get_worker_cache
+
+        path = str(self.categories[name])
+        with get_worker_cache("cats") as cache:
+            key = ("index", path)
+            if key not in cache:
+                cache[key] = pd.Index(pd.read_parquet(path, columns=[name])[name])
+            return cache[key]
