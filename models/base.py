@@ -66,7 +66,8 @@ class ClickModel(mm.Block):
     """
 
     def __init__(self, columns: Any, architecture: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        # Under a mixed-precision policy only the hidden and cross layers compute in half.
+        super().__init__(**({"dtype": "float32"} | kwargs))
         self.columns = columns if isinstance(columns, Columns) else Columns(**columns)
         if not isinstance(architecture, Architecture):
             architecture = Architecture(**architecture)
@@ -76,7 +77,7 @@ class ClickModel(mm.Block):
             mm.MLPBlock([width], kernel_initializer=self._he(place))
             for place, width in enumerate(architecture.mlp)
         ]
-        self.logit = tf.keras.layers.Dense(1, kernel_initializer=self._he(50))
+        self.logit = tf.keras.layers.Dense(1, kernel_initializer=self._he(50), dtype="float32")
 
     def _tables(self, dim: int, std: float, prefix: str) -> Any:
         kind = EMBEDDINGS[self.architecture.tables]
@@ -90,7 +91,9 @@ class ClickModel(mm.Block):
     def add_linear(self) -> None:
         """Create the first-order part: 1-dimensional id weights, and a kernel for "all"."""
         self.wide = self._tables(1, 0.0, "wide_")
-        self.wide_dense = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        self.wide_dense = tf.keras.layers.Dense(
+            1, use_bias=False, kernel_initializer="zeros", dtype="float32"
+        )
 
     def linear(self, ids: Any, x: Any) -> Any:
         """Sum of the id weights, plus `x . w` in mode "all", [b, 1]."""
@@ -161,7 +164,7 @@ def assemble(kind: type[ClickModel], schema: Any, architecture: Architecture, **
     columns = Columns.from_schema(schema)
     body = kind(columns, architecture, **more)
     names = [*columns.fields, *columns.continuous]
-    output = mm.BinaryOutput(columns.target, to_call=Sigmoid())
+    output = mm.BinaryOutput(columns.target, to_call=Sigmoid(dtype="float32"), dtype="float32")
     model = mm.Model(body, output, schema=schema.select_by_name(names))
     one_row = {name: tf.zeros([1, 1], tf.int64) for name in columns.fields}
     model(one_row | {name: tf.zeros([1, 1]) for name in columns.continuous})

@@ -43,7 +43,7 @@ class FusedEmbedding(tf.keras.layers.Layer):
         prefix: str = "",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**({"dtype": "float32"} | kwargs))
         self.fields, self.dim = dict(fields), dim
         self.std, self.seed, self.prefix = std, seed, prefix
 

@@ -180,16 +180,43 @@ def test_dense_parameters_of_table_7(schema_of, name, continuous, parameters):
     assert sum(int(np.prod(v.shape)) for v in dense) == parameters
 
 
+@pytest.mark.parametrize(("tables", "count", "entries"), [("fused", 1, 120), ("per_field", 3, 40)])
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_of_tables_have_one_entry_per_occurrence(tf, schema, batch, name):
-    model = MODELS[name](schema, continuous="all", **SMALL)
+def test_gradients_of_tables_have_one_entry_per_occurrence(
+    tf, schema, batch, name, tables, count, entries
+):
+    model = MODELS[name](schema, continuous="all", tables=tables, **SMALL)
     with tf.GradientTape() as tape:
         z = logits(model, stacked(batch), training=True)
-    tables = [v for v in model.trainable_variables if "embeddings" in v.name]
-    assert [v.shape[1] for v in tables] == [4, 1]
-    for gradient in tape.gradient(z, tables):
+    found = [v for v in model.trainable_variables if "embeddings" in v.name]
+    assert sorted(v.shape[1] for v in found) == [1] * count + [4] * count
+    for gradient in tape.gradient(z, found):
         assert isinstance(gradient, tf.IndexedSlices)
-        assert gradient.values.shape[0] == 40 * 3
+        assert gradient.values.shape[0] == entries
+
+
+@pytest.fixture
+def half_precision(tf):
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    yield
+    tf.keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mixed_precision_keeps_logits_and_tables_in_float32(
+    tf, schema, batch, name, half_precision
+):
+    model = MODELS[name](schema, continuous="all", **(SMALL | {"init_std": 0.5}))
+    tf.keras.mixed_precision.set_global_policy("float32")
+    exact = MODELS[name](schema, continuous="all", **(SMALL | {"init_std": 0.5}))
+    with tf.GradientTape() as tape:
+        z = tf.function(lambda rows: logits(model, rows, training=True))(batch)
+    assert z.dtype == model(batch).dtype == tf.float32
+    np.testing.assert_allclose(z, logits(exact, batch), rtol=0.02, atol=0.02)
+    assert (z.numpy() != logits(exact, batch).numpy()).any()  # the hidden layers are in half
+    found = [v for v in model.trainable_variables if "embeddings" in v.name]
+    for gradient in tape.gradient(z, found):
+        assert isinstance(gradient, tf.IndexedSlices) and gradient.values.dtype == tf.float32
 
 
 def test_a_saturated_sigmoid_keeps_its_gradient(tf, schema, batch):
