@@ -11,6 +11,7 @@ from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.models.dcn import dcn
 from cowclip_merlin.models.dcnv2 import dcnv2
 from cowclip_merlin.models.deepfm import deepfm
+from cowclip_merlin.models.model import CTRModel, attach
 from cowclip_merlin.models.wide_and_deep import wide_and_deep
 
 MODELS: Mapping[str, Callable[..., Any]] = MappingProxyType(
@@ -21,7 +22,9 @@ MODELS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 __all__ = [
     "MODELS",
     "Architecture",
+    "CTRModel",
     "Columns",
+    "attach",
     "dcn",
     "dcnv2",
     "deepfm",

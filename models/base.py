@@ -11,6 +11,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.models.embedding import EMBEDDINGS
+from cowclip_merlin.models.model import CTRModel
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
@@ -165,7 +166,7 @@ def assemble(kind: type[ClickModel], schema: Any, architecture: Architecture, **
     body = kind(columns, architecture, **more)
     names = [*columns.fields, *columns.continuous]
     output = mm.BinaryOutput(columns.target, to_call=Sigmoid(dtype="float32"), dtype="float32")
-    model = mm.Model(body, output, schema=schema.select_by_name(names))
+    model = CTRModel(body, output, schema=schema.select_by_name(names))
     one_row = {name: tf.zeros([1, 1], tf.int64) for name in columns.fields}
     model(one_row | {name: tf.zeros([1, 1]) for name in columns.continuous})
     return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -46,6 +46,7 @@ class FusedEmbedding(tf.keras.layers.Layer):
         super().__init__(**({"dtype": "float32"} | kwargs))
         self.fields, self.dim = dict(fields), dim
         self.std, self.seed, self.prefix = std, seed, prefix
+        self.before_read: Callable[[Any, Any], None] | None = None  # table, rows to be read
 
     def build(self, input_shape: Any) -> None:
         """Create the table."""
@@ -64,9 +65,14 @@ class FusedEmbedding(tf.keras.layers.Layer):
         rows = list(self.fields.values())[field]
         return initial_rows(rows, self.dim, std=self.std, seed=self.seed, field=field)
 
-    def call(self, ids: Any) -> Any:
+    def call(self, ids: Any, training: bool = False) -> Any:
         """Rows of the ids, [b, F] -> [b, F, dim]."""
-        return tf.gather(self.table, ids + tf.constant(self.offsets, ids.dtype))
+        return self._read(self.table, ids + tf.constant(self.offsets, ids.dtype), training)
+
+    def _read(self, table: Any, rows: Any, training: bool) -> Any:
+        if self.before_read is not None and (training or tf.executing_eagerly()):
+            self.before_read(table, rows)
+        return tf.gather(table, rows)
 
     def get_config(self) -> dict[str, Any]:
         """Arguments as plain values."""
@@ -95,9 +101,9 @@ class PerFieldEmbedding(FusedEmbedding):
         ]
         self.built = True
 
-    def call(self, ids: Any) -> Any:
+    def call(self, ids: Any, training: bool = False) -> Any:
         """Rows of the ids, [b, F] -> [b, F, dim]."""
-        rows = [tf.gather(table, ids[:, f]) for f, table in enumerate(self.tables)]
+        rows = [self._read(t, ids[:, f], training) for f, t in enumerate(self.tables)]
         return tf.stack(rows, axis=1)
 
 

@@ -29,7 +29,7 @@ def test_ids_lie_in_their_fields():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"models": ["fm"]}, {"updates": ["exact"]}, {"batches": [0]}, {"vocabulary": 3}]
+    "bad", [{"models": ["fm"]}, {"updates": ["eager"]}, {"batches": [0]}, {"vocabulary": 3}]
 )
 def test_wrong_settings(bad):
     with pytest.raises(InputError):

@@ -208,7 +208,10 @@ CASES = {
     "unknown rule": (lambda p: p.train(p.data(), "--rule", "cow"), r"'cow'.*cowclip"),
     "unknown clip": (lambda p: p.train(p.data(), "--clip", "cow"), r"'cow'.*cowclip"),
     "unknown preset": (lambda p: p.train(p.data(), "--preset", "kaggle"), r"'kaggle'.*criteo"),
-    "exact update": (lambda p: p.train(p.data(), "--update", "exact"), r"exact.*dense"),
+    "exact update": (
+        lambda p: p.train(p.data(), "--update", "exact", "--clip", "field"),
+        r"exact.*clips cowclip and none.*dense",
+    ),
     "negative l2": (lambda p: p.train(p.data(), "--l2", "-1"), r"l2 is -1"),
     "rate that is not finite": (lambda p: p.train(p.data(), "--dense-lr", "nan"), r"dense_lr"),
     "mlp that is no list": (lambda p: p.train(p.data(), "--mlp", "40x"), r"40x"),

@@ -6,7 +6,14 @@ import argparse
 import sys
 
 from cowclip_merlin.scaling import PRESETS, RULES
-from cowclip_merlin.training.settings import CLIPS, MODELS, OVERRIDES, UPDATES, RunSettings
+from cowclip_merlin.training.settings import (
+    BACKENDS,
+    CLIPS,
+    MODELS,
+    OVERRIDES,
+    UPDATES,
+    RunSettings,
+)
 
 HELP = "train a model on a prepared folder"
 EXAMPLES = """examples:
@@ -40,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rule", default="cowclip", metavar="RULE", help=", ".join(RULES))
     parser.add_argument("--clip", metavar="CLIP", help=", ".join(CLIPS))
     parser.add_argument("--update", default="dense", metavar="UPDATE", help=", ".join(UPDATES))
+    parser.add_argument(
+        "--backend", default="auto", metavar="NAME", help=f"what moves rows: {', '.join(BACKENDS)}"
+    )
     for name in OVERRIDES:
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=float, metavar="X", help=_HELP[name])
@@ -65,6 +75,7 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
         rule=args.rule,
         clip=args.clip,
         update=args.update,
+        backend=args.backend,
         epochs=args.epochs,
         seed=args.seed,
         overrides={name: value for name, value in given.items() if value is not None},

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.clip import CLIPS
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.kernels import ROW_CLIPS
 from cowclip_merlin.optimizer.row_adam import RowAdam
 
 tf = compat.tensorflow()
 
-UPDATES = ("dense", "lazy")
-BACKENDS = ("auto", "tensorflow")
+UPDATES = ("dense", "exact", "lazy")
+BACKENDS = ("auto", "tensorflow", "numba", "cupy")
+_SPARING = ("cowclip", "none")  # clips that never cut L2 alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +57,63 @@ def check(config: Config) -> Config:
         value = getattr(config, name)
         if not (math.isfinite(value) and value >= 0):
             raise InputError(f"{name} is {value}; it must be a finite number >= 0")
-    if config.update == "exact":
-        raise InputError(
-            'update="exact" is not available yet; update="dense" gives the same numbers, '
-            'update="lazy" is a cheaper algorithm'
-        )
     for name, known in (("update", UPDATES), ("clip", CLIPS), ("backend", BACKENDS)):
         if getattr(config, name) not in known:
             raise InputError(
                 f"unknown {name} {getattr(config, name)!r}; choose one of {', '.join(known)}"
             )
+    if config.update == "exact":
+        _check_exact(config)
     return config
+
+
+def _check_exact(config: Config) -> None:
+    if config.clip not in _SPARING:
+        raise InputError(
+            f'update="exact" works with the clips {" and ".join(_SPARING)}: under '
+            f'{config.clip!r} absent rows are clipped, too; use update="dense"'
+        )
+    if config.clip == "cowclip" and 2 * config.l2 > config.r:
+        raise InputError(
+            f'update="exact" needs 2 * l2 <= r, or L2 alone would be clipped; l2 is {config.l2}, '
+            f'r is {config.r}: use update="dense"'
+        )
+
+
+def choose_backend(config: Config, optimizer: Any) -> str:
+    """The backend in force: "tensorflow", "numba" or "cupy".
+
+    Args:
+        config: settings of the wrapper.
+        optimizer: the embedding optimizer.
+
+    Raises:
+        InputError: the backend asked for cannot do it, or is not installed.
+    """
+    reason = _why_no_kernels(config, optimizer)
+    if config.backend == "auto":
+        if reason or config.update == "dense":
+            return "tensorflow"
+        gpu = bool(tf.config.list_logical_devices("GPU"))
+        if gpu and find_spec("cupy") is None:
+            return "tensorflow"
+        return "cupy" if gpu else "numba"
+    if config.backend != "tensorflow" and reason:
+        raise InputError(f'backend="{config.backend}" {reason}; use backend="tensorflow"')
+    return config.backend
+
+
+def _why_no_kernels(config: Config, optimizer: Any) -> str | None:
+    if not is_plain_adam(optimizer):
+        return f"works with Adam, not with {type(optimizer).__name__}"
+    known = ROW_CLIPS if config.update == "lazy" else _SPARING
+    return None if config.clip in known else f"does not work with the clip {config.clip!r}"
+
+
+def is_plain_adam(optimizer: Any) -> bool:
+    """Whether it is Keras's legacy Adam without amsgrad, or its row-wise form."""
+    adam = tf.keras.optimizers.legacy.Adam
+    return type(optimizer) in (adam, RowAdam) and not optimizer.amsgrad
 
 
 def row_optimizer(optimizer: Any) -> Any:

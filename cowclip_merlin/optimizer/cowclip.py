@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,19 @@ from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import tables
-from cowclip_merlin.optimizer.config import Config, check, row_optimizer
+from cowclip_merlin.optimizer.config import (
+    Config,
+    check,
+    choose_backend,
+    is_plain_adam,
+    row_optimizer,
+)
+from cowclip_merlin.optimizer.engine import warn_of_stale_rows
+from cowclip_merlin.optimizer.row_state import RowStates
 from cowclip_merlin.optimizer.rows import UniqueRows, scatter, sum_duplicates
 
 tf = compat.tensorflow()
+_log = logging.getLogger("cowclip_merlin")
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
@@ -33,8 +43,10 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         r: threshold relative to the norm of a row.
         zeta: lower bound of the row norm, per coordinate.
         l2: the penalty is `l2 * ||w||^2`; its gradient goes in before the clip.
-        update: "dense" moves all rows at every step, as the paper does; "lazy" only the rows
-            in the batch.
+        update: "dense" moves all rows at every step, as the paper does; "exact" gives the
+            same numbers but touches only the rows in the batch, and replays what a row has
+            missed before it is read (see `catch_up`, `flush`); "lazy" moves only the rows in
+            the batch.
         clip: "cowclip", "none", or one of Table 6: "global", "field", "column",
             "adaptive_field".
         bound: constant threshold of "global", "field" and "column".
@@ -44,7 +56,8 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             variables whose gradient is a `tf.IndexedSlices`.
         fields: for "field" and "adaptive_field" on a fused table: field -> number of rows,
             in the table's order. Any other table is one field.
-        backend: "auto" or "tensorflow".
+        backend: what moves rows: "numba" on the CPU, "cupy" on a GPU, "tensorflow" (plain
+            operations) anywhere; "auto" takes the fastest that can do it. `backend` says which.
 
     Raises:
         InputError: an argument is out of range or unknown, or (when gradients are applied) an
@@ -95,9 +108,20 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         self.dense_optimizer = compat.legacy_optimizer(dense_optimizer)
         if update == "lazy":
             self.embedding_optimizer = row_optimizer(self.embedding_optimizer)
+        if update == "exact" and not is_plain_adam(self.embedding_optimizer):
+            raise InputError(
+                f'update="exact" works with Adam, not with '
+                f'{type(self.embedding_optimizer).__name__}; use update="dense"'
+            )
         self._track_trackable(self.embedding_optimizer, "embedding_optimizer")
         self._track_trackable(self.dense_optimizer, "dense_optimizer")
         self._statistics: dict[str, Any] = {}
+        self.backend = choose_backend(self._config, self.embedding_optimizer)
+        _log.info("update %s, backend %s", update, self.backend)
+        self._states = None
+        if update == "exact" or self.backend != "tensorflow":
+            self._states = RowStates(self, self.backend, exact=update != "lazy")
+        self._caught_up: set[Any] = set()
 
     # -- one step ---------------------------------------------------------------------------
 
@@ -123,16 +147,23 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         if not pairs:
             raise InputError("no gradients: no variable of the model has one")
         with tf.init_scope():
-            self._create_own_weights()
+            # All at once: under a strategy, what is created among the operations of a step
+            # would depend on them.
+            for group, is_table in zip(tables.split(pairs, self._config.embeddings), (True, False)):
+                self._create_state([v for _, v in group], is_table)
         if experimental_aggregate_gradients:
             # Counts must be global before the clip, or N replicas would be another algorithm.
             pairs = list(self._aggregate_gradients(pairs))
         embedding_pairs, dense_pairs = tables.split(pairs, self._config.embeddings)
         steps = []
-        if embedding_pairs:
+        if embedding_pairs and self._states is None:
             steps.append(self._apply(self.embedding_optimizer, self._clipped(embedding_pairs)))
+        elif embedding_pairs:
+            steps += self._step_of_rows(embedding_pairs)
         if dense_pairs:
-            steps.append(self._apply(self.dense_optimizer, dense_pairs))
+            # After the rows: a gradient that is not finite must stop the whole step.
+            with tf.control_dependencies([s for s in steps if s is not None]):
+                steps.append(self._apply(self.dense_optimizer, dense_pairs))
         with tf.control_dependencies([s for s in steps if s is not None]):
             return self.iterations.assign_add(1, read_value=False)
 
@@ -140,13 +171,52 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
     def _apply(optimizer: Any, pairs: list[tuple[Any, Any]]) -> Any:
         return optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
+    def _step_of_rows(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
+        """One step by the row engine; the clip factors of the clipped tables."""
+        if self._config.update == "exact":
+            for _, table in pairs:
+                if table.ref() not in self._caught_up:
+                    warn_of_stale_rows(table)
+        factors = self._states.engine.update(pairs)
+        if self._config.update == "dense":
+            self.flush()
+        self._record([f for f, (_, table) in zip(factors, pairs) if not self._skips(table)])
+        return factors
+
+    def catch_up(self, table: Any, ids: Any) -> None:
+        """With `update="exact"`: bring rows up to date before the forward pass reads them.
+
+        The models of this package do it by themselves. For a lookup of your own call it first,
+        inside the same `tf.function`. With any other `update` it does nothing.
+
+        Args:
+            table: the variable.
+            ids: rows to be read, integer, any shape, duplicates allowed.
+        """
+        if self._config.update == "exact":
+            self._caught_up.add(table.ref())
+            self._states.engine.catch_up(table, tf.reshape(ids, [-1]))
+
+    def flush(self) -> None:
+        """With `update="exact"`: bring every row of every table up to date.
+
+        Afterwards the variables hold what `update="dense"` would have left in them. Without it,
+        a variable that is read directly shows each row as of the last step it took part in.
+        """
+        for table in self._states.tables if self._states and self._config.update != "lazy" else ():
+            replicas = self._distribution_strategy
+            if replicas is not None and tf.distribute.in_cross_replica_context():
+                replicas.run(self._states.engine.flush, args=(table,))
+            else:
+                self._states.engine.flush(table)
+
     def _clipped(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Gradients of the tables as the embedding optimizer gets them."""
         unique = [sum_duplicates(slices) for slices, _ in pairs]
         rows = [self._rows(u, table) for u, (_, table) in zip(unique, pairs)]
         clipped = [i for i, (_, table) in enumerate(pairs) if not self._skips(table)]
         factors = dict(zip(clipped, self._factors([rows[i] for i in clipped])))
-        self._record([rows[i] for i in clipped], [factors[i] for i in clipped])
+        self._record([tf.boolean_mask(factors[i], rows[i].cnt > 0) for i in clipped])
         result = []
         for i, (_, table) in enumerate(pairs):
             g = rows[i].g * factors[i][:, tf.newaxis] if i in factors else rows[i].g
@@ -230,15 +300,15 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
                 )
 
-    def _record(self, rows: list[clips.Rows], factors: list[Any]) -> None:
-        if not rows:
+    def _record(self, factors: list[Any]) -> None:
+        """Keep what is logged of the factors of the batch's rows, one tensor per table."""
+        if not factors:
             return
-        present = tf.concat([tf.boolean_mask(f, r.cnt > 0) for f, r in zip(factors, rows)], 0)
+        present = tf.concat([tf.cast(f, tf.float32) for f in factors], 0)
         total = tf.cast(tf.size(present), tf.float32)
         cut = tf.reduce_sum(tf.cast(present < 1, tf.float32))
         self.clipped_share.assign(tf.math.divide_no_nan(cut, total))
-        mean = tf.math.divide_no_nan(tf.reduce_sum(tf.cast(present, tf.float32)), total)
-        self.mean_clip_factor.assign(mean)
+        self.mean_clip_factor.assign(tf.math.divide_no_nan(tf.reduce_sum(present), total))
 
     # -- what Keras asks for ----------------------------------------------------------------
 
@@ -266,12 +336,16 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             groups[
                 tables.looks_like_table(v) if known is None else tables.matches(v, known)
             ].append(v)
+        for is_table, group in groups.items():
+            self._create_state(group, is_table)
+
+    def _create_state(self, variables: list[Any], is_table: bool) -> None:
+        """Own counters, the inner optimizer's slots, and what the row engine keeps."""
         self._create_own_weights()
-        for optimizer, group in (
-            (self.embedding_optimizer, groups[True]),
-            (self.dense_optimizer, groups[False]),
-        ):
-            optimizer._create_all_weights(group)
+        optimizer = self.embedding_optimizer if is_table else self.dense_optimizer
+        optimizer._create_all_weights(variables)
+        for table in variables if is_table and self._states else ():
+            self._states.state_of(table)
 
     def get_config(self) -> dict[str, Any]:
         """Settings as plain values.

@@ -74,6 +74,7 @@ def build_optimizer(
         l2=values.l2,
         bound=values.bound,
         update=settings.update,
+        backend=settings.backend,
         clip=settings.effective_clip,
         embeddings=["embeddings"],
         fields=data.cardinalities,

@@ -144,10 +144,11 @@ def _train(
     out.mkdir(parents=True, exist_ok=True)
     with records.log_to(out / "train.log") as log:
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
-        _say(log, config, prepared, columns, steps, device)
+        optimizer = build_optimizer(settings, values, prepared, steps=steps)
+        _say(log, config, prepared, columns, steps, device, optimizer.backend)
         trainer = Trainer(
             build_model(settings, values, prepared),
-            build_optimizer(settings, values, prepared, steps=steps),
+            optimizer,
             columns["train"],
             columns["test"],
             Plan(
@@ -172,6 +173,7 @@ def _say(
     columns: dict[str, Columns],
     steps: int,
     device: str,
+    backend: str,
 ) -> None:
     settings, values = config.settings, config.values
     rows, size = prepared.rows, sum(len(c) * c.bytes_per_row for c in columns.values())
@@ -196,11 +198,12 @@ def _say(
         last,
     )
     log.info(
-        "rule %s, clip %s, update %s: embedding lr %.6g, dense lr %.6g (warm-up %g epochs), "
+        "rule %s, clip %s, update %s (%s): embedding lr %.6g, dense lr %.6g (warm-up %g epochs), "
         "l2 %.6g, r %g, zeta %g, init std %g",
         settings.rule,
         settings.effective_clip,
         settings.update,
+        backend,
         values.embedding_lr,
         values.dense_lr,
         values.warmup_epochs,

@@ -11,7 +11,8 @@ from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scal
 
 MODELS = ("wide_and_deep", "deepfm", "dcn", "dcnv2")
 CLIPS = ("cowclip", "none", "global", "field", "column", "adaptive_field")
-UPDATES = ("dense", "lazy")
+UPDATES = ("dense", "exact", "lazy")
+BACKENDS = ("auto", "tensorflow", "numba", "cupy")
 OVERRIDES = (
     "embedding_lr",
     "dense_lr",
@@ -35,7 +36,8 @@ class RunSettings:
         preset: name of a preset; by default the kind of the data if it has one, else "criteo".
         rule: scaling rule from the base batch to `batch_size`.
         clip: by default "cowclip" under the rule of that name, "none" under any other.
-        update: "dense" or "lazy".
+        update: "dense", "exact" or "lazy".
+        backend: what moves rows: "auto", "numba", "cupy" or "tensorflow"; see `CowClip`.
         epochs: passes over the training rows.
         seed: of initialisation and row order.
         overrides: values at the base batch size that replace the preset's.
@@ -58,6 +60,7 @@ class RunSettings:
     rule: str = "cowclip"
     clip: str | None = None
     update: str = "dense"
+    backend: str = "auto"
     epochs: int = 10
     seed: int = 1234
     overrides: Mapping[str, float] = field(default_factory=dict)
@@ -70,9 +73,8 @@ class RunSettings:
         """Refuse what could only fail later."""
         _one_of("model", self.model, MODELS)
         _one_of("rule", self.rule, tuple(RULES))
-        if self.update == "exact":
-            raise InputError("update 'exact' is not available yet; 'dense' gives the same numbers")
         _one_of("update", self.update, UPDATES)
+        _one_of("backend", self.backend, BACKENDS)
         _one_of("continuous", self.continuous, ("deep", "all"))
         _one_of("tables", self.tables, ("fused", "per_field"))
         if self.preset is not None:

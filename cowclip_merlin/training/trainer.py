@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -122,7 +123,7 @@ class Trainer:
         started, trained, paused = time.perf_counter(), 0, 0.0
         with self._progress(epoch, first) as bar:
             for step, rows in enumerate(order, first + 1):
-                self._step(rows)
+                self._train_batch(rows)
                 trained += len(rows)
                 bar.update()
                 due = plan.checkpoint_every and step % plan.checkpoint_every == 0
@@ -132,6 +133,17 @@ class Trainer:
                     paused += time.perf_counter()
         self.checkpoints.loss_sum.numpy()  # waits for a GPU to finish
         return time.perf_counter() - started - paused, trained
+
+    def _train_batch(self, rows: Any) -> None:
+        try:
+            self._step(rows)
+        except compat.tensorflow().errors.OpError as error:
+            reason = re.search(r"the gradient of .* is not finite", str(error))
+            if reason is None:
+                raise
+            raise InputError(
+                f"training diverged: {reason[0]}; use smaller learning rates or a smaller batch"
+            ) from error
 
     def _progress(self, epoch: int, first: int) -> tqdm:
         return tqdm(
@@ -144,6 +156,7 @@ class Trainer:
         )
 
     def _save(self, step: int) -> None:
+        self.optimizer.flush()  # so that the weights alone can be read from the checkpoint
         self.checkpoints.step.assign(step)
         self.checkpoints.save()
         if self._stop_signal:
@@ -153,6 +166,7 @@ class Trainer:
         self, epoch: int, seconds: float, trained: int, board: records.TensorBoard
     ) -> None:
         self._refuse_divergence(epoch)
+        self.optimizer.flush()
         started = time.perf_counter()
         result = evaluation.evaluate(self.test_labels, self.scorer.probabilities())
         row = self._record(epoch, seconds, trained, result, time.perf_counter() - started)
@@ -233,6 +247,7 @@ def make_step(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any) -> An
     from cowclip_merlin import models
 
     tf = compat.tensorflow()
+    models.attach(model, optimizer)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
     def step(rows: Any) -> None:

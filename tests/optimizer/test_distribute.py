@@ -49,11 +49,12 @@ def train(strategy, update, scaled):
     for ids, embedding, wide in batches:
         step(tf.constant(ids), tf.constant(embedding, tf.float32), tf.constant(wide, tf.float32))
     inner = opt.inner_optimizer if scaled else opt
+    inner.flush()
     share = strategy.experimental_local_results(inner.clipped_share)[0]
     weights = [v.numpy() for v in (*tables.values(), kernel)]
     return weights, float(share), int(opt.iterations.numpy())
 
-for update in ("dense", "lazy"):
+for update in ("dense", "exact", "lazy"):
     for scaled in (False, True):
         one = train(tf.distribute.get_strategy(), update, scaled)
         two = train(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), update, scaled)

@@ -170,10 +170,19 @@ def test_lazy_leaves_absent_rows_bit_equal(tf):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"update": "exact"}, 'update="exact" is not available'),
-        ({"update": "eager"}, "unknown update 'eager'; choose one of dense, lazy"),
+        ({"update": "exact", "clip": "column"}, 'update="exact" works with the clips'),
+        ({"update": "eager"}, "unknown update 'eager'; choose one of dense, exact, lazy"),
         ({"clip": "cow"}, "unknown clip 'cow'"),
-        ({"backend": "cupy"}, "unknown backend 'cupy'"),
+        ({"backend": "cuda"}, "unknown backend 'cuda'"),
+        ({"update": "exact", "l2": 0.7}, "needs 2 \\* l2 <= r"),
+        (
+            {"update": "exact", "embedding_optimizer": "adagrad"},
+            'update="exact" works with Adam, not with Adagrad',
+        ),
+        (
+            {"update": "lazy", "clip": "field", "backend": "numba"},
+            "does not work with the clip 'field'; use backend=\"tensorflow\"",
+        ),
         ({"l2": -1.0}, "l2 is -1.0"),
         ({"r": float("nan")}, "r is nan"),
         ({"zeta": float("inf")}, "zeta is inf"),

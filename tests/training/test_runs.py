@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -194,3 +195,24 @@ def test_divergence_is_said_in_one_line(data, tmp_path):
     )
     with pytest.raises(InputError, match="diverged"):
         train(data, settings, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("model", ["wide_and_deep", "deepfm", "dcn", "dcnv2"])
+def test_a_run_with_exact_updates_ends_where_dense_ones_do(data, tmp_path, model):
+    auc = {}
+    for update in ("dense", "exact"):
+        settings = RunSettings(model=model, epochs=2, update=update, **SMALL)
+        auc[update] = train(data, settings, out=tmp_path / update)[-1]["test_auc"]
+    assert auc["exact"] == pytest.approx(auc["dense"], abs=1e-5)
+
+
+def test_a_diverging_run_names_the_field(data, tmp_path, capsys):
+    code = main(
+        ["train", str(data), "--out", str(tmp_path / "r"), "--model", "deepfm", "--batch-size", "64",
+         "--update", "exact", "--embedding-lr", "1e30", "--mlp", "8", "--epochs", "3"]
+    )  # fmt: skip
+    assert code == 2
+    assert re.search(
+        r"training diverged: the gradient of id \d+ of field 'C\d+' is not finite; use smaller",
+        capsys.readouterr().err,
+    )

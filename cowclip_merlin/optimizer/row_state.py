@@ -1,0 +1,96 @@
+"""The engine of one optimizer: per-row state of its tables and what it knows of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.kernels import RowSettings
+from cowclip_merlin.optimizer import engine
+from cowclip_merlin.optimizer.engine import RowEngine, TableState
+from cowclip_merlin.optimizer.row_ops import row_ops
+
+tf = compat.tensorflow()
+
+
+class RowStates:
+    """Creates and finds the state of every table.
+
+    Args:
+        owner: the CowClip optimizer, which gets the variables, so that checkpoints hold them.
+        backend: "numba", "cupy" or "tensorflow".
+        exact: whether absent rows count the steps they miss.
+    """
+
+    def __init__(self, owner: Any, backend: str, *, exact: bool) -> None:
+        self._owner, self._exact = owner, exact
+        # Now, while they are numbers: in the graph of a first step they have no value yet.
+        self._betas = {k: owner.embedding_optimizer.get_config()[k] for k in ("beta_1", "beta_2")}
+        self._states: dict[Any, TableState] = {}
+        self.engine = RowEngine(
+            ops=row_ops(backend),
+            adam=owner.embedding_optimizer,
+            exact=exact,
+            state_of=self.state_of,
+            settings_of=self._settings_of,
+            name_of=self._name_of,
+        )
+
+    @property
+    def tables(self) -> list[Any]:
+        """Tables that have a state."""
+        return [state.table for state in self._states.values()]
+
+    def state_of(self, table: Any) -> TableState:
+        """The table's variables, created when they are first asked for."""
+        if table.ref() not in self._states:
+            with tf.init_scope():
+                self._states[table.ref()] = self._create(table)
+        return self._states[table.ref()]
+
+    def _create(self, table: Any) -> TableState:
+        adam = self._owner.embedding_optimizer
+        adam._create_all_weights([table])
+        m, v = adam.get_slot(table, "m"), adam.get_slot(table, "v")
+        if not self._exact:
+            return TableState(table, m, v, None, None, None)
+        # Keras gives equal names to many tables: number them.
+        name = f"{table.name.split(':')[0].replace('/', '.')}.{len(self._states)}"
+        last = self._weight(f"{name}.last", [table.shape[0]], tf.float32)
+        history = self._weight(f"{name}.history", [engine.HISTORY], tf.float32)
+        count = self._weight(f"{name}.count", [], tf.int64)
+        return TableState(table, m, v, last, history, count)
+
+    def _weight(self, name: str, shape: list[int], dtype: Any) -> Any:
+        return self._owner.add_weight(
+            name,
+            shape,
+            dtype=dtype,
+            initializer="zeros",
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    def _settings_of(self, table: Any) -> RowSettings:
+        config = self._owner._config
+        return RowSettings(
+            l2=config.l2,
+            clip="none" if self._owner._skips(table) else config.clip,
+            r=config.r,
+            zeta=config.zeta,
+            bound=config.bound,
+            epsilon=self._owner.embedding_optimizer.epsilon,
+            **self._betas,
+        )
+
+    def _name_of(self, table: Any, row: int) -> str:
+        """A row in words: its field and its id there, if the table's fields are known."""
+        fields, id_ = self._owner._config.fields or {}, row
+        where = f"row {row} of table {table.name!r}"
+        if sum(fields.values()) == table.shape[0]:
+            for field, size in fields.items():
+                if id_ < size:
+                    where = f"id {id_} of field {field!r}"
+                    break
+                id_ -= size
+        return f"the gradient of {where} is not finite"

@@ -1,0 +1,187 @@
+"""Every fast implementation of the row kernels against the slow, obvious one."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cowclip_merlin import kernels
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.kernels import NonFiniteGradient, RowSettings
+
+ref, fast = kernels.load("reference"), kernels.load("numba")
+EVERY = settings(max_examples=40, deadline=None)
+CLIPS = ("none", "cowclip", "column", "global", "field", "adaptive_field")
+dims = st.sampled_from([1, 2, 3, 5, 7, 10, 16, 31, 64, 100, 128])
+seeds = st.integers(0, 2**32 - 1)
+
+
+def state(rng, u, d, scale=1e-2):
+    w, m = rng.normal(0, scale, (u, d)), rng.normal(0, scale / 10, (u, d))
+    return [x.astype(np.float32) for x in (w, m, rng.random((u, d)) * scale**2)]
+
+
+def wide(arrays):
+    return [x.astype(np.float64) for x in arrays]
+
+
+@EVERY
+@given(
+    st.lists(
+        st.one_of(st.integers(0, 9), st.integers(2**31 - 2, 2**31 + 2), st.integers(0, 2**40)),
+        max_size=60,
+    ),
+    dims,
+    seeds,
+)
+def test_unique_rows(ids, d, seed):
+    ids = np.array(ids, np.int64)
+    values = np.random.default_rng(seed).normal(size=(len(ids), d)).astype(np.float32)
+    expected, got = ref.unique_rows(ids, values), fast.unique_rows(ids, values)
+    np.testing.assert_array_equal(got.ids, expected.ids)
+    np.testing.assert_array_equal(got.cnt, expected.cnt)
+    np.testing.assert_allclose(got.g, expected.g, rtol=1e-4, atol=1e-5)
+
+
+def test_groups_keep_the_order_of_the_batch_and_the_type_of_the_ids():
+    for dtype in (np.int32, np.int64):
+        ids = np.random.default_rng(0).integers(0, 3000, 20000).astype(dtype)
+        got, expected = fast.group_rows(ids), ref.group_rows(ids)
+        assert got.ids.dtype == dtype
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_batch_of_one_id():
+    values = np.ones((65536, 3), np.float32)
+    rows = fast.unique_rows(np.zeros(65536, np.int64), values)
+    assert rows.cnt.tolist() == [65536] and rows.g.tolist() == [[65536.0] * 3]
+
+
+def test_equal_bits_from_run_to_run():
+    rng = np.random.default_rng(1)
+    ids, values = rng.integers(0, 50, 5000), rng.normal(size=(5000, 10)).astype(np.float32)
+    first = fast.unique_rows(ids, values).g
+    for _ in range(5):
+        np.testing.assert_array_equal(fast.unique_rows(ids, values).g, first)
+
+
+@EVERY
+@given(st.integers(0, 12), dims, st.sampled_from(CLIPS), st.sampled_from([1e-3, 1.0, 30.0]), seeds)
+def test_clip_rows(u, d, clip, scale, seed):
+    rng = np.random.default_rng(seed)
+    w, g = state(rng, u, d)[0], rng.normal(0, scale, (u, d)).astype(np.float32)
+    g[rng.random(u) < 0.2] = 0
+    cnt, field = rng.integers(0, 65536, u), rng.integers(0, 3, u)
+    values = RowSettings(l2=1e-3, clip=clip, r=0.7, zeta=1e-3, bound=0.5)
+    expected = ref.clip_rows(g, w, cnt, values, field=field, num_fields=3)
+    got = fast.clip_rows(g, w, cnt, values, field=field, num_fields=3)
+    np.testing.assert_allclose(got[1], expected[1], rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-4, atol=1e-7)
+
+
+@EVERY
+@given(st.integers(0, 40), dims, st.integers(0, 60), seeds)
+def test_replay_rows(u, d, steps, seed):
+    rng = np.random.default_rng(seed)
+    rows = state(rng, u, d)
+    slow = wide(rows)
+    last = rng.integers(0, steps + 1, u).astype(np.int32)
+    slow_last = last.copy()
+    alphas = rng.uniform(0, 1e-3, steps + 5).astype(np.float32)
+    values = RowSettings(l2=1e-3)
+    fast.replay_rows(*rows, last, alphas, steps, values)
+    ref.replay_rows(*slow, slow_last, alphas, steps, values)
+    for a, b in zip(rows, slow, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-6)
+    np.testing.assert_array_equal(last, slow_last)
+
+
+def test_replaying_in_pieces_gives_the_same_bits():
+    rng = np.random.default_rng(2)
+    rows, alphas = state(rng, 300, 10), rng.uniform(0, 1e-3, 500).astype(np.float32)
+    last = rng.integers(0, 100, 300).astype(np.int32)
+    once, pieces, steps = [x.copy() for x in rows], [x.copy() for x in rows], last.copy()
+    fast.replay_rows(*once, last.copy(), alphas, 500, RowSettings(l2=1e-4))
+    for to in (50, 101, 102, 350, 500):
+        fast.replay_rows(*pieces, steps, alphas, to, RowSettings(l2=1e-4))
+    for a, b in zip(once, pieces, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_gap_of_a_hundred_thousand_steps():
+    rng = np.random.default_rng(3)
+    rows = state(rng, 2, 3)
+    slow, alphas = wide(rows), np.full(100_000, 1e-4, np.float32)
+    fast.replay_rows(*rows, np.zeros(2, np.int32), alphas, 100_000, RowSettings(l2=1e-3))
+    ref.replay_rows(*slow, np.zeros(2, np.int32), alphas, 100_000, RowSettings(l2=1e-3))
+    # Near zero the weights swing by about one learning rate; both must have arrived there.
+    assert np.abs(rows[0]).max() < 2e-4 and np.abs(slow[0]).max() < 2e-4
+
+
+@EVERY
+@given(
+    st.lists(st.integers(0, 12), max_size=40),
+    dims,
+    st.sampled_from(kernels.ROW_CLIPS),
+    st.sampled_from([1e-3, 1.0, 30.0]),
+    seeds,
+)
+def test_update_rows(ids, d, clip, scale, seed):
+    rng = np.random.default_rng(seed)
+    values = rng.normal(0, scale, (len(ids), d)).astype(np.float32)
+    values[rng.random(len(ids)) < 0.3] = 0
+    groups = fast.group_rows(np.array(ids, np.int64))
+    rows = state(rng, len(groups.ids), d)
+    slow = wide(rows)
+    numbers = RowSettings(l2=1e-3, clip=clip, bound=0.5, r=0.5)
+    factor = fast.update_rows(*rows, groups, values, 1e-3, numbers)
+    expected = ref.update_rows(*slow, ref.group_rows(np.array(ids, int)), values, 1e-3, numbers)
+    np.testing.assert_allclose(factor, expected, rtol=1e-4)
+    for a, b in zip(rows, slow, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5 * max(1, scale))
+
+
+def test_gradients_in_bfloat16():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    rng = np.random.default_rng(4)
+    values = rng.normal(size=(30, 5)).astype(ml_dtypes.bfloat16)
+    ids = rng.integers(0, 6, 30)
+    np.testing.assert_array_equal(
+        fast.unique_rows(ids, values).g, fast.unique_rows(ids, values.astype(np.float32)).g
+    )
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("module", [ref, fast], ids=["reference", "numba"])
+def test_a_gradient_that_is_not_finite_writes_nothing(module, poison):
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(9, 4)).astype(np.float32)
+    values[7, 2] = poison
+    ids = np.array([5, 1, 1, 8, 5, 3, 3, 8, 1])
+    rows = state(rng, 4, 4)
+    before = [x.copy() for x in rows]
+    with pytest.raises(NonFiniteGradient) as error, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module.update_rows(*rows, module.group_rows(ids), values, 1e-3, RowSettings())
+    assert error.value.place == 3  # id 8
+    for a, b in zip(rows, before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_unknown_kernels_are_named():
+    with pytest.raises(InputError, match="unknown kernels 'cuda'; choose one of reference, numba"):
+        kernels.load("cuda")
+
+
+def test_kernels_import_no_tensorflow():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from cowclip_merlin import kernels; kernels.load('numba'); "
+        "assert not {'tensorflow', 'merlin', 'keras'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

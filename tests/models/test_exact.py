@@ -1,0 +1,103 @@
+"""The four models under `update="exact"`: what fit, evaluate, predict and save see."""
+
+import numpy as np
+import pytest
+
+import cowclip_merlin as cc
+from cowclip_merlin.models import MODELS, attach
+from cowclip_merlin.models.model import find_cowclip
+
+NAMES = sorted(MODELS)
+SMALL = {"embedding_dim": 4, "mlp": (8, 6), "seed": 3, "init_std": 0.05}
+
+
+def clicks(tf, rows=320):
+    rng = np.random.default_rng(1)
+    sizes = {"a": 7, "b": 5, "c": 11}
+    values = {name: rng.integers(0, size, [rows, 1]) for name, size in sizes.items()}
+    values |= {name: rng.random([rows, 1]).astype("f") for name in ("x", "y")}
+    label = (values["a"] < 3).astype("f")
+    # Few rows a batch, so that most rows of the tables are absent from it.
+    return tf.data.Dataset.from_tensor_slices((values, label)).batch(4)
+
+
+def fitted(tf, schema, name, update, epochs=2, tables="fused", **arguments):
+    model = MODELS[name](schema, tables=tables, **SMALL)
+    adam = tf.keras.optimizers.legacy.Adam
+    optimizer = cc.CowClip(adam(1e-2), adam(1e-3), l2=1e-2, update=update)
+    model.compile(optimizer, "binary_crossentropy", **arguments)
+    history = model.fit(clicks(tf), epochs=epochs, validation_data=clicks(tf, 40), verbose=0)
+    return model, history.history["val_loss"]
+
+
+def tables_of(model):
+    return [v for v in model.trainable_variables if "embeddings" in v.name]
+
+
+@pytest.mark.parametrize("tables", ["fused", "per_field"])
+@pytest.mark.parametrize("name", NAMES)
+def test_fit_gives_the_weights_of_dense(tf, schema, name, tables, recwarn):
+    (dense, losses), (exact, seen) = (
+        fitted(tf, schema, name, update, tables=tables) for update in ("dense", "exact")
+    )
+    assert not [w for w in recwarn if "exact" in str(w.message)]
+    np.testing.assert_allclose(seen, losses, rtol=1e-5)
+    for a, b in zip(dense.get_weights(), exact.get_weights(), strict=True):
+        np.testing.assert_allclose(b, a, atol=2e-5 * np.abs(a).max())
+
+
+def test_without_bringing_rows_up_to_date_the_weights_differ(tf, schema, monkeypatch):
+    """The test above can fail: here lookups read what they find."""
+    expected, _ = fitted(tf, schema, "deepfm", "dense")
+    monkeypatch.setattr("cowclip_merlin.models.model.attach", lambda *_: None)
+    with pytest.warns(UserWarning, match="not brought up to date"):
+        stale, _ = fitted(tf, schema, "deepfm", "exact")
+    assert np.abs(stale.get_weights()[0] - expected.get_weights()[0]).max() > 1e-4
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_predict_and_save_see_current_tables(tf, schema, batch, tmp_path, eager):
+    dense, _ = fitted(tf, schema, "deepfm", "dense", epochs=1, run_eagerly=eager)
+    for view in ("predict", "save", "save_weights", "call"):
+        model, _ = fitted(tf, schema, "deepfm", "exact", epochs=1, run_eagerly=eager)
+        one = {k: v[:1] for k, v in batch.items()}
+        model.fit(tf.data.Dataset.from_tensors((one, np.ones([1, 1]))), verbose=0)
+        stale = [v.numpy() for v in tables_of(model)]
+        if view == "predict":
+            got = model.predict(tf.data.Dataset.from_tensors(batch), verbose=0)
+        elif view == "call":
+            got = model(batch).numpy()
+        elif view == "save":
+            model.save(str(tmp_path / f"m{eager}"))
+            got = cc.load_model(str(tmp_path / f"m{eager}"))(batch).numpy()
+        else:
+            model.save_weights(str(tmp_path / f"w{eager}"))
+            other = MODELS["deepfm"](schema, **SMALL)
+            other.load_weights(str(tmp_path / f"w{eager}")).expect_partial()
+            got = other(batch).numpy()
+        model.flush()
+        assert any((s != v.numpy()).any() for s, v in zip(stale, tables_of(model), strict=True))
+        np.testing.assert_allclose(got, model(batch), atol=1e-6)
+    assert dense(batch).shape == got.shape
+
+
+def test_training_goes_on_after_saving(tf, schema, tmp_path):
+    model, _ = fitted(tf, schema, "dcn", "exact", epochs=1)
+    model.save(str(tmp_path / "m"))
+    layers = [x for x in model.submodules if hasattr(x, "before_read")]
+    assert layers and all(layer.before_read is not None for layer in layers)
+
+
+def test_cowclip_is_found_inside_other_optimizers(tf, schema):
+    import merlin.models.tf as mm
+
+    cowclip = cc.CowClip(update="exact")
+    scaled = tf.keras.mixed_precision.LossScaleOptimizer(cowclip, dynamic=False, initial_scale=1)
+    assert find_cowclip(scaled) is cowclip
+    model = MODELS["deepfm"](schema, **SMALL)
+    several = mm.MultiOptimizer(
+        default_optimizer="adam", optimizers_and_blocks=[mm.OptimizerBlocks(cowclip, model.blocks[0])]
+    )
+    assert find_cowclip(several) is cowclip
+    assert find_cowclip(tf.keras.optimizers.legacy.Adam()) is None
+    attach(model, tf.keras.optimizers.legacy.Adam())

@@ -1,0 +1,184 @@
+"""`update="exact"`: the numbers of "dense" at the cost of the rows in the batch."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cowclip_merlin as cc
+from cowclip_merlin.optimizer import engine
+
+ROWS, DIM, BATCH = 400, 10, 48
+pytestmark = pytest.mark.filterwarnings("ignore:update=.exact.:UserWarning")
+
+
+class Trainee:
+    """Two tables with the same ids, a kernel, and a step in graph mode."""
+
+    def __init__(self, tf, rate=1e-3, **arguments):
+        rng = np.random.default_rng(7)
+        self.table = tf.Variable(rng.normal(0, 1e-2, (ROWS, DIM)).astype("f"), name="embeddings")
+        self.wide = tf.Variable(np.zeros((ROWS, 1), "f"), name="wide_embeddings")
+        kernel = tf.Variable([1.0])
+        adam = tf.keras.optimizers.legacy.Adam(rate)
+        self.optimizer = cc.CowClip(adam, **({"l2": 1e-3} | arguments))
+
+        @tf.function(
+            input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, DIM], tf.float32)]
+        )
+        def step(ids, g):
+            self.optimizer.apply_gradients(
+                [
+                    (tf.IndexedSlices(g, ids, tf.constant([ROWS, DIM])), self.table),
+                    (tf.IndexedSlices(g[:, :1], ids, tf.constant([ROWS, 1])), self.wide),
+                    (tf.reduce_sum(g)[tf.newaxis], kernel),
+                ]
+            )
+
+        self.step = step
+
+    def train(self, steps, seed, scale=0.05):
+        rng = np.random.default_rng(seed)
+        for _ in range(steps):
+            ids = np.minimum(rng.pareto(0.4, BATCH), ROWS - 1).astype(np.int32)
+            self.step(ids, rng.normal(0, scale, (BATCH, DIM)).astype("f"))
+        self.optimizer.flush()
+        return self.table.numpy(), self.wide.numpy()
+
+
+def worst(a, b):
+    """Largest difference relative to the largest weight, over all tables."""
+    return max(np.abs(x - y).max() / np.abs(x).max() for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_thousand_steps(tf, seed):
+    dense = Trainee(tf, update="dense")
+    expected = dense.train(1000, seed)
+    exact = Trainee(tf, update="exact")
+    assert exact.optimizer.backend == "numba"
+    assert worst(expected, exact.train(1000, seed)) <= 1e-6
+    assert 0 < dense.optimizer.clipped_share.numpy() == exact.optimizer.clipped_share.numpy()
+
+
+def test_with_plain_operations(tf):
+    expected = Trainee(tf, update="dense").train(300, 3)
+    exact = Trainee(tf, update="exact", backend="tensorflow")
+    assert worst(expected, exact.train(300, 3)) <= 1e-6
+
+
+def test_dense_by_kernels(tf):
+    expected = Trainee(tf, update="dense").train(100, 4)
+    kernels = Trainee(tf, update="dense", backend="numba")
+    assert worst(expected, kernels.train(100, 4)) <= 1e-6
+
+
+def test_lazy_by_kernels(tf):
+    expected = Trainee(tf, update="lazy", backend="tensorflow").train(100, 4)
+    lazy = Trainee(tf, update="lazy")
+    assert lazy.optimizer.backend == "numba"
+    assert worst(expected, lazy.train(100, 4)) <= 2e-6
+
+
+def test_lazy_is_another_algorithm(tf):
+    assert worst(Trainee(tf).train(100, 4), Trainee(tf, update="lazy").train(100, 4)) > 1e-2
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    rates=st.lists(st.floats(1e-5, 1e-2), min_size=3, max_size=3),
+    ends=st.lists(st.integers(1, 60), min_size=2, max_size=2, unique=True),
+    l2=st.sampled_from([0.0, 1e-5, 1e-2]),
+    clip=st.sampled_from(["cowclip", "none"]),
+    seed=st.integers(0, 1000),
+)
+def test_any_schedule(tf, rates, ends, l2, clip, seed):
+    schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay(sorted(ends), rates)
+    arguments = {"rate": schedule, "l2": l2, "clip": clip}
+    expected = Trainee(tf, update="dense", **arguments).train(70, seed)
+    assert worst(expected, Trainee(tf, update="exact", **arguments).train(70, seed)) <= 2e-6
+
+
+def test_a_rate_that_is_set_from_outside(tf):
+    pair = [Trainee(tf, update=u) for u in ("dense", "exact")]
+    for trainee in pair:
+        trainee.train(20, 1)
+        trainee.optimizer.embedding_optimizer.learning_rate = 1e-4
+        trainee.train(20, 2)
+    assert worst(*[(t.table.numpy(), t.wide.numpy()) for t in pair]) <= 1e-6
+
+
+def test_a_full_history_brings_all_rows_up_to_date(tf, monkeypatch):
+    expected = Trainee(tf, update="exact").train(50, 5)
+    monkeypatch.setattr(engine, "HISTORY", 7)
+    short = Trainee(tf, update="exact").train(50, 5)
+    for a, b in zip(expected, short, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_before_a_flush_absent_rows_are_as_they_were(tf):
+    trainee = Trainee(tf, update="exact")
+    start = trainee.table.numpy()
+    for _ in range(5):
+        trainee.step(np.array([1, 2], np.int32), np.ones((2, DIM), "f"))
+    stale = trainee.table.numpy()
+    np.testing.assert_array_equal(stale[3:], start[3:])
+    trainee.optimizer.catch_up(trainee.table, [[7], [9]])
+    caught = trainee.table.numpy()
+    assert (caught[[7, 9]] != start[[7, 9]]).all() and (caught[8] == start[8]).all()
+    trainee.optimizer.flush()
+    assert (trainee.table.numpy()[8] != start[8]).all()
+    np.testing.assert_array_equal(trainee.table.numpy()[[7, 9]], caught[[7, 9]])
+
+
+def test_a_checkpoint_carries_the_steps_of_the_rows(tf, tmp_path):
+    whole = Trainee(tf, update="exact")
+    rng = np.random.default_rng(8)
+    batches = [
+        (rng.integers(0, ROWS, 9).astype(np.int32), rng.normal(0, 1, (9, DIM)).astype("f"))
+        for _ in range(40)
+    ]
+
+    def checkpoint(t):
+        return tf.train.Checkpoint(table=t.table, wide=t.wide, optimizer=t.optimizer)
+
+    for i, (ids, g) in enumerate(batches):
+        if i == 20:
+            path = checkpoint(whole).save(str(tmp_path / "c"))
+        whole.step(ids, g)
+    resumed = Trainee(tf, update="exact")
+    resumed.optimizer._create_all_weights([resumed.table, resumed.wide])
+    checkpoint(resumed).restore(path)
+    for ids, g in batches[20:]:
+        resumed.step(ids, g)
+    for trainee in (whole, resumed):
+        trainee.optimizer.flush()
+    np.testing.assert_array_equal(whole.table.numpy(), resumed.table.numpy())
+    np.testing.assert_array_equal(whole.wide.numpy(), resumed.wide.numpy())
+
+
+@pytest.mark.parametrize("backend", ["numba", "tensorflow"])
+def test_a_gradient_that_is_not_finite_is_named_and_writes_nothing(tf, backend):
+    fields = {"user": 300, "item": 100}
+    trainee = Trainee(tf, update="exact", backend=backend, fields=fields)
+    trainee.train(3, 0)
+    before = trainee.table.numpy()
+    g = np.ones((3, DIM), "f")
+    g[1, 4] = np.nan
+    with pytest.raises(tf.errors.OpError, match="id 7 of field 'item' is not finite"):
+        trainee.step(np.array([5, 307, 6], np.int32), g)
+    np.testing.assert_array_equal(trainee.table.numpy(), before)
+    assert trainee.optimizer.embedding_optimizer.iterations.numpy() == 3
+
+
+def test_a_forward_pass_that_does_not_catch_up_is_told(tf):
+    model = tf.keras.Sequential([tf.keras.layers.Embedding(9, 2), tf.keras.layers.Dense(1)])
+    model.compile(cc.CowClip(update="exact"), "mse")
+    with pytest.warns(UserWarning, match=r"call catch_up\(table, ids\) first"):
+        model.fit(np.array([[1], [2]]), np.ones((2, 1)), verbose=0)
+
+
+def test_the_backend_is_logged_once(tf, caplog):
+    with caplog.at_level("INFO", logger="cowclip_merlin"):
+        Trainee(tf, update="exact").train(3, 0)
+    assert [r.message for r in caplog.records] == ["update exact, backend numba"]
