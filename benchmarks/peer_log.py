@@ -38,12 +38,13 @@ def generate(*, rows: int, held_out: int, ids: int, seed: int) -> Log:
     sizes = field_sizes(ids)
     drawn = random_rows(rows, sizes, seed=seed)
     rng = np.random.default_rng([seed, 1])
-    logit, latent = np.full(rows, -1.5), np.zeros((rows, 2))
+    logit, latent = np.zeros(rows), np.zeros((rows, 2))
     for column, size in zip(drawn.ids.T, sizes.values()):
         logit += rng.normal(0, 0.4, size)[column]
-        latent += rng.normal(0, 0.3, (size, 2))[column]
+        latent += rng.normal(0, 0.2, (size, 2))[column]
     logit += 0.5 * np.square(latent).sum(axis=1)
     logit += (drawn.continuous - 0.5) @ rng.normal(0, 0.5, drawn.continuous.shape[1])
+    logit -= logit.mean() + 1.5  # about a quarter are clicks, as in Criteo's log
     label = (rng.random(rows) < 1 / (1 + np.exp(-logit))).astype(np.float32)
     cut = rows - held_out
     train = Columns(drawn.ids[:cut], drawn.continuous[:cut], label[:cut])

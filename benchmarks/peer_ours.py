@@ -46,9 +46,9 @@ def _bare_mlp(log: Log, job: Job) -> float:
     hidden = [layers.Dense(width, activation="relu") for width in job.widths]
     model = tf.keras.Sequential([*hidden, layers.Dense(1)])
     optimizer = tf.keras.optimizers.legacy.Adam(job.lr)
-    width = len(log.sizes) * job.embedding_dim + CONTINUOUS
-    x = tf.random.stateless_normal([job.batch, width], seed=(job.seed, 0))
     label, last_loss = tf.constant(log.train.label[: job.batch, None]), tf.Variable(0.0)
+    width = len(log.sizes) * job.embedding_dim + CONTINUOUS
+    x = tf.random.stateless_normal([len(label), width], seed=(job.seed, 0))
 
     @tf.function
     def step() -> None:
@@ -62,7 +62,7 @@ def _bare_mlp(log: Log, job: Job) -> float:
     clock = Clock(last_loss.numpy)
     for _ in range(job.epochs * steps_per_epoch(len(log.train), job.batch)):
         step()
-        clock.tick(job.batch)
+        clock.tick(len(label))
     return clock.rate()
 
 

@@ -17,7 +17,10 @@ authors          the paper's authors' code: their model and CowClip, `model.fit`
 
 The clock starts after two steps, when everything is compiled. The learning rate `--lr` holds at
 batch 1024; CowClip follows its rule from there, the others `--rule`. The AUC is computed here,
-from what each predicts for the held-out tenth of the rows.
+from what each predicts for the held-out tenth of the rows. It says whether all learned the same
+once they made some hundred steps: give large batches more --rows or --epochs. Before that it
+shows how the MLP starts: this project draws its weights after He, the packages after Glorot.
+Where other work shares the processor, one round means nothing; look at "rounds" in the JSON.
 
 The last four need packages that clash with this project's, so each has its own environment and
 runs as its own process. These versions were tried:
@@ -29,7 +32,7 @@ runs as its own process. These versions were tried:
     git clone https://github.com/bytedance/LargeBatchCTR
     python3.8 -m venv authors
     authors/bin/pip install tensorflow-cpu==2.4.4 tensorflow-addons==0.12.1 numpy==1.19.5 \\
-        protobuf==3.19.6 pandas==1.3.5 scikit-learn==1.0.2 pyarrow==17.0.0
+        protobuf==3.19.6 pandas==1.3.5 scikit-learn==1.0.2
 
 and then --deepctr-python deepctr/bin/python, and so on. On a machine with a GPU, install
 `tensorflow` instead of `tensorflow-cpu` and a torch for CUDA.
@@ -64,6 +67,7 @@ from peer_settings import (
 )
 
 import cowclip_merlin as cc
+from cowclip_merlin import compat
 from cowclip_merlin.bench import hardware
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import write_json
@@ -254,6 +258,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         settings = settings_from(args)
         choose_device(args.device)
+        # It warns of every model built anew, which is what rounds are.
+        compat.tensorflow().get_logger().setLevel("ERROR")
         result = compare(settings)
     except InputError as error:
         raise SystemExit(f"error: {error}") from None
