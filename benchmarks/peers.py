@@ -20,7 +20,10 @@ batch 1024; CowClip follows its rule from there, the others `--rule`. The AUC is
 from what each predicts for the held-out tenth of the rows. It says whether all learned the same
 once they made some hundred steps: give large batches more --rows or --epochs. Before that it
 shows how the MLP starts: this project draws its weights after He, the packages after Glorot.
-Where other work shares the processor, one round means nothing; look at "rounds" in the JSON.
+
+Run it on a quiet machine; "rounds" and "load_before" in the JSON tell if it was. Torch suffers
+most from busy cores, since its threads spin while they wait: there, OMP_WAIT_POLICY=PASSIVE in
+the environment made FuxiCTR three times as fast.
 
 The last four need packages that clash with this project's, so each has its own environment and
 runs as its own process. These versions were tried:
@@ -126,6 +129,7 @@ def compare(settings: PeerSettings) -> dict[str, Any]:
     from tqdm import tqdm
 
     settings.work.mkdir(parents=True, exist_ok=True)
+    load = round(os.getloadavg()[0], 2)
     log = generate(
         rows=settings.rows,
         held_out=settings.held_out,
@@ -145,6 +149,7 @@ def compare(settings: PeerSettings) -> dict[str, Any]:
         "click_rate": round(float(log.train.label.mean()), 4),
         "results": [_result(place, turns) for place in places],
         "hardware": hardware(),
+        "load_before": load,
         "versions": versions(),
     }
 
