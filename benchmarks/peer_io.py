@@ -1,0 +1,120 @@
+"""What the benchmark and the processes of its peers say to each other: arguments, rows, one line.
+
+Needs NumPy only and runs on Python 3.8, since the peers live in environments of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WARM_UP_STEPS = 2
+"""Steps before the clock starts: the first compiles, the second may still allocate."""
+SCORING_BATCH = 16384
+
+
+# Not keyword-only: that came with Python 3.10.
+@dataclass(frozen=True)
+class Job:
+    """One training run of one contestant.
+
+    Attributes:
+        rows_file: the rows, as `write_rows` wrote them.
+        predictions: where the held-out rows' click probabilities go, as .npy.
+        batch: rows per step.
+        epochs: passes over the training rows.
+        lr: learning rate of Adam; with CowClip, of all weights but the embeddings.
+        embedding_lr: learning rate of the embeddings; read with CowClip only, as the rest below.
+        l2: penalty of the embeddings.
+        r: clip threshold relative to the norm of the row.
+        zeta: lower bound of the row norm, per coordinate.
+        warmup_epochs: epochs in which `lr` rises from 0.
+        init_std: standard deviation of the initial embeddings, for every contestant.
+        embedding_dim: length of an embedding.
+        mlp: widths of the hidden layers, like "400,400,400".
+        seed: of initialisation and row order.
+    """
+
+    rows_file: Path
+    predictions: Path
+    batch: int
+    epochs: int
+    lr: float
+    embedding_lr: float
+    l2: float
+    r: float
+    zeta: float
+    warmup_epochs: float
+    init_std: float
+    embedding_dim: int
+    mlp: str
+    seed: int
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of the hidden layers."""
+        return tuple(int(width) for width in self.mlp.split(","))
+
+    def arguments(self) -> list[str]:
+        """The job as command-line arguments, for `read_job`."""
+        return [f"--{name.replace('_', '-')}={value}" for name, value in asdict(self).items()]
+
+
+def read_job(parser: argparse.ArgumentParser) -> tuple[Job, argparse.Namespace]:
+    """The job on the command line, and what else the parser knows."""
+    kinds = {"Path": Path, "int": int, "float": float, "str": str}
+    for field in fields(Job):
+        name = "--" + field.name.replace("_", "-")
+        parser.add_argument(name, type=kinds[str(field.type)], required=True)
+    args = parser.parse_args()
+    return Job(**{field.name: getattr(args, field.name) for field in fields(Job)}), args
+
+
+class Clock:
+    """Rows per second, from the end of the warm-up steps on.
+
+    Args:
+        wait: returns when the device has done what was asked of it.
+    """
+
+    def __init__(self, wait: Callable[[], Any] = lambda: None) -> None:
+        self._wait, self._step, self._rows, self._started = wait, 0, 0, 0.0
+
+    def tick(self, rows: int) -> None:
+        """A step with this many rows was made."""
+        self._step += 1
+        if self._step > WARM_UP_STEPS:
+            self._rows += rows
+        elif self._step == WARM_UP_STEPS:
+            self._wait()
+            self._started = time.perf_counter()
+
+    def rate(self) -> float:
+        """Rows per second so far."""
+        self._wait()
+        return self._rows / (time.perf_counter() - self._started)
+
+
+def names(count: int, letter: str) -> list[str]:
+    """Names of columns: C1, C2, and so on; I1, I2, and so on for numbers."""
+    return [f"{letter}{i + 1}" for i in range(count)]
+
+
+def by_name(ids: np.ndarray, continuous: np.ndarray) -> dict[str, np.ndarray]:
+    """Both kinds of columns as one dictionary, as DeepCTR wants them."""
+    columns = dict(zip(names(ids.shape[1], "C"), np.ascontiguousarray(ids.T)))
+    numbers = zip(names(continuous.shape[1], "I"), np.ascontiguousarray(continuous.T))
+    return {**columns, **dict(numbers)}
+
+
+def report(job: Job, probabilities: np.ndarray, rate: float, versions: dict[str, str]) -> None:
+    """Save the predictions and print the one line that the benchmark reads."""
+    np.save(job.predictions, np.asarray(probabilities, np.float64).ravel())
+    print(json.dumps({"rows_per_second": rate, "versions": versions}), flush=True)

@@ -1,0 +1,65 @@
+"""The generated rows of `peers.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cowclip_merlin.bench import field_sizes, random_rows
+from cowclip_merlin.loading import Columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """The generated rows.
+
+    Attributes:
+        sizes: ids of each field.
+        train: training rows.
+        test: held-out rows.
+    """
+
+    sizes: dict[str, int]
+    train: Columns
+    test: Columns
+
+
+def generate(*, rows: int, held_out: int, ids: int, seed: int) -> Log:
+    """Random rows whose clicks depend on ids, pairs of ids and numbers.
+
+    Args:
+        rows: all rows.
+        held_out: of them, for the test.
+        ids: ids of all fields together.
+        seed: of everything drawn.
+    """
+    sizes = field_sizes(ids)
+    drawn = random_rows(rows, sizes, seed=seed)
+    rng = np.random.default_rng([seed, 1])
+    logit, latent = np.zeros(rows), np.zeros((rows, 2))
+    for column, size in zip(drawn.ids.T, sizes.values()):
+        logit += rng.normal(0, 0.4, size)[column]
+        latent += rng.normal(0, 0.2, (size, 2))[column]
+    logit += 0.5 * np.square(latent).sum(axis=1)
+    logit += (drawn.continuous - 0.5) @ rng.normal(0, 0.5, drawn.continuous.shape[1])
+    logit -= logit.mean() + 1.5  # about a quarter are clicks, as in Criteo's log
+    label = (rng.random(rows) < 1 / (1 + np.exp(-logit))).astype(np.float32)
+    cut = rows - held_out
+    train = Columns(drawn.ids[:cut], drawn.continuous[:cut], label[:cut])
+    test = Columns(drawn.ids[cut:], drawn.continuous[cut:], label[cut:])
+    return Log(sizes=sizes, train=train, test=test)
+
+
+def write_rows(log: Log, file: Path) -> None:
+    """All that a peer may know: training rows, and held-out rows without their labels."""
+    np.savez(
+        file,
+        sizes=np.array(list(log.sizes.values())),
+        ids=log.train.ids,
+        continuous=log.train.continuous,
+        label=log.train.label,
+        test_ids=log.test.ids,
+        test_continuous=log.test.continuous,
+    )

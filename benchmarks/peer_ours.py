@@ -1,0 +1,112 @@
+"""The contestants of `peers.py` that run in this project's environment."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from peer_io import Clock, Job
+from peer_log import Log
+
+import cowclip_merlin as cc
+from cowclip_merlin import compat
+from cowclip_merlin.bench import CONTINUOUS
+from cowclip_merlin.loading import DeviceData, batches, steps_per_epoch
+from cowclip_merlin.training.build import warm_up
+from cowclip_merlin.training.evaluation import Scorer
+from cowclip_merlin.training.trainer import make_step
+from cowclip_merlin.workflows.folder import merlin_schema
+from cowclip_merlin.workflows.graph import Statistics
+from cowclip_merlin.workflows.layout import Layout
+
+Probabilities = npt.NDArray[np.float64]
+
+
+def run(name: str, log: Log, job: Job) -> tuple[float, Probabilities | None]:
+    """One training run of "bare-mlp", "keras-adam" or "cowclip UPDATE".
+
+    Returns:
+        Rows per second, and the held-out rows' click probabilities; the bare MLP has none.
+    """
+    try:
+        if name == "bare-mlp":
+            return _bare_mlp(log, job), None
+        return _train(name, log, job)
+    finally:
+        compat.tensorflow().keras.backend.clear_session()
+        gc.collect()
+
+
+def _bare_mlp(log: Log, job: Job) -> float:
+    """Forward, backward and Adam of the MLP alone, on the same numbers again and again."""
+    tf = compat.tensorflow()
+    layers = tf.keras.layers
+    hidden = [layers.Dense(width, activation="relu") for width in job.widths]
+    model = tf.keras.Sequential([*hidden, layers.Dense(1)])
+    optimizer = tf.keras.optimizers.legacy.Adam(job.lr)
+    label, last_loss = tf.constant(log.train.label[: job.batch, None]), tf.Variable(0.0)
+    width = len(log.sizes) * job.embedding_dim + CONTINUOUS
+    x = tf.random.stateless_normal([len(label), width], seed=(job.seed, 0))
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(label, model(x, training=True))
+            loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        last_loss.assign(loss)
+
+    clock = Clock(last_loss.numpy)
+    for _ in range(job.epochs * steps_per_epoch(len(log.train), job.batch)):
+        step()
+        clock.tick(len(label))
+    return clock.rate()
+
+
+def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
+    """Train as `cowclip train` does: the same rows in memory, the same step."""
+    tf = compat.tensorflow()
+    model = _model(log, job)
+    optimizer = _optimizer(name, log, job)
+    optimizer._create_all_weights(model.trainable_variables)
+    loss_sum = tf.Variable(0.0, dtype=tf.float64)
+    step = make_step(model, optimizer, DeviceData(log.train), loss_sum)
+    clock = Clock(loss_sum.numpy)
+    for epoch in range(job.epochs):
+        for rows in batches(len(log.train), job.batch, seed=job.seed, epoch=epoch):
+            step(rows)
+            clock.tick(len(rows))
+    return clock.rate(), Scorer(model, DeviceData(log.test)).probabilities()
+
+
+def _model(log: Log, job: Job) -> Any:
+    numbers = tuple(f"I{i + 1}" for i in range(CONTINUOUS))
+    layout = Layout(kind="table", label="label", categorical=tuple(log.sizes), continuous=numbers)
+    known = Statistics(cardinalities=log.sizes, minimum={}, maximum={})
+    return cc.models.deepfm(
+        merlin_schema(layout, known),
+        embedding_dim=job.embedding_dim,
+        mlp=job.widths,
+        init_std=job.init_std,
+        seed=job.seed,
+    )
+
+
+def _optimizer(name: str, log: Log, job: Job) -> Any:
+    adam = compat.tensorflow().keras.optimizers.legacy.Adam
+    if name == "keras-adam":
+        return adam(job.lr)
+    steps = round(job.warmup_epochs * steps_per_epoch(len(log.train), job.batch))
+    return cc.CowClip(
+        adam(job.embedding_lr),
+        adam(warm_up(job.lr, steps)),
+        r=job.r,
+        zeta=job.zeta,
+        l2=job.l2,
+        update=name.split()[1],
+        embeddings=["embeddings"],
+        fields=log.sizes,
+    )

@@ -1,0 +1,121 @@
+"""What `peers.py` compares, and each contestant's run as a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peer_io import WARM_UP_STEPS, Job
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import steps_per_epoch
+from cowclip_merlin.scaling import RULES, Hyperparameters, rebase, scale
+from cowclip_merlin.training.settings import UPDATES
+
+BASE_BATCH, WARMUP_SHARE = 1024, 0.1
+YARDSTICK, REFERENCE = "bare-mlp", "cowclip lazy"
+OURS = (YARDSTICK, *(f"cowclip {update}" for update in UPDATES), "keras-adam")
+PEERS: Mapping[str, tuple[str, ...]] = {
+    "deepctr": ("deepctr",),
+    "fuxictr": ("fuxictr", "--loader=fuxictr"),
+    "fuxictr-memory": ("fuxictr", "--loader=memory"),
+    "authors": ("authors",),
+}
+CONTESTANTS = (*OURS, *PEERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerSettings:
+    """What is compared.
+
+    Attributes:
+        work: folder for the rows and the predictions.
+        rows: generated rows; a tenth is held out.
+        ids: ids of all fields together.
+        batches: batch sizes.
+        epochs: passes over the training rows.
+        rounds: times each contestant has its turn at each batch size.
+        lr: learning rate of all weights at batch 1024.
+        rule: how it changes with the batch where plain Adam trains: a name of `scaling.RULES`.
+        mlp: widths of the hidden layers.
+        seed: of the rows, the initialisation and the order.
+        contestants: names of `CONTESTANTS`.
+        pythons: interpreters of the peers: "deepctr", "fuxictr", "authors".
+        checkout: of the authors' code.
+        timeout: seconds that a peer's run may take.
+
+    Raises:
+        InputError: a name is unknown or a number out of range.
+    """
+
+    work: Path
+    rows: int = 450_000
+    ids: int = 220_000
+    batches: tuple[int, ...] = (1024, 8192, 65536)
+    epochs: int = 1
+    rounds: int = 3
+    lr: float = 1e-3
+    rule: str = "sqrt"
+    mlp: tuple[int, ...] = (400, 400, 400)
+    seed: int = 1234
+    contestants: tuple[str, ...] = CONTESTANTS
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    checkout: Path | None = None
+    timeout: float = 3600.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        for name, known in (*((c, CONTESTANTS) for c in self.contestants), (self.rule, RULES)):
+            if name not in known:
+                raise InputError(f"unknown {name!r}; choose of {', '.join(known)}")
+        if min(*self.batches, self.epochs, self.rounds, self.rows // 100, *self.mlp) < 1:
+            raise InputError("give at least 100 rows, and batches, epochs and rounds of 1 or more")
+        for batch in self.batches:
+            if self.epochs * steps_per_epoch(self.rows - self.held_out, batch) <= WARM_UP_STEPS:
+                raise InputError(
+                    f"batch {batch}: no step is left for the clock after the first "
+                    f"{WARM_UP_STEPS}; give more --rows or --epochs"
+                )
+
+    @property
+    def held_out(self) -> int:
+        """Rows of the test."""
+        return self.rows // 10
+
+    def missing(self, name: str) -> str | None:
+        """What a contestant lacks to be run; None if it can be."""
+        if name not in PEERS:
+            return None
+        kind = PEERS[name][0]
+        needed = [f"--{kind}-python"] if kind not in self.pythons else []
+        if kind == "authors" and self.checkout is None:
+            needed.append("--authors")
+        return f"not run: give {' and '.join(needed)}" if needed else None
+
+
+def make_job(name: str, settings: PeerSettings, batch: int) -> Job:
+    """The run of one contestant at one batch size."""
+    rates = {"embedding_lr": settings.lr, "dense_lr": settings.lr}
+    values = rates | {"warmup_epochs": WARMUP_SHARE * settings.epochs}
+    scaled: Hyperparameters = scale(
+        rebase("criteo", batch_size=BASE_BATCH, values=values), to=batch
+    )
+    plain = settings.lr * RULES[settings.rule](batch / BASE_BATCH).dense_lr
+    clipped = name.startswith("cowclip") or name == "authors"
+    return Job(
+        rows_file=settings.work.absolute() / "rows.npz",
+        predictions=settings.work.absolute() / f"{name.replace(' ', '-')}.npy",
+        batch=batch,
+        epochs=settings.epochs,
+        lr=scaled.dense_lr if clipped else plain,
+        embedding_lr=scaled.embedding_lr,
+        l2=scaled.l2,
+        r=scaled.r,
+        zeta=scaled.zeta,
+        warmup_epochs=scaled.warmup_epochs,
+        init_std=scaled.init_std,
+        embedding_dim=10,
+        mlp=",".join(map(str, settings.mlp)),
+        seed=settings.seed,
+    )

@@ -1,0 +1,278 @@
+"""This project beside others that train the same model: rows per second and test AUC.
+
+    python benchmarks/peers.py [--rows 450000] [--batches 1024,8192,65536] [--rounds 3]
+        [--deepctr-python PYTHON] [--fuxictr-python PYTHON]
+        [--authors CHECKOUT --authors-python PYTHON] [--json FILE]
+
+All train a DeepFM (embeddings of 10, MLP 400-400-400, no dropout) on the same generated rows, in
+the same batches, equally long, in turn round by round. The contestants:
+
+bare-mlp         the MLP's arithmetic alone, on constant input: the yardstick
+cowclip UPDATE   this project's training step
+keras-adam       this project's model under plain Keras Adam: no clip, no penalty
+deepctr          DeepCTR's DeepFM, Keras Adam, `model.fit`
+fuxictr          DeepFM of FuxiCTR's layers, its own data loader and training step
+fuxictr-memory   the same, the batches cut from tensors in memory
+authors          the paper's authors' code: their model and CowClip, `model.fit`
+
+The clock starts after two steps, when everything is compiled. The learning rate `--lr` holds at
+batch 1024; CowClip follows its rule from there, the others `--rule`. The AUC is computed here,
+from what each predicts for the held-out tenth of the rows. It says whether all learned the same
+once they made some hundred steps: give large batches more --rows or --epochs. Before that it
+shows how the MLP starts: this project draws its weights after He, the packages after Glorot.
+
+Run it on a quiet machine; "rounds" and "load_before" in the JSON tell if it was. Torch suffers
+most from busy cores, since its threads spin while they wait: there, OMP_WAIT_POLICY=PASSIVE in
+the environment made FuxiCTR three times as fast.
+
+The last four need packages that clash with this project's, so each has its own environment and
+runs as its own process. These versions were tried:
+
+    python3.10 -m venv deepctr
+    deepctr/bin/pip install deepctr==0.9.4 tensorflow-cpu==2.12.1 numpy==1.23.5
+    python3.11 -m venv fuxictr
+    fuxictr/bin/pip install fuxictr==2.3.10 torch==2.13.0
+    git clone https://github.com/bytedance/LargeBatchCTR
+    python3.8 -m venv authors
+    authors/bin/pip install tensorflow-cpu==2.4.4 tensorflow-addons==0.12.1 numpy==1.19.5 \\
+        protobuf==3.19.6 pandas==1.3.5 scikit-learn==1.0.2
+
+and then --deepctr-python deepctr/bin/python, and so on. On a machine with a GPU, install
+`tensorflow` instead of `tensorflow-cpu` and a torch for CUDA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import peer_ours
+from peer_io import Job
+from peer_log import Log, generate, write_rows
+from peer_settings import (
+    CONTESTANTS,
+    OURS,
+    PEERS,
+    REFERENCE,
+    YARDSTICK,
+    PeerSettings,
+    make_job,
+)
+
+import cowclip_merlin as cc
+from cowclip_merlin import compat
+from cowclip_merlin.bench import hardware
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import write_json
+from cowclip_merlin.scaling import RULES
+from cowclip_merlin.training.build import choose_device
+from cowclip_merlin.training.records import versions
+
+
+def run_peer(name: str, settings: PeerSettings, job: Job) -> dict[str, Any]:
+    """One run in a process of its own: rows per second and versions, or what went wrong."""
+    kind, *options = PEERS[name]
+    if kind == "authors":
+        options.append(f"--checkout={Path(settings.checkout or '').absolute()}")
+    script = Path(__file__).with_name(f"peer_{kind}.py")
+    # This process holds on to some of a GPU's memory, so TensorFlow must not ask for all of it.
+    environment = os.environ | {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    try:
+        done = subprocess.run(
+            [settings.pythons[kind], str(script), *options, *job.arguments()],
+            capture_output=True,
+            text=True,
+            timeout=settings.timeout,
+            env=environment,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"status": f"failed: {error}"[:200]}
+    job.predictions.with_suffix(".log").write_text(done.stdout + done.stderr)
+    said = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not said:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return {"status": f"failed: {last}"[:200]}
+    return json.loads(said[-1])
+
+
+def turn(name: str, settings: PeerSettings, log: Log, batch: int) -> dict[str, Any]:
+    """One contestant's turn: rows per second and AUC, or a status."""
+    missing = settings.missing(name)
+    if missing:
+        return {"status": missing}
+    job = make_job(name, settings, batch)
+    if name in OURS:
+        rate, probabilities = peer_ours.run(name, log, job)
+        return {"rows_per_second": rate, "auc": _auc(log, probabilities)}
+    said = run_peer(name, settings, job)
+    return said if "status" in said else said | {"auc": _auc(log, np.load(job.predictions))}
+
+
+def _auc(log: Log, probabilities: npt.NDArray[Any] | None) -> float | None:
+    if probabilities is None or not np.isfinite(probabilities).all():
+        return None
+    return cc.roc_auc(log.test.label, probabilities)
+
+
+def compare(settings: PeerSettings) -> dict[str, Any]:
+    """Every contestant in turn, round by round; ready for JSON."""
+    from tqdm import tqdm
+
+    settings.work.mkdir(parents=True, exist_ok=True)
+    load = round(os.getloadavg()[0], 2)
+    log = generate(
+        rows=settings.rows,
+        held_out=settings.held_out,
+        ids=settings.ids,
+        seed=settings.seed,
+    )
+    write_rows(log, settings.work / "rows.npz")
+    places = [(batch, name) for batch in settings.batches for name in settings.contestants]
+    turns: dict[tuple[int, str], list[dict[str, Any]]] = {place: [] for place in places}
+    everything = [place for _ in range(settings.rounds) for place in places]
+    for batch, name in tqdm(everything, desc="turns", disable=None, leave=False):
+        turns[batch, name].append(turn(name, settings, log, batch))
+    return {
+        "what": "rows per second of training and test AUC, this project beside others",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "settings": _shown(settings),
+        "click_rate": round(float(log.train.label.mean()), 4),
+        "results": [_result(place, turns) for place in places],
+        "hardware": hardware(),
+        "load_before": load,
+        "versions": versions(),
+    }
+
+
+def _shown(settings: PeerSettings) -> dict[str, Any]:
+    """Settings without the paths of this machine."""
+    private = ("work", "pythons", "checkout", "timeout")
+    return {name: value for name, value in asdict(settings).items() if name not in private}
+
+
+def _result(
+    place: tuple[int, str], turns: Mapping[tuple[int, str], list[dict[str, Any]]]
+) -> dict[str, Any]:
+    batch, name = place
+    bad = [one["status"] for one in turns[place] if "status" in one]
+    if bad:
+        return {"contestant": name, "batch": batch, "status": bad[0]}
+    speeds = _speeds(turns[place])
+    aucs = [one["auc"] for one in turns[place] if one["auc"] is not None]
+    return {
+        "contestant": name,
+        "batch": batch,
+        "rows_per_second": round(statistics.median(speeds), 1),
+        "rounds": [round(speed, 1) for speed in speeds],
+        "auc": round(statistics.median(aucs), 5) if aucs else None,
+        "ratio_to_bare_mlp": _ratio(speeds, turns.get((batch, YARDSTICK))),
+        "ratio_to_cowclip": _ratio(speeds, turns.get((batch, REFERENCE))),
+        "versions": turns[place][0].get("versions"),
+    }
+
+
+def _speeds(turns: list[dict[str, Any]]) -> list[float]:
+    return [one["rows_per_second"] for one in turns]
+
+
+def _ratio(speeds: list[float], others: list[dict[str, Any]] | None) -> float | None:
+    """Median of the ratios round by round."""
+    if not others:
+        return None
+    ratios = [mine / other for mine, other in zip(speeds, _speeds(others), strict=True)]
+    return round(statistics.median(ratios), 3)
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text."""
+    of = ("of bare MLP", f"of {REFERENCE}")
+    return "\n".join(
+        [
+            f"{'contestant':<16}{'batch':>8}{'rows/s':>11}{of[0]:>13}{of[1]:>17}{'AUC':>9}",
+            *_lines(result["results"]),
+        ]
+    )
+
+
+def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
+    for row in results:
+        start = f"{row['contestant']:<16}{row['batch']:>8}"
+        if "status" in row:
+            yield f"{start}  {row['status']}"
+            continue
+        ratios = (row["ratio_to_bare_mlp"], row["ratio_to_cowclip"])
+        mlp, ours = ("-" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
+        auc = "-" if row["auc"] is None else f"{row['auc']:.4f}"
+        yield f"{start}{row['rows_per_second']:>11,.0f}{mlp:>13}{ours:>17}{auc:>9}"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=450_000)
+    parser.add_argument("--ids", type=int, default=220_000)
+    parser.add_argument("--batches", type=_numbers, default=(1024, 8192, 65536), metavar="A,B,C")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--rule", default="sqrt", choices=tuple(RULES))
+    parser.add_argument("--contestants", type=_names, default=CONTESTANTS, metavar="A,B,C")
+    parser.add_argument("--deepctr-python", metavar="PYTHON")
+    parser.add_argument("--fuxictr-python", metavar="PYTHON")
+    parser.add_argument("--authors-python", metavar="PYTHON")
+    parser.add_argument("--authors", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--work", type=Path, default=Path("work/peers"))
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
+    return parser
+
+
+def settings_from(args: argparse.Namespace) -> PeerSettings:
+    """The settings that the command line asks for."""
+    pythons = {kind: getattr(args, f"{kind}_python") for kind in ("deepctr", "fuxictr", "authors")}
+    same = ("work", "rows", "ids", "batches", "epochs", "rounds", "lr", "rule", "contestants")
+    return PeerSettings(
+        **{name: getattr(args, name) for name in same},
+        pythons={kind: python for kind, python in pythons.items() if python},
+        checkout=args.authors,
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the table and write JSON."""
+    args = _parser().parse_args(arguments)
+    try:
+        settings = settings_from(args)
+        choose_device(args.device)
+        # It warns of every model built anew, which is what rounds are.
+        compat.tensorflow().get_logger().setLevel("ERROR")
+        result = compare(settings)
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None
+    print(table(result))
+    print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
+    if args.json:
+        write_json(args.json, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The comparison with other projects, as far as it goes without their packages."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from cowclip_merlin.errors import InputError
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import peers
+
+    return peers
+
+
+def small(peers, work, **changes):
+    values = {"rows": 600, "ids": 400, "batches": (64,), "rounds": 1, "mlp": (8,)} | changes
+    return peers.PeerSettings(work=work, **values)
+
+
+def test_ours_run_and_the_others_say_what_they_need(peers, tmp_path):
+    result = peers.compare(small(peers, tmp_path))
+    rows = {row["contestant"]: row for row in result["results"]}
+    assert tuple(rows) == peers.CONTESTANTS
+    assert rows["bare-mlp"]["ratio_to_bare_mlp"] == 1 and rows["bare-mlp"]["auc"] is None
+    for name in ("cowclip dense", "cowclip lazy", "keras-adam"):
+        assert rows[name]["rows_per_second"] > 0 and 0 < rows[name]["auc"] < 1
+    text = peers.table(result)
+    for kind in ("deepctr", "fuxictr"):
+        assert f"not run: give --{kind}-python" in text
+    assert "not run: give --authors-python and --authors" in text
+    assert str(tmp_path) not in json.dumps(result)
+
+
+def test_a_peer_that_fails_is_told(peers, tmp_path):
+    settings = small(peers, tmp_path, contestants=("deepctr",), pythons={"deepctr": sys.executable})
+    (row,) = peers.compare(settings)["results"]
+    assert row["status"].startswith("failed: ModuleNotFoundError")
+
+
+def test_a_job_survives_the_command_line(peers, tmp_path, monkeypatch):
+    import argparse
+
+    import peer_io
+
+    job = peers.make_job("authors", small(peers, tmp_path), 64)
+    monkeypatch.setattr(sys, "argv", ["peer", *job.arguments()])
+    assert peer_io.read_job(argparse.ArgumentParser())[0] == job
+
+
+@pytest.mark.parametrize(
+    "bad", [{"contestants": ("nobody",)}, {"rule": "cubic"}, {"batches": (512,)}, {"rounds": 0}]
+)
+def test_wrong_settings(peers, tmp_path, bad):
+    with pytest.raises(InputError):
+        small(peers, tmp_path, **bad)
