@@ -6,7 +6,7 @@ from cowclip_merlin.loading.cache import open_columns
 from cowclip_merlin.loading.columns import Columns, read_columns
 from cowclip_merlin.loading.device import DeviceData
 from cowclip_merlin.loading.order import Data, batches, steps_per_epoch
-from cowclip_merlin.loading.place import Placed, bytes_of, place, place_split
+from cowclip_merlin.loading.place import Placed, bytes_of, open_train, place, place_split
 from cowclip_merlin.loading.stream import StreamedData
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "batches",
     "bytes_of",
     "open_columns",
+    "open_train",
     "place",
     "place_split",
     "read_columns",

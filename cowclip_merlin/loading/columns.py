@@ -45,6 +45,11 @@ class Columns:
         """Bytes that one row takes on the device."""
         return 4 * (self.ids.shape[1] + self.continuous.shape[1] + 1)
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether these are CuPy's arrays."""
+        return not isinstance(self.label, np.ndarray)
+
     @classmethod
     def empty(cls, data: PreparedData, rows: int, arrays: Any = np) -> Columns:
         """Room for `rows` rows of this data set, made by `arrays`: NumPy or CuPy."""

@@ -28,16 +28,16 @@ class DeviceData(Data):
     >>> inputs["categorical"].numpy().tolist(), label.numpy().tolist()
     ([[5]], [1.0])
     >>> [rows.numpy().tolist() for rows in data.batches(1, seed=0, epoch=0)]
-    [[1], [0]]
+    [[0], [1]]
     """
 
     resident = True
 
     def __init__(self, columns: Columns) -> None:
+        super().__init__(len(columns), columns.bytes_per_row)
         tf = compat.tensorflow()
         self._tf = tf
         self._tensors = [on_device(a) for a in as_floats(columns)]
-        self.rows, self.bytes_per_row = len(columns), columns.bytes_per_row
         self.signature = tf.TensorSpec([None], tf.int64)
 
     def _serve(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
@@ -96,6 +96,8 @@ def on_device(array: Any) -> Any:
     [1.0, 1.0, 1.0]
     """
     tf = compat.tensorflow()
+    if not array.size:
+        return tf.zeros(array.shape, array.dtype)
     gpu = bool(tf.config.list_logical_devices("GPU"))
     if _can_be_shared(array, gpu):
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
@@ -108,4 +110,4 @@ def _can_be_shared(array: Any, gpu: bool) -> bool:
         return True  # CuPy's, so on the GPU
     flags = array.flags
     aligned = array.ctypes.data % ALIGNMENT == 0
-    return not gpu and aligned and flags.writeable and flags.c_contiguous and array.size > 0
+    return not gpu and aligned and flags.writeable and flags.c_contiguous

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,29 @@ def batches(
         yield order[first : first + batch_size]
 
 
+class Orders:
+    """Permutations of `rows` rows; while one is trained on, a thread draws the next epoch's.
+
+    >>> orders = Orders(5)
+    >>> [orders.draw(seed=0, epoch=e).tolist() for e in (0, 1)]
+    [[2, 4, 3, 0, 1], [1, 4, 3, 0, 2]]
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._ahead: dict[tuple[int, int], Future] = {}
+
+    def draw(self, *, seed: int, epoch: int) -> npt.NDArray[Any]:
+        """As `permutation`."""
+        drawn = self._ahead.get((seed, epoch))
+        order = drawn.result() if drawn else permutation(self._rows, seed=seed, epoch=epoch)
+        pool = ThreadPoolExecutor(1, "cowclip-order")
+        following = pool.submit(permutation, self._rows, seed=seed, epoch=epoch + 1)
+        self._ahead = {(seed, epoch + 1): following}
+        pool.shutdown(wait=False)  # the thread ends when it is done
+        return order
+
+
 class Data(ABC):
     """Rows that a training or scoring step can take, batch by batch.
 
@@ -68,14 +92,16 @@ class Data(ABC):
         signature: `tf.TensorSpec`, or a tuple of them, of a batch.
     """
 
-    rows: int
-    bytes_per_row: int
     resident: bool
     signature: Any
 
+    def __init__(self, rows: int, bytes_per_row: int) -> None:
+        self.rows, self.bytes_per_row = rows, bytes_per_row
+        self._orders = Orders(rows)
+
     def batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Any]:
         """The batches of one epoch from batch `start` on, as `batches` orders them."""
-        order = permutation(self.rows, seed=seed, epoch=epoch)
+        order = self._orders.draw(seed=seed, epoch=epoch)
         return self._serve(order[start * batch_size :], batch_size)
 
     def in_order(self, batch_size: int) -> Iterator[Any]:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import gpu
+from cowclip_merlin.loading.cache import open_columns
 from cowclip_merlin.loading.columns import Columns
 from cowclip_merlin.loading.device import DeviceData
 from cowclip_merlin.loading.order import Data
 from cowclip_merlin.loading.stream import StreamedData, least_memory
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows import PreparedData
 
 # Of the free memory; the rest is for activations, gradients and the optimizer's temporaries.
 SHARE_OF_FREE = 0.75
@@ -66,6 +72,21 @@ def free_memory() -> int | None:
     return int(SHARE_OF_FREE * cupy.cuda.runtime.memGetInfo()[0])
 
 
+def open_train(data: PreparedData, *, memory: int | None = None) -> Columns:
+    """The train split, read on the GPU if that can be and it fits, else `open_columns`.
+
+    Args:
+        data: the prepared folder.
+        memory: bytes; None: what is free on the GPU.
+    """
+    if gpu.usable():
+        room = free_memory() if memory is None else memory
+        need = data.rows["train"] * (Columns.empty(data, 0).bytes_per_row + ORDER_BYTES)
+        if room is not None and need <= room:
+            return gpu.read_columns_on_gpu(data, "train")
+    return open_columns(data, "train")
+
+
 def place(
     train: Columns,
     test: Columns,
@@ -86,11 +107,12 @@ def place(
     Raises:
         InputError: not even three batches fit.
     """
-    memory = free_memory() if memory is None else memory
+    if memory is None and (memory := free_memory()) is not None and train.on_gpu:
+        memory += _resident(train)  # which is in place already, so not free any more
     if memory is None:
         return Placed(DeviceData(train), DeviceData(test))
     left = memory - _resident(train)
-    if left >= min(_resident(test), _least(test, scoring_batch)):
+    if train.on_gpu or left >= min(_resident(test), _least(test, scoring_batch)):
         return Placed(DeviceData(train), place_split(test, batch_size=scoring_batch, memory=left))
     _refuse_less(memory, max(_least(train, batch_size), _least(test, scoring_batch)))
     # Training and scoring take turns, so each may use all of it.

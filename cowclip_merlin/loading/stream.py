@@ -41,10 +41,10 @@ class StreamedData(Data):
     resident = False
 
     def __init__(self, columns: Columns, *, memory: int | None = None) -> None:
+        super().__init__(len(columns), columns.bytes_per_row)
         tf = compat.tensorflow()
         self._tf, self._memory = tf, memory
         self._arrays = [columns.ids.view(np.float32), columns.continuous, columns.label]
-        self.rows, self.bytes_per_row = len(columns), columns.bytes_per_row
         self.signature = tuple(
             tf.TensorSpec([None, *array.shape[1:]], tf.float32) for array in self._arrays
         )

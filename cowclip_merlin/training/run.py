@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import read_json, write_json
-from cowclip_merlin.loading import Columns, bytes_of, open_columns, place_split, steps_per_epoch
+from cowclip_merlin.loading import (
+    Columns,
+    bytes_of,
+    open_columns,
+    open_train,
+    place_split,
+    steps_per_epoch,
+)
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.training import evaluation, records
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
@@ -121,7 +128,10 @@ def train(
     elif (out / "config.json").exists():
         raise InputError(f"{out}: holds a run already; use --resume or another --out")
     used = _start(settings.seed, device)
-    columns = {split: open_columns(prepared, split) for split in ("train", "test")}
+    columns = {
+        "train": open_train(prepared, memory=plan.data_memory),
+        "test": open_columns(prepared, "test"),
+    }
     created = not out.exists()
     try:
         return _train(config, prepared, columns, plan, out, resume, used)

@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,6 +22,7 @@ from cowclip_merlin.loading import (
     batches,
     bytes_of,
     cache,
+    gpu,
     open_columns,
     order,
     place,
@@ -322,6 +325,30 @@ def test_a_run_with_little_memory_is_the_same_run(folder, tmp_path, small_chunks
     for key, value in weights["streamed"].items():
         np.testing.assert_array_equal(value, weights["resident"][key], err_msg=key)
     assert not threads()
+
+
+def test_reading_by_cudf_gives_the_same_columns(folder, monkeypatch):
+    """With stand-ins for cuDF and CuPy: what is asked of them exists in pandas and NumPy, too."""
+
+    class Frame:
+        def __init__(self, file, columns):
+            self.frame = pq.read_table(file, columns=columns).to_pandas()
+
+        def __len__(self):
+            return len(self.frame)
+
+        def __getitem__(self, name):
+            column = self.frame[name]
+            return SimpleNamespace(values=column.values, null_count=int(column.isna().sum()))
+
+    monkeypatch.setitem(sys.modules, "cudf", SimpleNamespace(read_parquet=Frame))
+    monkeypatch.setitem(sys.modules, "cupy", np)
+    read, expected = gpu.read_columns_on_gpu(folder, "train"), read_columns(folder, "train")
+    for name in NAMES:
+        np.testing.assert_array_equal(getattr(read, name), getattr(expected, name))
+    damaged(folder, "I1", with_value("I1", np.inf))
+    with pytest.raises(InputError, match="column 'I1' holds inf"):
+        gpu.read_columns_on_gpu(folder, "train")
 
 
 @pytest.mark.parametrize("memory", ["0", "-3", "nan", "inf"])
