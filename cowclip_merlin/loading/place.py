@@ -73,7 +73,7 @@ def free_memory() -> int | None:
 
 
 def open_train(data: PreparedData, *, memory: int | None = None) -> Columns:
-    """The train split, read on the GPU if that can be and it fits, else `open_columns`.
+    """The train split, read on the GPU if that can be and both splits fit, else `open_columns`.
 
     Args:
         data: the prepared folder.
@@ -81,7 +81,8 @@ def open_train(data: PreparedData, *, memory: int | None = None) -> Columns:
     """
     if gpu.usable():
         room = free_memory() if memory is None else memory
-        need = data.rows["train"] * (Columns.empty(data, 0).bytes_per_row + ORDER_BYTES)
+        row = Columns.empty(data, 0).bytes_per_row + ORDER_BYTES
+        need = row * (data.rows["train"] + data.rows["test"])
         if room is not None and need <= room:
             return gpu.read_columns_on_gpu(data, "train")
     return open_columns(data, "train")
