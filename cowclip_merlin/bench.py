@@ -149,7 +149,7 @@ def _step(model: str, update: str, clip: str, sizes: dict[str, int], data: Devic
 
 
 def _turn(step: Any, batch: int, rows_per_turn: int, rows: int) -> float:
-    order = np.random.default_rng(batch).permutation(np.int32(rows)).astype(np.int32)
+    order = np.random.default_rng(batch).permutation(rows)
     steps = max(1, rows_per_turn // batch)
     started = time.perf_counter()
     for i in range(steps):

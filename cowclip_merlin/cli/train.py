@@ -61,6 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tables", default="fused", metavar="HOW", help="fused, per_field")
     parser.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument(
+        "--data-memory",
+        type=float,
+        metavar="MB",
+        help="of the device, for rows; if they need more they are streamed (default: what is free "
+        "on a GPU, no limit on the CPU)",
+    )
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
 
 
@@ -108,6 +115,7 @@ def run(args: argparse.Namespace) -> int:
             resume=args.resume,
             checkpoint_every=args.checkpoint_every,
             device=args.device,
+            data_memory=args.data_memory,
         )
     except Stopped as stop:
         print(

@@ -190,7 +190,9 @@ def _field_factors(
     threshold = np.full(num_fields, settings.bound)
     if settings.clip == "adaptive_field":
         cnt_f = np.bincount(field, cnt, num_fields)
-        threshold = np.maximum(cnt_f, 1) * settings.r * np.sqrt(_field_squares(w, field, num_fields))
+        threshold = (
+            np.maximum(cnt_f, 1) * settings.r * np.sqrt(_field_squares(w, field, num_fields))
+        )
     safe = np.where(norms > 0, norms, 1.0)
     return np.where(norms > 0, np.minimum(1.0, threshold / safe), 1.0)[field].astype(np.float32)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cowclip_merlin import metrics
 from cowclip_merlin.files import replacing
-from cowclip_merlin.loading import DeviceData
+from cowclip_merlin.loading import Data
 
 SCORING_BATCH = 16384
 
@@ -34,25 +34,24 @@ class Evaluation:
 class Scorer:
     """Click probabilities of a model, batch by batch on the device."""
 
-    def __init__(self, model: Any, data: DeviceData) -> None:
+    def __init__(self, model: Any, data: Data) -> None:
         from cowclip_merlin import compat, models
 
         tf = compat.tensorflow()
-        self._rows = data.rows
+        self._data = data
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
-        def score(rows: Any) -> Any:
-            inputs, _ = data.take(rows)
+        @tf.function(input_signature=[data.signature])
+        def score(batch: Any) -> Any:
+            inputs, _ = data.take(batch)
             return models.logits(model, inputs, training=False)[:, 0]
 
         self._score = score
 
     def probabilities(self) -> npt.NDArray[np.float64]:
         """Probability of a click for every row, in order, [n]."""
-        logits = np.empty(self._rows, np.float64)
-        for start in range(0, self._rows, SCORING_BATCH):
-            rows = np.arange(start, min(start + SCORING_BATCH, self._rows), dtype=np.int32)
-            logits[rows] = self._score(rows).numpy()
+        logits = np.empty(self._data.rows, np.float64)
+        for i, batch in enumerate(self._data.in_order(SCORING_BATCH)):
+            logits[i * SCORING_BATCH : (i + 1) * SCORING_BATCH] = self._score(batch).numpy()
         # In float64, so that large logits do not tie at 1.
         return _sigmoid(logits)
 

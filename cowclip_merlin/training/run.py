@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import read_json, write_json
-from cowclip_merlin.loading import Columns, DeviceData, read_columns, steps_per_epoch
+from cowclip_merlin.loading import (
+    Columns,
+    bytes_of,
+    open_columns,
+    open_train,
+    place_split,
+    steps_per_epoch,
+)
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.training import evaluation, records
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
@@ -81,6 +88,7 @@ def train(
     resume: bool = False,
     checkpoint_every: int = 0,
     device: str = "auto",
+    data_memory: float | None = None,
 ) -> list[dict[str, Any]]:
     """Train a model on a prepared folder and record the run in `out`.
 
@@ -91,6 +99,8 @@ def train(
         resume: go on from the last checkpoint in `out`.
         checkpoint_every: steps between checkpoints within an epoch; 0: at its end only.
         device: "auto", "cpu" or "gpu".
+        data_memory: MB of the device for rows; if they need more, they are streamed. None: what
+            is free on a GPU, no limit on the CPU. The result is the same.
 
     Returns:
         One record per epoch, as in `metrics.csv`; see `records.METRICS`.
@@ -105,16 +115,26 @@ def train(
     prepared = PreparedData.load(data)
     values = settings.hyperparameters(prepared.kind)
     _check_sizes(prepared, settings)
+    plan = Plan(
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
+        seed=settings.seed,
+        checkpoint_every=checkpoint_every,
+        data_memory=bytes_of(data_memory),
+    )
     config = RunConfig(settings=settings, values=values, fingerprint=prepared.fingerprint)
     if resume:
         _check_same_run(out, config)
     elif (out / "config.json").exists():
         raise InputError(f"{out}: holds a run already; use --resume or another --out")
     used = _start(settings.seed, device)
-    columns = {split: read_columns(prepared, split) for split in ("train", "test")}
+    columns = {
+        "train": open_train(prepared, memory=plan.data_memory),
+        "test": open_columns(prepared, "test"),
+    }
     created = not out.exists()
     try:
-        return _train(config, prepared, columns, out, resume, checkpoint_every, used)
+        return _train(config, prepared, columns, plan, out, resume, used)
     except (InputError, OSError):
         # Nothing that could be resumed was written: leave no half of a run behind.
         if created and not (out / "checkpoints" / "checkpoint").exists():
@@ -135,9 +155,9 @@ def _train(
     config: RunConfig,
     prepared: PreparedData,
     columns: dict[str, Columns],
+    plan: Plan,
     out: Path,
     resume: bool,
-    checkpoint_every: int,
     device: str,
 ) -> list[dict[str, Any]]:
     settings, values = config.settings, config.values
@@ -145,18 +165,13 @@ def _train(
     with records.log_to(out / "train.log") as log:
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
         optimizer = build_optimizer(settings, values, prepared, steps=steps)
-        _say(log, config, prepared, columns, steps, device, optimizer.backend)
+        _say(log, config, prepared, steps, device, optimizer.backend)
         trainer = Trainer(
             build_model(settings, values, prepared),
             optimizer,
             columns["train"],
             columns["test"],
-            Plan(
-                batch_size=settings.batch_size,
-                epochs=settings.epochs,
-                seed=settings.seed,
-                checkpoint_every=checkpoint_every,
-            ),
+            plan,
             out,
             log,
         )
@@ -170,22 +185,19 @@ def _say(
     log: logging.Logger,
     config: RunConfig,
     prepared: PreparedData,
-    columns: dict[str, Columns],
     steps: int,
     device: str,
     backend: str,
 ) -> None:
     settings, values = config.settings, config.values
-    rows, size = prepared.rows, sum(len(c) * c.bytes_per_row for c in columns.values())
+    rows = prepared.rows
     log.info(
-        "%s on %s: %s train rows, %s test rows, %s ids; %.0f MB (%d bytes a row) on the %s",
+        "%s on %s: %s train rows, %s test rows, %s ids; on the %s",
         settings.model,
         prepared.path,
         f"{rows['train']:,}",
         f"{rows['test']:,}",
         f"{sum(prepared.cardinalities.values()):,}",
-        size / 1e6,
-        columns["train"].bytes_per_row,
         device,
     )
     last = rows["train"] - (steps - 1) * settings.batch_size
@@ -269,10 +281,11 @@ def evaluate_run(
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other one")
     _start(config.settings.seed, device)
-    columns = read_columns(prepared, split)
+    columns = open_columns(prepared, split)
     model = build_model(config.settings, config.values, prepared)
     Checkpoints(Path(run) / "checkpoints", model).restore()
-    scores = evaluation.Scorer(model, DeviceData(columns)).probabilities()
+    rows = place_split(columns, batch_size=evaluation.SCORING_BATCH)
+    scores = evaluation.Scorer(model, rows).probabilities()
     if predictions is not None:
         evaluation.write_predictions(Path(predictions), columns.label, scores)
     return evaluation.evaluate(columns.label, scores)

@@ -7,7 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import Columns, DeviceData, batches, steps_per_epoch
+from cowclip_merlin.loading import Columns, Data, place, steps_per_epoch
 from cowclip_merlin.training import evaluation, records
 from cowclip_merlin.training.checkpoint import Checkpoints
 
@@ -45,12 +45,14 @@ class Plan:
         epochs: passes over the rows.
         seed: of the row order.
         checkpoint_every: steps between checkpoints within an epoch; 0 for none but at its end.
+        data_memory: bytes of the device for rows; None: what is free, no limit on the CPU.
     """
 
     batch_size: int
     epochs: int
     seed: int
     checkpoint_every: int = 0
+    data_memory: int | None = None
 
 
 class Trainer:
@@ -80,8 +82,16 @@ class Trainer:
         self.model, self.optimizer = model, optimizer
         # Slots must exist before a checkpoint is read, or the first step would start from 0.
         optimizer._create_all_weights(model.trainable_variables)
-        self.data = DeviceData(train)
-        self.scorer = evaluation.Scorer(model, DeviceData(test))
+        placed = place(
+            train,
+            test,
+            batch_size=plan.batch_size,
+            scoring_batch=evaluation.SCORING_BATCH,
+            memory=plan.data_memory,
+        )
+        log.info("%s", placed)
+        self.data = placed.train
+        self.scorer = evaluation.Scorer(model, placed.test)
         self.test_labels = test.label
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
         self.steps = steps_per_epoch(self.data.rows, plan.batch_size)
@@ -119,24 +129,26 @@ class Trainer:
         plan, first = self.plan, int(self.checkpoints.step.numpy())
         if first == 0:
             self.checkpoints.loss_sum.assign(0.0)
-        order = batches(self.data.rows, plan.batch_size, seed=plan.seed, epoch=epoch, start=first)
-        started, trained, paused = time.perf_counter(), 0, 0.0
-        with self._progress(epoch, first) as bar:
-            for step, rows in enumerate(order, first + 1):
-                self._train_batch(rows)
-                trained += len(rows)
+        started, paused = time.perf_counter(), 0.0
+        batches = self.data.batches(plan.batch_size, seed=plan.seed, epoch=epoch, start=first)
+        # Closed on every way out: the thread of streamed rows ends here.
+        with self._progress(epoch, first) as bar, closing(batches):
+            for step, batch in enumerate(batches, first + 1):
+                self._train_batch(batch)
                 bar.update()
                 due = plan.checkpoint_every and step % plan.checkpoint_every == 0
                 if self._stop_signal or (due and step < self.steps):
                     paused -= time.perf_counter()
                     self._save(step)
                     paused += time.perf_counter()
+        self.optimizer.flush()  # part of the work that update="exact" has put off
         self.checkpoints.loss_sum.numpy()  # waits for a GPU to finish
-        return time.perf_counter() - started - paused, trained
+        seconds = time.perf_counter() - started - paused
+        return seconds, self.data.rows - first * plan.batch_size
 
-    def _train_batch(self, rows: Any) -> None:
+    def _train_batch(self, batch: Any) -> None:
         try:
-            self._step(rows)
+            self._step(batch)
         except compat.tensorflow().errors.OpError as error:
             reason = re.search(r"the gradient of .* is not finite", str(error))
             if reason is None:
@@ -166,7 +178,6 @@ class Trainer:
         self, epoch: int, seconds: float, trained: int, board: records.TensorBoard
     ) -> None:
         self._refuse_divergence(epoch)
-        self.optimizer.flush()
         started = time.perf_counter()
         result = evaluation.evaluate(self.test_labels, self.scorer.probabilities())
         row = self._record(epoch, seconds, trained, result, time.perf_counter() - started)
@@ -239,8 +250,8 @@ def _rate(optimizer: Any) -> float:
     return float(rate(optimizer.iterations).numpy() if callable(rate) else rate.numpy())
 
 
-def make_step(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any) -> Any:
-    """One training step as a graph: row numbers int32 [b] in, weights moved, loss summed.
+def make_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
+    """One training step as a graph: a batch of `data` in, weights moved, loss summed.
 
     The loss is the mean binary cross-entropy of the batch, computed from logits.
     """
@@ -249,9 +260,9 @@ def make_step(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any) -> An
     tf = compat.tensorflow()
     models.attach(model, optimizer)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
-    def step(rows: Any) -> None:
-        inputs, label = data.take(rows)
+    @tf.function(input_signature=[data.signature])
+    def step(batch: Any) -> None:
+        inputs, label = data.take(batch)
         with tf.GradientTape() as tape:
             z = models.logits(model, inputs, training=True)[:, 0]
             losses = tf.nn.sigmoid_cross_entropy_with_logits(label, z)

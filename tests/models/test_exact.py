@@ -96,7 +96,8 @@ def test_cowclip_is_found_inside_other_optimizers(tf, schema):
     assert find_cowclip(scaled) is cowclip
     model = MODELS["deepfm"](schema, **SMALL)
     several = mm.MultiOptimizer(
-        default_optimizer="adam", optimizers_and_blocks=[mm.OptimizerBlocks(cowclip, model.blocks[0])]
+        default_optimizer="adam",
+        optimizers_and_blocks=[mm.OptimizerBlocks(cowclip, model.blocks[0])],
     )
     assert find_cowclip(several) is cowclip
     assert find_cowclip(tf.keras.optimizers.legacy.Adam()) is None

@@ -24,7 +24,10 @@ class Trainee:
         self.optimizer = cc.CowClip(adam, **({"l2": 1e-3} | arguments))
 
         @tf.function(
-            input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, DIM], tf.float32)]
+            input_signature=[
+                tf.TensorSpec([None], tf.int32),
+                tf.TensorSpec([None, DIM], tf.float32),
+            ]
         )
         def step(ids, g):
             self.optimizer.apply_gradients(

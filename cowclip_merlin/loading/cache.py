@@ -1,0 +1,153 @@
+"""The columns of a prepared folder as files that are mapped into memory.
+
+`DATA/.cache-<split>/` holds `ids.npy`, `continuous.npy` and `label.npy`, written once from the
+parquet files, checked on the way, and `cache.json`, which says what they were made from.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import read_json, write_json
+from cowclip_merlin.loading.columns import Columns, blocks, parts, read_columns
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows import PreparedData
+
+FORMAT_VERSION = 1
+_NAMES = ("ids", "continuous", "label")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What a cache was made from; one made from anything else is made anew.
+
+    Attributes:
+        format_version: of the cache.
+        fingerprint: of the prepared data.
+        columns: names in order.
+        files: name, bytes and time in ns of every parquet file.
+    """
+
+    format_version: int
+    fingerprint: str
+    columns: list[str]
+    files: list[list[Any]]
+
+    @classmethod
+    def of(cls, data: PreparedData, split: str) -> Source:
+        """As the folder is now."""
+        files = [(file.name, file.stat()) for file in data.files(split)]
+        return cls(
+            format_version=FORMAT_VERSION,
+            fingerprint=data.fingerprint,
+            columns=[*data.categorical, *data.continuous, data.label],
+            files=[[name, stat.st_size, stat.st_mtime_ns] for name, stat in files],
+        )
+
+
+def open_columns(data: PreparedData, split: str) -> Columns:
+    """The columns of one split, mapped read-only from the cache, which is made if need be.
+
+    Where it cannot be written, the columns are read into memory, with a warning.
+
+    Args:
+        data: the prepared folder.
+        split: "train" or "test".
+
+    Raises:
+        InputError: as `read_columns`.
+    """
+    folder, source = data.path / f".cache-{split}", Source.of(data, split)
+    try:
+        if not _is_made_from(folder, source):
+            _make(data, split, folder, source)
+        return _map(folder)
+    except OSError as error:
+        logging.getLogger(__name__).warning(
+            "%s: no cache of columns (%s); %s rows are read into memory",
+            folder,
+            error.strerror or error,
+            split,
+        )
+        return read_columns(data, split)
+
+
+def _is_made_from(folder: Path, source: Source) -> bool:
+    try:
+        found = read_json(folder / "cache.json")
+        sizes = {name: (folder / f"{name}.npy").stat().st_size for name in _NAMES}
+    except (InputError, OSError):
+        return False
+    return found == {**asdict(source), "bytes": sizes}
+
+
+def _make(data: PreparedData, split: str, folder: Path, source: Source) -> None:
+    """Write the cache under a temporary name and rename it."""
+    _remove_leftovers(folder)
+    temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    temporary.mkdir()
+    try:
+        _write(data, split, temporary)
+        sizes = {name: (temporary / f"{name}.npy").stat().st_size for name in _NAMES}
+        write_json(temporary / "cache.json", {**asdict(source), "bytes": sizes})
+        shutil.rmtree(folder, ignore_errors=True)
+        # Another run may have put the same cache there meanwhile; then that one is used.
+        with suppress(OSError):
+            os.rename(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write(data: PreparedData, split: str, folder: Path) -> None:
+    """Append block by block: a full disk is then an OSError, which a mapped file cannot give."""
+    shape = Columns.empty(data, 0)
+    with ExitStack() as stack:
+        files = {n: stack.enter_context((folder / f"{n}.npy").open("wb")) for n in _NAMES}
+        for name, file in files.items():
+            _write_header(file, getattr(shape, name), data.rows[split])
+        for block in blocks(data, split, parts(data, split)):
+            for name, file in files.items():
+                file.write(getattr(block, name).data)
+
+
+def _write_header(file: Any, like: Any, rows: int) -> None:
+    """The head of a .npy file; NumPy pads it, so that the mapped values are aligned."""
+    description = {
+        "descr": np.lib.format.dtype_to_descr(like.dtype),
+        "fortran_order": False,
+        "shape": (rows, *like.shape[1:]),
+    }
+    np.lib.format.write_array_header_1_0(file, description)
+
+
+def _map(folder: Path) -> Columns:
+    ids, continuous, label = (folder / f"{name}.npy" for name in _NAMES)
+    return Columns(_open(ids), _open(continuous), _open(label))
+
+
+def _open(file: Path) -> Any:
+    try:
+        return np.load(file, mmap_mode="r")
+    except ValueError:  # no columns of this kind: an empty file cannot be mapped
+        return np.load(file)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Temporary folders of processes that were killed."""
+    for left in folder.parent.glob(f"{folder.name}.*.tmp"):
+        try:
+            os.kill(int(left.name.split(".")[-2]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(left, ignore_errors=True)
+        except (ValueError, OSError):
+            continue

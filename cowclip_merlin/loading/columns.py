@@ -1,0 +1,196 @@
+"""The parquet files of one split, read into arrays and checked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.errors import InputError
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows import PreparedData
+
+ROWS_AT_ONCE = 1 << 18
+
+
+@dataclass(frozen=True)
+class Columns:
+    """One split as arrays: in host memory, mapped from files, or on a GPU.
+
+    Attributes:
+        ids: categorical ids, int32 [n, F], in the data set's field order.
+        continuous: float32 [n, C].
+        label: float32 [n], 0 or 1.
+
+    >>> Columns(np.zeros((2, 26), np.int32), np.zeros((2, 13), np.float32),
+    ...         np.zeros(2, np.float32)).bytes_per_row
+    160
+    """
+
+    ids: npt.NDArray[np.int32]
+    continuous: npt.NDArray[np.float32]
+    label: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.label)
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Bytes that one row takes on the device."""
+        return 4 * (self.ids.shape[1] + self.continuous.shape[1] + 1)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether these are CuPy's arrays."""
+        return not isinstance(self.label, np.ndarray)
+
+    @classmethod
+    def empty(cls, data: PreparedData, rows: int, arrays: Any = np) -> Columns:
+        """Room for `rows` rows of this data set, made by `arrays`: NumPy or CuPy."""
+        return cls(
+            ids=arrays.empty((rows, len(data.categorical)), np.int32),
+            continuous=arrays.empty((rows, len(data.continuous)), np.float32),
+            label=arrays.empty(rows, np.float32),
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of one parquet file.
+
+    Attributes:
+        file: where they come from, for messages.
+        rows: how many.
+        column: name -> its values [rows], on the host or on a GPU.
+    """
+
+    file: Path
+    rows: int
+    column: Callable[[str], Any]
+
+
+def read_columns(data: PreparedData, split: str) -> Columns:
+    """Read the parquet files of one split into host memory.
+
+    Args:
+        data: the prepared folder.
+        split: "train" or "test".
+
+    Raises:
+        InputError: a file lacks a column, an id lies outside the vocabulary, a continuous
+            value is not finite, or a label is not 0 or 1.
+    """
+    return collect(data, split, parts(data, split))
+
+
+def collect(data: PreparedData, split: str, source: Iterable[Part], arrays: Any = np) -> Columns:
+    """All rows of a split in one array each, made by `arrays`: NumPy or CuPy."""
+    whole, end = Columns.empty(data, data.rows[split], arrays), 0
+    for block in blocks(data, split, source, arrays):
+        start, end = end, end + len(block)
+        whole.ids[start:end] = block.ids
+        whole.continuous[start:end] = block.continuous
+        whole.label[start:end] = block.label
+    return whole
+
+
+def blocks(
+    data: PreparedData, split: str, source: Iterable[Part], arrays: Any = np
+) -> Iterator[Columns]:
+    """The parts of a split as checked arrays, in order; as many rows as dataset.json says."""
+    rows, end = data.rows[split], 0
+    for part in source:
+        end += part.rows
+        if end > rows:
+            raise InputError(
+                f"{part.file}: more rows than dataset.json says; prepare the data again"
+            )
+        yield _block(part, data, arrays)
+    if end != rows:
+        raise InputError(
+            f"{data.path}: {split}/ holds {end} rows, dataset.json says {rows}; prepare it again"
+        )
+
+
+def _block(part: Part, data: PreparedData, arrays: Any) -> Columns:
+    block = Columns.empty(data, part.rows, arrays)
+    for j, name in enumerate(data.categorical):
+        block.ids[:, j] = _ids(part, name, data.cardinalities[name])
+    for j, name in enumerate(data.continuous):
+        block.continuous[:, j] = _finite(part, name)
+    block.label[:] = _labels(part, data.label)
+    return block
+
+
+def wanted(data: PreparedData) -> list[str]:
+    """Names of all columns that are read."""
+    return [data.label, *data.categorical, *data.continuous]
+
+
+def parts(data: PreparedData, split: str) -> Iterator[Part]:
+    """The files of a split, some rows at a time, by PyArrow."""
+    import pyarrow.parquet as pq
+
+    for file in data.files(split):
+        parquet = pq.ParquetFile(file)
+        refuse_missing(file, parquet.schema_arrow.names, data)
+        for batch in parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted(data)):
+            yield Part(file, batch.num_rows, lambda name, b=batch, f=file: _values(f, b, name))
+
+
+def refuse_missing(file: Path, present: Iterable[str], data: PreparedData) -> None:
+    """An InputError for the first column that a file lacks."""
+    missing = [name for name in wanted(data) if name not in set(present)]
+    if missing:
+        raise InputError(f"{file}: column {missing[0]!r} is missing; prepare the data again")
+
+
+def refuse_nulls(file: Path, name: str, nulls: int) -> None:
+    """An InputError if there are any."""
+    if nulls:
+        raise InputError(f"{file}: column {name!r} holds a null; prepare the data again")
+
+
+def _values(file: Path, batch: Any, name: str) -> npt.NDArray[Any]:
+    column = batch.column(name)
+    refuse_nulls(file, name, column.null_count)
+    return column.to_numpy(zero_copy_only=False)
+
+
+# The checks use nothing but operators and ufuncs, which work on CuPy's arrays as well.
+
+
+def _ids(part: Part, name: str, cardinality: int) -> Any:
+    values = part.column(name)
+    wrong = (values < 0) | (values >= cardinality)
+    if wrong.any():
+        raise InputError(
+            f"{part.file}: column {name!r} holds id {values[wrong][0]}, outside its vocabulary of "
+            f"{cardinality} ids; use the files that the same prepare wrote"
+        )
+    return values
+
+
+def _finite(part: Part, name: str) -> Any:
+    values = part.column(name)
+    wrong = ~np.isfinite(values)
+    if wrong.any():
+        raise InputError(
+            f"{part.file}: column {name!r} holds {values[wrong][0]}; fill it and prepare the data "
+            "again"
+        )
+    return values
+
+
+def _labels(part: Part, name: str) -> Any:
+    values = part.column(name)
+    wrong = (values != 0) & (values != 1)
+    if wrong.any():
+        raise InputError(f"{part.file}: label {name!r} holds {values[wrong][0]}, neither 0 nor 1")
+    return values
