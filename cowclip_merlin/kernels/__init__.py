@@ -1,0 +1,58 @@
+"""Row kernels: what one training step does to the rows of an embedding table.
+
+One interface, three implementations: `reference` (NumPy, float64, obvious), `numba` (CPU,
+parallel) and `cupy` (GPU). None of them imports TensorFlow.
+
+- `group_rows`: ids with duplicates -> distinct ids, and where each of them occurs.
+- `unique_rows`: ids and their gradients -> distinct ids, counts, summed gradients.
+- `clip_rows`: L2, norms, threshold and scale of each row in one pass.
+- `replay_rows`: the steps that absent rows have missed.
+- `update_rows`: sum, L2, clip and Adam of the rows in the batch in one pass.
+
+>>> kernels = load("reference")
+>>> rows = kernels.unique_rows(np.array([7, 3, 7]), np.array([[1.0], [2.0], [4.0]]))
+>>> rows.ids.tolist(), rows.cnt.tolist(), rows.g.tolist()
+([3, 7], [1, 2], [[2.0], [5.0]])
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import numpy as np  # noqa: F401  (for the example above)
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.kernels.interface import (
+    ROW_CLIPS,
+    Groups,
+    NonFiniteGradient,
+    RowSettings,
+    UniqueRows,
+)
+
+__all__ = [
+    "IMPLEMENTATIONS",
+    "ROW_CLIPS",
+    "Groups",
+    "NonFiniteGradient",
+    "RowSettings",
+    "UniqueRows",
+    "load",
+]
+
+IMPLEMENTATIONS = ("reference", "numba", "cupy")
+
+
+def load(name: str) -> ModuleType:
+    """The module of one implementation.
+
+    Raises:
+        InputError: there is none of that name, or what it stands on is not installed.
+    """
+    if name not in IMPLEMENTATIONS:
+        raise InputError(f"unknown kernels {name!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
+    try:
+        return importlib.import_module(f"cowclip_merlin.kernels.{name}")
+    except ImportError as error:
+        raise InputError(f"the {name} kernels need {error.name}: pip install it") from error

@@ -1,0 +1,145 @@
+"""The row kernels in NumPy and float64: slow, obvious, one row after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, RowSettings, UniqueRows
+
+Array = npt.NDArray[Any]
+
+
+def group_rows(ids: Array) -> Groups:
+    """Distinct ids of a batch and where they occur; see `kernels.interface.Groups`."""
+    order = np.argsort(ids, kind="stable")
+    unique, cnt = np.unique(ids, return_counts=True)
+    return Groups(unique, np.concatenate([[0], np.cumsum(cnt)]), order)
+
+
+def unique_rows(ids: Array, values: Array) -> UniqueRows:
+    """Sum the gradients of equal ids, in the order they come, and count them.
+
+    Args:
+        ids: integer [n].
+        values: gradient of each occurrence, [n, d].
+    """
+    unique, starts, order = group_rows(ids)
+    g = np.zeros((len(unique), values.shape[1]))
+    for i in range(len(unique)):
+        for k in order[starts[i] : starts[i + 1]]:
+            g[i] += values[k].astype(np.float64)
+    return UniqueRows(unique, np.diff(starts), g)
+
+
+def clip_rows(
+    g: Array,
+    w: Array,
+    cnt: Array,
+    settings: RowSettings,
+    *,
+    field: Array | None = None,
+    num_fields: int = 1,
+) -> tuple[Array, Array]:
+    """Add the gradient of L2, then clip (Algorithm 1; Table 6 for the other clips).
+
+    Args:
+        g: summed data gradients [u, d].
+        w: weights [u, d].
+        cnt: occurrences [u].
+        settings: which clip, and its thresholds.
+        field: field of each row, int [u], for the field-wise clips; by default all are one.
+        num_fields: number of fields.
+
+    Returns:
+        Clipped gradients [u, d], and the factor of each row, [u].
+    """
+    g = np.float64(g) + 2 * settings.l2 * np.float64(w)
+    field = np.zeros(len(g), int) if field is None else field
+    factor = np.ones(len(g))
+    for i in range(len(g)):
+        mine = field == field[i]
+        norm = np.linalg.norm(g[i])
+        if settings.clip == "none":
+            continue
+        if settings.clip == "cowclip":
+            floor = max(settings.r * np.linalg.norm(w[i]), settings.floor(w.shape[1]))
+            threshold = max(cnt[i], 1) * floor
+        elif settings.clip == "column":
+            threshold = settings.bound
+        elif settings.clip == "global":
+            norm, threshold = np.linalg.norm(g), settings.bound
+        elif settings.clip == "field":
+            norm, threshold = np.linalg.norm(g[mine]), settings.bound
+        else:  # adaptive_field
+            norm = np.linalg.norm(g[mine])
+            threshold = max(cnt[mine].sum(), 1) * settings.r * np.linalg.norm(np.float64(w[mine]))
+        if norm > 0:
+            factor[i] = min(1.0, threshold / norm)
+    return g * factor[:, None], factor
+
+
+def adam(w: Array, m: Array, v: Array, g: Array, alpha: float, settings: RowSettings) -> None:
+    """One step of Adam in place; alpha holds learning rate and bias corrections."""
+    m += (g - m) * (1 - settings.beta_1)
+    v += (g * g - v) * (1 - settings.beta_2)
+    w -= m * alpha / (np.sqrt(v) + settings.epsilon)
+
+
+def replay_rows(
+    w: Array, m: Array, v: Array, last: Array, alphas: Array, to: int, settings: RowSettings
+) -> None:
+    """Replay the steps that rows have missed, in place: each has L2 alone for its gradient.
+
+    Args:
+        w: weights [u, d].
+        m: Adam's first moments [u, d].
+        v: Adam's second moments [u, d].
+        last: number of steps each row has seen, int [u]; set to `to`.
+        alphas: `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)` of every step, [T].
+        to: number of steps to come to, at most T.
+        settings: L2 and Adam.
+    """
+    for i in range(len(w)):
+        for step in range(last[i], to):
+            adam(w[i], m[i], v[i], 2 * settings.l2 * w[i], alphas[step], settings)
+        last[i] = max(last[i], to)
+
+
+def update_rows(
+    w: Array,
+    m: Array,
+    v: Array,
+    groups: Groups,
+    values: Array,
+    alpha: float,
+    settings: RowSettings,
+) -> Array:
+    """One step of the rows in the batch, in place: sum, L2, clip, Adam.
+
+    Args:
+        w: weights of the distinct ids [u, d].
+        m: Adam's first moments [u, d].
+        v: Adam's second moments [u, d].
+        groups: of the batch's ids.
+        values: gradient of each occurrence, [n, d].
+        alpha: learning rate with both bias corrections.
+        settings: L2, clip (one of `ROW_CLIPS`) and Adam.
+
+    Returns:
+        The clip factor of each row, [u].
+
+    Raises:
+        NonFiniteGradient: a summed gradient holds NaN or Inf; nothing was written.
+    """
+    ids = np.repeat(np.arange(len(groups.ids)), np.diff(groups.starts))
+    rows = unique_rows(ids, np.asarray(values)[groups.order])
+    for i in range(len(rows.g)):
+        if not np.isfinite(rows.g[i]).all():
+            raise NonFiniteGradient(i)
+    g, factor = clip_rows(rows.g, w, rows.cnt, settings)
+    for i in range(len(w)):
+        adam(w[i], m[i], v[i], g[i], alpha, settings)
+    return factor
