@@ -114,6 +114,14 @@ def test_a_bad_gradient_changes_nothing(emulated, bad, vocabulary):
     check_bad_gradient(emulated, make_case(6, 2 * SEGMENT, 10, vocabulary), bad, RowSettings())
 
 
+def test_a_bad_gradient_of_a_frequent_id_among_rare_ones_is_placed(emulated):
+    case = make_case(6, 2 * SEGMENT, 10, 1)
+    ids = np.where(np.arange(2 * SEGMENT) < 10, np.arange(2 * SEGMENT), 500)
+    state = make_case(6, 11, 10, 10**6)
+    mixed = replace(case, ids=ids, w=state.w, m=state.m, v=state.v)
+    check_bad_gradient(emulated, mixed, np.nan, RowSettings())
+
+
 def test_zero_gradients_and_zero_rows(emulated):
     case = make_case(7, 20, 10, 5)
     case.values[:], case.w[:] = 0, 0
