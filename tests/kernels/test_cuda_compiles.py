@@ -35,4 +35,6 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
         ptx = (tmp_path / "kernels.ptx").read_text()
         for name in ("sum_rows", "sum_pieces", "join_pieces", "clip_rows", "step_rows"):
             assert f".entry {name}(" in ptx
-        assert "fma.rn.f32" not in ptx.split(".entry replay_rows")[1].split(".entry ")[0]
+        replay = ptx.split(".entry replay_rows")[1].split(".entry ")[0]
+        assert "fma.rn.f32" not in replay
+        assert "sqrt.rn.f32" in replay and "div.rn.f32" in replay
