@@ -3,10 +3,10 @@ VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 WORK ?= work/demo
 
-.PHONY: help venv demo test doctest lint format smoke lock clean
+.PHONY: help venv demo test doctest lint format smoke gpu-check lock clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
 
 venv: ## make .venv with the pinned packages (the first time: one or two minutes)
 	@requirements/make_venv.sh default $(VENV)
@@ -30,6 +30,9 @@ format: venv ## ruff: mend what can be mended
 
 smoke: venv ## prepare, 20 steps of all four models, save and load
 	@$(PYTHON) tests/smoke.py
+
+gpu-check: ## for a machine with a GPU: tests and speed of the GPU kernels, with PYTHON=...
+	@PYTHON=$(if $(filter command line,$(origin PYTHON)),$(PYTHON),python3) benchmarks/gpu_check.sh
 
 lock: ## resolve requirements/*.in anew into full pins
 	@requirements/lock.sh

@@ -207,10 +207,8 @@ def test_a_run_with_exact_updates_ends_where_dense_ones_do(data, tmp_path, model
 
 
 def test_a_diverging_run_names_the_field(data, tmp_path, capsys):
-    code = main(
-        ["train", str(data), "--out", str(tmp_path / "r"), "--model", "deepfm", "--batch-size", "64",
-         "--update", "exact", "--embedding-lr", "1e30", "--mlp", "8", "--epochs", "3"]
-    )  # fmt: skip
+    wild = "--update exact --embedding-lr 1e30 --mlp 8 --epochs 3 --batch-size 64 --model deepfm"
+    code = main(["train", str(data), "--out", str(tmp_path / "r"), *wild.split()])
     assert code == 2
     assert re.search(
         r"training diverged: the gradient of id \d+ of field 'C\d+' is not finite; use smaller",

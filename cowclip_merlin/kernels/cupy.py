@@ -1,0 +1,238 @@
+"""The row kernels on the GPU: the same bits in every run on the same GPU.
+
+Arrays are CuPy arrays. State (`w`, `m`, `v`) is float32 and contiguous. Gradients are float32 or
+bfloat16; since CuPy has no bfloat16, an array of dtype uint16 is taken as the bits of bfloat16.
+Norms are summed in float64. The CUDA source is in `kernels.cuda_source`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import cupy
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.kernels.cuda_source import KINDS, SEGMENT, SOURCE, options, tile_of
+from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, RowSettings, UniqueRows
+
+_BLOCK = 256
+
+
+@cache
+def _kernel(name: str, d: int, bfloat16: bool) -> Any:
+    """A compiled kernel for rows of length d; CuPy also keeps what it compiled on disk."""
+    return _module(options(d, tile_of(d), bfloat16=bfloat16)).get_function(name)
+
+
+@cache
+def _module(flags: tuple[str, ...]) -> Any:
+    return cupy.RawModule(code=SOURCE, options=flags)
+
+
+def _launch(name: str, d: int, threads: int, *args: Any, bfloat16: bool = False) -> None:
+    """Run a kernel with at least so many threads; scalars must be NumPy's, of the right size."""
+    if threads:
+        _kernel(name, d, bfloat16)((-(-threads // _BLOCK),), (_BLOCK,), args)
+
+
+def _launch_rows(name: str, d: int, rows: int, *args: Any, bfloat16: bool = False) -> None:
+    """Run a kernel that works on a row with a tile of lanes."""
+    _launch(name, d, rows * tile_of(d), *args, bfloat16=bfloat16)
+
+
+def group_rows(ids: Any) -> Groups:
+    """See `kernels.reference.group_rows`.
+
+    Args:
+        ids: integer [n].
+
+    Returns:
+        ids as they came [u], starts int64 [u + 1], order int64 [n].
+    """
+    ids = cupy.ascontiguousarray(ids)
+    n = len(ids)
+    if n == 0:
+        return Groups(ids, cupy.zeros(1, np.int64), cupy.zeros(0, np.int64))
+    order = cupy.argsort(ids)  # CuPy's only sort is a stable one
+    ranked = ids[order]
+    first = cupy.ones(n, np.bool_)
+    first[1:] = ranked[1:] != ranked[:-1]
+    heads = cupy.flatnonzero(first)
+    starts = cupy.concatenate([heads, cupy.full(1, n, np.int64)])
+    return Groups(ranked[heads], starts, order)
+
+
+def _gradients(values: Any) -> Any:
+    """Contiguous, float32 or the uint16 bits of bfloat16."""
+    if values.dtype == np.uint16:
+        return cupy.ascontiguousarray(values)
+    return cupy.ascontiguousarray(values, dtype=np.float32)
+
+
+def _sums(values: Any, groups: Groups) -> tuple[Any, Any]:
+    """Summed gradients float32 [u, d], and the first that is not finite (u if all are), int64 [1].
+
+    An id with more than `SEGMENT` occurrences is summed in pieces, then over its pieces: no tile
+    adds all of a frequent id's gradients one by one.
+    """
+    values, u, d = _gradients(values), len(groups.ids), values.shape[1]
+    starts = cupy.ascontiguousarray(groups.starts, dtype=np.int64)
+    order = cupy.ascontiguousarray(groups.order, dtype=np.int64)
+    g, bad = cupy.empty((u, d), np.float32), cupy.full(1, u, np.int64)
+    size, bfloat16 = (np.int32(d), np.int64(SEGMENT)), values.dtype == np.uint16
+    _launch_rows(
+        "sum_rows", d, u, values, order, starts, np.int64(u), *size, g, bad, bfloat16=bfloat16
+    )
+    cnt = cupy.diff(starts)
+    hot = cupy.flatnonzero(cnt > SEGMENT)
+    if len(hot) == 0:
+        return g, bad
+    zero, hots = cupy.zeros(1, np.int64), np.int64(len(hot))
+    piece_starts = cupy.concatenate([zero, cupy.cumsum((cnt[hot] + SEGMENT - 1) // SEGMENT)])
+    pieces = len(hot) + len(values) // SEGMENT  # an upper bound: the sum itself is on the GPU
+    partial = cupy.empty((pieces, d), np.float32)
+    _launch_rows(
+        "sum_pieces", d, pieces, values, order, starts, hot, piece_starts, hots, *size, partial,
+        bfloat16=bfloat16,
+    )  # fmt: skip
+    _launch_rows("join_pieces", d, len(hot), partial, hot, piece_starts, hots, size[0], g, bad)
+    return g, bad
+
+
+def unique_rows(ids: Any, values: Any) -> UniqueRows:
+    """See `kernels.reference.unique_rows`.
+
+    Args:
+        ids: integer [n].
+        values: gradient of each occurrence [n, d], float32, or uint16 bits of bfloat16.
+
+    Returns:
+        ids as they came [u], cnt int64 [u], g float32 [u, d].
+    """
+    groups = group_rows(ids)
+    return UniqueRows(groups.ids, cupy.diff(groups.starts), _sums(values, groups)[0])
+
+
+def _clip_constants(settings: RowSettings, d: int, kind: int) -> tuple[Any, ...]:
+    return (
+        np.float32(2 * settings.l2), np.int32(kind), np.float64(settings.r),
+        np.float64(settings.floor(d)), np.float64(settings.bound),
+    )  # fmt: skip
+
+
+def clip_rows(
+    g: Any,
+    w: Any,
+    cnt: Any,
+    settings: RowSettings,
+    *,
+    field: Any | None = None,
+    num_fields: int = 1,
+) -> tuple[Any, Any]:
+    """See `kernels.reference.clip_rows`; float32 [u, d] and float32 [u] come back."""
+    u, d = g.shape
+    g = cupy.array(g, dtype=np.float32, order="C")
+    w = cupy.ascontiguousarray(w, dtype=np.float32)
+    cnt = cupy.ascontiguousarray(cnt, dtype=np.int64)
+    factor = cupy.empty(u, np.float32)
+    constants = _clip_constants(settings, d, KINDS.get(settings.clip, KINDS["none"]))
+    _launch_rows("clip_rows", d, u, g, w, cnt, np.int64(u), np.int32(d), *constants, factor)
+    if settings.clip not in KINDS:
+        factor = _field_factors(g, w, cnt, settings, field, num_fields)
+        g *= factor[:, None]
+    return g, factor
+
+
+def _field_factors(
+    g: Any, w: Any, cnt: Any, settings: RowSettings, field: Any | None, num_fields: int
+) -> Any:
+    """Factors of the clips that need the norms of whole fields [u]; g holds L2 already."""
+    if field is None or settings.clip == "global":
+        field, num_fields = cupy.zeros(len(g), np.int64), 1
+    norms = cupy.sqrt(_by_field(_squares(g), field, num_fields))
+    threshold = cupy.full(num_fields, settings.bound, np.float64)
+    if settings.clip == "adaptive_field":
+        cnt_f = cupy.maximum(_by_field(cnt, field, num_fields), 1)
+        sizes = cupy.sqrt(_by_field(_squares(w), field, num_fields))
+        threshold = cnt_f * settings.r * sizes
+    safe = cupy.where(norms > 0, norms, 1.0)
+    factors = cupy.where(norms > 0, cupy.minimum(threshold / safe, 1.0), 1.0)
+    return factors[field].astype(np.float32)
+
+
+def _squares(x: Any) -> Any:
+    """Sum of squares of each row of x [u, d], float64 [u]."""
+    u, d = x.shape
+    square = cupy.empty(u, np.float64)
+    _launch_rows("row_squares", d, u, x, np.int64(u), np.int32(d), square)
+    return square
+
+
+def _by_field(x: Any, field: Any, num_fields: int) -> Any:
+    """Sum of x [u] within each field [num_fields].
+
+    One reduction per field: `bincount` with weights would add in the order of the atomics.
+    """
+    return cupy.stack([cupy.where(field == f, x, 0).sum() for f in range(num_fields)])
+
+
+def _adam_constants(settings: RowSettings) -> tuple[Any, ...]:
+    one, beta_1, beta_2 = np.float32(1), np.float32(settings.beta_1), np.float32(settings.beta_2)
+    return one - beta_1, one - beta_2, np.float32(settings.epsilon)
+
+
+def _check_state(**arrays: Any) -> None:
+    """Refuse what the kernels could not write in place."""
+    for name, x in arrays.items():
+        if x.dtype != np.float32 or not x.flags.c_contiguous:
+            raise InputError(f"{name} must be a contiguous float32 array: it is written in place")
+
+
+def replay_rows(
+    w: Any, m: Any, v: Any, last: Any, alphas: Any, to: int, settings: RowSettings
+) -> None:
+    """See `kernels.reference.replay_rows`.
+
+    One thread per number, rows in the order of their last step: the threads of a warp have about
+    as many steps to replay.
+    """
+    _check_state(w=w, m=m, v=v)
+    behind = cupy.flatnonzero(last < to)
+    count, d = len(behind), w.shape[1]
+    if count == 0:
+        return
+    rows = behind[cupy.argsort(last[behind])]
+    _launch(
+        "replay_rows", d, count * d, w, m, v, rows, last[rows].astype(np.int64), np.int64(count),
+        np.int32(d), cupy.ascontiguousarray(alphas, dtype=np.float32), np.int64(to),
+        *_adam_constants(settings), np.float32(2 * settings.l2),
+    )  # fmt: skip
+    last[behind] = to
+
+
+def update_rows(
+    w: Any,
+    m: Any,
+    v: Any,
+    groups: Groups,
+    values: Any,
+    alpha: float,
+    settings: RowSettings,
+) -> Any:
+    """See `kernels.reference.update_rows`; values as in `unique_rows`, factors float32 [u]."""
+    _check_state(w=w, m=m, v=v)
+    u, d = w.shape
+    g, bad = _sums(values, groups)
+    place = int(bad[0])  # the host waits: nothing may be written if a sum is bad
+    if place < u:
+        raise NonFiniteGradient(place)
+    factor = cupy.empty(u, np.float32)
+    starts = cupy.ascontiguousarray(groups.starts, dtype=np.int64)
+    constants = _clip_constants(settings, d, KINDS[settings.clip])
+    _launch_rows(
+        "step_rows", d, u, w, m, v, g, starts, np.int64(u), np.int32(d), np.float32(alpha),
+        *_adam_constants(settings), *constants, factor,
+    )  # fmt: skip
+    return factor

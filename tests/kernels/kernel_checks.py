@@ -1,0 +1,201 @@
+"""What every implementation of the row kernels must do, and the inputs to try it with.
+
+A check takes a `Subject` and NumPy inputs and compares with `reference`. Gradients are small
+multiples of 1/64: their sums are exact in float32 and they are exact in bfloat16, so a difference
+is an error and no rounding.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from cowclip_merlin.kernels import ROW_CLIPS, NonFiniteGradient, RowSettings, load
+
+reference = load("reference")
+CLIPS = (*ROW_CLIPS, "global", "field", "adaptive_field")
+RELATIVE, ABSOLUTE = 2e-5, 1e-6
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An implementation, and how arrays get to its device and back."""
+
+    kernels: Any
+    put: Any = np.array
+    get: Any = np.asarray
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch and the state of its rows."""
+
+    ids: Any  # int32 or int64 [n]
+    values: Any  # float32 [n, d]
+    w: Any  # float32 [u, d]
+    m: Any
+    v: Any
+
+
+def make_case(seed, n, d, vocabulary, dtype=np.int64, offset=0):
+    """A case; every fourth gradient is zero, and so is the first row."""
+    rng = np.random.default_rng(seed)
+    ids = (rng.integers(0, vocabulary, n) + offset).astype(dtype)
+    values = rng.integers(-128, 129, (n, d)).astype(np.float32) / 64
+    values[::4] = 0
+    u = len(np.unique(ids))
+    w = rng.normal(0, 0.1, (u, d)).astype(np.float32)
+    m = rng.normal(0, 0.1, (u, d)).astype(np.float32)
+    v = rng.uniform(0.01, 0.1, (u, d)).astype(np.float32)
+    w[:1] = 0
+    return Case(ids, values, w, m, v)
+
+
+@st.composite
+def cases(draw, max_d=128, max_n=60):
+    """Random cases; ids of both widths, beyond 2^31 too, an empty batch too."""
+    dtype, offset = draw(
+        st.sampled_from(
+            [
+                (np.int32, 0),
+                (np.int32, 2**31 - 100),
+                (np.int64, 0),
+                (np.int64, 2**40),
+                (np.int64, -7),
+            ]
+        )
+    )
+    return make_case(
+        draw(st.integers(0, 2**32 - 1)),
+        draw(st.integers(0, max_n)),
+        draw(st.integers(1, max_d)),
+        draw(st.integers(1, 80)),
+        dtype,
+        offset,
+    )
+
+
+def settings_of_rows(clips=CLIPS):
+    """Strategy for `RowSettings`; the thresholds are such that some rows are clipped."""
+    return st.builds(
+        RowSettings,
+        l2=st.sampled_from([0.0, 1e-4, 0.1]),
+        clip=st.sampled_from(clips),
+        r=st.sampled_from([0.1, 1.0, 10.0]),
+        zeta=st.sampled_from([0.0, 1e-5, 0.1]),
+        bound=st.sampled_from([0.5, 3.0, 25.0]),
+    )
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=RELATIVE, atol=ABSOLUTE)
+
+
+def double(*arrays):
+    return [np.array(x, np.float64) for x in arrays]
+
+
+def bfloat16_bits(values):
+    """The upper halves of float32 numbers that lose nothing by it."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    assert not (bits & 0xFFFF).any()
+    return (bits >> 16).astype(np.uint16)
+
+
+def check_group(subject, ids):
+    expected, actual = reference.group_rows(ids), subject.kernels.group_rows(subject.put(ids))
+    for want, got in zip(expected, actual):
+        np.testing.assert_array_equal(subject.get(got), want)
+    assert subject.get(actual.ids).dtype == ids.dtype
+
+
+def check_unique(subject, case, values=None):
+    """Sums are exact here; values: the gradients in another type."""
+    expected = reference.unique_rows(case.ids, case.values)
+    values = case.values if values is None else values
+    actual = subject.kernels.unique_rows(subject.put(case.ids), subject.put(values))
+    for want, got in zip(expected, actual):
+        np.testing.assert_array_equal(subject.get(got), want)
+    assert subject.get(actual.g).dtype == np.float32
+
+
+def check_clip(subject, case, settings, num_fields=3):
+    rows = reference.unique_rows(case.ids, case.values)
+    field = np.arange(len(rows.ids)) * 7 % num_fields
+    for named in ({}, {"field": field, "num_fields": num_fields}):
+        expected = reference.clip_rows(rows.g, case.w, rows.cnt, settings, **named)
+        put = {k: subject.put(x) if k == "field" else x for k, x in named.items()}
+        g = subject.put(rows.g.astype(np.float32))
+        before = subject.get(g).copy()
+        actual = subject.kernels.clip_rows(
+            g, subject.put(case.w), subject.put(rows.cnt), settings, **put
+        )
+        for want, got in zip(expected, actual):
+            close(subject.get(got), want)
+        np.testing.assert_array_equal(subject.get(g), before)
+
+
+def alphas_of(steps, settings, lr=1e-3):
+    t = np.arange(1, steps + 1)
+    return lr * np.sqrt(1 - settings.beta_2**t) / (1 - settings.beta_1**t)
+
+
+def check_replay(subject, case, gaps, to, settings):
+    """Gaps: steps that each row has missed, [u]; some may be negative (a row is ahead)."""
+    last, alphas = (to - gaps).astype(np.int32), alphas_of(max(to, 1), settings)
+    expected = double(case.w, case.m, case.v)
+    want_last = last.copy()
+    reference.replay_rows(*expected, want_last, alphas, to, settings)
+    actual = [subject.put(x) for x in (case.w, case.m, case.v, last)]
+    subject.kernels.replay_rows(*actual, subject.put(alphas.astype(np.float32)), to, settings)
+    for want, got in zip(expected, actual):
+        np.testing.assert_allclose(subject.get(got), want, rtol=2e-4, atol=1e-6)
+    np.testing.assert_array_equal(subject.get(actual[3]), want_last)
+
+
+def check_update(subject, case, settings, values=None, alpha=1e-2):
+    expected = double(case.w, case.m, case.v)
+    want = reference.update_rows(
+        *expected, reference.group_rows(case.ids), case.values, alpha, settings
+    )
+    values = case.values if values is None else values
+    actual = [subject.put(x) for x in (case.w, case.m, case.v)]
+    groups = subject.kernels.group_rows(subject.put(case.ids))
+    factor = subject.kernels.update_rows(*actual, groups, subject.put(values), alpha, settings)
+    close(subject.get(factor), want)
+    for wanted, got in zip(expected, actual):
+        close(subject.get(got), wanted)
+
+
+def check_bad_gradient(subject, case, bad, settings):
+    """The first place of an occurrence that is not finite is named, and nothing is written."""
+    values = case.values.copy()
+    values[len(values) // 2, -1] = bad
+    place = int(np.searchsorted(np.unique(case.ids), case.ids[len(values) // 2]))
+    state = [subject.put(x) for x in (case.w, case.m, case.v)]
+    groups = subject.kernels.group_rows(subject.put(case.ids))
+    with pytest.raises(NonFiniteGradient) as caught:
+        subject.kernels.update_rows(*state, groups, subject.put(values), 0.1, settings)
+    assert caught.value.place == place
+    for before, after in zip((case.w, case.m, case.v), state):
+        np.testing.assert_array_equal(subject.get(after), before)
+
+
+def check_same_bits(one, other, case, settings, gaps):
+    """Sum, update and replay of two subjects (or one, twice): every bit is the same."""
+    results = []
+    rough = case.values * np.float32(1.1)  # now the order of summation shows
+    for subject in (one, other):
+        state = [subject.put(x) for x in (case.w, case.m, case.v)]
+        groups = subject.kernels.group_rows(subject.put(case.ids))
+        sums = subject.kernels.unique_rows(subject.put(case.ids), subject.put(rough)).g
+        factor = subject.kernels.update_rows(*state, groups, subject.put(rough), 0.01, settings)
+        last = subject.put((gaps.max(initial=0) - gaps).astype(np.int32))
+        steps = int(gaps.max(initial=0))
+        alphas = subject.put(alphas_of(max(steps, 1), settings).astype(np.float32))
+        subject.kernels.replay_rows(*state, last, alphas, steps, settings)
+        results.append([subject.get(x) for x in (sums, factor, *state)])
+    for a, b in zip(*results):
+        np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))

@@ -1,0 +1,40 @@
+"""The CUDA source compiles for every tile; this needs nvcc and no GPU."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cowclip_merlin.kernels.cuda_source import SOURCE, TILES, options
+
+
+def find_nvcc():
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    there = shutil.which("nvcc") or (home and shutil.which(str(Path(home) / "bin/nvcc")))
+    return there or None
+
+
+NVCC = find_nvcc()
+pytestmark = pytest.mark.skipif(NVCC is None, reason="no nvcc on PATH or in CUDA_HOME")
+LENGTHS = {1: 1, 2: 2, 4: 3, 8: 8, 16: 10, 32: 128}
+
+
+@pytest.mark.parametrize("architecture", ["compute_80", "compute_90"])
+@pytest.mark.parametrize("tile", TILES)
+def test_compiles_for_every_tile(tmp_path, tile, architecture):
+    file = tmp_path / "kernels.cu"
+    file.write_text(SOURCE)
+    for bfloat16 in (False, True):
+        flags = options(LENGTHS[tile], tile, bfloat16=bfloat16)
+        flags += ("-o", str(tmp_path / "kernels.ptx"), str(file))
+        command = [NVCC, "-ptx", f"-arch={architecture}", "-Werror=all-warnings", *flags]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        ptx = (tmp_path / "kernels.ptx").read_text()
+        for name in ("sum_rows", "sum_pieces", "join_pieces", "clip_rows", "step_rows"):
+            assert f".entry {name}(" in ptx
+        replay = ptx.split(".entry replay_rows")[1].split(".entry ")[0]
+        assert "fma.rn.f32" not in replay
+        assert "sqrt.rn.f32" in replay and "div.rn.f32" in replay

@@ -1,0 +1,85 @@
+"""The benchmark of the row kernels on the CPU, and a dry run of the check on a GPU."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*command, **environment):
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env=os.environ | environment
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_small_bench_of_the_kernels(tmp_path):
+    file = tmp_path / "kernels.json"
+    code, out, err = run(
+        sys.executable, "benchmarks/kernels.py", "--backend", "numba", "--batches", "64", "128",
+        "--gaps", "1", "10", "--vocabulary", "2000", "--rounds", "2", "--copy-mb", "4",
+        "--json", str(file),
+    )  # fmt: skip
+    assert code == 0, err
+    result = json.loads(file.read_text())
+    names = [r["kernel"] for r in result["results"]]
+    assert names == ["copy", *["group", "unique", "clip", "update", "replay", "replay"] * 2]
+    assert result["hardware"]["cores"] and result["versions"]["numba"] and result["date"]
+    by_name = {r["kernel"]: r for r in result["results"][:6]}
+    n, u = by_name["update"]["n"], by_name["update"]["u"]
+    assert n == 26 * 64 and by_name["update"]["bytes"] == 44 * n + 248 * u
+    assert result["results"][0]["share_of_copy"] == 1.0
+    assert out.count("update") == 2
+
+
+def test_the_bench_needs_no_tensorflow():
+    code, _, err = run(
+        sys.executable, "-c",
+        "import runpy, sys; sys.argv = ['kernels.py', '--batches', '8', '--gaps', '1',"
+        " '--vocabulary', '200', '--rounds', '1', '--copy-mb', '1', '--backend', 'numba'];"
+        "runpy.run_path('benchmarks/kernels.py', run_name='__main__');"
+        "assert 'tensorflow' not in sys.modules",
+    )  # fmt: skip
+    assert code == 0, err
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make on PATH")
+def test_a_dry_run_of_the_gpu_check_runs_nothing(tmp_path):
+    results = tmp_path / "results"
+    code, out, err = run(
+        "make", "--no-print-directory", "gpu-check", "PYTHON=no-such-python",
+        DRY_RUN="1", RESULTS=str(results),
+    )  # fmt: skip
+    assert code == 0, err
+    commands = [line for line in out.splitlines() if line.startswith("+ ")]
+    assert all(line.startswith("+ no-such-python ") for line in commands)
+    assert "tests/kernels" in commands[0] and "--backend cupy" in commands[1]
+    assert "cowclip_merlin bench --device gpu" in commands[-1]
+    assert str(results) in commands[-1] and not results.exists()
+
+
+def test_the_gpu_check_says_that_there_is_no_gpu(tmp_path):
+    results = tmp_path / "results"
+    code, _, err = run("benchmarks/gpu_check.sh", PYTHON="false", RESULTS=str(results))
+    assert code == 3 and "no GPU to check" in err and not results.exists()
+
+
+def test_the_gpu_check_goes_on_after_a_failure_and_keeps_a_log(tmp_path):
+    stub, results = tmp_path / "python", tmp_path / "results"
+    stub.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = -c ]; then echo "NVIDIA H200 NVL"; exit 0; fi\n'
+        'echo "ran $*"; [ "$2" != pytest ]\n'
+    )
+    stub.chmod(0o755)
+    code, out, _ = run("benchmarks/gpu_check.sh", PYTHON=str(stub), RESULTS=str(results))
+    (log,) = results.iterdir()
+    assert code == 1 and log.name.endswith("-nvidia-h200-nvl-check.log")
+    assert log.read_text() in out
+    assert log.read_text().count("FAILED: ") == 1 and "ran -m cowclip_merlin bench" in out
