@@ -197,21 +197,21 @@ extern "C" __global__ void clip_rows(
 
 // L2, clip and Adam of the rows in the batch: each number is read once and written once.
 extern "C" __global__ void step_rows(
-    float* w, float* m, float* v, const float* g, const index_t* starts, index_t u, int d,
-    float alpha, float keep_m, float keep_v, float epsilon, float l2, int kind,
+    float* w, float* m, float* v, const index_t* rows, const float* g, const index_t* starts,
+    index_t u, int d, float alpha, float keep_m, float keep_v, float epsilon, float l2, int kind,
     double r, double least, double bound, float* factor) {
     const index_t row = this_thread() / TILE;
     const int lane = (int)(this_thread() % TILE);
+    const index_t first = row < u ? rows[row] * d : 0;
     float my_w[PER], my_m[PER], my_v[PER], my_g[PER];
 #pragma unroll
     for (int k = 0; k < PER; ++k) {
         const int j = lane + k * TILE;
         const bool inside = row < u && j < d;
-        const index_t at = row * d + j;
-        my_w[k] = inside ? w[at] : 0.0f;
-        my_m[k] = inside ? m[at] : 0.0f;
-        my_v[k] = inside ? v[at] : 0.0f;
-        my_g[k] = inside ? g[at] + l2 * my_w[k] : 0.0f;
+        my_w[k] = inside ? w[first + j] : 0.0f;
+        my_m[k] = inside ? m[first + j] : 0.0f;
+        my_v[k] = inside ? v[first + j] : 0.0f;
+        my_g[k] = inside ? g[row * d + j] + l2 * my_w[k] : 0.0f;
     }
     const index_t cnt = row < u ? starts[row + 1] - starts[row] : 1;
     const float f = row_factor(my_g, my_w, cnt, kind, r, least, bound);
@@ -220,7 +220,7 @@ extern "C" __global__ void step_rows(
 #pragma unroll
     for (int k = 0; k < PER; ++k) {
         const int j = lane + k * TILE;
-        const index_t at = row * d + j;
+        const index_t at = first + j;
         if (j >= d) continue;
         adam(my_w[k], my_m[k], my_v[k], my_g[k] * f, alpha, keep_m, keep_v, epsilon);
         w[at] = my_w[k];

@@ -191,7 +191,15 @@ def _check_state(**arrays: Any) -> None:
 
 
 def replay_rows(
-    w: Any, m: Any, v: Any, last: Any, alphas: Any, to: int, settings: RowSettings
+    w: Any,
+    m: Any,
+    v: Any,
+    last: Any,
+    alphas: Any,
+    to: int,
+    settings: RowSettings,
+    *,
+    rows: Any | None = None,
 ) -> None:
     """See `kernels.reference.replay_rows`.
 
@@ -199,17 +207,49 @@ def replay_rows(
     as many steps to replay.
     """
     _check_state(w=w, m=m, v=v)
-    behind = cupy.flatnonzero(last < to)
+    seen = last if rows is None else last[rows]
+    behind = cupy.flatnonzero(seen < to)
     count, d = len(behind), w.shape[1]
     if count == 0:
         return
-    rows = behind[cupy.argsort(last[behind])]
+    order = behind[cupy.argsort(seen[behind])]
+    order = order if rows is None else rows[order].astype(np.int64)
     _launch(
-        "replay_rows", d, count * d, w, m, v, rows, last[rows].astype(np.int64), np.int64(count),
+        "replay_rows", d, count * d, w, m, v, order, last[order].astype(np.int64), np.int64(count),
         np.int32(d), cupy.ascontiguousarray(alphas, dtype=np.float32), np.int64(to),
         *_adam_constants(settings), np.float32(2 * settings.l2),
     )  # fmt: skip
-    last[behind] = to
+    last[order] = to
+
+
+def sum_rows(values: Any, groups: Groups) -> Any:
+    """Gradients of the distinct ids, float32 [u, d]; values as in `unique_rows`.
+
+    Raises:
+        NonFiniteGradient: a sum holds NaN or Inf.
+    """
+    g, bad = _sums(values, groups)
+    place = int(bad[0])  # the host waits: nothing may be written if a sum is bad
+    if place < len(groups.ids):
+        raise NonFiniteGradient(place)
+    return g
+
+
+def step_rows(
+    w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: float, settings: RowSettings
+) -> Any:
+    """See `kernels.numba.step_rows`; factors float32 [u]. Here g stays as it is."""
+    _check_state(w=w, m=m, v=v)
+    u, d = g.shape
+    factor = cupy.empty(u, np.float32)
+    rows = cupy.ascontiguousarray(rows, dtype=np.int64)
+    starts = cupy.ascontiguousarray(starts, dtype=np.int64)
+    constants = _clip_constants(settings, d, KINDS[settings.clip])
+    _launch_rows(
+        "step_rows", d, u, w, m, v, rows, g, starts, np.int64(u), np.int32(d), np.float32(alpha),
+        *_adam_constants(settings), *constants, factor,
+    )  # fmt: skip
+    return factor
 
 
 def update_rows(
@@ -220,19 +260,10 @@ def update_rows(
     values: Any,
     alpha: float,
     settings: RowSettings,
+    *,
+    rows: Any | None = None,
 ) -> Any:
     """See `kernels.reference.update_rows`; values as in `unique_rows`, factors float32 [u]."""
-    _check_state(w=w, m=m, v=v)
-    u, d = w.shape
-    g, bad = _sums(values, groups)
-    place = int(bad[0])  # the host waits: nothing may be written if a sum is bad
-    if place < u:
-        raise NonFiniteGradient(place)
-    factor = cupy.empty(u, np.float32)
-    starts = cupy.ascontiguousarray(groups.starts, dtype=np.int64)
-    constants = _clip_constants(settings, d, KINDS[settings.clip])
-    _launch_rows(
-        "step_rows", d, u, w, m, v, g, starts, np.int64(u), np.int32(d), np.float32(alpha),
-        *_adam_constants(settings), *constants, factor,
-    )  # fmt: skip
-    return factor
+    g = sum_rows(values, groups)
+    rows = cupy.arange(len(groups.ids)) if rows is None else rows
+    return step_rows(w, m, v, rows, g, groups.starts, alpha, settings)

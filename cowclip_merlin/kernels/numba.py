@@ -25,9 +25,9 @@ def _jit(*, parallel: bool) -> Callable[[Any], Any]:
 
     def decorate(function: Any) -> Any:
         try:
-            return njit(function, parallel=parallel, cache=True)
+            return njit(function, parallel=parallel, error_model="numpy", cache=True)
         except RuntimeError:  # no folder for the cache
-            return njit(function, parallel=parallel)
+            return njit(function, parallel=parallel, error_model="numpy")
 
     return decorate
 
@@ -218,18 +218,63 @@ def _adam_constants(settings: RowSettings) -> Array:
 
 @_jit(parallel=True)
 def _step(
-    w: Any, m: Any, v: Any, g: Any, starts: Any, alpha: Any, keep: Any, l2: Any, kind: int,
-    r: float, floor: float, bound: float, factor: Any,
+    w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: Any, keep: Any, l2: Any,
+    kind: int, r: float, floor: float, bound: float, factor: Any,
 ) -> None:  # fmt: skip
-    for i in prange(len(w)):
+    for i in prange(len(rows)):
+        k = rows[i]
         for j in range(w.shape[1]):
-            g[i, j] += l2 * w[i, j]
+            g[i, j] += l2 * w[k, j]
         cnt = starts[i + 1] - starts[i]
-        factor[i] = _row_factor(g[i], w[i], cnt, kind, r, floor, bound)
+        factor[i] = _row_factor(g[i], w[k], cnt, kind, r, floor, bound)
         for j in range(w.shape[1]):
-            w[i, j], m[i, j], v[i, j] = _adam(
-                w[i, j], m[i, j], v[i, j], g[i, j] * factor[i], alpha, keep
+            w[k, j], m[k, j], v[k, j] = _adam(
+                w[k, j], m[k, j], v[k, j], g[i, j] * factor[i], alpha, keep
             )
+
+
+def sum_rows(values: Array, groups: Groups) -> Array:
+    """Gradients of the distinct ids, float32 [u, d]; the first half of `update_rows`.
+
+    Raises:
+        NonFiniteGradient: a sum holds NaN or Inf.
+    """
+    g, bad = _sums(values, groups)
+    if bad.any():
+        raise NonFiniteGradient(int(bad.argmax()))
+    return g
+
+
+def step_rows(
+    w: Array,
+    m: Array,
+    v: Array,
+    rows: Array,
+    g: Array,
+    starts: Array,
+    alpha: float,
+    settings: RowSettings,
+) -> Array:
+    """L2, clip and Adam of these rows, in place; the second half of `update_rows`.
+
+    Args:
+        w: weights [N, d].
+        m: Adam's first moments [N, d].
+        v: Adam's second moments [N, d].
+        rows: row of each distinct id, int [u].
+        g: their summed gradients [u, d]; overwritten.
+        starts: of their `Groups`, for the counts.
+        alpha: learning rate with both bias corrections.
+        settings: L2, clip and Adam.
+
+    Returns:
+        The clip factor of each row, float32 [u].
+    """
+    factor = np.empty(len(rows), np.float32)
+    constants = _constants(settings, w.shape[1], _KIND[settings.clip])
+    keep = _adam_constants(settings)
+    _step(w, m, v, rows, g, starts, np.float32(alpha), keep, *constants, factor)
+    return factor
 
 
 def update_rows(
@@ -240,16 +285,13 @@ def update_rows(
     values: Array,
     alpha: float,
     settings: RowSettings,
+    *,
+    rows: Array | None = None,
 ) -> Array:
     """See `kernels.reference.update_rows`."""
-    g, bad = _sums(values, groups)
-    if bad.any():
-        raise NonFiniteGradient(int(bad.argmax()))
-    factor = np.empty(len(w), np.float32)
-    constants = _constants(settings, w.shape[1], _KIND[settings.clip])
-    keep = _adam_constants(settings)
-    _step(w, m, v, g, groups.starts, np.float32(alpha), keep, *constants, factor)
-    return factor
+    g = sum_rows(values, groups)
+    rows = np.arange(len(groups.ids), dtype=np.int32) if rows is None else rows
+    return step_rows(w, m, v, rows, g, groups.starts, alpha, settings)
 
 
 @_jit(parallel=False)
@@ -297,13 +339,25 @@ def _replay(
 
 
 def replay_rows(
-    w: Array, m: Array, v: Array, last: Array, alphas: Array, to: int, settings: RowSettings
+    w: Array,
+    m: Array,
+    v: Array,
+    last: Array,
+    alphas: Array,
+    to: int,
+    settings: RowSettings,
+    *,
+    rows: Array | None = None,
 ) -> None:
     """See `kernels.reference.replay_rows`."""
-    behind = np.flatnonzero(last < to)
-    if len(behind):
-        order = behind[np.argsort(last[behind], kind="stable")]
-        keep, l2 = _adam_constants(settings), np.float32(2 * settings.l2)
-        alphas = np.ascontiguousarray(alphas, np.float32)
-        _replay(w, m, v, last, order, alphas, to, keep, l2)
-        last[behind] = to
+    seen = last if rows is None else last[rows]
+    behind = np.flatnonzero(seen < to).astype(np.int32)
+    if len(behind) == 0:
+        return
+    seen = seen[behind].astype(np.int32)
+    order = behind[_radix_order(seen, np.int32(0), int(to).bit_length())]
+    order = order if rows is None else rows[order]
+    keep, l2 = _adam_constants(settings), np.float32(2 * settings.l2)
+    alphas = np.ascontiguousarray(alphas, np.float32)
+    _replay(w, m, v, last, order, alphas, to, keep, l2)
+    last[order] = to

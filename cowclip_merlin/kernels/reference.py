@@ -90,21 +90,30 @@ def adam(w: Array, m: Array, v: Array, g: Array, alpha: float, settings: RowSett
 
 
 def replay_rows(
-    w: Array, m: Array, v: Array, last: Array, alphas: Array, to: int, settings: RowSettings
+    w: Array,
+    m: Array,
+    v: Array,
+    last: Array,
+    alphas: Array,
+    to: int,
+    settings: RowSettings,
+    *,
+    rows: Array | None = None,
 ) -> None:
     """Replay the steps that rows have missed, in place: each has L2 alone for its gradient.
 
     Args:
-        w: weights [u, d].
-        m: Adam's first moments [u, d].
-        v: Adam's second moments [u, d].
-        last: number of steps each row has seen, int [u]; set to `to`.
+        w: weights [N, d].
+        m: Adam's first moments [N, d].
+        v: Adam's second moments [N, d].
+        last: number of steps each row has seen [N]; set to `to`.
         alphas: `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)` of every step, [T].
         to: number of steps to come to, at most T.
         settings: L2 and Adam.
+        rows: the rows to look at, distinct, int [u]; by default all.
     """
-    for i in range(len(w)):
-        for step in range(last[i], to):
+    for i in range(len(w)) if rows is None else rows:
+        for step in range(int(last[i]), to):
             adam(w[i], m[i], v[i], 2 * settings.l2 * w[i], alphas[step], settings)
         last[i] = max(last[i], to)
 
@@ -117,30 +126,35 @@ def update_rows(
     values: Array,
     alpha: float,
     settings: RowSettings,
+    *,
+    rows: Array | None = None,
 ) -> Array:
     """One step of the rows in the batch, in place: sum, L2, clip, Adam.
 
     Args:
-        w: weights of the distinct ids [u, d].
-        m: Adam's first moments [u, d].
-        v: Adam's second moments [u, d].
+        w: weights [N, d].
+        m: Adam's first moments [N, d].
+        v: Adam's second moments [N, d].
         groups: of the batch's ids.
         values: gradient of each occurrence, [n, d].
         alpha: learning rate with both bias corrections.
         settings: L2, clip (one of `ROW_CLIPS`) and Adam.
+        rows: row of each distinct id, int [u]; by default w, m and v hold these rows alone, in
+            the order of the ids.
 
     Returns:
-        The clip factor of each row, [u].
+        The clip factor of each distinct id, [u].
 
     Raises:
         NonFiniteGradient: a summed gradient holds NaN or Inf; nothing was written.
     """
     ids = np.repeat(np.arange(len(groups.ids)), np.diff(groups.starts))
-    rows = unique_rows(ids, np.asarray(values)[groups.order])
-    for i in range(len(rows.g)):
-        if not np.isfinite(rows.g[i]).all():
+    summed = unique_rows(ids, np.asarray(values)[groups.order])
+    for i in range(len(summed.g)):
+        if not np.isfinite(summed.g[i]).all():
             raise NonFiniteGradient(i)
-    g, factor = clip_rows(rows.g, w, rows.cnt, settings)
-    for i in range(len(w)):
-        adam(w[i], m[i], v[i], g[i], alpha, settings)
+    rows = np.arange(len(groups.ids)) if rows is None else rows
+    g, factor = clip_rows(summed.g, w[rows], summed.cnt, settings)
+    for i, k in enumerate(rows):
+        adam(w[k], m[k], v[k], g[i], alpha, settings)
     return factor

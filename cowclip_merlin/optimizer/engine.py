@@ -1,4 +1,4 @@
-"""Steps of embedding tables row by row: gather the rows, run a kernel, scatter them back.
+"""Steps of embedding tables row by row, by the row kernels, in the memory of the variables.
 
 With `update="exact"` a row remembers the last step it has seen and is brought up to date
 before it is read again; see `cowclip_merlin.kernels.reference.replay_rows`.
@@ -8,48 +8,46 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cowclip_merlin import compat
-from cowclip_merlin.kernels import RowSettings
-from cowclip_merlin.optimizer.row_ops import Missed, Rows
+from cowclip_merlin.kernels import NonFiniteGradient, RowSettings
 
 tf = compat.tensorflow()
 
 HISTORY = 1 << 16
 """Steps that are remembered; when it is full, all rows are brought up to date."""
 
-_FLUSH_ROWS = 1 << 20
-
 
 class TableState(NamedTuple):
-    """Variables of one table.
+    """Variables of one table, or their memory as arrays.
 
     Attributes:
-        table: weights [N, d].
+        w: weights [N, d].
         m: Adam's first moments [N, d].
         v: Adam's second moments [N, d].
         last: steps each row has seen since the last flush, float32 [N] (a type that every
             device can scatter; whole numbers up to HISTORY are exact in it).
         history: Adam's alpha of every step since then, float32 [HISTORY].
-        count: number of these steps, int64.
+        count: number of these steps, int64 [1].
     """
 
-    table: Any
+    w: Any
     m: Any
     v: Any
-    last: Any
-    history: Any
-    count: Any
+    last: Any = None
+    history: Any = None
+    count: Any = None
 
 
-@dataclass(frozen=True)
-class RowEngine:
-    """Moves rows of embedding tables.
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What the engines have in common.
 
     Args:
-        ops: `HostRows`, `DeviceRows` or `TensorFlowRows`.
         adam: the embedding optimizer, a legacy Keras Adam.
         exact: whether absent rows count the steps they miss.
         state_of: table -> its `TableState`.
@@ -57,68 +55,13 @@ class RowEngine:
         name_of: table, row -> the row in words, for errors.
     """
 
-    ops: Any
     adam: Any
     exact: bool
     state_of: Callable[[Any], TableState]
     settings_of: Callable[[Any], RowSettings]
     name_of: Callable[[Any, int], str]
 
-    def catch_up(self, table: Any, ids: Any) -> None:
-        """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
-        ids = _everywhere(ids)
-        state, (rows_of, *_) = self.state_of(table), self.ops.group(ids)
-        self._replay(table, state, rows_of)
-
-    def _replay(self, table: Any, state: TableState, rows_of: Any) -> None:
-        missed = self._missed(state)
-        w, m, v = self.ops.replay(_gather(state, rows_of), missed, self.settings_of(table))
-        _scatter(state, rows_of, (w, m, v), missed.to)
-
-    def _missed(self, state: TableState) -> Missed:
-        return Missed(tf.convert_to_tensor(state.history), tf.cast(state.count, tf.int32))
-
-    def update(self, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
-        """One step of all tables; the clip factors of the batch's rows, one tensor per table.
-
-        Args:
-            pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
-        """
-        alpha = self._alpha()
-        steps = [self._stepped(slices, table, alpha) for slices, table in pairs]
-        # A gradient that is not finite stops the step before anything is written.
-        with tf.control_dependencies([x for step in steps for x in step[2]]):
-            for state, rows_of, moved, _, to in steps:
-                _scatter(state, rows_of, moved, to + 1 if self.exact else None)
-                if self.exact:
-                    _set(state.history, tf.reshape(to, [1]), tf.reshape(alpha, [1]))
-                    _assign(state.count, tf.cast(to + 1, tf.int64))
-            self.adam.iterations.assign_add(1)
-        return [factor for *_, factor, _ in steps]
-
-    def _stepped(self, slices: Any, table: Any, alpha: Any) -> tuple[Any, ...]:
-        state = self.state_of(table)
-        if self.exact:
-            tf.cond(
-                self._missed(state).to >= state.history.shape[0],
-                lambda: self.flush(table),
-                lambda: None,
-            )
-        missed = self._missed(state) if self.exact else Missed(tf.zeros([0]), tf.constant(0))
-        groups = self.ops.group(slices.indices)
-        rows = _gather(state, groups[0])
-        *moved, factor = self.ops.update(
-            rows,
-            missed,
-            groups,
-            slices.values,
-            alpha,
-            self.settings_of(table),
-            lambda row: self.name_of(table, row),
-        )
-        return state, groups[0], moved, factor, missed.to
-
-    def _alpha(self) -> Any:
+    def alpha(self) -> Any:
         """Adam's learning rate with both bias corrections, as TensorFlow's kernel computes it."""
         adam = self.adam
         t = tf.cast(adam.iterations + 1, tf.float32)
@@ -126,51 +69,130 @@ class RowEngine:
         beta_1, beta_2 = (adam._get_hyper(name, tf.float32) for name in ("beta_1", "beta_2"))
         return lr * tf.sqrt(1 - tf.pow(beta_2, t)) / (1 - tf.pow(beta_1, t))
 
+
+@dataclass(frozen=True, kw_only=True)
+class KernelEngine(Engine):
+    """Moves rows by the kernels of one implementation.
+
+    Args:
+        kernels: module of `cowclip_merlin.kernels`.
+        call: `arrays.on_host` or `arrays.on_device`.
+    """
+
+    kernels: Any
+    call: Callable[..., Any]
+    _memo: dict[str, Any] = field(default_factory=dict)
+
+    def catch_up(self, table: Any, ids: Any) -> None:
+        """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
+        state, settings = self.state_of(table), self.settings_of(table)
+
+        def run(ids: Any, *arrays: Any) -> Any:
+            self._replay(TableState(*arrays), settings, self._group(ids).ids)
+            return [ids[:0]]
+
+        self.call(run, [everywhere(ids)], state, [ids.dtype])
+
+    def _group(self, ids: Any) -> Any:
+        # Lookup and update of a step, and the tables of a model, often have the same ids.
+        memo = self._memo.get("groups")
+        if memo is None or not (memo[0].shape == ids.shape and bool((memo[0] == ids).all())):
+            memo = self._memo["groups"] = (ids.copy(), self.kernels.group_rows(ids))
+        return memo[1]
+
+    def _replay(self, state: TableState, settings: RowSettings, rows: Any) -> None:
+        to = int(state.count[0])
+        self.kernels.replay_rows(*state[:4], state.history[:to], to, settings, rows=rows)
+
+    def update(self, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
+        """One step of all tables; the clip factors of the batch's rows, one tensor per table.
+
+        Args:
+            pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
+        """
+        tables = [table for _, table in pairs]
+        states = [self.state_of(table) for table in tables]
+        settings = [self.settings_of(table) for table in tables]
+        size = len(TableState._fields) if self.exact else 3
+
+        def run(alpha: Any, *arrays: Any) -> Any:
+            batches = arrays[: 2 * len(tables)]
+            memory = [
+                TableState(*arrays[i : i + size]) for i in range(len(batches), len(arrays), size)
+            ]
+            return self._run(tables, batches, memory, settings, float(alpha[0]))
+
+        batches = [x for slices, _ in pairs for x in (slices.indices, slices.values)]
+        variables = [x for state in states for x in state[:size]]
+        inputs = [tf.reshape(self.alpha(), [1]), *batches]
+        factors = self.call(run, inputs, variables, [tf.float32] * len(tables))
+        with tf.control_dependencies(factors):
+            self.adam.iterations.assign_add(1)
+        for factor in factors:
+            factor.set_shape([None])
+        return list(factors)
+
+    def _run(
+        self,
+        tables: Sequence[Any],
+        batches: Sequence[Any],
+        memory: Sequence[TableState],
+        settings: Sequence[RowSettings],
+        alpha: float,
+    ) -> list[Any]:
+        """The step on arrays; nothing is written before all gradients are known to be finite."""
+        groups, sums = [], []
+        for i, table in enumerate(tables):
+            groups.append(self._group(batches[2 * i]))
+            try:
+                sums.append(self.kernels.sum_rows(batches[2 * i + 1], groups[i]))
+            except NonFiniteGradient as error:
+                raise ValueError(self.name_of(table, int(groups[i].ids[error.place]))) from error
+        factors = []
+        for state, group, g, numbers in zip(memory, groups, sums, settings):
+            if self.exact:
+                self._make_room(state, numbers)
+                self._replay(state, numbers, group.ids)
+            factors.append(
+                self.kernels.step_rows(*state[:3], group.ids, g, group.starts, alpha, numbers)
+            )
+            if self.exact:
+                self._remember(state, group.ids, alpha)
+        return factors
+
+    @staticmethod
+    def _remember(state: TableState, rows: Any, alpha: float) -> None:
+        done = int(state.count[0])
+        state.history[done] = np.float32(alpha)
+        state.count[0] = done + 1
+        state.last[rows] = done + 1
+
+    def _make_room(self, state: TableState, settings: RowSettings) -> None:
+        if int(state.count[0]) >= len(state.history):
+            self._bring_all(state, settings)
+
+    def _bring_all(self, state: TableState, settings: RowSettings) -> None:
+        self._replay(state, settings, None)
+        state.last[...] = 0
+        state.count[...] = 0
+
     def flush(self, table: Any) -> None:
         """Bring every row up to date and forget the history."""
-        state = self.state_of(table)
-        size = tf.constant(table.shape[0], tf.int64)
+        state, settings = self.state_of(table), self.settings_of(table)
 
-        def body(start: Any) -> Any:
-            rows_of = tf.range(start, tf.minimum(start + _FLUSH_ROWS, size))
-            self._replay(table, state, rows_of)
-            return (tf.minimum(start + _FLUSH_ROWS, size),)
+        def run(*arrays: Any) -> Any:
+            self._bring_all(TableState(*arrays), settings)
+            return [arrays[-1]]
 
-        tf.while_loop(lambda start: start < size, body, [tf.constant(0, tf.int64)])
-        _assign(state.last, tf.zeros(state.last.shape))
-        _assign(state.count, tf.constant(0, tf.int64))
+        self.call(run, [], state, [tf.int64])
 
 
-def _everywhere(ids: Any) -> Any:
+def everywhere(ids: Any) -> Any:
     """The ids of all replicas: their tables must stay alike."""
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
         return ids
     return replica.all_gather(ids, axis=0)
-
-
-def _gather(state: TableState, ids: Any) -> Rows:
-    if state.last is None:
-        last = tf.zeros_like(ids, tf.int32)
-    else:
-        last = tf.cast(tf.gather(state.last, ids), tf.int32)
-    return Rows(*(tf.gather(x, ids) for x in (state.table, state.m, state.v)), last)
-
-
-def _scatter(state: TableState, ids: Any, moved: Sequence[Any], last: Any | None) -> None:
-    for variable, value in zip((state.table, state.m, state.v), moved):
-        _set(variable, ids, value)
-    if last is not None:
-        _set(state.last, ids, tf.fill(tf.shape(ids), tf.cast(last, tf.float32)))
-
-
-def _assign(variable: Any, value: Any) -> None:
-    # Not variable.assign: that would ask the other replicas, which do the same on their own.
-    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
-
-
-def _set(variable: Any, ids: Any, values: Any) -> None:
-    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=ids, updates=values)
 
 
 def warn_of_stale_rows(table: Any) -> None:

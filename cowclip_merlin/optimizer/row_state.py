@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cowclip_merlin import compat
+from cowclip_merlin import compat, kernels
 from cowclip_merlin.kernels import RowSettings
-from cowclip_merlin.optimizer import engine
-from cowclip_merlin.optimizer.engine import RowEngine, TableState
-from cowclip_merlin.optimizer.row_ops import row_ops
+from cowclip_merlin.optimizer import arrays, engine
+from cowclip_merlin.optimizer.engine import KernelEngine, TableState
+from cowclip_merlin.optimizer.plain import PlainEngine
 
 tf = compat.tensorflow()
 
@@ -27,19 +27,23 @@ class RowStates:
         # Now, while they are numbers: in the graph of a first step they have no value yet.
         self._betas = {k: owner.embedding_optimizer.get_config()[k] for k in ("beta_1", "beta_2")}
         self._states: dict[Any, TableState] = {}
-        self.engine = RowEngine(
-            ops=row_ops(backend),
-            adam=owner.embedding_optimizer,
-            exact=exact,
-            state_of=self.state_of,
-            settings_of=self._settings_of,
-            name_of=self._name_of,
-        )
+        common = {
+            "adam": owner.embedding_optimizer,
+            "exact": exact,
+            "state_of": self.state_of,
+            "settings_of": self._settings_of,
+            "name_of": self._name_of,
+        }
+        if backend == "tensorflow":
+            self.engine: engine.Engine = PlainEngine(**common)
+        else:
+            call = arrays.on_device if backend == "cupy" else arrays.on_host
+            self.engine = KernelEngine(kernels=kernels.load(backend), call=call, **common)
 
     @property
     def tables(self) -> list[Any]:
         """Tables that have a state."""
-        return [state.table for state in self._states.values()]
+        return [state.w for state in self._states.values()]
 
     def state_of(self, table: Any) -> TableState:
         """The table's variables, created when they are first asked for."""
@@ -53,12 +57,12 @@ class RowStates:
         adam._create_all_weights([table])
         m, v = adam.get_slot(table, "m"), adam.get_slot(table, "v")
         if not self._exact:
-            return TableState(table, m, v, None, None, None)
+            return TableState(table, m, v)
         # Keras gives equal names to many tables: number them.
         name = f"{table.name.split(':')[0].replace('/', '.')}.{len(self._states)}"
         last = self._weight(f"{name}.last", [table.shape[0]], tf.float32)
         history = self._weight(f"{name}.history", [engine.HISTORY], tf.float32)
-        count = self._weight(f"{name}.count", [], tf.int64)
+        count = self._weight(f"{name}.count", [1], tf.int64)
         return TableState(table, m, v, last, history, count)
 
     def _weight(self, name: str, shape: list[int], dtype: Any) -> Any:
