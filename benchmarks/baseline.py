@@ -1,0 +1,256 @@
+"""The paper's baseline beside CowClip at growing batches: seconds an epoch and test AUC.
+
+    python benchmarks/baseline.py [--data DIR | --rows 1000000 --seed 7] [--work DIR]
+        [--base-batch-size 1024] [--multipliers 8,16,32,64,128] [--updates exact,dense]
+        [--embedding-lr X --dense-lr X --l2 X ...] [--epochs 3] [--seeds 1] [--rounds 1]
+        [--json FILE]
+
+Without --data a Criteo-format log is generated and prepared once in --work. The lines:
+
+1K baseline  base batch, no scaling, no clip, every row of the tables moved at every step
+1K exact     the same numbers, but only the rows of the batch are touched: what the small batch
+             costs without the sweeps over the tables
+8K CowClip   and so on: rule and clip "cowclip" at multiples of the base batch
+
+"Seconds" are those of the training steps alone, as in `metrics.csv`: no evaluation, and with
+"exact" the work that was put off is in them. They are the median over all epochs, seeds and
+rounds. The first epoch of a run also compiles the graph: give at least 3 epochs, so that the
+median is that of a later one.
+
+A run trains to its end before the next one starts, so a machine that gets slower on the way makes
+the later lines slower. With --rounds N the whole set of runs is gone through N times; the
+speed-up is computed within each round, from the medians of its epochs, and then the median is
+taken over the rounds. On a machine that others use, give 5; with one round it is a single
+comparison. On the CPU all rounds give the same AUCs, which therefore need --seeds instead.
+
+AUCs are means over the seeds: of the best epoch, and of the last one. The difference is that of
+the last epoch to the baseline's with the same seed, in points of a hundredth. "Best" is chosen on
+the test rows, so it is on the high side, for all lines.
+
+Finished runs in WORK/runs are used again if they have the same settings and data.
+Their checkpoints are deleted at the end of each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from baseline_lines import Comparison, Line
+from circumstances import circumstances, load_now, numbers
+
+from cowclip_merlin.demo import Demo, prepare_data
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import read_json, write_json
+from cowclip_merlin.loading import steps_per_epoch
+from cowclip_merlin.training import Stopped, train
+from cowclip_merlin.training.records import read_metrics
+from cowclip_merlin.training.run import RunConfig
+from cowclip_merlin.training.settings import OVERRIDES
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows import PreparedData
+
+Run = dict[str, Any]
+
+
+def open_data(comparison: Comparison) -> tuple[PreparedData, float | None]:
+    """The prepared folder, and the best AUC that is possible on it where that is known."""
+    from cowclip_merlin.workflows import PreparedData
+
+    if comparison.data is not None:
+        return PreparedData.load(comparison.data), None
+    work = comparison.work / f"log-{comparison.rows}-{comparison.log_seed}"
+    work.mkdir(parents=True, exist_ok=True)
+    folder = prepare_data(Demo(rows=comparison.rows, log_seed=comparison.log_seed), work)
+    return PreparedData.load(folder), read_json(work / "log.txt.json")["bayes_auc"]
+
+
+def fitting(comparison: Comparison, data: PreparedData) -> list[Line]:
+    """The lines whose batch the training rows fill; the others are named and left out."""
+    rows, lines = data.rows["train"], []
+    for line in comparison.lines():
+        batch = line.multiplier * comparison.base_batch
+        if batch <= rows:
+            lines.append(line)
+        else:
+            print(f"left out: {line.name} ({line.update}): only {rows:,} training rows")
+    return lines
+
+
+def run(comparison: Comparison, data: PreparedData, line: Line, seed: int, number: int) -> Run:
+    """One run: per epoch, the training seconds and the test AUC."""
+    settings = comparison.settings(line, seed=seed)
+    folder = comparison.work / "runs" / line.folder(seed=seed, number=number)
+    done = (folder / "config.json").exists()
+    if done:
+        _refuse_another(folder, RunConfig.load(folder), settings.as_dict(), data.fingerprint)
+    else:
+        print(f"\n{line.name} ({line.update}), seed {seed}, round {number}", flush=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        train(data.path, settings, out=folder, device=comparison.device)
+        # Three times the tables for each run, and nothing here reads them.
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    rows = read_metrics(folder / "metrics.csv", epochs=comparison.epochs)
+    if len(rows) < comparison.epochs:
+        raise InputError(f"{folder}: this run is not finished; delete it, it will be made again")
+    return {
+        "seed": seed,
+        "round": number,
+        "used_again": done,
+        "seconds": [float(row["seconds"]) for row in rows],
+        "test_auc": [float(row["test_auc"]) for row in rows],
+        "test_log_loss": [float(row["test_log_loss"]) for row in rows],
+    }
+
+
+def _refuse_another(folder: Path, config: RunConfig, wanted: Run, fingerprint: str) -> None:
+    if config.settings.as_dict() != wanted or config.fingerprint != fingerprint:
+        raise InputError(f"{folder}: holds a run of other settings or data; use another --work")
+
+
+def compare(comparison: Comparison) -> dict[str, Any]:
+    """All runs, round by round; ready for JSON."""
+    load = load_now()
+    data, bayes_auc = open_data(comparison)
+    lines = fitting(comparison, data)
+    if not lines:
+        raise InputError("no batch fits the training rows; use a smaller --base-batch-size")
+    runs = _runs(comparison, data, lines)
+    same = ("model", "base_batch", "epochs", "seeds", "rounds")
+    return {
+        "what": "seconds an epoch and test AUC, the paper's baseline and CowClip",
+        **{name: getattr(comparison, name) for name in same},
+        "mlp": list(comparison.mlp),
+        "overrides": dict(comparison.overrides),
+        "rows": data.rows,
+        "ids": sum(data.cardinalities.values()),
+        "best_possible_auc": bayes_auc,
+        "results": [_result(comparison, line, runs, data.rows["train"]) for line in lines],
+        "load_before": load,
+    }
+
+
+def _runs(comparison: Comparison, data: PreparedData, lines: list[Line]) -> dict[Line, list[Run]]:
+    runs: dict[Line, list[Run]] = {line: [] for line in lines}
+    for number in range(1, comparison.rounds + 1):
+        for seed in range(1, comparison.seeds + 1):
+            for line in lines:
+                runs[line].append(run(comparison, data, line, seed, number))
+    return runs
+
+
+def _result(
+    comparison: Comparison, line: Line, runs: dict[Line, list[Run]], rows: int
+) -> dict[str, Any]:
+    mine, base = runs[line], runs[comparison.lines()[0]]
+    batch = line.multiplier * comparison.base_batch
+    seconds = [s for r in mine for s in r["seconds"]]
+    pairs = list(zip(mine, base, strict=True))
+    lost = [100 * (a["test_auc"][-1] - b["test_auc"][-1]) for a, b in pairs]
+    return {
+        "line": line.name,
+        "batch": batch,
+        "rule": line.rule,
+        "update": line.update,
+        "steps_per_epoch": steps_per_epoch(rows, batch),
+        "seconds_per_epoch": statistics.median(seconds),
+        "fastest": min(seconds),
+        "slowest": max(seconds),
+        "speed_up": round(statistics.median(_speed_ups(mine, base)), 3),
+        "best_auc": statistics.mean(max(r["test_auc"]) for r in mine),
+        "last_auc": statistics.mean(r["test_auc"][-1] for r in mine),
+        "auc_points_to_baseline": statistics.mean(lost),
+        "runs": mine,
+    }
+
+
+def _speed_ups(mine: list[Run], base: list[Run]) -> Iterator[float]:
+    """The baseline's seconds over a line's, of each round."""
+
+    def seconds(runs: list[Run], number: int) -> float:
+        return statistics.median(s for r in runs if r["round"] == number for s in r["seconds"])
+
+    for number in sorted({r["round"] for r in mine}):
+        yield seconds(base, number) / seconds(mine, number)
+
+
+def table(result: dict[str, Any]) -> str:
+    """The comparison as Markdown."""
+    lines = [
+        "| line | update | steps an epoch | seconds an epoch (min to max) | speed-up "
+        "| best AUC % | last AUC % | to the baseline |",
+        "|:--|:--|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {r['line']} | {r['update']} | {r['steps_per_epoch']:,} | {r['seconds_per_epoch']:.2f} "
+        f"({r['fastest']:.2f} to {r['slowest']:.2f}) | {r['speed_up']:.2f} "
+        f"| {100 * r['best_auc']:.2f} | {100 * r['last_auc']:.2f} "
+        f"| {r['auc_points_to_baseline']:+.2f} |"
+        for r in result["results"]
+    ]
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="prepared; default: generated")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of the generated log")
+    parser.add_argument("--seed", type=int, default=7, help="of the generated log")
+    parser.add_argument("--work", type=Path, default=Path("work/baseline"), metavar="DIR")
+    parser.add_argument("--model", default="deepfm")
+    parser.add_argument("--base-batch-size", type=int, default=1024, metavar="N")
+    parser.add_argument("--multipliers", default="8,16,32,64,128", metavar="A,B,C")
+    parser.add_argument("--updates", default="exact", metavar="A,B", help="of CowClip's lines")
+    for name in OVERRIDES:
+        parser.add_argument("--" + name.replace("_", "-"), type=float, metavar="X")
+    parser.add_argument("--mlp", default="400,400,400", metavar="N,N", help="hidden widths")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=1, help="runs of every line, seeds from 1 on")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
+    return parser
+
+
+def comparison_from(args: argparse.Namespace) -> Comparison:
+    """The comparison that the command line asks for."""
+    given = {name: getattr(args, name) for name in OVERRIDES}
+    same = ("data", "work", "rows", "model", "epochs", "seeds", "rounds", "device")
+    return Comparison(
+        **{name: getattr(args, name) for name in same},
+        log_seed=args.seed,
+        base_batch=args.base_batch_size,
+        multipliers=numbers(args.multipliers),
+        updates=tuple(args.updates.split(",")),
+        mlp=numbers(args.mlp),
+        overrides={name: value for name, value in given.items() if value is not None},
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare, print the table, write JSON."""
+    args = _parser().parse_args(arguments)
+    try:
+        result = compare(comparison_from(args))
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None
+    except Stopped:
+        raise SystemExit("stopped; delete the last folder in WORK/runs to start again") from None
+    result |= circumstances(__file__, arguments, result["load_before"])
+    print("\n" + table(result))
+    if result["best_possible_auc"]:
+        print(f"best possible AUC on this log: {100 * result['best_possible_auc']:.2f}%")
+    print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
+    if args.json:
+        write_json(args.json, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The figure of `vocabulary.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+Point = tuple[float, float, float, float]
+
+# Colours of Okabe and Ito, told apart by the colour-blind; markers and lines tell them apart in
+# print.
+STYLES = {
+    "dense": {"color": "#D55E00", "marker": "s", "linestyle": "-"},
+    "exact": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
+    "lazy": {"color": "#000000", "marker": "^", "linestyle": ":"},
+    "exact and its flush": {"color": "#56B4E9", "marker": "D", "linestyle": "--"},
+}
+
+
+def curves(result: dict[str, Any], batch: int) -> dict[str, list[Point]]:
+    """Per curve of one batch size: ids, median, min and max of the milliseconds."""
+    found: dict[str, list[Point]] = {}
+    put_off = {r["vocabulary"]: r["ms_per_missed_step"] for r in result["flushes"]}
+    for r in result["results"]:
+        if r["batch"] != batch:
+            continue
+        point = (r["ms_per_step"], r["fastest"], r["slowest"])
+        found.setdefault(r["update"], []).append((r["vocabulary"], *point))
+        if r["update"] == "exact":
+            whole = (x + put_off[r["vocabulary"]] for x in point)
+            found.setdefault("exact and its flush", []).append((r["vocabulary"], *whole))
+    return found
+
+
+def draw_figure(result: dict[str, Any], path: Path) -> None:
+    """Milliseconds a step by ids, a panel per batch size, both axes logarithmic."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
+
+    batches = sorted({r["batch"] for r in result["results"]})
+    # A fixed salt and no date: the same numbers make the same file.
+    with matplotlib.rc_context({"svg.hashsalt": "cowclip", "lines.linewidth": 1.3}):
+        figure = Figure(figsize=(0.8 + 3.6 * len(batches), 3.8), layout="constrained")
+        panels = figure.subplots(1, len(batches), sharey=True, squeeze=False)[0]
+        for axes, batch in zip(panels, batches, strict=True):
+            _draw(axes, curves(result, batch))
+            axes.set(xscale="log", yscale="log", xlabel="ids", title=f"batch {batch:,}")
+            # 40 and not 4 x 10^1: what is read off here are milliseconds.
+            axes.yaxis.set_major_formatter(LogFormatter())
+            axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+            axes.grid(True, which="major", linewidth=0.4, alpha=0.5)
+        panels[0].set_ylabel("ms a step")
+        panels[0].legend(title="update", fontsize=8)
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _draw(axes: Any, lines: dict[str, list[Point]]) -> None:
+    for name, points in lines.items():
+        ids, median, least, most = zip(*points, strict=True)
+        spread = [
+            [m - low for m, low in zip(median, least, strict=True)],
+            [high - m for m, high in zip(median, most, strict=True)],
+        ]
+        axes.errorbar(
+            ids, median, yerr=spread, markersize=4, capsize=2, elinewidth=0.8, label=name,
+            **STYLES[name],
+        )  # fmt: skip

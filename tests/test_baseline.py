@@ -1,0 +1,85 @@
+"""The comparison of the baseline with CowClip, on a tiny log."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cowclip_merlin.errors import InputError
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SMALL = ["--base-batch-size", "64", "--multipliers", "8,16,128", "--epochs", "2", "--mlp", "8"]
+
+
+@pytest.fixture
+def baseline(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import baseline
+
+    return baseline
+
+
+def test_every_line_is_in_the_table_and_in_json(baseline, data, tmp_path, capsys):
+    file = tmp_path / "baseline.json"
+    arguments = [*SMALL, "--data", str(data), "--work", str(tmp_path / "work"),
+                 "--updates", "exact,dense", "--l2", "1e-4", "--json", str(file)]  # fmt: skip
+    baseline.main(arguments)
+    out, result = capsys.readouterr().out, json.loads(file.read_text())
+    expected = [
+        ("64 baseline", "dense"), ("64 exact", "exact"), ("512 CowClip", "exact"),
+        ("1K CowClip", "exact"), ("512 CowClip", "dense"), ("1K CowClip", "dense"),
+    ]  # fmt: skip
+    assert [(r["line"], r["update"]) for r in result["results"]] == expected
+    for name, update in expected:
+        assert f"| {name} | {update} |" in out
+    assert out.count("left out: 8K CowClip") == 2
+    first = result["results"][0]
+    assert first["speed_up"] == 1 and first["auc_points_to_baseline"] == 0
+    assert all(len(r["runs"][0]["seconds"]) == 2 for r in result["results"])
+    assert result["overrides"] == {"l2": 1e-4} and result["hardware"] and result["versions"]
+    assert result["date"] and result["command"].startswith("python benchmarks/baseline.py --base")
+    assert str(tmp_path) not in file.read_text() and str(data) not in file.read_text()
+
+
+def test_exact_has_the_baselines_auc(baseline, data, tmp_path):
+    comparison = baseline.Comparison(
+        work=tmp_path, data=data, base_batch=256, multipliers=(4,), epochs=1, mlp=(8,), rounds=2
+    )
+    dense, exact, _ = baseline.compare(comparison)["results"]
+    assert dense["last_auc"] == pytest.approx(exact["last_auc"], abs=1e-4)
+    assert [r["round"] for r in exact["runs"]] == [1, 2] and exact["speed_up"] > 0
+    assert dense["runs"][0]["test_auc"] == dense["runs"][1]["test_auc"]
+    assert not list(tmp_path.glob("runs/*/checkpoints"))
+    again = baseline.compare(comparison)["results"][0]
+    assert all(r["used_again"] for r in again["runs"])
+    with pytest.raises(InputError, match="other settings"):
+        baseline.compare(baseline.Comparison(
+            work=tmp_path, data=data, base_batch=256, multipliers=(4,), epochs=1, mlp=(4,)
+        ))  # fmt: skip
+
+
+def test_a_run_that_was_stopped_is_told(baseline, data, tmp_path):
+    comparison = baseline.Comparison(
+        work=tmp_path, data=data, base_batch=512, multipliers=(2,), epochs=1, mlp=(8,)
+    )
+    baseline.compare(comparison)
+    metrics = tmp_path / "runs" / "none-1x-dense-seed1-round1" / "metrics.csv"
+    metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
+    with pytest.raises(InputError, match="not finished; delete it"):
+        baseline.compare(comparison)
+
+
+def test_a_log_is_generated(baseline, tmp_path):
+    comparison = baseline.Comparison(work=tmp_path, rows=2000)
+    data, bayes_auc = baseline.open_data(comparison)
+    assert sum(data.rows.values()) == 2000 and 0.5 < bayes_auc < 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [["--updates", "lazy"], ["--multipliers", "0"], ["--multipliers", "8,8"], ["--epochs", "0"],
+     ["--model", "fm"], ["--mlp", "x"]],
+)  # fmt: skip
+def test_wrong_arguments_are_told_in_one_line(baseline, bad, tmp_path):
+    with pytest.raises(SystemExit, match=r"^error: .*[^\n]$"):
+        baseline.main([*bad, "--work", str(tmp_path)])
