@@ -13,14 +13,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Columns, DeviceData
 from cowclip_merlin.scaling import scale
-from cowclip_merlin.training.settings import MODELS, UPDATES
+from cowclip_merlin.training.settings import BACKENDS, MODELS, UPDATES
 
 FIELDS, CONTINUOUS = 26, 13
 
@@ -32,7 +32,8 @@ class BenchSettings:
     Attributes:
         models: names of models.
         batches: batch sizes.
-        updates: "dense", "lazy".
+        updates: "dense", "exact", "lazy".
+        backends: what moves rows: "auto", "tensorflow", "numba", "cupy".
         clips: "cowclip", "none" (the baseline).
         vocabulary: ids in all fields together.
         rounds: times each configuration has its turn.
@@ -44,7 +45,8 @@ class BenchSettings:
 
     models: Sequence[str] = ("deepfm",)
     batches: Sequence[int] = (1024, 8192, 65536)
-    updates: Sequence[str] = ("dense", "lazy")
+    updates: Sequence[str] = ("dense", "exact", "lazy")
+    backends: Sequence[str] = ("auto",)
     clips: Sequence[str] = ("none", "cowclip")
     vocabulary: int = 1_000_000
     rounds: int = 5
@@ -52,7 +54,8 @@ class BenchSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        known = {"models": MODELS, "updates": UPDATES, "clips": ("cowclip", "none")}
+        known = {"models": MODELS, "updates": UPDATES, "backends": BACKENDS}
+        known["clips"] = ("cowclip", "none")
         for name, choices in known.items():
             for value in getattr(self, name):
                 if value not in choices:
@@ -87,8 +90,25 @@ def random_rows(rows: int, sizes: dict[str, int], *, seed: int = 0) -> Columns:
     )
 
 
+class Case(NamedTuple):
+    """One line of the table; the bare MLP has no update, backend and clip."""
+
+    model: str
+    batch: int
+    update: str = "-"
+    backend: str = "-"
+    clip: str = "-"
+
+
+YARDSTICK = "bare MLP"
+
+
 def measure(settings: BenchSettings) -> dict[str, Any]:
-    """Rows per second of every configuration, with hardware and versions, ready for JSON."""
+    """Rows per second of every configuration, with hardware and versions, ready for JSON.
+
+    The yardstick in each round is the MLP alone, forward, backward and Adam, on constant input.
+    The bringing up to date of all rows that `update="exact"` puts off is not in these numbers.
+    """
     from tqdm import tqdm
 
     from cowclip_merlin.training.records import versions
@@ -96,44 +116,44 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     sizes = field_sizes(settings.vocabulary)
     rows = max(*settings.batches, settings.rows_per_turn)
     data = DeviceData(random_rows(rows, sizes))
-    configurations = list(
-        product(settings.models, settings.batches, settings.updates, settings.clips)
-    )
-    speeds: dict[tuple, list[float]] = {c: [] for c in configurations}
-    steps = {(m, u, c): _step(m, u, c, sizes, data) for m, _, u, c in configurations}
+    kinds = list(product(settings.models, settings.updates, settings.backends, settings.clips))
+    steps = {kind: _step(*kind, sizes, data) for kind in kinds}
+    cases = [Case(m, b, *rest) for b in settings.batches for m, *rest in kinds]
+    cases += [Case(YARDSTICK, b) for b in settings.batches]
+    steps |= {(YARDSTICK, b): _bare_mlp(b) for b in settings.batches}
+    speeds: dict[Case, list[float]] = {case: [] for case in cases}
     for turn in tqdm(range(settings.rounds + 1), desc="rounds", disable=None, leave=False):
-        for model, batch, update, clip in configurations:
-            speed = _turn(steps[model, update, clip], batch, settings.rows_per_turn, rows)
+        for case in cases:
+            bare = case.model == YARDSTICK
+            step = steps[case[:2] if bare else (case.model, *case[2:])]
+            speed = _turn(step, case.batch, settings.rows_per_turn, rows)
             if turn:  # the first round compiles
-                speeds[model, batch, update, clip].append(speed)
+                speeds[case].append(speed)
     return {
         "what": "training step, rows per second",
         "vocabulary": settings.vocabulary,
         "rounds": settings.rounds,
-        "results": [_result(c, speeds) for c in configurations],
+        "results": [_result(case, speeds) for case in cases],
         "hardware": hardware(),
         "versions": versions(),
     }
 
 
-def _step(model: str, update: str, clip: str, sizes: dict[str, int], data: DeviceData) -> Any:
-    from cowclip_merlin import compat, models
+def _step(
+    model: str, update: str, backend: str, clip: str, sizes: dict[str, int], data: DeviceData
+) -> Any:
+    from cowclip_merlin import compat
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.training.trainer import make_step
-    from cowclip_merlin.workflows.folder import merlin_schema
-    from cowclip_merlin.workflows.graph import Statistics
-    from cowclip_merlin.workflows.layout import Layout
 
     tf, values = compat.tensorflow(), scale("criteo", to=8192)
-    numbers = tuple(f"I{i + 1}" for i in range(CONTINUOUS))
-    layout = Layout(kind="table", label="label", categorical=tuple(sizes), continuous=numbers)
-    known = Statistics(cardinalities=sizes, minimum={}, maximum={})
-    built = models.MODELS[model](merlin_schema(layout, known), seed=1)
+    built = random_model(model, sizes)
     optimizer = CowClip(
         tf.keras.optimizers.legacy.Adam(values.embedding_lr),
         tf.keras.optimizers.legacy.Adam(values.dense_lr),
         l2=values.l2,
         update=update,
+        backend=backend,
         clip=clip,
         embeddings=["embeddings"],
     )
@@ -148,6 +168,42 @@ def _step(model: str, update: str, clip: str, sizes: dict[str, int], data: Devic
     return train
 
 
+def random_model(model: str, sizes: dict[str, int]) -> Any:
+    """One of the four models for fields of these sizes and 13 numbers."""
+    from cowclip_merlin import models
+    from cowclip_merlin.workflows.folder import merlin_schema
+    from cowclip_merlin.workflows.graph import Statistics
+    from cowclip_merlin.workflows.layout import Layout
+
+    numbers = tuple(f"I{i + 1}" for i in range(CONTINUOUS))
+    layout = Layout(kind="table", label="label", categorical=tuple(sizes), continuous=numbers)
+    known = Statistics(cardinalities=sizes, minimum={}, maximum={})
+    return models.MODELS[model](merlin_schema(layout, known), seed=1)
+
+
+def _bare_mlp(batch: int) -> Any:
+    """The arithmetic of the hidden layers: forward, backward and Adam, nothing else."""
+    from cowclip_merlin import compat
+
+    tf = compat.tensorflow()
+    hidden = [tf.keras.layers.Dense(400, activation="relu") for _ in range(3)]
+    mlp = tf.keras.Sequential([*hidden, tf.keras.layers.Dense(1)])
+    adam = tf.keras.optimizers.legacy.Adam()
+    x = tf.random.stateless_normal([batch, FIELDS * 10 + CONTINUOUS], seed=(0, 0))
+    y = tf.zeros([batch, 1])
+
+    @tf.function
+    def run() -> Any:
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(y, mlp(x, training=True))
+            loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, mlp.trainable_variables)
+        adam.apply_gradients(zip(gradients, mlp.trainable_variables))
+        return loss
+
+    return lambda _: float(run())
+
+
 def _turn(step: Any, batch: int, rows_per_turn: int, rows: int) -> float:
     order = np.random.default_rng(batch).permutation(rows)
     steps = max(1, rows_per_turn // batch)
@@ -157,22 +213,25 @@ def _turn(step: Any, batch: int, rows_per_turn: int, rows: int) -> float:
     return steps * batch / (time.perf_counter() - started)
 
 
-def _result(configuration: tuple, speeds: dict[tuple, list[float]]) -> dict[str, Any]:
-    model, batch, update, clip = configuration
-    first = min(b for m, b, u, c in speeds if m == model)
-    base = speeds.get((model, first, "dense", "none"))
-    mine = speeds[configuration]
-    ratio = statistics.median(a / b for a, b in zip(mine, base, strict=True)) if base else None
-    return {
-        "model": model,
-        "batch": batch,
-        "update": update,
-        "clip": clip,
+def _result(case: Case, speeds: dict[Case, list[float]]) -> dict[str, Any]:
+    first = min(c.batch for c in speeds)
+    base = next((s for c, s in speeds.items() if _is_baseline(c, case, first)), None)
+    mine, bare = speeds[case], speeds[Case(YARDSTICK, case.batch)]
+    return case._asdict() | {
         "rows_per_second": round(statistics.median(mine), 1),
         "slowest": round(min(mine), 1),
         "fastest": round(max(mine), 1),
-        "ratio_to_baseline": None if ratio is None else round(ratio, 3),
+        "ratio_to_baseline": None if base is None else _ratio(mine, base),
+        "ratio_to_mlp": _ratio(mine, bare),
     }
+
+
+def _is_baseline(case: Case, mine: Case, first: int) -> bool:
+    return (case.model, case.batch, case.update, case.clip) == (mine.model, first, "dense", "none")
+
+
+def _ratio(mine: list[float], other: list[float]) -> float:
+    return round(statistics.median(a / b for a, b in zip(mine, other, strict=True)), 3)
 
 
 def hardware() -> dict[str, Any]:
@@ -184,12 +243,18 @@ def hardware() -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text; the ratio is to the smallest batch, dense, without the clip."""
-    lines = [f"{'model':<14}{'batch':>8}  {'update':<8}{'clip':<9}{'rows/s':>11}{'ratio':>8}"]
+    """The result as text.
+
+    The ratios are to the smallest batch, dense, without the clip, and to the bare MLP.
+    """
+    head = f"{'model':<14}{'batch':>8}  {'update':<7}{'backend':<11}{'clip':<8}"
+    lines = [f"{head}{'rows/s':>11}{'ratio':>8}{'of MLP':>8}"]
     for row in result["results"]:
         ratio = row["ratio_to_baseline"]
         lines.append(
-            f"{row['model']:<14}{row['batch']:>8}  {row['update']:<8}{row['clip']:<9}"
-            f"{row['rows_per_second']:>11,.0f}" + (f"{ratio:>8.2f}" if ratio else f"{'-':>8}")
+            f"{row['model']:<14}{row['batch']:>8}  {row['update']:<7}{row['backend']:<11}"
+            f"{row['clip']:<8}{row['rows_per_second']:>11,.0f}"
+            + (f"{ratio:>8.2f}" if ratio else f"{'-':>8}")
+            + f"{row['ratio_to_mlp']:>8.2f}"
         )
     return "\n".join(lines)

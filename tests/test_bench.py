@@ -15,10 +15,11 @@ def test_a_small_bench(tmp_path, capsys):
     assert main(["bench", *arguments]) == 0
     result = json.loads(file.read_text())
     rows = result["results"]
-    assert len(rows) == 2 * 2 * 2 and result["versions"]["tensorflow"]
+    assert len(rows) == 2 * 3 * 2 + 2 and result["versions"]["tensorflow"]
     assert all(r["slowest"] <= r["rows_per_second"] <= r["fastest"] for r in rows)
     assert rows[0]["ratio_to_baseline"] == 1.0
-    assert capsys.readouterr().out.count("deepfm") == 8
+    assert [r["ratio_to_mlp"] for r in rows if r["model"] == "bare MLP"] == [1.0, 1.0]
+    assert capsys.readouterr().out.count("deepfm") == 12
 
 
 def test_ids_lie_in_their_fields():

@@ -17,7 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip bench`."""
     parser.add_argument("--model", default="deepfm", metavar="NAMES", help="a,b,c")
     parser.add_argument("--batch-sizes", default="1024,8192,65536", metavar="NUMBERS")
-    parser.add_argument("--update", default="dense,lazy", metavar="UPDATES")
+    parser.add_argument("--update", default="dense,exact,lazy", metavar="UPDATES")
+    parser.add_argument("--backend", default="auto", metavar="NAMES")
     parser.add_argument("--clip", default="none,cowclip", metavar="CLIPS")
     parser.add_argument("--vocabulary", type=int, default=1_000_000, metavar="IDS")
     parser.add_argument("--rounds", type=int, default=5, metavar="N")
@@ -36,6 +37,7 @@ def run(args: argparse.Namespace) -> None:
         models=args.model.split(","),
         batches=_numbers(args.batch_sizes),
         updates=args.update.split(","),
+        backends=args.backend.split(","),
         clips=args.clip.split(","),
         vocabulary=args.vocabulary,
         rounds=args.rounds,
@@ -45,7 +47,8 @@ def run(args: argparse.Namespace) -> None:
     result = measure(settings)
     result["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
     print(table(result))
-    print("ratio: to the smallest batch with dense updates and no clip, median round by round")
+    print("ratio: to the smallest batch with dense updates and no clip; of MLP: to the MLP alone;")
+    print("medians round by round")
     print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
     if args.json:
         write_json(args.json, result)

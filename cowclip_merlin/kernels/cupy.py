@@ -219,7 +219,12 @@ def replay_rows(
         np.int32(d), cupy.ascontiguousarray(alphas, dtype=np.float32), np.int64(to),
         *_adam_constants(settings), np.float32(2 * settings.l2),
     )  # fmt: skip
-    last[order] = to
+    mark_rows(last, order, to)
+
+
+def mark_rows(last: Any, rows: Any, to: int) -> None:
+    """Let these rows have seen `to` steps."""
+    last[rows] = to
 
 
 def sum_rows(values: Any, groups: Groups) -> Any:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import tables
@@ -18,8 +17,8 @@ from cowclip_merlin.optimizer.config import (
     row_optimizer,
 )
 from cowclip_merlin.optimizer.engine import warn_of_stale_rows
+from cowclip_merlin.optimizer.gradients import clipped
 from cowclip_merlin.optimizer.row_state import RowStates
-from cowclip_merlin.optimizer.rows import UniqueRows, scatter, sum_duplicates
 
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
@@ -212,66 +211,14 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
 
     def _clipped(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Gradients of the tables as the embedding optimizer gets them."""
-        unique = [sum_duplicates(slices) for slices, _ in pairs]
-        rows = [self._rows(u, table) for u, (_, table) in zip(unique, pairs)]
-        clipped = [i for i, (_, table) in enumerate(pairs) if not self._skips(table)]
-        factors = dict(zip(clipped, self._factors([rows[i] for i in clipped])))
-        self._record([tf.boolean_mask(factors[i], rows[i].cnt > 0) for i in clipped])
-        result = []
-        for i, (_, table) in enumerate(pairs):
-            g = rows[i].g * factors[i][:, tf.newaxis] if i in factors else rows[i].g
-            result.append((self._gradient(g, unique[i], table), table))
-        return result
-
-    def _rows(self, unique: UniqueRows, table: Any) -> clips.Rows:
-        """The rows whose gradients may be clipped: those in the batch, or the whole table."""
-        if self._whole_table:
-            w = tf.convert_to_tensor(table)
-            data, cnt = scatter(unique, table.shape[0])
-            field = self._field_of_row(table)
-        else:
-            w, data, cnt = tf.gather(table, unique.ids), unique.g, unique.cnt
-            field = self._field_of_row(table, unique.ids)
-        g = data + 2 * self._config.l2 * w
-        return clips.Rows(g=g, w=w, cnt=cnt, field=field, num_fields=len(self._sizes(table)))
-
-    def _factors(self, rows: list[clips.Rows]) -> list[Any]:
-        settings = clips.Settings(
-            r=self._config.r, zeta=self._config.zeta, bound=self._config.bound
-        )
-        return clips.CLIPS[self._config.clip].factors(rows, settings) if rows else []
-
-    def _gradient(self, g: Any, unique: UniqueRows, table: Any) -> Any:
-        if self._config.update == "lazy":
-            return tf.IndexedSlices(g, unique.ids, tf.shape(table))
-        if self._whole_table:
-            return g
-        # Absent rows: L2 alone, which their threshold r * ||w|| never cuts while 2 * l2 <= r.
-        absent = 2 * self._config.l2 * tf.convert_to_tensor(table)
-        return tf.tensor_scatter_nd_update(absent, unique.ids[:, tf.newaxis], g)
-
-    @property
-    def _whole_table(self) -> bool:
-        spared = clips.CLIPS[self._config.clip].spares_absent_rows and (
-            self._config.clip == "none" or 2 * self._config.l2 <= self._config.r
-        )
-        return self._config.update == "dense" and not spared
-
-    # -- tables and fields ------------------------------------------------------------------
+        gradients, factors = clipped(pairs, self._config, [not self._skips(v) for _, v in pairs])
+        self._record(factors)
+        return gradients
 
     def _skips(self, table: Any) -> bool:
         if self._config.skip is None:
             return table.shape[-1] == 1
         return tables.matches(table, self._config.skip)
-
-    def _sizes(self, table: Any) -> list[int]:
-        sizes = list((self._config.fields or {}).values())
-        return sizes if sum(sizes) == table.shape[0] else [table.shape[0]]
-
-    def _field_of_row(self, table: Any, ids: Any | None = None) -> Any:
-        ends = tf.constant(self._sizes(table), tf.int64)
-        ids = tf.range(table.shape[0], dtype=tf.int64) if ids is None else ids
-        return tf.searchsorted(tf.cumsum(ends), tf.cast(ids, tf.int64), side="right")
 
     # -- what is logged ---------------------------------------------------------------------
 

@@ -160,12 +160,11 @@ class KernelEngine(Engine):
                 self._remember(state, group.ids, alpha)
         return factors
 
-    @staticmethod
-    def _remember(state: TableState, rows: Any, alpha: float) -> None:
+    def _remember(self, state: TableState, rows: Any, alpha: float) -> None:
         done = int(state.count[0])
         state.history[done] = np.float32(alpha)
         state.count[0] = done + 1
-        state.last[rows] = done + 1
+        self.kernels.mark_rows(state.last, rows, done + 1)
 
     def _make_room(self, state: TableState, settings: RowSettings) -> None:
         if int(state.count[0]) >= len(state.history):

@@ -21,7 +21,8 @@ HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
 # All of these are in CuPy 13 with the same meaning; whatever else NumPy has stays hidden.
 NAMES = (
-    "arange", "array", "ascontiguousarray", "concatenate", "cumsum", "diff", "empty", "flatnonzero", "full",
+    "arange",
+    "array", "ascontiguousarray", "concatenate", "cumsum", "diff", "empty", "flatnonzero", "full",
     "maximum", "minimum", "ones", "sqrt", "stack", "where", "zeros",
 )  # fmt: skip
 
