@@ -59,7 +59,8 @@ def test_a_dry_run_of_the_gpu_check_runs_nothing(tmp_path):
     assert code == 0, err
     commands = [line for line in out.splitlines() if line.startswith("+ ")]
     assert all(line.startswith("+ no-such-python ") for line in commands)
-    assert "tests/kernels" in commands[0] and "--backend cupy" in commands[1]
+    assert "tests/kernels" in commands[0] and "tests/optimizer" in commands[1]
+    assert "--backend cupy" in commands[2]
     assert "cowclip_merlin bench --device gpu" in commands[-1]
     assert str(results) in commands[-1] and not results.exists()
 
@@ -82,4 +83,4 @@ def test_the_gpu_check_goes_on_after_a_failure_and_keeps_a_log(tmp_path):
     (log,) = results.iterdir()
     assert code == 1 and log.name.endswith("-nvidia-h200-nvl-check.log")
     assert log.read_text() in out
-    assert log.read_text().count("FAILED: ") == 1 and "ran -m cowclip_merlin bench" in out
+    assert log.read_text().count("FAILED: ") == 2 and "ran -m cowclip_merlin bench" in out

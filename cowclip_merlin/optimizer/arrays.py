@@ -82,7 +82,7 @@ def on_device(
         tf.test.experimental.sync_devices()
         results = function(*(cupy.from_dlpack(_Exported(x)) for x in tensors))
         cupy.cuda.get_current_stream().synchronize()
-        return [tf.experimental.dlpack.from_dlpack(x.toDlpack()) for x in results]
+        return [tf.experimental.dlpack.from_dlpack(x.__dlpack__()) for x in results]
 
     memory = [shared(variable) for variable in variables]
     results = tf.py_function(call, [*inputs, *memory], types)

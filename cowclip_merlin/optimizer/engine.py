@@ -89,7 +89,7 @@ class KernelEngine(Engine):
 
         def run(ids: Any, *arrays: Any) -> Any:
             self._replay(TableState(*arrays), settings, self._group(ids).ids)
-            return [ids[:0]]
+            return [ids[:0].copy()]
 
         self.call(run, [everywhere(ids)], state, [ids.dtype])
 
@@ -181,7 +181,7 @@ class KernelEngine(Engine):
 
         def run(*arrays: Any) -> Any:
             self._bring_all(TableState(*arrays), settings)
-            return [arrays[-1]]
+            return [arrays[-1].copy()]
 
         self.call(run, [], state, [tf.int64])
 

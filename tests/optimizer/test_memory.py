@@ -1,0 +1,189 @@
+"""Kernels write into the memory of TensorFlow's variables: into all of it, and nothing else."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cowclip_merlin as cc
+from cowclip_merlin.optimizer.arrays import on_host, shared
+
+pytestmark = pytest.mark.filterwarnings("ignore:update=.exact.:UserWarning")
+
+
+def address(tensor):
+    return np.asarray(memoryview(tensor)).ctypes.data
+
+
+def add_one(tf, variable):
+    def run(memory):
+        memory += 1
+        return [np.zeros(0, np.float32)]
+
+    on_host(run, [], [variable], [tf.float32])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 1000, 100_000])
+@pytest.mark.parametrize("graph", [False, True])
+def test_what_is_written_stays(tf, rows, graph):
+    variable = tf.Variable(tf.zeros([rows, 3]))
+
+    def step():
+        before = tf.gather(variable, [0])
+        add_one(tf, variable)
+        return before, tf.gather(variable, [rows - 1])
+
+    step = tf.function(step) if graph else step
+    for i in range(4):
+        before, after = step()
+        assert before.numpy().tolist() == [[i] * 3]
+        assert after.numpy().tolist() == [[i + 1.0] * 3]
+    assert (variable.numpy() == 4).all()
+
+
+def test_the_table_is_not_copied(tf):
+    """Looked up, evaluated, assigned: the memory that kernels see is the variable's own."""
+    variable, seen = tf.Variable(tf.random.normal([50_000, 10])), []
+
+    def run(memory):
+        seen.append(memory.ctypes.data)
+        return [np.zeros(0, np.float32)]
+
+    @tf.function
+    def step():
+        tf.gather(variable, [3])
+        on_host(run, [], [variable], [tf.float32])
+
+    for _ in range(4):
+        step()
+    assert len(set(seen)) == 1
+    assert address(shared(variable)) == seen[0]
+
+
+def test_other_tensors_keep_their_values(tf):
+    start = tf.ones([50_000, 4])
+    one, two = tf.Variable(start), tf.Variable(start)
+    add_one(tf, one)
+    two.assign(start)
+    add_one(tf, two)
+    add_one(tf, two)
+    assert [x.numpy().max() for x in (start, one, two)] == [1.0, 2.0, 3.0]
+
+
+def test_a_variable_that_is_assigned_between_steps(tf):
+    variable = tf.Variable(tf.zeros([1000, 2]))
+    step = tf.function(lambda: add_one(tf, variable))
+    step()
+    variable.assign(tf.fill([1000, 2], 5.0))
+    step()
+    assert (variable.numpy() == 6).all()
+
+
+CUPY = """
+import ctypes, sys, types
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from emulated_cupy import fake_cupy
+
+def from_dlpack(x):
+    a = np.from_dlpack(x)
+    if a.nbytes == 0:
+        return a.copy()
+    raw = (ctypes.c_char * a.nbytes).from_address(a.ctypes.data)
+    keep.append(x)
+    return np.frombuffer(raw, a.dtype).reshape(a.shape)
+
+def empty(shape, dtype=float):
+    # TensorFlow wants memory that begins at a multiple of 64, as that of a GPU does.
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+keep = []
+fake = fake_cupy(Path(sys.argv[2]))
+fake.from_dlpack, fake.empty = from_dlpack, empty
+stream = types.SimpleNamespace(synchronize=lambda: None)
+fake.cuda = types.SimpleNamespace(get_current_stream=lambda: stream)
+sys.modules["cupy"] = fake
+
+import cowclip_merlin as cc
+from cowclip_merlin import compat
+tf = compat.tensorflow()
+
+def train(backend):
+    rng = np.random.default_rng(0)
+    table = tf.Variable(rng.normal(0, 1e-2, (40, 10)).astype("f"), name="embeddings")
+    wide = tf.Variable(np.zeros((40, 1), "f"), name="wide_embeddings")
+    opt = cc.CowClip(tf.keras.optimizers.legacy.Adam(1e-3), l2=1e-2, update="exact", backend=backend)
+    assert opt.backend == backend
+
+    @tf.function
+    def step(ids, g):
+        opt.catch_up(table, ids)
+        opt.catch_up(wide, ids)
+        opt.apply_gradients([
+            (tf.IndexedSlices(g, ids, tf.constant([40, 10])), table),
+            (tf.IndexedSlices(g[:, :1], ids, tf.constant([40, 1])), wide),
+        ])
+
+    for _ in range(30):
+        ids = np.minimum(rng.pareto(0.5, 12), 39).astype(np.int32)
+        step(tf.constant(ids), tf.constant(rng.normal(0, 0.1, (12, 10)).astype("f")))
+    opt.flush()
+    return table.numpy(), wide.numpy()
+
+for a, b in zip(train("numba"), train("cupy")):
+    assert np.abs(a - b).max() <= 1e-6 * np.abs(a).max(), np.abs(a - b).max()
+print("equal")
+"""
+
+
+def test_the_way_to_cupy_and_back(tmp_path):
+    """The path of a GPU on the CPU: real DLPack, emulated kernels, no streams to wait for."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
+    from emulated_cupy import COMPILER
+
+    if COMPILER is None:
+        pytest.skip("no g++ on PATH")
+    here = str(Path(__file__).parents[1] / "kernels")
+    done = subprocess.run(
+        [sys.executable, "-c", CUPY, here, str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.stdout.endswith("equal\n"), done.stderr[-3000:]
+
+
+def test_streams_wait_for_each_other(tf):
+    """On a GPU: CuPy must see what TensorFlow has just queued, and the other way round."""
+    if not tf.config.list_logical_devices("GPU"):
+        pytest.skip("needs a GPU")
+    pytest.importorskip("cupy")
+    from cowclip_merlin.optimizer.arrays import on_device
+
+    variable = tf.Variable(tf.zeros([4096, 4096]))
+
+    def run(memory):
+        memory += 1
+        return [memory[:0]]
+
+    @tf.function
+    def step(x):
+        for _ in range(20):  # keeps TensorFlow's stream busy while the host goes on
+            x = tf.matmul(x, x) / 4096.0
+        variable.assign(x)
+        on_device(run, [], [variable], [tf.float32])
+        return tf.reduce_max(tf.abs(variable - x - 1))
+
+    for _ in range(10):
+        assert step(tf.ones([4096, 4096])).numpy() == 0
+
+
+def test_cupy_that_is_not_installed_is_named(tf):
+    if find_spec("cupy"):
+        pytest.skip("CuPy is installed")
+    with pytest.raises(cc.InputError, match="cupy kernels need cupy: pip install it"):
+        cc.CowClip(update="exact", backend="cupy")
