@@ -119,7 +119,8 @@ def train(backend):
     rng = np.random.default_rng(0)
     table = tf.Variable(rng.normal(0, 1e-2, (40, 10)).astype("f"), name="embeddings")
     wide = tf.Variable(np.zeros((40, 1), "f"), name="wide_embeddings")
-    opt = cc.CowClip(tf.keras.optimizers.legacy.Adam(1e-3), l2=1e-2, update="exact", backend=backend)
+    adam = tf.keras.optimizers.legacy.Adam(1e-3)
+    opt = cc.CowClip(adam, l2=1e-2, update="exact", backend=backend)
     assert opt.backend == backend
 
     @tf.function
