@@ -38,7 +38,8 @@ def attach(model: Any, optimizer: Any) -> None:
 
 
 def _embeddings(model: Any) -> list[FusedEmbedding]:
-    return [part for part in model.submodules if isinstance(part, FusedEmbedding)]
+    parts = vars(model.blocks[0]).values()
+    return [part for part in parts if isinstance(part, FusedEmbedding)]
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
