@@ -12,14 +12,11 @@ from peer_log import Log
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
-from cowclip_merlin.bench import CONTINUOUS
+from cowclip_merlin.bench import CONTINUOUS, random_model
 from cowclip_merlin.loading import DeviceData, batches, steps_per_epoch
 from cowclip_merlin.training.build import warm_up
 from cowclip_merlin.training.evaluation import Scorer
 from cowclip_merlin.training.trainer import make_step
-from cowclip_merlin.workflows.folder import merlin_schema
-from cowclip_merlin.workflows.graph import Statistics
-from cowclip_merlin.workflows.layout import Layout
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -85,11 +82,9 @@ def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
 
 
 def _model(log: Log, job: Job) -> Any:
-    numbers = tuple(f"I{i + 1}" for i in range(CONTINUOUS))
-    layout = Layout(kind="table", label="label", categorical=tuple(log.sizes), continuous=numbers)
-    known = Statistics(cardinalities=log.sizes, minimum={}, maximum={})
-    return cc.models.deepfm(
-        merlin_schema(layout, known),
+    return random_model(
+        "deepfm",
+        log.sizes,
         embedding_dim=job.embedding_dim,
         mlp=job.widths,
         init_std=job.init_std,

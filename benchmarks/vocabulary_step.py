@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import CONTINUOUS, FIELDS, field_sizes, random_rows
+from cowclip_merlin.bench import FIELDS, field_sizes, random_model, random_rows
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Columns, DeviceData
 from cowclip_merlin.training.settings import MODELS, UPDATES
@@ -128,7 +128,9 @@ class Step:
         self._update, self.made = update, 0
         self._rows = len(rows)
         self._loss = tf.Variable(0.0, dtype=tf.float64)
-        model = _model(settings, sizes)
+        model = random_model(
+            settings.model, sizes, embedding_dim=settings.embedding_dim, mlp=settings.mlp
+        )
         self._optimizer = _optimizer(update)
         self._optimizer._create_all_weights(model.trainable_variables)
         self.backend = self._optimizer.backend
@@ -154,27 +156,6 @@ class Step:
         self._optimizer.flush()
         self._optimizer.iterations.numpy()
         return time.perf_counter() - started
-
-
-def _model(settings: VocabularySettings, sizes: dict[str, int]) -> Any:
-    from cowclip_merlin import models
-    from cowclip_merlin.workflows.folder import merlin_schema
-    from cowclip_merlin.workflows.graph import Statistics
-    from cowclip_merlin.workflows.layout import Layout
-
-    layout = Layout(
-        kind="table",
-        label="label",
-        categorical=tuple(sizes),
-        continuous=tuple(f"I{i + 1}" for i in range(CONTINUOUS)),
-    )
-    known = Statistics(cardinalities=sizes, minimum={}, maximum={})
-    return models.MODELS[settings.model](
-        merlin_schema(layout, known),
-        embedding_dim=settings.embedding_dim,
-        mlp=settings.mlp,
-        seed=1,
-    )
 
 
 def _optimizer(update: str) -> Any:

@@ -168,8 +168,8 @@ def _step(
     return train
 
 
-def random_model(model: str, sizes: dict[str, int]) -> Any:
-    """One of the four models for fields of these sizes and 13 numbers."""
+def random_model(model: str, sizes: dict[str, int], **settings: Any) -> Any:
+    """One of the four models for these fields and 13 numbers; settings of `Architecture`."""
     from cowclip_merlin import models
     from cowclip_merlin.workflows.folder import merlin_schema
     from cowclip_merlin.workflows.graph import Statistics
@@ -178,7 +178,7 @@ def random_model(model: str, sizes: dict[str, int]) -> Any:
     numbers = tuple(f"I{i + 1}" for i in range(CONTINUOUS))
     layout = Layout(kind="table", label="label", categorical=tuple(sizes), continuous=numbers)
     known = Statistics(cardinalities=sizes, minimum={}, maximum={})
-    return models.MODELS[model](merlin_schema(layout, known), seed=1)
+    return models.MODELS[model](merlin_schema(layout, known), **({"seed": 1} | settings))
 
 
 def _bare_mlp(batch: int) -> Any:

@@ -15,7 +15,6 @@ from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, RowSetti
 
 Array = npt.NDArray[Any]
 mark_rows = loops.mark_rows
-_ONE = np.float32(1.0)
 _KIND = {"none": 0, "cowclip": 1, "column": 2}
 
 
@@ -101,8 +100,7 @@ def _field_squares(x: Array, field: Array, num_fields: int) -> Array:
 
 
 def _adam_constants(settings: RowSettings) -> Array:
-    one = _ONE
-    beta_1, beta_2 = np.float32(settings.beta_1), np.float32(settings.beta_2)
+    one, beta_1, beta_2 = map(np.float32, (1, settings.beta_1, settings.beta_2))
     return np.array([one - beta_1, one - beta_2, settings.epsilon], np.float32)
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import NonFiniteGradient, RowSettings
 
 tf = compat.tensorflow()
@@ -88,12 +89,23 @@ class KernelEngine(Engine):
         state, settings = self.state_of(table), self.settings_of(table)
 
         def run(ids: Any, *arrays: Any) -> Any:
-            self._replay(TableState(*arrays), settings, self._group(ids).ids)
+            self._replay(TableState(*arrays), settings, self._group(ids, table).ids)
             return [ids[:0].copy()]
 
         self.call(run, [everywhere(ids)], state, [ids.dtype])
 
-    def _group(self, ids: Any) -> Any:
+    def _group(self, ids: Any, table: Any) -> Any:
+        """The ids' groups; refuses what is outside the table, for the kernels do not look."""
+        groups = self._sorted(ids)
+        for outermost in groups.ids[:1], groups.ids[-1:]:
+            if len(outermost) and not 0 <= int(outermost[0]) < table.shape[0]:
+                raise InputError(
+                    f"id {int(outermost[0])} is outside table {table.name!r}, which has "
+                    f"{table.shape[0]} rows; use the ids of the data it was made for"
+                )
+        return groups
+
+    def _sorted(self, ids: Any) -> Any:
         # Lookup and update of a step, and the tables of a model, often have the same ids.
         memo = self._memo.get("groups")
         if memo is None or not (memo[0].shape == ids.shape and bool((memo[0] == ids).all())):
@@ -143,11 +155,11 @@ class KernelEngine(Engine):
         """The step on arrays; nothing is written before all gradients are known to be finite."""
         groups, sums = [], []
         for i, table in enumerate(tables):
-            groups.append(self._group(batches[2 * i]))
+            groups.append(self._group(batches[2 * i], table))
             try:
                 sums.append(self.kernels.sum_rows(batches[2 * i + 1], groups[i]))
             except NonFiniteGradient as error:
-                raise ValueError(self.name_of(table, int(groups[i].ids[error.place]))) from error
+                raise InputError(self.name_of(table, int(groups[i].ids[error.place]))) from error
         factors = []
         for state, group, g, numbers in zip(memory, groups, sums, settings):
             if self.exact:

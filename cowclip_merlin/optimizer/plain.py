@@ -8,6 +8,7 @@ from typing import Any
 
 from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer.engine import Engine, TableState, everywhere
 from cowclip_merlin.optimizer.rows import sum_duplicates
@@ -62,7 +63,7 @@ class PlainEngine(Engine):
         bad = ~tf.reduce_all(tf.math.is_finite(rows.g), axis=1)
 
         def report(first: Any) -> Any:
-            raise ValueError(self.name_of(table, int(first)))
+            raise InputError(self.name_of(table, int(first)))
 
         def complain() -> Any:
             return tf.numpy_function(report, [tf.boolean_mask(rows.ids, bad)[0]], tf.bool)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import engine
 
 ROWS, DIM, BATCH = 400, 10, 48
@@ -172,6 +173,31 @@ def test_a_gradient_that_is_not_finite_is_named_and_writes_nothing(tf, backend):
         trainee.step(np.array([5, 307, 6], np.int32), g)
     np.testing.assert_array_equal(trainee.table.numpy(), before)
     assert trainee.optimizer.embedding_optimizer.iterations.numpy() == 3
+
+
+@pytest.mark.parametrize("update", ["exact", "lazy"])
+@pytest.mark.parametrize("wrong", [-1, ROWS, 2**31 - 1])
+def test_an_id_outside_the_table_is_refused_and_nothing_written(tf, update, wrong):
+    """Compiled kernels do not check their indices: beyond the table is other memory."""
+    trainee = Trainee(tf, update=update, backend="numba")
+    trainee.train(2, 0)
+    before = trainee.table.numpy()
+    message = f"id {wrong} is outside table 'embeddings:0', which has {ROWS} rows"
+    with pytest.raises(tf.errors.OpError, match=message):
+        trainee.step(np.array([5, wrong, 6], np.int32), np.ones((3, DIM), "f"))
+    if update == "exact":
+        with pytest.raises(InputError, match=message):
+            trainee.optimizer.catch_up(trainee.table, [3, wrong])
+    np.testing.assert_array_equal(trainee.table.numpy(), before)
+
+
+def test_lazy_column_clip_by_kernels(tf):
+    arguments = {"update": "lazy", "clip": "column", "bound": 0.1}
+    expected = Trainee(tf, backend="tensorflow", **arguments)
+    kernels = Trainee(tf, **arguments)
+    assert kernels.optimizer.backend == "numba"
+    assert worst(expected.train(100, 4), kernels.train(100, 4)) <= 2e-6
+    assert kernels.optimizer.clipped_share.numpy() > 0
 
 
 def test_a_forward_pass_that_does_not_catch_up_is_told(tf):
