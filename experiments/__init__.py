@@ -1,0 +1,1 @@
+"""Every table and figure of the paper as a file of settings, and what runs them."""
