@@ -59,7 +59,9 @@ def _draw(axes: Any, counts: npt.NDArray[Any], values: npt.NDArray[Any], name: s
             color=look["color"], linestyle=look["linestyle"], linewidth=1.4,
         )  # fmt: skip
     zeros = int((~positive).sum())
-    axes.set(xscale="log", yscale="log", xlabel=name + (f"   (0 in {zeros:,} rows)" * bool(zeros)))
+    axes.set_xlabel(name + (f"   (0 in {zeros:,} rows)" if zeros else ""))
+    if positive.any():
+        axes.set(xscale="log", yscale="log")
 
 
 def _edges(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -94,6 +94,7 @@ def panels(count: int, *, width: float = 4.0, height: float = 3.4) -> tuple[Any,
 
     size = (6.4 if count == 1 else width * count, height)
     figure = Figure(figsize=size, layout="constrained")
+    figure.get_layout_engine().set(wspace=0.05)
     axes = list(figure.subplots(1, count, squeeze=False)[0])
     for one in axes:
         one.grid(True, which="major", linewidth=0.4, alpha=0.5)
