@@ -97,6 +97,21 @@ def scores(tables: Sequence[Table]) -> list[Judged]:
     return found
 
 
+def fastest(tables: Sequence[Table]) -> tuple[Judged, float] | None:
+    """The time that is the smallest part of its reference beyond noise, and the reference / time.
+
+    Returns:
+        None if no table of minutes has a time below its reference.
+    """
+    times = [n for t in tables if t.unit.startswith("minutes") for n in judged(t)]
+    better = [
+        (n, (n.cell.mean - n.difference) / n.cell.mean)
+        for n in times
+        if n.outcome == "better" and n.cell.mean and n.difference is not None
+    ]
+    return max(better, key=lambda found: found[1], default=None)
+
+
 def _identity(number: Judged) -> tuple[object, ...]:
     """Equal for the same runs against the same reference; runs that diverged go by their place."""
     cell = number.cell

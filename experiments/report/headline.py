@@ -12,6 +12,7 @@ from cowclip_merlin.experiments.report.claims import (
     count,
     effect,
     extremes,
+    fastest,
     scores,
 )
 from cowclip_merlin.experiments.report.folder import Folder
@@ -49,7 +50,7 @@ def headline(folder: Folder) -> Headline:
         title=folder.title,
         word=found.word,
         lead=_LEAD[found.word],
-        sentences=[*_against_paper(found), *_all(numbers), *_runs(folder)],
+        sentences=[*_against_paper(found), *_all(numbers), *_time(folder), *_runs(folder)],
     )
 
 
@@ -97,6 +98,17 @@ def _place(number: Judged) -> str:
     paper = "" if number.paper is None else f", in the paper {signed(number.paper, places)}"
     where = f"{number.row} at {number.column}, {number.table.title.partition(':')[0]}"
     return f"{signed(number.difference or 0.0, places)} AUC points{paper} ({where})"
+
+
+def _time(folder: Folder) -> list[str]:
+    found = fastest(folder.tables)
+    if found is None:
+        return []
+    number, times = found
+    return [
+        f"Largest gain in training time: {times:.1f} times as fast as {number.table.reference} "
+        f"({number.row} at {number.column}, {number.table.title.partition(':')[0]})."
+    ]
 
 
 def _runs(folder: Folder) -> list[str]:

@@ -76,6 +76,16 @@ def test_times_are_relative_to_the_first_lines_smallest_batch():
     assert drawn(right)["dense"].get_ydata().tolist() == [8000.0, 20_000 / 3]
 
 
+@pytest.mark.parametrize("seconds", [(80.0, 79.0), (80.0, 20.0), (8e4, 0.2)])
+def test_every_axis_of_times_has_numbers_to_read(seconds):
+    line = Line(label="dense", x=(256, 512), runs=(seconds,))
+    figure = figures.draw_times([line], rows=2560, paper=False)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 2
+
+
 def test_the_papers_step_times_are_those_it_prints():
     steps = step_ms(figures.paper_times(), PAPER_ROWS).runs[0]
     assert round(steps[0]) == 114 and abs(steps[-1] - 172) < 1

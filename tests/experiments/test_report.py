@@ -1,13 +1,12 @@
-"""The page: what is on it, what it says, what it refuses, and how it looks in a browser."""
+"""The page: what is on it, what it says, and what it refuses."""
 
 import re
 import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import chromium
 import pytest
-from conftest import AWKWARD, MAIN, SEEDS, judged, make_results, rules_table
+from made_results import AWKWARD, MAIN, SEEDS, judged, make_results, rules_table
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.report import write_report
@@ -47,13 +46,6 @@ class Page(HTMLParser):
 
     def count(self, tag):
         return sum(name == tag for name, _ in self.tags)
-
-
-@pytest.fixture(scope="session")
-def file(results, tmp_path_factory):
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    write_report(results, path)
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -186,6 +178,17 @@ def test_only_aucs_make_the_headline():
     assert scores([replace(rules_table(), unit="minutes")]) == []
 
 
+def test_the_largest_gain_in_time_is_named(tmp_path):
+    base, fast = measured([80.0, 82.0]), measured([9.0, 9.0])
+    rows = judged([("exact", (base, fast))], base, higher_is_better=False)
+    table = replace(rules_table("table5"), unit="minutes", columns=("x1", "x8"), rows=rows)
+    times = headline_of(tmp_path / "a", table).sentences
+    assert any("9.0 times as fast as no scaling at batch 256 (exact at x8" in s for s in times)
+    slow = judged([("exact", (base, measured([99.0, 99.5])))], base, higher_is_better=False)
+    none = headline_of(tmp_path / "b", replace(table, rows=slow)).sentences
+    assert not any("as fast" in s for s in none)
+
+
 def test_differences_within_the_papers_own_spread_hold():
     base = measured([78.9, 79.0], published=80.90)
     cells = (base, measured([78.0, 78.1], published=80.87), measured([78.0, 78.1], published=80.86))
@@ -265,55 +268,3 @@ def test_the_command_says_what_is_on_the_page(spare, tmp_path, capsys):
     assert main(["report", str(spare), "--out", str(out)]) == 0
     assert "1 data set, 2 tables, 6 figures, 12 runs" in capsys.readouterr().out
     assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    program = chromium.find()
-    if program is None:
-        pytest.skip("no Chromium or Chrome on this machine")
-    one = chromium.Chromium(program)
-    yield one
-    one.close()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
-def test_in_a_browser(browser, file, width, scheme):
-    browser.open(file, width=width, scheme=scheme)
-    assert browser.complaints() == []
-    assert browser.requests() == [file.as_uri()]
-    sizes = browser.value(
-        "[...document.querySelectorAll('figure svg')].map(svg => svg.getBoundingClientRect())"
-        ".map(box => [box.width, box.height])"
-    )
-    assert len(sizes) == 6 and all(w > 300 and h > 150 for w, h in sizes), sizes
-    inked = browser.value(
-        "[...document.querySelectorAll('figure svg')].map(svg => svg.getBBox().width)"
-    )
-    assert all(width > 0 for width in inked), inked
-    assert browser.value("document.documentElement.scrollWidth") <= width
-
-
-def test_the_browsers_complaints_are_heard(browser, tmp_path):
-    bad = tmp_path / "bad.html"
-    bad.write_text('<script>console.error("x"); undefined_function()</script><img src="gone.png">')
-    browser.open(bad)
-    assert len(browser.complaints()) == 3
-    assert len(browser.requests()) == 2
-
-
-def test_it_can_be_printed_with_every_run(browser, file):
-    browser.open(file)
-    paper = browser.pdf()
-    assert paper.startswith(b"%PDF") and len(paper) > 50_000
-    browser.call("Emulation.setEmulatedMedia", media="print")
-    opened = browser.value(
-        "[...document.querySelectorAll('table.runs')].map(table => table.offsetHeight)"
-    )
-    assert len(opened) == 2 and all(height > 100 for height in opened)
-
-
-def test_a_closed_list_of_runs_stays_closed_on_a_screen(browser, file):
-    browser.open(file)
-    assert browser.value("document.querySelector('table.runs').checkVisibility()") is False
