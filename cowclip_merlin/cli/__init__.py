@@ -16,7 +16,16 @@ from typing import NoReturn
 from cowclip_merlin import __version__
 from cowclip_merlin.errors import InputError
 
-COMMANDS = ("generate", "prepare", "train", "evaluate", "scale", "bench")
+COMMANDS = (
+    "generate",
+    "prepare",
+    "train",
+    "evaluate",
+    "scale",
+    "bench",
+    "experiment",
+    "sweep",
+)
 
 
 class Parser(argparse.ArgumentParser):

@@ -87,13 +87,13 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
         seed=args.seed,
         overrides={name: value for name, value in given.items() if value is not None},
         embedding_dim=args.embedding_dim,
-        mlp=_widths(args.mlp),
+        mlp=widths(args.mlp),
         continuous=args.continuous,
         tables=args.tables,
     )
 
 
-def _widths(text: str) -> tuple[int, ...]:
+def widths(text: str) -> tuple[int, ...]:
     from cowclip_merlin.errors import InputError
 
     try:

@@ -1,0 +1,2 @@
+def write_table(folder, table):
+    pass
