@@ -17,7 +17,7 @@ from cowclip_merlin.training import RunSettings
 Tuned = Mapping[str, Mapping[str, float]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
     """One training run of a plan.
 
