@@ -45,14 +45,14 @@ def clipped(
 
 def _rows(unique: UniqueRows, table: Any, config: Config) -> clips.Rows:
     """The rows whose gradients may be clipped: those in the batch, or the whole table."""
-    sizes = _sizes(table, config)
+    sizes = sizes_of_fields(table, config)
     if _whole_table(config):
         w = tf.convert_to_tensor(table)
         data, cnt = scatter(unique, table.shape[0])
-        field = _field_of_row(tf.range(table.shape[0], dtype=tf.int64), sizes)
+        field = field_of_row(tf.range(table.shape[0], dtype=tf.int64), sizes)
     else:
         w, data, cnt = tf.gather(table, unique.ids), unique.g, unique.cnt
-        field = _field_of_row(unique.ids, sizes)
+        field = field_of_row(unique.ids, sizes)
     g = data + 2 * config.l2 * w
     return clips.Rows(g=g, w=w, cnt=cnt, field=field, num_fields=len(sizes))
 
@@ -75,12 +75,13 @@ def _whole_table(config: Config) -> bool:
     return config.update == "dense" and not spared
 
 
-def _sizes(table: Any, config: Config) -> list[int]:
+def sizes_of_fields(table: Any, config: Config) -> list[int]:
     """Rows of each field; a table that the fields do not fill is one field."""
     sizes = list((config.fields or {}).values())
     return sizes if sum(sizes) == table.shape[0] else [table.shape[0]]
 
 
-def _field_of_row(ids: Any, sizes: list[int]) -> Any:
+def field_of_row(ids: Any, sizes: list[int]) -> Any:
+    """Index of the field that each row of a fused table belongs to, int32 [n]."""
     ends = tf.cumsum(tf.constant(sizes, tf.int64))
     return tf.searchsorted(ends, tf.cast(ids, tf.int64), side="right")

@@ -28,7 +28,12 @@ METRICS = (
     "mean_clip_factor",
     "embedding_lr",
     "dense_lr",
+    "validation_auc",
+    "validation_log_loss",
+    "validation_seconds",
 )
+"""Columns of `metrics.csv`; those of the rows that a run does not score stay empty."""
+
 _PACKAGES = (
     "tensorflow",
     "tf-keras",

@@ -17,7 +17,9 @@ from cowclip_merlin.loading import (
     open_columns,
     open_train,
     place_split,
+    split_off,
     steps_per_epoch,
+    validation_rows,
 )
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.training import evaluation, records
@@ -121,6 +123,7 @@ def train(
         seed=settings.seed,
         checkpoint_every=checkpoint_every,
         data_memory=bytes_of(data_memory),
+        scored_split=settings.scored_split,
     )
     config = RunConfig(settings=settings, values=values, fingerprint=prepared.fingerprint)
     if resume:
@@ -128,10 +131,7 @@ def train(
     elif (out / "config.json").exists():
         raise InputError(f"{out}: holds a run already; use --resume or another --out")
     used = _start(settings.seed, device)
-    columns = {
-        "train": open_train(prepared, memory=plan.data_memory),
-        "test": open_columns(prepared, "test"),
-    }
+    columns = _open(prepared, settings, plan.data_memory)
     created = not out.exists()
     try:
         return _train(config, prepared, columns, plan, out, resume, used)
@@ -140,6 +140,17 @@ def train(
         if created and not (out / "checkpoints" / "checkpoint").exists():
             shutil.rmtree(out, ignore_errors=True)
         raise
+
+
+def _open(prepared: PreparedData, settings: RunSettings, memory: int | None) -> dict[str, Columns]:
+    """Rows to train on and rows to score, by their split; test rows only if these are scored."""
+    if settings.scored_split == "test":
+        return {
+            "train": open_train(prepared, memory=memory),
+            "test": open_columns(prepared, "test"),
+        }
+    train, validation = split_off(open_columns(prepared, "train"), settings.validation_fraction)
+    return {"train": train, "validation": validation}
 
 
 def _start(seed: int, device: str) -> str:
@@ -165,12 +176,12 @@ def _train(
     with records.log_to(out / "train.log") as log:
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
         optimizer = build_optimizer(settings, values, prepared, steps=steps)
-        _say(log, config, prepared, steps, device, optimizer.backend)
+        _say(log, config, prepared, columns, steps, device, optimizer.backend)
         trainer = Trainer(
             build_model(settings, values, prepared),
             optimizer,
             columns["train"],
-            columns["test"],
+            columns[plan.scored_split],
             plan,
             out,
             log,
@@ -185,18 +196,18 @@ def _say(
     log: logging.Logger,
     config: RunConfig,
     prepared: PreparedData,
+    columns: dict[str, Columns],
     steps: int,
     device: str,
     backend: str,
 ) -> None:
     settings, values = config.settings, config.values
-    rows = prepared.rows
+    rows = {split: len(part) for split, part in columns.items()}
     log.info(
-        "%s on %s: %s train rows, %s test rows, %s ids; on the %s",
+        "%s on %s: %s, %s ids; on the %s",
         settings.model,
         prepared.path,
-        f"{rows['train']:,}",
-        f"{rows['test']:,}",
+        ", ".join(f"{n:,} {split} rows" for split, n in rows.items()),
         f"{sum(prepared.cardinalities.values()):,}",
         device,
     )
@@ -210,10 +221,11 @@ def _say(
         last,
     )
     log.info(
-        "rule %s, clip %s, update %s (%s): embedding lr %.6g, dense lr %.6g (warm-up %g epochs), "
-        "l2 %.6g, r %g, zeta %g, init std %g",
+        "rule %s, clip %s, %s, update %s (%s): embedding lr %.6g, dense lr %.6g "
+        "(warm-up %g epochs), l2 %.6g, r %g, zeta %g, init std %g",
         settings.rule,
         settings.effective_clip,
+        settings.optimizer,
         settings.update,
         backend,
         values.embedding_lr,
@@ -230,7 +242,9 @@ def _check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
     rows = prepared.rows["train"]
     if rows == 0:
         raise InputError(f"{prepared.path}: no training rows; prepare a folder with a train split")
-    if prepared.rows["test"] == 0:
+    if settings.validation_fraction:
+        rows -= validation_rows(rows, settings.validation_fraction)
+    elif prepared.rows["test"] == 0:
         raise InputError(f"{prepared.path}: no test rows; prepare with a larger --test-fraction")
     if settings.batch_size > rows:
         raise InputError(

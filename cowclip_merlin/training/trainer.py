@@ -46,6 +46,7 @@ class Plan:
         seed: of the row order.
         checkpoint_every: steps between checkpoints within an epoch; 0 for none but at its end.
         data_memory: bytes of the device for rows; None: what is free, no limit on the CPU.
+        scored_split: name of the rows that are scored after an epoch: "test" or "validation".
     """
 
     batch_size: int
@@ -53,6 +54,7 @@ class Plan:
     seed: int
     checkpoint_every: int = 0
     data_memory: int | None = None
+    scored_split: str = "test"
 
 
 class Trainer:
@@ -62,7 +64,7 @@ class Trainer:
         model: Merlin model with its variables created.
         optimizer: `CowClip`.
         train: training rows.
-        test: test rows.
+        scored: rows that the metrics are of, never trained on.
         plan: how far to go.
         folder: run folder for metrics.csv, events and checkpoints.
         log: where lines for the person at the prompt go.
@@ -73,7 +75,7 @@ class Trainer:
         model: Any,
         optimizer: Any,
         train: Columns,
-        test: Columns,
+        scored: Columns,
         plan: Plan,
         folder: Path,
         log: logging.Logger,
@@ -84,7 +86,7 @@ class Trainer:
         optimizer._create_all_weights(model.trainable_variables)
         placed = place(
             train,
-            test,
+            scored,
             batch_size=plan.batch_size,
             scoring_batch=evaluation.SCORING_BATCH,
             memory=plan.data_memory,
@@ -92,7 +94,7 @@ class Trainer:
         log.info("%s", placed)
         self.data = placed.train
         self.scorer = evaluation.Scorer(model, placed.test)
-        self.test_labels = test.label
+        self.scored_labels = scored.label
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
         self.steps = steps_per_epoch(self.data.rows, plan.batch_size)
         self._step = make_step(model, optimizer, self.data, self.checkpoints.loss_sum)
@@ -179,15 +181,16 @@ class Trainer:
     ) -> None:
         self._refuse_divergence(epoch)
         started = time.perf_counter()
-        result = evaluation.evaluate(self.test_labels, self.scorer.probabilities())
+        result = evaluation.evaluate(self.scored_labels, self.scorer.probabilities())
         row = self._record(epoch, seconds, trained, result, time.perf_counter() - started)
         self.rows.append(row)
         records.write_metrics(self.folder / "metrics.csv", self.rows)
         board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
         self.log.info(
-            "epoch %d: train loss %.5f, test AUC %.5f, test log loss %.5f, %s rows/s, %.1f s",
+            "epoch %d: train loss %.5f, %s AUC %.5f, log loss %.5f, %s rows/s, %.1f s",
             epoch + 1,
             row["train_loss"],
+            self.plan.scored_split,
             result.auc,
             result.log_loss,
             f"{row['rows_per_second']:,.0f}",
@@ -210,18 +213,18 @@ class Trainer:
         seconds: float,
         trained: int,
         result: evaluation.Evaluation,
-        test_seconds: float,
+        scoring_seconds: float,
     ) -> dict[str, Any]:
-        optimizer = self.optimizer
+        optimizer, split = self.optimizer, self.plan.scored_split
         return {
             "epoch": epoch + 1,
             "step": int(optimizer.iterations.numpy()),
             "train_loss": float(self.checkpoints.loss_sum.numpy()) / self.data.rows,
-            "test_auc": result.auc,
-            "test_log_loss": result.log_loss,
+            f"{split}_auc": result.auc,
+            f"{split}_log_loss": result.log_loss,
             "rows_per_second": round(trained / seconds, 1),
             "seconds": round(seconds, 3),
-            "test_seconds": round(test_seconds, 3),
+            f"{split}_seconds": round(scoring_seconds, 3),
             "clipped_share": float(optimizer.clipped_share.numpy()),
             "mean_clip_factor": float(optimizer.mean_clip_factor.numpy()),
             "embedding_lr": _rate(optimizer.embedding_optimizer),
