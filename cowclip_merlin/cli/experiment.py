@@ -80,7 +80,7 @@ def run_session(args: argparse.Namespace, kinds: tuple[str, ...]) -> int:
         except Stopped as stop:
             print("cowclip: stopped; the same command goes on from here", file=sys.stderr)
             return 128 + stop.signal_number
-        write_table(args.out, table)
+        write_table(Path(args.out) / "tables", table)
         print("\n" + as_text(table) + "\n")
     return 0
 

@@ -119,6 +119,11 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
 
 
 def widths(text: str) -> tuple[int, ...]:
+    """Whole numbers between commas.
+
+    Raises:
+        InputError: it is something else.
+    """
     from cowclip_merlin.errors import InputError
 
     try:
