@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from cowclip_merlin.cli import main
+from cowclip_merlin.cli import COMMANDS, main
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_fault_of_ours_is_exit_code_1(monkeypatch, capsys):
     assert "boom" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["generate", "prepare", "train", "evaluate", "scale", "bench"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_examples(command, capsys):
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])

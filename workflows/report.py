@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,19 @@ def draw_frequencies(counts: dict[str, npt.NDArray[np.int64]], path: Path) -> No
 
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
     axes = figure.add_subplot()
-    by_size = sorted(counts, key=lambda field: -len(counts[field]))
-    for place, field in enumerate(by_size):
-        _draw(axes, field, counts[field], place)
-    axes.set(xscale="log", yscale="log", xlabel="id, by falling frequency", ylabel="occurrences")
+    plot_frequencies(axes, counts)
+    axes.set(xlabel="id, by falling frequency", ylabel="occurrences")
     axes.grid(True, which="major", linewidth=0.4, alpha=0.5)
     axes.legend(title="field", fontsize=7, ncols=2, loc="upper left", bbox_to_anchor=(1.01, 1))
     figure.savefig(path)
+
+
+def plot_frequencies(axes: Any, counts: Mapping[str, npt.NDArray[np.int64]]) -> None:
+    """Plot falling occurrences by rank into matplotlib axes, the field with most ids first."""
+    by_size = sorted(counts, key=lambda field: -len(counts[field]))
+    for place, field in enumerate(by_size):
+        _draw(axes, field, counts[field], place)
+    axes.set(xscale="log", yscale="log")
 
 
 def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], place: int) -> None:

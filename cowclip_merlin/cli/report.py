@@ -1,0 +1,29 @@
+"""`cowclip report`: one page from the results of experiments."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "make one self-contained HTML page from the results of experiments"
+EXAMPLES = """examples:
+  cowclip report RESULTS --out report.html
+  cowclip report criteo avazu --out report.html"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `cowclip report`."""
+    parser.add_argument(
+        "results", nargs="+", metavar="RESULTS", help="folders that cowclip experiment filled"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the page; replaced if it is there"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the page, and say what is on it."""
+    from cowclip_merlin.experiments.report import write_report
+
+    on_it = write_report(args.results, args.out)
+    print(f"{args.out}: {on_it}")

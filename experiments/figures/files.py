@@ -1,0 +1,129 @@
+"""Figures as files: `NAME.svg`, and `NAME.json` with what a reader must know about it."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import read_json, replacing, write_json
+
+# Text as paths: it looks the same everywhere, whatever fonts there are. Fixed ids and no date:
+# the same numbers make the same file.
+_SVG = {"svg.fonttype": "path", "svg.hashsalt": "cowclip"}
+_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureFile:
+    """A figure with its text.
+
+    Attributes:
+        name: of the experiment, and of the files.
+        title: one line.
+        caption: below the figure.
+        alt: what it shows, for those who cannot see it.
+        data: name of the data set and its size.
+        command: what makes it again.
+        svg: the drawing.
+    """
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    data: str
+    command: str
+    svg: str
+
+
+_TEXTS = tuple(field.name for field in fields(FigureFile) if field.name != "svg")
+
+
+def write_figure(
+    folder: str | Path,
+    figure: Any,
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    alt: str,
+    data: str,
+    command: str,
+) -> Path:
+    """Save a matplotlib figure as `<folder>/<name>.svg`, and its text beside it.
+
+    Args:
+        folder: made if it is not there.
+        figure: a matplotlib `Figure`.
+        name: letters, digits, `-` and `_`; every id in the SVG begins with it.
+        title: one line.
+        caption: what is drawn, and what the reader should see.
+        alt: what it shows, for those who cannot see it.
+        data: name of the data set and its size.
+        command: what makes it again.
+
+    Returns:
+        The path of the SVG.
+
+    Raises:
+        ValueError: the name is none.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise ValueError(f"{name!r} cannot name a figure: letters, digits, - and _ only")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.svg"
+    svg = _drawn(figure, name)
+    text = FigureFile(
+        name=name, title=title, caption=caption, alt=alt, data=data, command=command, svg=svg
+    )
+    with replacing(path) as temporary:
+        temporary.write_text(svg)
+    write_json(path.with_suffix(".json"), {k: v for k, v in asdict(text).items() if k != "svg"})
+    return path
+
+
+def _drawn(figure: Any, name: str) -> str:
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context(_SVG):
+        figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
+    return with_prefix(buffer.getvalue(), f"{name}-")
+
+
+def with_prefix(svg: str, prefix: str) -> str:
+    """The drawing with every id, and what refers to it, behind a prefix.
+
+    >>> with_prefix('<g id="a"/><use xlink:href="#a" style="clip-path: url(#a)"/>', "f-")
+    '<g id="f-a"/><use xlink:href="#f-a" style="clip-path: url(#f-a)"/>'
+    """
+    svg = re.sub(r'(\sid=")', rf"\g<1>{prefix}", svg)
+    svg = re.sub(r'(href="#)', rf"\g<1>{prefix}", svg)
+    return re.sub(r"(url\(#)", rf"\g<1>{prefix}", svg)
+
+
+def read_figure(path: str | Path) -> FigureFile:
+    """Read what `write_figure` wrote, given the path of the JSON or of the SVG.
+
+    Raises:
+        InputError: one of the two files is missing or damaged.
+    """
+    path = Path(path).with_suffix(".json")
+    texts = read_json(path)
+    if not isinstance(texts, dict):
+        raise InputError(f"{path}: holds no figure's text; make it again with cowclip experiment")
+    for name in _TEXTS:
+        if not isinstance(texts.get(name), str):
+            raise InputError(f"{path}: {name} is {texts.get(name)!r}, not a text; make it again")
+    try:
+        svg = path.with_suffix(".svg").read_text()
+    except FileNotFoundError:
+        raise InputError(f"{path.with_suffix('.svg')}: no such file; make it again") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path.with_suffix('.svg')}: no SVG ({error}); make it again") from None
+    return FigureFile(**{name: texts[name] for name in _TEXTS}, svg=svg)

@@ -1,0 +1,61 @@
+"""Figure 3: how often ids occur."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.experiments.figures.lines import panels, plain
+from cowclip_merlin.workflows.report import plot_frequencies
+
+
+def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Any:
+    """Left: occurrences by rank, a line per field; right: number of ids by occurrences, all fields.
+
+    Args:
+        counts: field -> occurrences of each of its ids in the training rows, in any order; see
+            `workflows.report.frequencies`. Zeros are left out.
+
+    Returns:
+        A matplotlib `Figure`.
+
+    Raises:
+        ValueError: there is no id at all.
+
+    >>> len(draw_ids({"C1": [5, 1, 1], "C2": [7]}).axes)
+    2
+    """
+    falling = {plain(field): _falling(values) for field, values in counts.items()}
+    together = np.concatenate([*falling.values()]) if falling else np.zeros(0, np.int64)
+    if not len(together):
+        raise ValueError("no ids to draw")
+    few = len(falling) <= 10
+    figure, (left, right) = panels(2, width=4.2, height=3.4 if few else 4.4)
+    plot_frequencies(left, falling)
+    left.set(xlabel="id, by falling frequency", ylabel="occurrences in the training rows")
+    _histogram(right, together)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, title="field", loc="outside lower center", fontsize=8, frameon=False,
+        ncols=min(9, max(1, len(labels))), handlelength=2.6, columnspacing=1.2,
+    )  # fmt: skip
+    return figure
+
+
+def _falling(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    array = np.asarray(values, dtype=np.int64)
+    return np.sort(array[array > 0])[::-1]
+
+
+def _histogram(axes: Any, counts: npt.NDArray[np.int64]) -> None:
+    """Ids by occurrences in bins that double: 1, 2 to 3, 4 to 7, ..."""
+    heights = np.bincount(np.log2(counts).astype(int))
+    edges = 2.0 ** np.arange(len(heights) + 1)
+    axes.stairs(heights, edges, fill=True, color="#56B4E9", edgecolor="#000000", linewidth=0.8)
+    once = 100 * float((counts == 1).mean())
+    axes.set(xscale="log", yscale="log", xlabel="occurrences, in bins that double")
+    axes.set(ylabel="ids, all fields", ylim=(0.7, None))
+    axes.set_title(f"{len(counts):,} ids; seen once: {once:.1f}%", fontsize=10)

@@ -1,0 +1,95 @@
+"""A results folder, read and checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.figures.files import FigureFile, read_figure
+from cowclip_merlin.experiments.results import Result, read_results
+from cowclip_merlin.experiments.table import Table
+from cowclip_merlin.experiments.table_json import read_table
+from cowclip_merlin.files import read_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """What a results folder holds.
+
+    Attributes:
+        path: of the folder.
+        title: names of the data sets in it.
+        results: the runs, in the order in which they ended.
+        tables: in natural order of their names, "table2" before "table10".
+        figures: in the same order.
+        versions: package -> versions that its runs were made with.
+    """
+
+    path: Path
+    title: str
+    results: Sequence[Result]
+    tables: Sequence[Table]
+    figures: Sequence[FigureFile]
+    versions: dict[str, list[str]]
+
+
+def load_folder(path: str | Path) -> Folder:
+    """Read a results folder.
+
+    Raises:
+        InputError: it is missing, has no results in it, or a file in it is damaged.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise InputError(f"{path}: no such folder; give what cowclip experiment wrote")
+    results = read_results(path)
+    tables = [read_table(file) for file in _files(path / "tables")]
+    figures = [read_figure(file) for file in _figure_files(path / "figures")]
+    if not (results or tables or figures):
+        raise InputError(f"{path}: no results in it; make them with cowclip experiment")
+    names = dict.fromkeys(result.data for result in results if result.data)
+    return Folder(
+        path=path,
+        title=", ".join(names) or path.resolve().name,
+        results=results,
+        tables=tables,
+        figures=figures,
+        versions=_versions(path, results),
+    )
+
+
+def _files(folder: Path, pattern: str = "*.json") -> list[Path]:
+    return sorted(folder.glob(pattern), key=lambda file: natural(file.stem))
+
+
+def _figure_files(folder: Path) -> list[Path]:
+    """The texts of all figures; a drawing without one is an error, found when it is read."""
+    stems = {file.stem for pattern in ("*.json", "*.svg") for file in _files(folder, pattern)}
+    return [folder / f"{stem}.json" for stem in sorted(stems, key=natural)]
+
+
+def natural(name: str) -> tuple[object, ...]:
+    """A sort key: the paper's tables and figures first, by their numbers.
+
+    >>> sorted(["updates", "table10", "table2", "figure3"], key=natural)
+    ['table2', 'table10', 'figure3', 'updates']
+    """
+    place = [name.startswith("table"), name.startswith("figure"), True].index(True)
+    parts = re.split(r"(\d+)", name)
+    return place, *(int(part) if part.isdigit() else part for part in parts)
+
+
+def _versions(path: Path, results: Sequence[Result]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for result in results:
+        config = path / "runs" / result.run_id / "config.json"
+        if not config.exists():
+            continue
+        versions = read_json(config).get("versions", {})
+        for package, version in versions.items():
+            if version not in found.setdefault(package, []):
+                found[package].append(version)
+    return found

@@ -1,0 +1,133 @@
+"""The page, from results folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.report.cells import TableView, view
+from cowclip_merlin.experiments.report.claims import count, judged
+from cowclip_merlin.experiments.report.drawing import inline
+from cowclip_merlin.experiments.report.folder import Folder, load_folder
+from cowclip_merlin.experiments.report.headline import Headline, headline
+from cowclip_merlin.experiments.report.runs import RUN_COLUMNS, environment, run_rows
+from cowclip_merlin.experiments.table import NOISE, Table
+from cowclip_merlin.files import replacing
+
+_TEMPLATES = Path(__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """All of one results folder, ready for the template.
+
+    Attributes:
+        anchor: id of the section.
+        folder: what was read.
+        headline: what it shows.
+        glance: per table: view, numbers better, within noise, worse, measured, and not run.
+        tables: as text.
+        figures: anchor, figure and its `svg` element.
+        missing: table's title, and what was not run.
+        environment: heading and text.
+        runs: one list of texts per run.
+    """
+
+    anchor: str
+    folder: Folder
+    headline: Headline
+    glance: Sequence[tuple[TableView, Sequence[int]]]
+    tables: Sequence[TableView]
+    figures: Sequence[tuple[str, Any, str]]
+    missing: Sequence[tuple[str, Sequence[str]]]
+    environment: Sequence[tuple[str, str]]
+    runs: Sequence[Sequence[str]]
+
+
+def write_report(folders: Sequence[str | Path], out: str | Path) -> str:
+    """Write one page that needs nothing else, from one or more results folders.
+
+    The same folders make the same file.
+
+    Args:
+        folders: what `cowclip experiment` wrote, usually one per data set.
+        out: the page; one that is there is replaced.
+
+    Returns:
+        What is on it, in one line.
+
+    Raises:
+        InputError: a folder or a file in it cannot be read, or there is no place for the page.
+    """
+    out = Path(out)
+    if out.is_dir():
+        raise InputError(f"{out}: is a folder; give --out a file, such as {out / 'report.html'}")
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent}: no such folder for the report; make it first")
+    sections = [section(load_folder(path), f"d{n}") for n, path in enumerate(folders, 1)]
+    page = render(sections)
+    with replacing(out) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return summary(sections, len(page.encode()))
+
+
+def section(folder: Folder, anchor: str) -> Section:
+    """What the template needs of one folder."""
+    tables = [view(table, anchor=f"{anchor}-{table.name}") for table in folder.tables]
+    return Section(
+        anchor=anchor,
+        folder=folder,
+        headline=headline(folder),
+        glance=[(table, _counts(table.table)) for table in tables],
+        tables=tables,
+        figures=[_figure(folder, figure, anchor) for figure in folder.figures],
+        missing=[(table.title, table.missing) for table in folder.tables if table.missing],
+        environment=environment(folder),
+        runs=run_rows(folder.results),
+    )
+
+
+def _figure(folder: Folder, figure: Any, anchor: str) -> tuple[str, Any, str]:
+    where = str(folder.path / "figures" / f"{figure.name}.svg")
+    name = f"{anchor}-{figure.name}"
+    return name, figure, inline(figure, prefix=f"{name}-", where=where)
+
+
+def _counts(table: Table) -> list[int]:
+    numbers = list(judged(table))
+    cells = [cell for _, row in table.rows for cell in row]
+    measured = sum(cell.mean is not None for cell in cells)
+    absent = sum(cell.mean is None and cell.text == "not run" for cell in cells)
+    return [*(count(numbers, k) for k in ("better", "noise", "worse")), measured, absent]
+
+
+def render(sections: Sequence[Section]) -> str:
+    """The whole page."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(
+        sections=sections,
+        style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
+        noise=NOISE,
+        run_columns=RUN_COLUMNS,
+    )
+
+
+def summary(sections: Sequence[Section], size: int) -> str:
+    """What is on the page, in one line."""
+    tables = sum(len(s.tables) for s in sections)
+    figures = sum(len(s.figures) for s in sections)
+    runs = sum(len(s.runs) for s in sections)
+    parts = [(len(sections), "data set"), (tables, "table"), (figures, "figure"), (runs, "run")]
+    counted = ", ".join(f"{n:,} {name}{'s' * (n != 1)}" for n, name in parts)
+    return f"{counted}, {size / 1000:,.0f} kB"

@@ -1,0 +1,113 @@
+"""Tables as files: `tables/<name>.json` of a results folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.table import Cell, Table
+from cowclip_merlin.files import read_json, replacing
+
+VERDICTS = ("better", "worse", "noise", "")
+_REMEDY = "make it again with cowclip experiment"
+
+
+def write_table(folder: str | Path, table: Table) -> Path:
+    """Write a table as `<folder>/<name>.json`, whole or not at all.
+
+    Args:
+        folder: made if it is not there.
+        table: its numbers must be finite; what diverged has no mean.
+
+    Raises:
+        ValueError: a number is not finite.
+
+    >>> import tempfile
+    >>> table = Table(
+    ...     name="t", title="T", claim="", unit="AUC %", corner="rule", columns=("1K",),
+    ...     rows=(("none", (Cell(mean=80.8),)),),
+    ... )
+    >>> read_table(write_table(tempfile.mkdtemp(), table)) == table
+    True
+    """
+    text = json.dumps(asdict(table), indent=2, allow_nan=False)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{table.name}.json"
+    with replacing(path) as temporary:
+        temporary.write_text(text + "\n")
+    return path
+
+
+def read_table(path: str | Path) -> Table:
+    """Read a table that `write_table` wrote.
+
+    Raises:
+        InputError: it is missing, damaged, or of another version.
+    """
+    value = _of_kind(path, "the file", read_json(path), dict)
+    rows = _of_kind(path, "rows", value.get("rows"), list)
+    known = _checked(path, "", value | {"rows": []}, Table)
+    parsed = tuple(_row(path, number, row) for number, row in enumerate(rows, 1))
+    table = Table(**known | {"rows": parsed})
+    for number, (_, cells) in enumerate(table.rows, 1):
+        if len(cells) != len(table.columns):
+            raise InputError(
+                f"{path}: row {number} has {len(cells)} cells for {len(table.columns)} columns; "
+                f"{_REMEDY}"
+            )
+    return table
+
+
+def _row(path: str | Path, number: int, value: Any) -> tuple[str, tuple[Cell, ...]]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise InputError(f"{path}: row {number} is no heading with cells; {_REMEDY}")
+    heading = _of_kind(path, f"heading of row {number}", value[0], str)
+    cells = _of_kind(path, f"cells of row {number}", value[1], list)
+    return heading, tuple(_cell(path, f"row {number}, cell {k}", c) for k, c in enumerate(cells, 1))
+
+
+def _cell(path: str | Path, where: str, value: Any) -> Cell:
+    cell = Cell(**_checked(path, f"{where}, ", _of_kind(path, where, value, dict), Cell))
+    if cell.verdict not in VERDICTS:
+        raise InputError(f"{path}: {where}: verdict is {cell.verdict!r}; {_REMEDY}")
+    return cell
+
+
+def _checked(path: str | Path, where: str, value: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """The values of a dataclass, each of the kind that its annotation says."""
+    annotations = {field.name: str(field.type) for field in fields(kind)}
+    for name in value:
+        if name not in annotations:
+            raise InputError(f"{path}: {where}{name} is not of this version; {_REMEDY}")
+    needed = {f.name for f in fields(kind) if f.default is f.default_factory is MISSING}
+    for name in sorted(needed - set(value)):
+        raise InputError(f"{path}: {where}{name} is missing; {_REMEDY}")
+    return {k: _value(path, where + k, v, annotations[k]) for k, v in value.items()}
+
+
+def _value(path: str | Path, where: str, value: Any, annotation: str) -> Any:
+    if value is None and "None" in annotation:
+        return None
+    if annotation.startswith("tuple"):
+        items = _of_kind(path, where, value, list)
+        if annotation == "tuple[str, ...]":
+            items = [_of_kind(path, where, item, str) for item in items]
+        return tuple(items)
+    if annotation.startswith("float"):
+        number = _of_kind(path, where, value, (int, float))
+        if not math.isfinite(number):
+            raise InputError(f"{path}: {where} is {number}, not a finite number; {_REMEDY}")
+        return float(number)
+    return _of_kind(path, where, value, {"int": int, "str": str, "bool": bool}[annotation])
+
+
+def _of_kind(path: str | Path, where: str, value: Any, kind: Any) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise InputError(f"{path}: {where} is {value!r:.60}, which cannot stand there; {_REMEDY}")
+    return value

@@ -1,0 +1,208 @@
+"""Figures: what is drawn, files that come out the same, tables as files."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments import figures
+from cowclip_merlin.experiments.figures import Line
+from cowclip_merlin.experiments.figures.gradients import CLASSES
+from cowclip_merlin.experiments.figures.lines import style
+from cowclip_merlin.experiments.figures.times import PAPER_ROWS, step_ms
+from cowclip_merlin.experiments.table import Cell, Table
+from cowclip_merlin.experiments.table_json import read_table, write_table
+
+TEXT = dict(name="f", title="T", caption="C", alt="A", data="D", command="cowclip")
+
+
+def drawn(axes):
+    return {line.get_label(): line for line in axes.get_lines() if line.get_label()[:1] != "_"}
+
+
+@given(
+    st.integers(1, 4).flatmap(
+        lambda n: st.lists(
+            st.lists(st.floats(-9, 9) | st.just(math.nan), min_size=n, max_size=n), min_size=1
+        )
+    )
+)
+def test_means_and_range_leave_out_what_was_not_measured(runs):
+    line = Line(label="x", x=range(len(runs[0])), runs=runs)
+    with np.testing.suppress_warnings() as quiet:
+        quiet.filter(RuntimeWarning)  # NumPy's word on a column of NaN
+        np.testing.assert_allclose(line.means(), np.nanmean(runs, axis=0), atol=1e-12)
+        low, high = line.range()
+        np.testing.assert_array_equal(low, np.nanmin(runs, axis=0))
+        np.testing.assert_array_equal(high, np.nanmax(runs, axis=0))
+
+
+def test_a_run_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="must have 2 values"):
+        Line(label="x", x=(1, 2), runs=((1.0, 2.0), (1.0,)))
+
+
+def test_twenty_eight_lines_look_different_in_colour_or_dashes():
+    looks = [(style(k)["color"], str(style(k)["linestyle"])) for k in range(28)]
+    assert len(set(looks)) == 28
+    assert len({style(k)["marker"] for k in range(7)}) == 7
+
+
+def test_epochs_show_mean_and_range_and_keep_a_lines_style_in_every_panel():
+    a = Line(label="a", x=(1, 2), runs=((1.0, 2.0), (3.0, math.nan)))
+    b = Line(label="b", x=(1, 2), runs=((0.0, 0.0),))
+    figure = figures.draw_epochs({"auc": [a, b], "loss": [b]})
+    left, right = figure.axes
+    assert drawn(left)["a"].get_ydata().tolist() == [2.0, 2.0]
+    band = left.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (1.0, 3.0)
+    assert drawn(left)["b"].get_color() == drawn(right)["b"].get_color()
+    assert len(left.collections) == 1, "one seed has no band"
+
+
+def test_times_are_relative_to_the_first_lines_smallest_batch():
+    dense = Line(label="dense", x=(256, 1024), runs=((80.0, 20.0),))
+    exact = Line(label="exact", x=(256,), runs=((40.0,),))
+    left, right = figures.draw_times([dense, exact], rows=2560).axes
+    assert drawn(left)["dense"].get_ydata().tolist() == [1.0, 0.25]
+    assert drawn(left)["exact"].get_ydata().tolist() == [0.5]
+    assert drawn(right)["dense"].get_ydata().tolist() == [8000.0, 20_000 / 3]
+
+
+def test_the_papers_step_times_are_those_it_prints():
+    steps = step_ms(figures.paper_times(), PAPER_ROWS).runs[0]
+    assert round(steps[0]) == 114 and abs(steps[-1] - 172) < 1
+
+
+def test_multipliers_stand_beside_the_published_numbers():
+    ours = Line(label="a", x=(1, 8), runs=((1.0, 2.0), (1.5, 2.5)))
+    paper = Line(label="a", x=(1, 8), runs=((80.0, 81.0),))
+    figure = figures.draw_multipliers([ours], [paper])
+    assert [axes.get_title() for axes in figure.axes] == ["measured here", "published"]
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["1x", "8x"]
+    assert len(figures.draw_multipliers([ours]).axes) == 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 300), min_size=1).filter(any))
+def test_every_row_of_a_batch_is_in_one_histogram(cnt):
+    norms = np.where(np.arange(len(cnt)) % 3 == 0, 0.0, 0.5 + np.arange(len(cnt)))
+    left, _ = figures.draw_gradients(cnt, norms).axes
+    counts = np.array(cnt)
+    heights = sum(int(p.get_data().values.sum()) for p in left.patches)
+    zeros = re.search(r"0 in ([\d,]+) rows", left.get_xlabel())
+    assert heights == ((counts > 0) & (norms > 0)).sum()
+    named = int(zeros[1].replace(",", "")) if zeros else 0
+    assert named == ((counts > 0) & (norms == 0)).sum()
+    classes = [((counts >= a) & (counts <= (b or math.inf))).any() for a, b in CLASSES]
+    assert len(left.patches) == sum(classes)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(1, 10**9), min_size=1))
+def test_every_id_is_in_the_bin_of_its_occurrences(counts):
+    _, right = figures.draw_ids({"C1": counts, "C2": [0]}).axes
+    data = right.patches[0].get_data()
+    expected, _ = np.histogram(counts, bins=data.edges)
+    assert data.values.tolist() == expected.tolist()
+    assert f"seen once: {100 * counts.count(1) / len(counts):.1f}%" in right.get_title()
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: figures.draw_epochs({}),
+        lambda: figures.draw_multipliers([]),
+        lambda: figures.draw_times([], rows=1),
+        lambda: figures.draw_gradients([0], [1.0]),
+        lambda: figures.draw_ids({"C1": []}),
+    ],
+)
+def test_nothing_to_draw_is_an_error(draw):
+    with pytest.raises(ValueError, match=r"no (runs|times|row|ids)"):
+        draw()
+
+
+def one(name="f"):
+    line = Line(label="50$ -- <b> & $x_", x=(1, 2), runs=((1.0, 2.0),))
+    return figures.draw_epochs({f"{name} $": [line]})
+
+
+def test_the_same_numbers_make_the_same_file(tmp_path):
+    first = figures.write_figure(tmp_path / "a", one(), **TEXT)
+    second = figures.write_figure(tmp_path / "b", one(), **TEXT)
+    assert first.read_bytes() == second.read_bytes()
+    assert "<dc:date>" not in first.read_text()
+    assert figures.read_figure(first) == figures.read_figure(second.with_suffix(".json"))
+
+
+def test_every_id_begins_with_the_name_and_every_reference_is_met(tmp_path):
+    svg = figures.write_figure(tmp_path, one(), **TEXT).read_text()
+    ids = re.findall(r'\sid="([^"]+)"', svg)
+    used = re.findall(r'href="#([^"]+)"', svg) + re.findall(r"url\(#([^)]+)\)", svg)
+    assert ids and used and all(i.startswith("f-") for i in ids)
+    assert set(used) <= set(ids)
+    assert "<text" not in svg, "text is drawn as paths"
+    ElementTree.fromstring(svg)
+
+
+def test_a_name_that_is_no_name_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="cannot name"):
+        figures.write_figure(tmp_path, one(), **TEXT | {"name": "../x"})
+    assert not list(tmp_path.iterdir())
+
+
+TABLE = Table(
+    name="t", title="T", claim="c", unit="AUC %", corner="rule", columns=("1K", "8K"),
+    rows=(("none", (Cell(mean=80.8, spread=0.1, runs=3, published=80.76), Cell(note="n"))),),
+    notes=("a",), missing=("b",),
+)  # fmt: skip
+
+
+def test_a_table_comes_back_as_it_was(tmp_path):
+    assert read_table(write_table(tmp_path / "tables", TABLE)) == TABLE
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_is_not_written(tmp_path, number):
+    table = replace(TABLE, columns=("1K",), rows=(("none", (Cell(mean=number),)),))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_table(tmp_path, table)
+    assert not list(tmp_path.iterdir())
+
+
+def spoilt(change):
+    value = json.loads(json.dumps(TABLE, default=vars))
+    change(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("title"), "title is missing"),
+        (lambda t: t.update(colour=1), "colour is not of this version"),
+        (lambda t: t.update(rows=None), "rows is None"),
+        (lambda t: t.update(decimals="2"), "decimals is '2'"),
+        (lambda t: t.update(decimals=True), "decimals is True"),
+        (lambda t: t.update(notes=[1]), "notes is 1"),
+        (lambda t: t["rows"][0][1].pop(), "row 1 has 1 cells for 2 columns"),
+        (lambda t: t["rows"].append(["only a heading"]), "row 2 is no heading"),
+        (lambda t: t["rows"][0][1][0].update(mean="80"), "row 1, cell 1, mean is '80'"),
+        (lambda t: t["rows"][0][1][0].update(mean=math.nan), "mean is nan"),
+        (lambda t: t["rows"][0][1][1].update(verdict="good"), "verdict is 'good'"),
+    ],
+)
+def test_a_damaged_table_is_named_in_one_line(tmp_path, change, message):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(spoilt(change)))
+    with pytest.raises(InputError, match=message) as error:
+        read_table(path)
+    assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)

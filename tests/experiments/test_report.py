@@ -1,0 +1,319 @@
+"""The page: what is on it, what it says, what it refuses, and how it looks in a browser."""
+
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import chromium
+import pytest
+from conftest import AWKWARD, MAIN, SEEDS, judged, make_results, rules_table
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.experiments.report import write_report
+from cowclip_merlin.experiments.report.cells import MINUS
+from cowclip_merlin.experiments.report.claims import effect, reference_cell, scores
+from cowclip_merlin.experiments.report.folder import load_folder, natural
+from cowclip_merlin.experiments.report.headline import headline
+from cowclip_merlin.experiments.table import Cell, Table, measured
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and keeps tags, attributes and text."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.words = [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, (tag, self.getpos())
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+    def count(self, tag):
+        return sum(name == tag for name, _ in self.tags)
+
+
+@pytest.fixture(scope="session")
+def file(results, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_report(results, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def html(file):
+    return file.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def page(html):
+    return Page(html)
+
+
+def test_every_table_and_figure_is_there(page):
+    assert page.count("figure") == page.count("svg") == 6
+    assert [a["class"] for t, a in page.tags if t == "table"].count("numbers") == 3
+    ids = {a["id"] for _, a in page.tags if "id" in a}
+    for name in ("d1-table2", "d1-table5", "d1-figure1", "d1-rules", "d2-table2"):
+        assert name in ids
+    for title in ("Table 5: minutes of training by batch", "figure4 & what it shows"):
+        assert title in page.text
+
+
+def test_it_loads_nothing_from_elsewhere(html, page):
+    for tag, attributes in page.tags:
+        assert tag not in ("script", "iframe", "object", "embed", "base"), tag
+        for name in ("src", "href", "data", "srcset", "action"):
+            value = attributes.get(name, "#")
+            assert value.startswith(("#", "data:,")), (tag, value)
+        assert not any(name.startswith("on") for name in attributes)
+    assert "@import" not in html
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
+
+
+def test_ids_are_unique_and_every_link_has_a_target(page):
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    named = {i for _, a in page.tags for i in a.get("aria-labelledby", "").split()}
+    links = {a["href"][1:] for _, a in page.tags if a.get("href", "").startswith("#")}
+    assert named | links <= set(ids)
+
+
+def test_names_are_text_and_not_markup(html, page):
+    assert "<script" not in html
+    assert AWKWARD in page.text
+    assert "figure4: lines <fall>" in page.text
+
+
+def test_a_cell_shows_mean_spread_verdict_and_the_papers_number(page):
+    assert f"78.60 ±0.02 {MINUS} worse paper 80.31" in page.text
+    assert "78.95 ±0.02 + better paper 80.97" in page.text
+    assert "78.90 ±0.02 the reference paper 80.76" in page.text
+    assert "not run a paper 80.46 diverged paper 80.40 78.00 a 1 seed" in page.text
+    assert page.text.count("a Misprint in the paper.") == 2
+
+
+def test_how_to_repeat_what_was_not_run_and_the_environment_are_there(page):
+    for text in (
+        "cowclip experiment table2 DATA --out RESULTS --seeds 3",
+        "cowclip experiment figure1 DATA --out RESULTS",
+        "linear at x2: not run yet",
+        "AMD EPYC, 2 cores",
+        "2026-01-01T10:00:00+00:00 to 2026-01-03T10:00:00+00:00",
+        "2.5 to 4.5",
+        "numpy 1.26.4",
+        "none-2048-3",
+    ):
+        assert text in page.text
+
+
+def test_the_same_folders_make_the_same_page(results, html, tmp_path):
+    again = write_report(results, tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == html
+    assert again.startswith("2 data sets, 3 tables, 6 figures, 24 runs, ")
+    assert [p.name for p in tmp_path.iterdir()] == ["again.html"]
+
+
+def headline_of(folder, *tables):
+    return headline(load_folder(make_results(folder, tables=tables, figures_too=False)))
+
+
+@pytest.mark.parametrize(
+    ("cowclip", "other", "word"),
+    [
+        ((78.9, 78.95, 78.9), (78.6, 78.2, 77.5), "seen"),
+        ((78.9, 78.95, 78.5), (78.6, 78.2, 77.5), "seen in part"),
+        ((78.9, 78.95, 78.9), (78.6, 78.9, 77.5), "seen in part"),
+        ((78.5, 78.4, 78.3), (78.6, 78.2, 77.5), "not seen"),
+    ],
+)
+def test_the_headline_follows_the_verdicts(tmp_path, cowclip, other, word):
+    table = rules_table(cowclip=cowclip, other=other)
+    assert headline_of(tmp_path, table).word == word
+
+
+def test_the_headline_counts_and_names_the_largest_loss_and_gain(tmp_path):
+    sentences = " ".join(headline_of(tmp_path, rules_table()).sentences)
+    assert "holds (no worse than the reference), 3 of 3 do so here: 1 better, 2 within" in sentences
+    assert "falls, 4 of 4 do so here: 4 worse, 0 within noise, 0 better." in sentences
+    loss = f"{MINUS}1.40 AUC points, in the paper {MINUS}0.45 (no scaling at x8 = 2,048, Table 2)"
+    assert f"Largest loss: {loss}" in sentences
+    assert "Largest gain: +0.05 AUC points, in the paper +0.21 (CowClip at x4" in sentences
+    assert "12 runs with 3 seeds, 1 diverged, 0.2 hours" in sentences
+
+
+def test_a_diverged_run_counts_as_a_loss(tmp_path):
+    found = headline_of(tmp_path, rules_table(other=(78.9, 78.9, 78.95)))
+    assert found.word == "seen in part"
+    assert "1 of 4 does so here" in " ".join(found.sentences)
+
+
+def test_one_seed_is_not_judged(tmp_path):
+    single = Table(
+        **MAIN, name="table2", columns=("1K", "8K"), reference="none at 1K",
+        rows=(("none", (measured([78.9], published=80.76), measured([77.9], published=80.31))),),
+    )  # fmt: skip
+    found = headline_of(tmp_path / "r", single)
+    assert found.word == "not judged"
+    assert "verdicts need several seeds" in " ".join(found.sentences)
+    write_report([tmp_path / "r"], tmp_path / "out.html")
+    text = Page((tmp_path / "out.html").read_text(encoding="utf-8")).text
+    assert "one seed, so no spread and no verdict" in text
+
+
+def test_a_number_that_stands_in_two_tables_counts_once():
+    table = rules_table()
+    assert len(scores([table, replace(table, name="table3")])) == len(scores([table])) == 7
+
+
+def test_only_aucs_make_the_headline():
+    assert scores([replace(rules_table(), unit="minutes")]) == []
+
+
+def test_differences_within_the_papers_own_spread_hold():
+    base = measured([78.9, 79.0], published=80.90)
+    cells = (base, measured([78.0, 78.1], published=80.87), measured([78.0, 78.1], published=80.86))
+    table = replace(rules_table(), columns=("a", "b", "c"), rows=judged([("x", cells)], base))
+    found = effect(scores([table]))
+    assert [n.column for n in found.kept] == ["b"] and [n.column for n in found.lost] == ["c"]
+
+
+def test_the_reference_is_the_cell_with_a_spread_and_no_verdict():
+    assert reference_cell(rules_table()).published == 80.76
+    without = replace(rules_table(), rows=(("x", (Cell(mean=1.0, spread=0.1, runs=len(SEEDS)),)),))
+    assert reference_cell(without) is None
+
+
+def test_order_is_that_of_the_paper():
+    names = ["updates", "figure10", "figure3", "table12", "table9_avazu", "table9", "beyond"]
+    assert sorted(names, key=natural) == [
+        "table9", "table9_avazu", "table12", "figure3", "figure10", "beyond", "updates",
+    ]  # fmt: skip
+
+
+def spoil_svg(folder, text):
+    path = folder / "figures" / "figure6.svg"
+    path.write_text(text)
+
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9">{}</svg>'
+DAMAGE = {
+    "no such folder": (lambda f: f.rename(f.with_name("gone")), r"no such folder"),
+    "table": (lambda f: (f / "tables/table2.json").write_text("{"), r"table2\.json: damaged JSON"),
+    "results": (lambda f: (f / "results.csv").write_text("a,b\n"), r"results\.csv"),
+    "figure's text": (lambda f: (f / "figures/figure6.json").write_text("[]"), r"figure6\.json"),
+    "no text": (lambda f: (f / "figures/figure6.json").unlink(), r"figure6\.json: no such file"),
+    "no drawing": (lambda f: (f / "figures/figure6.svg").unlink(), r"figure6\.svg: no such file"),
+    "half a drawing": (lambda f: spoil_svg(f, "<svg"), r"figure6\.svg: damaged SVG"),
+    "no size": (lambda f: spoil_svg(f, SVG.replace("viewBox", "x")), r"viewBox"),
+    "script": (lambda f: spoil_svg(f, SVG.format("<script>1</script>")), r"<script>"),
+    "handler": (lambda f: spoil_svg(f, SVG.format('<g onload="x()"/>')), r"onload"),
+    "from outside": (lambda f: spoil_svg(f, SVG.format('<image href="//e.org/a"/>')), r"href"),
+    "style from outside": (lambda f: spoil_svg(f, SVG.format('<g fill="url(//e)"/>')), r"fill"),
+    "versions": (lambda f: (f / "runs/none-256-1/config.json").write_text("{"), r"config\.json"),
+}
+
+
+@pytest.fixture
+def spare(results, tmp_path):
+    return shutil.copytree(results[0], tmp_path / "results")
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damage_is_one_line_exit_code_2_and_no_page(case, spare, tmp_path, capsys):
+    spoil, message = DAMAGE[case]
+    spoil(spare)
+    code = main(["report", str(spare), "--out", str(tmp_path / "report.html")])
+    error = capsys.readouterr().err
+    assert code == 2 and len(error.strip().splitlines()) == 1, error
+    assert re.search(message, error), error
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "message"), [("", "is a folder"), ("no/report.html", "no such folder for the report")]
+)
+def test_a_place_that_cannot_hold_the_page(spare, tmp_path, capsys, out, message):
+    assert main(["report", str(spare), "--out", str(tmp_path / out)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_results_is_refused(tmp_path, capsys):
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "r.html")]) == 2
+    assert "no results in it; make them with cowclip experiment" in capsys.readouterr().err
+
+
+def test_the_command_says_what_is_on_the_page(spare, tmp_path, capsys):
+    out = tmp_path / "report.html"
+    out.write_text("an older one")
+    assert main(["report", str(spare), "--out", str(out)]) == 0
+    assert "1 data set, 2 tables, 6 figures, 12 runs" in capsys.readouterr().out
+    assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    program = chromium.find()
+    if program is None:
+        pytest.skip("no Chromium or Chrome on this machine")
+    one = chromium.Chromium(program)
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_in_a_browser(browser, file, width, scheme):
+    browser.open(file, width=width, scheme=scheme)
+    assert browser.complaints() == []
+    assert browser.requests() == [file.as_uri()]
+    sizes = browser.value(
+        "[...document.querySelectorAll('figure svg')].map(svg => svg.getBoundingClientRect())"
+        ".map(box => [box.width, box.height])"
+    )
+    assert len(sizes) == 6 and all(w > 300 and h > 150 for w, h in sizes), sizes
+    inked = browser.value(
+        "[...document.querySelectorAll('figure svg')].map(svg => svg.getBBox().width)"
+    )
+    assert all(width > 0 for width in inked), inked
+    assert browser.value("document.documentElement.scrollWidth") <= width
+
+
+def test_the_browsers_complaints_are_heard(browser, tmp_path):
+    bad = tmp_path / "bad.html"
+    bad.write_text('<script>console.error("x"); undefined_function()</script><img src="gone.png">')
+    browser.open(bad)
+    assert len(browser.complaints()) == 3
+    assert len(browser.requests()) == 2
+
+
+def test_it_can_be_printed_with_every_run(browser, file):
+    browser.open(file)
+    paper = browser.pdf()
+    assert paper.startswith(b"%PDF") and len(paper) > 50_000
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    opened = browser.value(
+        "[...document.querySelectorAll('table.runs')].map(table => table.offsetHeight)"
+    )
+    assert len(opened) == 2 and all(height > 100 for height in opened)
+
+
+def test_a_closed_list_of_runs_stays_closed_on_a_screen(browser, file):
+    browser.open(file)
+    assert browser.value("document.querySelector('table.runs').checkVisibility()") is False
