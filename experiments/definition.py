@@ -14,16 +14,8 @@ from cowclip_merlin.training.settings import CLIPS, MODELS, OVERRIDES, UPDATES
 
 FOLDER = Path(__file__).parent
 NAMED = {"largest": 1, "beyond": 2}
-KINDS = (
-    "runs",
-    "sweep",
-    "hyperparameters",
-    "parameters",
-    "frequencies",
-    "gradients",
-    "curves",
-    "time",
-)
+RUN_KINDS = ("runs", "curves", "time")
+KINDS = (*RUN_KINDS, "sweep", "hyperparameters", "parameters", "frequencies", "gradients")
 MEASURES = {"auc": "AUC %", "log_loss": "log loss", "minutes": "minutes of training"}
 OPTIMIZERS = ("adam", "adagrad")
 
@@ -89,15 +81,15 @@ class Experiment:
         name: of the file.
         title: one line.
         claim: what the paper shows with it, or why it is here.
-        kind: "runs" for a table of training runs; others are made without, or from other runs.
+        kind: "runs" for a table of training runs, "curves" and "time" for figures of some; a
+            "sweep" is scored on validation rows; the others need no such runs.
         lines: rows of the table.
         measure: what a cell holds, of `MEASURES`.
         corner: what the rows are.
         preset: whose rates, "criteo" or "avazu".
         reference: label and multiplier of the cell that verdicts are against.
-        source: name of the experiment whose runs are drawn, for "curves" and "time".
+        caption: below a figure.
         notes: below the table.
-        values: for "hyperparameters": column -> multiplier -> the paper's value.
         grid: for "sweep": name -> values at the base batch that are tried.
         grid_factors: for "sweep": name -> what the base value is multiplied by.
     """
@@ -111,9 +103,8 @@ class Experiment:
     corner: str = "rule"
     preset: str = "criteo"
     reference: tuple[str, Any] | None = None
-    source: str | None = None
+    caption: str = ""
     notes: tuple[str, ...] = ()
-    values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     grid_factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
@@ -183,12 +174,10 @@ def parse(path: Path, value: Mapping[str, Any]) -> Experiment:
     _one_of(path, "kind", experiment.kind, KINDS)
     _one_of(path, "measure", experiment.measure, MEASURES)
     _one_of(path, "preset", experiment.preset, PRESETS)
-    if experiment.kind == "runs" and not parsed:
-        raise InputError(f"{path}: lines is missing; a table of runs needs at least one")
+    if experiment.kind in (*RUN_KINDS, "gradients") and not parsed:
+        raise InputError(f"{path}: lines is missing; {experiment.kind} needs at least one")
     if experiment.kind == "sweep":
         _check_sweep(path, experiment)
-    if experiment.kind in ("curves", "time") and not experiment.source:
-        raise InputError(f"{path}: source is missing; name the experiment whose runs are drawn")
     _check_reference(path, experiment)
     return experiment
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import sweep as sweeps
-from cowclip_merlin.experiments.definition import Experiment, load
+from cowclip_merlin.experiments.definition import RUN_KINDS, Experiment, load
 from cowclip_merlin.experiments.estimate import estimate
 from cowclip_merlin.experiments.plan import Run, describe, plan
 from cowclip_merlin.experiments.regime import Regime, regime
 from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.experiments.runner import Place, results_of, run_all, todo
-from cowclip_merlin.experiments.table import Table
-from cowclip_merlin.experiments.tables import table_of_runs
+from cowclip_merlin.experiments.show import show
 from cowclip_merlin.experiments.variant import Variant
 from cowclip_merlin.workflows import PreparedData
 
@@ -95,12 +94,15 @@ class Session:
 
     def runs(self, experiment: Experiment) -> list[Run]:
         """All runs of an experiment or sweep, made or not."""
-        given, size = self.settings, self.regime(experiment)
-        options = {"update": given.update, "fraction": given.scale, "mlp": given.mlp}
-        tuned = sweeps.read_tuned(given.out, self.place.fingerprint)
+        given = self.settings
+        if experiment.kind not in (*RUN_KINDS, "gradients", "sweep"):
+            return []
+        size, options = self.regime(experiment), {"update": given.update, "mlp": given.mlp}
+        options |= {"seeds": given.seeds, "fraction": given.scale}
         if experiment.kind == "sweep":
-            return sweeps.sweep_plan(experiment, size, seeds=given.seeds, **options)
-        return plan(experiment, size, seeds=given.seeds, tuned=tuned, **options)
+            return sweeps.sweep_plan(experiment, size, **options)
+        tuned = sweeps.read_tuned(given.out, self.place.fingerprint)
+        return plan(experiment, size, tuned=tuned, **options)
 
     def _left(self, experiment: Experiment) -> list[Run]:
         """Runs that are asked for and have no result yet."""
@@ -115,16 +117,22 @@ class Session:
 
     def dry_run(self, experiment: Experiment) -> str:
         """What is still to be run, and about how long it takes; nothing is run for long."""
-        left = self._left(experiment)
-        lines = [f"{experiment.title}", describe(self.regime(experiment)), ""]
-        lines += [f"  {run.run_id(self.place.fingerprint)}  {run.label}" for run in left]
+        left = [] if experiment.kind == "gradients" else self._left(experiment)
         if not left:
-            return "\n".join([*lines, "every run has a result"])
+            return f"{experiment.title}\nno run is missing"
+        names = [f"  {run.run_id(self.place.fingerprint)}  {run.label}" for run in left]
         seconds = estimate(left, self.place.data) * self.settings.scale
-        return "\n".join([*lines, "", f"{len(left)} runs, about {duration(seconds)}"])
+        head = [experiment.title, describe(self.regime(experiment)), ""]
+        return "\n".join([*head, *names, "", f"{len(left)} runs, about {duration(seconds)}"])
 
-    def run(self, experiment: Experiment) -> Table:
-        """Run what is missing and return the table; a line for each run as it ends."""
+    def run(self, experiment: Experiment) -> str:
+        """Run what is missing, a line for each run as it ends; write and return what it shows."""
+        if experiment.kind in (*RUN_KINDS, "sweep"):
+            self._train(experiment)
+        self.settings.out.mkdir(parents=True, exist_ok=True)
+        return "\n".join(show(self, experiment))
+
+    def _train(self, experiment: Experiment) -> None:
         left = self._left(experiment)
         self.settings.out.mkdir(parents=True, exist_ok=True)
         print(describe(self.regime(experiment)))
@@ -132,19 +140,10 @@ class Session:
         for number, result in enumerate(run_all(left, self.place), 1):
             rest = (time.perf_counter() - started) / number * (len(left) - number)
             print(f"[{number}/{len(left)}] {_line(result)}; {duration(rest)} left", flush=True)
-        return self.table(experiment, results_of(self.runs(experiment), self.place))
 
-    def table(self, experiment: Experiment, results: Mapping[Run, Result]) -> Table:
-        """The table of what there is; a sweep keeps its best values."""
-        size = self.regime(experiment)
-        said = {"data": self.describe(), "command": self.command(experiment)}
-        if experiment.kind != "sweep":
-            return table_of_runs(experiment, size, results, **said)
-        if results:
-            values = sweeps.best(experiment, size, results)
-            group = experiment.lines[0].tuned_group
-            sweeps.write_tuned(self.settings.out, self.place.fingerprint, group, values)
-        return sweeps.sweep_table(experiment, results, **said)
+    def results(self, experiment: Experiment) -> dict[Run, Result]:
+        """The results of its runs that are there."""
+        return results_of(self.runs(experiment), self.place)
 
     def describe(self) -> str:
         """The data set in words."""

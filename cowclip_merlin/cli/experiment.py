@@ -65,8 +65,6 @@ def run(args: argparse.Namespace) -> int:
 def run_session(args: argparse.Namespace, kinds: tuple[str, ...]) -> int:
     """Run the named experiments or sweeps on the data."""
     from cowclip_merlin.experiments.session import Session, load_all
-    from cowclip_merlin.experiments.table import as_text
-    from cowclip_merlin.experiments.table_json import write_table
     from cowclip_merlin.training import Stopped
 
     experiments = load_all(args.names, kinds)
@@ -76,12 +74,11 @@ def run_session(args: argparse.Namespace, kinds: tuple[str, ...]) -> int:
             print(session.dry_run(experiment) + "\n")
             continue
         try:
-            table = session.run(experiment)
+            shown = session.run(experiment)
         except Stopped as stop:
             print("cowclip: stopped; the same command goes on from here", file=sys.stderr)
             return 128 + stop.signal_number
-        write_table(Path(args.out) / "tables", table)
-        print("\n" + as_text(table) + "\n")
+        print("\n" + shown + "\n")
     return 0
 
 
