@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.diagnostics.frequency import read_deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import read_json, write_json
 from cowclip_merlin.loading import (
@@ -89,6 +90,7 @@ def train(
     checkpoint_every: int = 0,
     device: str = "auto",
     data_memory: float | None = None,
+    diagnostics_every: int = 0,
 ) -> list[dict[str, Any]]:
     """Train a model on a prepared folder and record the run in `out`.
 
@@ -101,6 +103,8 @@ def train(
         device: "auto", "cpu" or "gpu".
         data_memory: MB of the device for rows; if they need more, they are streamed. None: what
             is free on a GPU, no limit on the CPU. The result is the same.
+        diagnostics_every: steps between probes of the clip, which go to `diagnostics.csv` and
+            TensorBoard and change no weight; 0 for none. See `cowclip_merlin.diagnostics`.
 
     Returns:
         One record per epoch, as in `metrics.csv`; see `records.METRICS`.
@@ -115,12 +119,15 @@ def train(
     prepared = PreparedData.load(data)
     values = settings.hyperparameters(prepared.kind)
     _check_sizes(prepared, settings)
+    if diagnostics_every < 0:
+        raise InputError(f"--diagnostics-every is {diagnostics_every}; it must be 0 or more")
     plan = Plan(
         batch_size=settings.batch_size,
         epochs=settings.epochs,
         seed=settings.seed,
         checkpoint_every=checkpoint_every,
         data_memory=bytes_of(data_memory),
+        diagnostics_every=diagnostics_every,
     )
     config = RunConfig(settings=settings, values=values, fingerprint=prepared.fingerprint)
     if resume:
@@ -175,6 +182,9 @@ def _train(
             out,
             log,
         )
+        if plan.diagnostics_every:
+            deciles = read_deciles(prepared, batch_size=settings.batch_size)
+            trainer.record_diagnostics(plan.diagnostics_every, deciles)
         if resume:
             trainer.resume()
         write_json(out / "config.json", config.as_dict())
