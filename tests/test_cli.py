@@ -54,7 +54,9 @@ def test_a_fault_of_ours_is_exit_code_1(monkeypatch, capsys):
     assert "boom" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["generate", "prepare", "train", "evaluate", "scale", "bench"])
+@pytest.mark.parametrize(
+    "command", ["generate", "prepare", "train", "evaluate", "scale", "bench", "inspect"]
+)
 def test_every_command_has_help_with_examples(command, capsys):
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])

@@ -16,7 +16,7 @@ from typing import NoReturn
 from cowclip_merlin import __version__
 from cowclip_merlin.errors import InputError
 
-COMMANDS = ("generate", "prepare", "train", "evaluate", "scale", "bench")
+COMMANDS = ("generate", "prepare", "train", "evaluate", "scale", "bench", "inspect")
 
 
 class Parser(argparse.ArgumentParser):

@@ -118,7 +118,7 @@ def train(
     out = Path(out)
     prepared = PreparedData.load(data)
     values = settings.hyperparameters(prepared.kind)
-    _check_sizes(prepared, settings)
+    check_sizes(prepared, settings)
     if diagnostics_every < 0:
         raise InputError(f"--diagnostics-every is {diagnostics_every}; it must be 0 or more")
     plan = Plan(
@@ -134,7 +134,7 @@ def train(
         _check_same_run(out, config)
     elif (out / "config.json").exists():
         raise InputError(f"{out}: holds a run already; use --resume or another --out")
-    used = _start(settings.seed, device)
+    used = start(settings.seed, device)
     columns = {
         "train": open_train(prepared, memory=plan.data_memory),
         "test": open_columns(prepared, "test"),
@@ -149,7 +149,8 @@ def train(
         raise
 
 
-def _start(seed: int, device: str) -> str:
+def start(seed: int, device: str) -> str:
+    """Seed TensorFlow and choose its device; returns "gpu" or "cpu"."""
     tf = compat.tensorflow()
     used = choose_device(device)
     tf.keras.utils.set_random_seed(seed)
@@ -236,7 +237,8 @@ def _say(
     )
 
 
-def _check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
+def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
+    """Refuse a folder that cannot be trained on with this batch size."""
     rows = prepared.rows["train"]
     if rows == 0:
         raise InputError(f"{prepared.path}: no training rows; prepare a folder with a train split")
@@ -290,7 +292,7 @@ def evaluate_run(
     prepared = PreparedData.load(data)
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other one")
-    _start(config.settings.seed, device)
+    start(config.settings.seed, device)
     columns = open_columns(prepared, split)
     model = build_model(config.settings, config.values, prepared)
     Checkpoints(Path(run) / "checkpoints", model).restore()
