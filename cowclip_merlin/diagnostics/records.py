@@ -146,9 +146,11 @@ def _cell(value: Any) -> Any:
 
 def _whole_rows(path: Path, before: int) -> list[Record]:
     """Rows of earlier steps; a last line that was cut short is no row."""
-    with path.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["dense_lr"] is not None]
-    return [row for row in rows if int(row["step"]) < before]
+    text = path.read_text()
+    whole = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    if tuple(whole.fieldnames or ()) != COLUMNS:
+        raise InputError(f"{path}: damaged, its columns are not those of this version; train again")
+    return [row for row in whole if int(row["step"]) < before]
 
 
 def read_diagnostics(run: str | Path) -> Any:
@@ -171,11 +173,14 @@ def read_diagnostics(run: str | Path) -> Any:
             f"{run}: no {FILE}, since it was trained without diagnostics; train with "
             "--diagnostics-every 100"
         )
+    kinds = {name: float for name in COLUMNS[4:]} | dict.fromkeys(("step", "epoch"), int)
     try:
-        table = pd.DataFrame(_whole_rows(path, sys.maxsize), columns=COLUMNS)
-        kinds = {name: float for name in COLUMNS[4:]} | dict.fromkeys(("step", "epoch"), int)
-        table = table.replace("", float("nan")).astype(kinds)
-    except (KeyError, ValueError, TypeError) as error:
+        rows = _whole_rows(path, sys.maxsize)
+        known = [{name: value or math.nan for name, value in row.items()} for row in rows]
+        table = pd.DataFrame(known, columns=COLUMNS).astype(kinds)
+    except InputError:
+        raise
+    except (ValueError, TypeError) as error:
         raise InputError(f"{path}: damaged ({error}); train again") from error
     if table.empty:
         raise InputError(f"{path}: no probe in it; let the run train at least one step")

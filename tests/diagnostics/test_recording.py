@@ -171,8 +171,9 @@ def test_a_new_run_starts_a_new_file(tmp_path):
         read_diagnostics(tmp_path)
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    (tmp_path / FILE).write_text("step,what\n1,2\n")
+@pytest.mark.parametrize("text", ["", "step,what\n1,2\n", ",".join(COLUMNS) + "\nx,1,all,all\n"])
+def test_a_damaged_file_is_named(tmp_path, text):
+    (tmp_path / FILE).write_text(text)
     with pytest.raises(InputError, match=r"diagnostics.csv: damaged"):
         read_diagnostics(tmp_path)
 
