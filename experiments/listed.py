@@ -8,7 +8,7 @@ from typing import Any
 
 from cowclip_merlin.experiments.definition import Experiment
 from cowclip_merlin.experiments.table import Cell, Table
-from cowclip_merlin.scaling import K, Hyperparameters, scale
+from cowclip_merlin.scaling import Hyperparameters, K, scale
 
 OF_A_CELL = ("embedding_lr", "dense_lr", "l2")
 

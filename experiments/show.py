@@ -38,9 +38,7 @@ def _sweep(session: Session, experiment: Experiment) -> Iterator[str]:
         values = sweep.best(experiment, session.regime(experiment), results)
         group = experiment.lines[0].tuned_group
         sweep.write_tuned(place.out, place.fingerprint, group, values)
-    yield from _table(
-        session, sweep.sweep_table(experiment, results, **_said(session, experiment))
-    )
+    yield from _table(session, sweep.sweep_table(experiment, results, **_said(session, experiment)))
 
 
 def _hyperparameters(session: Session, experiment: Experiment) -> Iterator[str]:
@@ -54,9 +52,7 @@ def _parameters(session: Session, experiment: Experiment) -> Iterator[str]:
 
 def _curves(session: Session, experiment: Experiment) -> Iterator[str]:
     results, runs = session.results(experiment), session.place.out / "runs"
-    yield _figure(
-        session, experiment, drawn.curves(results, session.regime(experiment), runs)
-    )
+    yield _figure(session, experiment, drawn.curves(results, session.regime(experiment), runs))
 
 
 def _time(session: Session, experiment: Experiment) -> Iterator[str]:
@@ -70,9 +66,7 @@ def _frequencies(session: Session, experiment: Experiment) -> Iterator[str]:
 
 def _gradients(session: Session, experiment: Experiment) -> Iterator[str]:
     run, place = session.runs(experiment)[0], session.place
-    figure, step = drawn.gradients(
-        run, place.data, session.regime(experiment), device=place.device
-    )
+    figure, step = drawn.gradients(run, place.data, session.regime(experiment), device=place.device)
     caption = f"{experiment.caption} Step {step:,}, batch {run.settings.batch_size:,}."
     yield _figure(session, experiment, figure, caption=caption)
 

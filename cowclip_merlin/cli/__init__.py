@@ -25,6 +25,7 @@ COMMANDS = (
     "bench",
     "experiment",
     "sweep",
+    "inspect",
     "report",
 )
 

@@ -74,6 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--continuous", default="deep", metavar="HOW", help="deep, all")
     parser.add_argument("--tables", default="fused", metavar="HOW", help="fused, per_field")
     parser.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS")
+    parser.add_argument(
+        "--diagnostics-every",
+        type=int,
+        default=100,
+        metavar="STEPS",
+        help="steps between looks at clip and norms, for cowclip inspect; 0: none (default: 100)",
+    )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
     parser.add_argument(
         "--data-memory",
@@ -146,6 +153,7 @@ def run(args: argparse.Namespace) -> int:
             checkpoint_every=args.checkpoint_every,
             device=args.device,
             data_memory=args.data_memory,
+            diagnostics_every=args.diagnostics_every,
         )
     except Stopped as stop:
         print(

@@ -31,7 +31,7 @@ def clipped(
         table that is clipped.
     """
     unique = [sum_duplicates(slices) for slices, _ in pairs]
-    rows = [_rows(u, table, config) for u, (_, table) in zip(unique, pairs)]
+    rows = [rows_to_clip(u, table, config) for u, (_, table) in zip(unique, pairs)]
     places = [i for i, each in enumerate(clips_it) if each]
     settings = clips.Settings(r=config.r, zeta=config.zeta, bound=config.bound)
     rule = clips.CLIPS[config.clip]
@@ -43,10 +43,10 @@ def clipped(
     return result, [tf.boolean_mask(factors[i], rows[i].cnt > 0) for i in places]
 
 
-def _rows(unique: UniqueRows, table: Any, config: Config) -> clips.Rows:
+def rows_to_clip(unique: UniqueRows, table: Any, config: Config) -> clips.Rows:
     """The rows whose gradients may be clipped: those in the batch, or the whole table."""
     sizes = sizes_of_fields(table, config)
-    if _whole_table(config):
+    if clips_whole_table(config):
         w = tf.convert_to_tensor(table)
         data, cnt = scatter(unique, table.shape[0])
         field = field_of_row(tf.range(table.shape[0], dtype=tf.int64), sizes)
@@ -60,14 +60,14 @@ def _rows(unique: UniqueRows, table: Any, config: Config) -> clips.Rows:
 def _gradient(g: Any, unique: UniqueRows, table: Any, config: Config) -> Any:
     if config.update == "lazy":
         return tf.IndexedSlices(g, unique.ids, tf.shape(table))
-    if _whole_table(config):
+    if clips_whole_table(config):
         return g
     # Absent rows: L2 alone, which their threshold r * ||w|| never cuts while 2 * l2 <= r.
     absent = 2 * config.l2 * tf.convert_to_tensor(table)
     return tf.tensor_scatter_nd_update(absent, unique.ids[:, tf.newaxis], g)
 
 
-def _whole_table(config: Config) -> bool:
+def clips_whole_table(config: Config) -> bool:
     """Whether absent rows may be clipped, too."""
     spared = clips.CLIPS[config.clip].spares_absent_rows and (
         config.clip == "none" or 2 * config.l2 <= config.r

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.diagnostics.frequency import read_deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import read_json, write_json
 from cowclip_merlin.loading import (
@@ -91,6 +92,7 @@ def train(
     checkpoint_every: int = 0,
     device: str = "auto",
     data_memory: float | None = None,
+    diagnostics_every: int = 0,
 ) -> list[dict[str, Any]]:
     """Train a model on a prepared folder and record the run in `out`.
 
@@ -103,6 +105,8 @@ def train(
         device: "auto", "cpu" or "gpu".
         data_memory: MB of the device for rows; if they need more, they are streamed. None: what
             is free on a GPU, no limit on the CPU. The result is the same.
+        diagnostics_every: steps between probes of the clip, which go to `diagnostics.csv` and
+            TensorBoard and change no weight; 0 for none. See `cowclip_merlin.diagnostics`.
 
     Returns:
         One record per epoch, as in `metrics.csv`; see `records.METRICS`.
@@ -116,7 +120,9 @@ def train(
     out = Path(out)
     prepared = PreparedData.load(data)
     values = settings.hyperparameters(prepared.kind)
-    _check_sizes(prepared, settings)
+    check_sizes(prepared, settings)
+    if diagnostics_every < 0:
+        raise InputError(f"--diagnostics-every is {diagnostics_every}; it must be 0 or more")
     plan = Plan(
         batch_size=settings.batch_size,
         epochs=settings.epochs,
@@ -124,13 +130,14 @@ def train(
         checkpoint_every=checkpoint_every,
         data_memory=bytes_of(data_memory),
         scored_split=settings.scored_split,
+        diagnostics_every=diagnostics_every,
     )
     config = RunConfig(settings=settings, values=values, fingerprint=prepared.fingerprint)
     if resume:
         _check_same_run(out, config)
     elif (out / "config.json").exists():
         raise InputError(f"{out}: holds a run already; use --resume or another --out")
-    used = _start(settings.seed, device)
+    used = start(settings.seed, device)
     columns = _open(prepared, settings, plan.data_memory)
     created = not out.exists()
     try:
@@ -153,7 +160,8 @@ def _open(prepared: PreparedData, settings: RunSettings, memory: int | None) -> 
     return {"train": train, "validation": validation}
 
 
-def _start(seed: int, device: str) -> str:
+def start(seed: int, device: str) -> str:
+    """Seed TensorFlow and choose its device; returns "gpu" or "cpu"."""
     tf = compat.tensorflow()
     used = choose_device(device)
     tf.keras.utils.set_random_seed(seed)
@@ -186,6 +194,9 @@ def _train(
             out,
             log,
         )
+        if plan.diagnostics_every:
+            deciles = read_deciles(prepared, batch_size=settings.batch_size)
+            trainer.record_diagnostics(plan.diagnostics_every, deciles)
         if resume:
             trainer.resume()
         write_json(out / "config.json", config.as_dict())
@@ -238,7 +249,8 @@ def _say(
     )
 
 
-def _check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
+def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
+    """Refuse a folder that cannot be trained on with this batch size."""
     rows = prepared.rows["train"]
     if rows == 0:
         raise InputError(f"{prepared.path}: no training rows; prepare a folder with a train split")
@@ -294,7 +306,7 @@ def evaluate_run(
     prepared = PreparedData.load(data)
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other one")
-    _start(config.settings.seed, device)
+    start(config.settings.seed, device)
     columns = open_columns(prepared, split)
     model = build_model(config.settings, config.values, prepared)
     Checkpoints(Path(run) / "checkpoints", model).restore()

@@ -23,6 +23,9 @@ from cowclip_merlin.training.checkpoint import Checkpoints
 if TYPE_CHECKING:
     import logging
 
+    from cowclip_merlin.diagnostics.frequency import Deciles
+    from cowclip_merlin.diagnostics.recorder import Recorder
+
 
 class Stopped(Exception):
     """A signal asked for an end; a checkpoint was written.
@@ -47,6 +50,7 @@ class Plan:
         checkpoint_every: steps between checkpoints within an epoch; 0 for none but at its end.
         data_memory: bytes of the device for rows; None: what is free, no limit on the CPU.
         scored_split: name of the rows that are scored after an epoch: "test" or "validation".
+        diagnostics_every: steps between probes; 0 for none.
     """
 
     batch_size: int
@@ -55,6 +59,7 @@ class Plan:
     checkpoint_every: int = 0
     data_memory: int | None = None
     scored_split: str = "test"
+    diagnostics_every: int = 0
 
 
 class Trainer:
@@ -100,6 +105,22 @@ class Trainer:
         self._step = make_step(model, optimizer, self.data, self.checkpoints.loss_sum)
         self._stop_signal: int | None = None
         self.rows: list[dict[str, Any]] = []
+        self.recorder: Recorder | None = None
+
+    def record_diagnostics(self, every: int, deciles: Deciles) -> None:
+        """Probe a batch at every so many steps; see `cowclip_merlin.diagnostics`."""
+        from cowclip_merlin.diagnostics.probe import make_probe
+        from cowclip_merlin.diagnostics.recorder import Recorder
+
+        optimizer = self.optimizer
+        self.recorder = Recorder(
+            make_probe(self.model, optimizer, self.data),
+            deciles,
+            every=every,
+            rates=lambda: (_rate(optimizer.embedding_optimizer), _rate(optimizer.dense_optimizer)),
+            wait=self.checkpoints.loss_sum.numpy,
+            folder=self.folder,
+        )
 
     def resume(self) -> None:
         """Go on from the last checkpoint."""
@@ -117,9 +138,12 @@ class Trainer:
             Stopped: SIGINT or SIGTERM came; a checkpoint was written first.
         """
         board = records.TensorBoard(self.folder / "events")
+        first, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
         try:
+            if self.recorder:
+                self.recorder.open(first * self.steps + step, board)
             with self._catching_signals():
-                for epoch in range(int(self.checkpoints.epoch.numpy()), self.plan.epochs):
+                for epoch in range(first, self.plan.epochs):
                     seconds, trained = self._train_epoch(epoch)
                     self._finish_epoch(epoch, seconds, trained, board)
         finally:
@@ -136,6 +160,7 @@ class Trainer:
         # Closed on every way out: the thread of streamed rows ends here.
         with self._progress(epoch, first) as bar, closing(batches):
             for step, batch in enumerate(batches, first + 1):
+                self._observe(batch, epoch, step - 1)
                 self._train_batch(batch)
                 bar.update()
                 due = plan.checkpoint_every and step % plan.checkpoint_every == 0
@@ -146,7 +171,19 @@ class Trainer:
         self.optimizer.flush()  # part of the work that update="exact" has put off
         self.checkpoints.loss_sum.numpy()  # waits for a GPU to finish
         seconds = time.perf_counter() - started - paused
+        self._pause()
         return seconds, self.data.rows - first * plan.batch_size
+
+    def _observe(self, batch: Any, epoch: int, done: int) -> None:
+        """Let the recorder see the batch that comes after `done` steps of this epoch."""
+        if self.recorder:
+            step, rows = epoch * self.steps + done, epoch * self.data.rows
+            rows += done * self.plan.batch_size
+            self.recorder.before_step(batch, step=step, epoch=epoch + 1, rows=rows)
+
+    def _pause(self) -> None:
+        if self.recorder:
+            self.recorder.pause()
 
     def _train_batch(self, batch: Any) -> None:
         try:
@@ -171,6 +208,7 @@ class Trainer:
 
     def _save(self, step: int) -> None:
         self.optimizer.flush()  # so that the weights alone can be read from the checkpoint
+        self._pause()
         self.checkpoints.step.assign(step)
         self.checkpoints.save()
         if self._stop_signal:
