@@ -1,8 +1,8 @@
 """CowClip and the clips it is compared with, as pure functions on TensorFlow tensors.
 
-Each rule answers one question: by which factor in [0, 1] is the gradient of each embedding
-row multiplied? Source: Zheng et al., arXiv 2204.06240, section 3.2, equation 6 and
-Algorithm 1 (`cowclip`), Table 6 (the others).
+Each rule of `CLIPS` answers one question: by which factor in [0, 1] is the gradient of each
+embedding row multiplied? Source: Zheng et al., arXiv 2204.06240, section 3.2, equation 6 and
+Algorithm 1 (`cowclip`), Table 6 (the others). `clippy_factor` answers it for the update.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ class Settings:
         r: threshold relative to the norm of the weights.
         zeta: lower bound of the row norm, per coordinate.
         bound: constant threshold of the rules that are not adaptive.
+        lambda_rel: Clippy's bound on a coordinate's move, relative to the coordinate.
+        lambda_abs: what Clippy adds to that bound.
     """
 
     r: float = 1.0
     zeta: float = 1e-5
     bound: float = 25.0
+    lambda_rel: float = 0.5
+    lambda_abs: float = 1e-2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +116,31 @@ def global_factors(tables: Sequence[Rows], settings: Settings) -> list[Tensor]:
     squares = tf.add_n([tf.reduce_sum(tf.square(rows.g)) for rows in tables])
     factor = shrink_factor(tf.sqrt(squares), settings.bound)
     return [tf.fill(tf.shape(rows.cnt), factor) for rows in tables]
+
+
+def clippy_factor(move: Tensor, rows: Rows, settings: Settings) -> Tensor:
+    """One factor per field: no coordinate moves by more than `lambda_rel * |w| + lambda_abs`, [n].
+
+    Clippy bounds the update of an optimizer, not its gradient (Tang et al., "Improving Training
+    Stability for Multitask Ranking Models in Recommender Systems", arXiv 2302.09178): with u the
+    preconditioned gradient, `min(1, min_i (lambda_rel * |w_i| + lambda_abs) / (lr * |u_i|))`
+    over the coordinates i of a variable, which scales the learning rate of its step. A field is
+    here what a variable is there.
+
+    Args:
+        move: `lr * u`, of either sign, [n, d].
+        rows: of one table; `g` and `cnt` are not read.
+        settings: `lambda_rel` and `lambda_abs` are read.
+
+    >>> w = tf.constant([[1.0, 0.0], [0.0, 0.0]])
+    >>> rows = Rows(g=w, w=w, cnt=w[:, 0], field=tf.constant([0, 1]), num_fields=2)
+    >>> chosen = Settings(lambda_rel=0.5, lambda_abs=0.5)
+    >>> clippy_factor(tf.constant([[4.0, 1.0], [0.0, 0.5]]), rows, chosen).numpy().tolist()
+    [0.25, 1.0]
+    """
+    limit = settings.lambda_rel * tf.abs(rows.w) + settings.lambda_abs
+    per_row = tf.reduce_min(shrink_factor(tf.abs(move), limit), axis=-1)
+    return tf.gather(tf.math.unsorted_segment_min(per_row, rows.field, rows.num_fields), rows.field)
 
 
 def _each(

@@ -36,6 +36,8 @@ class Hyperparameters:
         init_std: standard deviation of the embeddings' normal initialisation.
         warmup_epochs: epochs in which `dense_lr` rises linearly from 0.
         bound: constant threshold of the clips "global", "field" and "column".
+        lambda_rel: the clip "clippy" lets a coordinate w move by `lambda_rel * |w|`
+        lambda_abs: and this much more.
 
     Raises:
         InputError: a value is negative, not finite, or the batch is not positive.
@@ -50,6 +52,8 @@ class Hyperparameters:
     init_std: float = 1e-2
     warmup_epochs: float = 1.0
     bound: float = 25.0
+    lambda_rel: float = 0.5
+    lambda_abs: float = 1e-2
 
     def __post_init__(self) -> None:
         """Refuse values that no rule can produce."""

@@ -26,6 +26,7 @@ class Result:
         train_rows: rows trained on, an epoch.
         split: what the scores are of, "test" or "validation".
         model: name of the architecture.
+        mlp: widths of its hidden layers, such as "400-400-400".
         optimizer: "adam" or "adagrad".
         rule: scaling rule.
         clip: the clip in force.
@@ -64,6 +65,7 @@ class Result:
     train_rows: int
     split: str
     model: str
+    mlp: str
     optimizer: str
     rule: str
     clip: str

@@ -212,6 +212,34 @@ CASES = {
         lambda p: p.train(p.data(), "--update", "exact", "--clip", "field"),
         r"exact.*clips cowclip and none.*dense",
     ),
+    "unknown optimizer": (
+        lambda p: p.train(p.data(), "--optimizer", "lamb"),
+        r"'lamb'.*adam, adagrad",
+    ),
+    "exact update of Adagrad with L2": (
+        lambda p: p.train(p.data(), "--update", "exact", "--optimizer", "adagrad"),
+        r'not with Adagrad with l2 2\.5e-06; use l2=0 or update="dense"',
+    ),
+    "accumulator of Adam": (
+        lambda p: p.train(p.data(), "--initial-accumulator", "0"),
+        r"initial_accumulator is Adagrad's.*'adam'",
+    ),
+    "exact update under Clippy": (
+        lambda p: p.train(p.data(), "--update", "exact", "--clip", "clippy"),
+        r"exact.*'clippy'.*dense",
+    ),
+    "validation fraction of 1": (
+        lambda p: p.train(p.data(), "--validation-fraction", "1"),
+        r"validation_fraction is 1;",
+    ),
+    "validation fraction of no row": (
+        lambda p: p.train(p.data(), "--validation-fraction", "1e-5"),
+        r"validation_fraction 1e-05 of \d+ train rows are 0.*another fraction",
+    ),
+    "batch larger than what validation leaves": (
+        lambda p: p.train(p.data(), "--validation-fraction", "0.95"),
+        r"256 is larger than the 1\d\d training rows",
+    ),
     "negative l2": (lambda p: p.train(p.data(), "--l2", "-1"), r"l2 is -1"),
     "rate that is not finite": (lambda p: p.train(p.data(), "--dense-lr", "nan"), r"dense_lr"),
     "mlp that is no list": (lambda p: p.train(p.data(), "--mlp", "40x"), r"40x"),

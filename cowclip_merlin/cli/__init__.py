@@ -16,7 +16,18 @@ from typing import NoReturn
 from cowclip_merlin import __version__
 from cowclip_merlin.errors import InputError
 
-COMMANDS = ("generate", "prepare", "train", "evaluate", "scale", "bench", "report")
+COMMANDS = (
+    "generate",
+    "prepare",
+    "train",
+    "evaluate",
+    "scale",
+    "bench",
+    "experiment",
+    "sweep",
+    "inspect",
+    "report",
+)
 
 
 class Parser(argparse.ArgumentParser):

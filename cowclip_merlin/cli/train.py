@@ -10,6 +10,7 @@ from cowclip_merlin.training.settings import (
     BACKENDS,
     CLIPS,
     MODELS,
+    OPTIMIZERS,
     OVERRIDES,
     UPDATES,
     RunSettings,
@@ -20,6 +21,8 @@ EXAMPLES = """examples:
   cowclip train DATA --out RUN --model deepfm --batch-size 65536
   cowclip train DATA --out RUN1 --model dcnv2 --batch-size 1024 --rule none --epochs 4
   cowclip train DATA --out RUN --model deepfm --batch-size 65536 --resume
+  cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \
+      --optimizer adagrad --embedding-lr 0.02 --dense-lr 0.02 --l2 0 --validation-fraction 0.1
 
 The rates you give (or the preset's) are those at the base batch size; the rule scales them to
 the batch size, and the run prints what it used. Ctrl-C stops with a checkpoint."""
@@ -33,6 +36,8 @@ _HELP = {
     "init_std": "standard deviation of the tables' initialisation",
     "warmup_epochs": "epochs in which the dense rate rises from 0",
     "bound": "threshold of the constant clips at the base batch size",
+    "lambda_rel": "clip clippy: bound on a coordinate's move, relative to the coordinate",
+    "lambda_abs": "clip clippy: what is added to that bound",
 }
 
 
@@ -50,6 +55,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend", default="auto", metavar="NAME", help=f"what moves rows: {', '.join(BACKENDS)}"
     )
+    parser.add_argument(
+        "--optimizer", default="adam", metavar="NAME", help=f"{', '.join(OPTIMIZERS)}"
+    )
+    parser.add_argument(
+        "--initial-accumulator",
+        type=float,
+        metavar="X",
+        help="where Adagrad's sums of squares start (default: Keras's 0.1)",
+    )
     for name in OVERRIDES:
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=float, metavar="X", help=_HELP[name])
@@ -60,6 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--continuous", default="deep", metavar="HOW", help="deep, all")
     parser.add_argument("--tables", default="fused", metavar="HOW", help="fused, per_field")
     parser.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS")
+    parser.add_argument(
+        "--diagnostics-every",
+        type=int,
+        default=100,
+        metavar="STEPS",
+        help="steps between looks at clip and norms, for cowclip inspect; 0: none (default: 100)",
+    )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
     parser.add_argument(
         "--data-memory",
@@ -67,6 +88,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MB",
         help="of the device, for rows; if they need more they are streamed (default: what is free "
         "on a GPU, no limit on the CPU)",
+    )
+    parser.add_argument(
+        "--validation-fraction",
+        type=float,
+        default=0.0,
+        metavar="F",
+        help="of the train rows: not trained on, and scored instead of the test rows; always "
+        "the same rows, whatever the seed",
     )
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
 
@@ -87,13 +116,21 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
         seed=args.seed,
         overrides={name: value for name, value in given.items() if value is not None},
         embedding_dim=args.embedding_dim,
-        mlp=_widths(args.mlp),
+        mlp=widths(args.mlp),
         continuous=args.continuous,
         tables=args.tables,
+        optimizer=args.optimizer,
+        initial_accumulator=args.initial_accumulator,
+        validation_fraction=args.validation_fraction,
     )
 
 
-def _widths(text: str) -> tuple[int, ...]:
+def widths(text: str) -> tuple[int, ...]:
+    """Whole numbers between commas.
+
+    Raises:
+        InputError: it is something else.
+    """
     from cowclip_merlin.errors import InputError
 
     try:
@@ -116,6 +153,7 @@ def run(args: argparse.Namespace) -> int:
             checkpoint_every=args.checkpoint_every,
             device=args.device,
             data_memory=args.data_memory,
+            diagnostics_every=args.diagnostics_every,
         )
     except Stopped as stop:
         print(
@@ -123,9 +161,10 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 128 + stop.signal_number
-    last = rows[-1]
+    last, split = rows[-1], settings.scored_split
+    auc, loss = (float(last[f"{split}_{name}"]) for name in ("auc", "log_loss"))
     print(
-        f"test AUC {float(last['test_auc']):.5f}, log loss {float(last['test_log_loss']):.5f} "
+        f"{split} AUC {auc:.5f}, log loss {loss:.5f} "
         f"after {last['epoch']} epochs; run folder {args.out}"
     )
     return 0

@@ -8,6 +8,7 @@ from cowclip_merlin.loading.device import DeviceData
 from cowclip_merlin.loading.order import Data, batches, steps_per_epoch
 from cowclip_merlin.loading.place import Placed, bytes_of, open_train, place, place_split
 from cowclip_merlin.loading.stream import StreamedData
+from cowclip_merlin.loading.validation import split_off, validation_rows
 
 __all__ = [
     "Columns",
@@ -22,5 +23,7 @@ __all__ = [
     "place",
     "place_split",
     "read_columns",
+    "split_off",
     "steps_per_epoch",
+    "validation_rows",
 ]

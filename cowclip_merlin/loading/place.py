@@ -29,7 +29,7 @@ class Placed:
 
     Attributes:
         train: training rows.
-        test: test rows.
+        test: rows that are scored.
     """
 
     train: Data
@@ -40,7 +40,7 @@ class Placed:
         size = (self.train.rows + self.test.rows) * self.train.bytes_per_row
         how = {True: "on the device", False: "streamed"}
         return (
-            f"train rows {how[self.train.resident]}, test rows {how[self.test.resident]}: "
+            f"train rows {how[self.train.resident]}, scored rows {how[self.test.resident]}: "
             f"{self.train.bytes_per_row} bytes a row, {size / 1e6:,.1f} MB in all"
         )
 

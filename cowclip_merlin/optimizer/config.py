@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,6 +17,7 @@ tf = compat.tensorflow()
 
 UPDATES = ("dense", "exact", "lazy")
 BACKENDS = ("auto", "tensorflow", "numba", "cupy")
+NAMES = (*CLIPS, "clippy")  # the last one clips the update, not the gradient
 _SPARING = ("cowclip", "none")  # clips that never cut L2 alone
 
 
@@ -30,6 +31,8 @@ class Config:
     update: str
     clip: str
     bound: float
+    lambda_rel: float
+    lambda_abs: float
     skip: tuple[Any, ...] | None
     embeddings: tuple[Any, ...] | None
     fields: dict[str, int] | None
@@ -53,11 +56,11 @@ def check(config: Config) -> Config:
     Raises:
         InputError: a value is out of range or unknown.
     """
-    for name in ("r", "zeta", "l2", "bound"):
+    for name in ("r", "zeta", "l2", "bound", "lambda_rel", "lambda_abs"):
         value = getattr(config, name)
         if not (math.isfinite(value) and value >= 0):
             raise InputError(f"{name} is {value}; it must be a finite number >= 0")
-    for name, known in (("update", UPDATES), ("clip", CLIPS), ("backend", BACKENDS)):
+    for name, known in (("update", UPDATES), ("clip", NAMES), ("backend", BACKENDS)):
         if getattr(config, name) not in known:
             raise InputError(
                 f"unknown {name} {getattr(config, name)!r}; choose one of {', '.join(known)}"
@@ -78,6 +81,31 @@ def _check_exact(config: Config) -> None:
             f'update="exact" needs 2 * l2 <= r, or L2 alone would be clipped; l2 is {config.l2}, '
             f'r is {config.r}: use update="dense"'
         )
+
+
+def in_force(config: Config, optimizer: Any) -> Config:
+    """The settings that steps follow: "exact" is "lazy" where absent rows would not move.
+
+    Without L2 an absent row has no gradient, and Adagrad and plain SGD then leave it alone.
+
+    Args:
+        config: settings of the wrapper.
+        optimizer: the embedding optimizer.
+
+    Raises:
+        InputError: `update="exact"` with an optimizer whose steps cannot be put off.
+    """
+    if config.update != "exact" or is_plain_adam(optimizer):
+        return config
+    kind = type(optimizer)
+    still = kind is tf.keras.optimizers.legacy.Adagrad or _is_plain_sgd(optimizer)
+    if still and config.l2 == 0:
+        return replace(config, update="lazy")
+    reason = f'with l2 {config.l2:g}; use l2=0 or update="dense"' if still else 'use update="dense"'
+    raise InputError(
+        f'update="exact" works with Adam, and without L2 with Adagrad and SGD without momentum, '
+        f"not with {kind.__name__}{' ' if still else '; '}{reason}"
+    )
 
 
 def choose_backend(config: Config, optimizer: Any) -> str:
@@ -116,6 +144,11 @@ def is_plain_adam(optimizer: Any) -> bool:
     return type(optimizer) in (adam, RowAdam) and not optimizer.amsgrad
 
 
+def _is_plain_sgd(optimizer: Any) -> bool:
+    sgd = tf.keras.optimizers.legacy.SGD
+    return type(optimizer) is sgd and optimizer.get_config()["momentum"] == 0
+
+
 def row_optimizer(optimizer: Any) -> Any:
     """An optimizer of the same kind that moves only the rows of a sparse gradient.
 
@@ -129,8 +162,7 @@ def row_optimizer(optimizer: Any) -> Any:
         config = optimizer.get_config()
         config.pop("amsgrad")
         return RowAdam(**(config | {"learning_rate": optimizer._hyper["learning_rate"]}))
-    plain_sgd = type(optimizer) is legacy.SGD and optimizer.get_config()["momentum"] == 0
-    if plain_sgd or type(optimizer) in (legacy.Adagrad, legacy.Ftrl):
+    if _is_plain_sgd(optimizer) or type(optimizer) in (legacy.Adagrad, legacy.Ftrl):
         return optimizer
     raise InputError(
         f'update="lazy" works with Adam, Adagrad, Ftrl and SGD without momentum, '

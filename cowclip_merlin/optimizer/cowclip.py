@@ -9,13 +9,8 @@ from typing import Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import tables
-from cowclip_merlin.optimizer.config import (
-    Config,
-    check,
-    choose_backend,
-    is_plain_adam,
-    row_optimizer,
-)
+from cowclip_merlin.optimizer.clippy import bounded_step
+from cowclip_merlin.optimizer.config import Config, check, choose_backend, in_force, row_optimizer
 from cowclip_merlin.optimizer.engine import warn_of_stale_rows
 from cowclip_merlin.optimizer.gradients import clipped
 from cowclip_merlin.optimizer.row_state import RowStates
@@ -45,16 +40,20 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         update: "dense" moves all rows at every step, as the paper does; "exact" gives the
             same numbers but touches only the rows in the batch, and replays what a row has
             missed before it is read (see `catch_up`, `flush`); "lazy" moves only the rows in
-            the batch.
-        clip: "cowclip", "none", or one of Table 6: "global", "field", "column",
-            "adaptive_field".
+            the batch. "exact" needs Adam, or without L2 Adagrad or SGD, for which it is "lazy".
+        clip: "cowclip", "none", one of Table 6: "global", "field", "column",
+            "adaptive_field", or "clippy" (Tang et al., arXiv 2302.09178), which scales the
+            step of each field so that no coordinate w moves by more than
+            `lambda_rel * |w| + lambda_abs`; dense weights keep their steps.
         bound: constant threshold of "global", "field" and "column".
+        lambda_rel: of "clippy".
+        lambda_abs: of "clippy".
         skip: names, regular expressions or variables of tables that get L2 but no clip;
             by default the tables whose rows have one element.
         embeddings: names, regular expressions or variables of the tables; by default the
             variables whose gradient is a `tf.IndexedSlices`.
-        fields: for "field" and "adaptive_field" on a fused table: field -> number of rows,
-            in the table's order. Any other table is one field.
+        fields: for "field", "adaptive_field" and "clippy" on a fused table: field -> number
+            of rows, in the table's order. Any other table is one field.
         backend: what moves rows: "numba" on the CPU, "cupy" on a GPU, "tensorflow" (plain
             operations) anywhere; "auto" takes the fastest that can do it. `backend` says which.
 
@@ -82,6 +81,8 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         update: str = "dense",
         clip: str = "cowclip",
         bound: float = 25.0,
+        lambda_rel: float = 0.5,
+        lambda_abs: float = 1e-2,
         skip: Sequence[Any] | None = None,
         embeddings: Sequence[Any] | None = None,
         fields: Mapping[str, int] | None = None,
@@ -97,6 +98,8 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
                 update=update,
                 clip=clip,
                 bound=bound,
+                lambda_rel=lambda_rel,
+                lambda_abs=lambda_abs,
                 skip=tables.check_patterns(skip, "skip"),
                 embeddings=tables.check_patterns(embeddings, "embeddings"),
                 fields=None if fields is None else dict(fields),
@@ -107,18 +110,14 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         self.dense_optimizer = compat.legacy_optimizer(dense_optimizer)
         if update == "lazy":
             self.embedding_optimizer = row_optimizer(self.embedding_optimizer)
-        if update == "exact" and not is_plain_adam(self.embedding_optimizer):
-            raise InputError(
-                f'update="exact" works with Adam, not with '
-                f'{type(self.embedding_optimizer).__name__}; use update="dense"'
-            )
+        self._in_force = in_force(self._config, self.embedding_optimizer)
         self._track_trackable(self.embedding_optimizer, "embedding_optimizer")
         self._track_trackable(self.dense_optimizer, "dense_optimizer")
         self._statistics: dict[str, Any] = {}
         self.backend = choose_backend(self._config, self.embedding_optimizer)
         _log.info("update %s, backend %s", update, self.backend)
         self._states = None
-        if update == "exact" or self.backend != "tensorflow":
+        if self._in_force.update == "exact" or self.backend != "tensorflow":
             self._states = RowStates(self, self.backend, exact=update != "lazy")
         self._caught_up: set[Any] = set()
 
@@ -156,7 +155,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         embedding_pairs, dense_pairs = tables.split(pairs, self._config.embeddings)
         steps = []
         if embedding_pairs and self._states is None:
-            steps.append(self._apply(self.embedding_optimizer, self._clipped(embedding_pairs)))
+            steps += self._step_of_tables(embedding_pairs)
         elif embedding_pairs:
             steps += self._step_of_rows(embedding_pairs)
         if dense_pairs:
@@ -192,7 +191,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             table: the variable.
             ids: rows to be read, integer, any shape, duplicates allowed.
         """
-        if self._config.update == "exact":
+        if self._in_force.update == "exact":
             self._caught_up.add(table.ref())
             self._states.engine.catch_up(table, tf.reshape(ids, [-1]))
 
@@ -209,11 +208,20 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             else:
                 self._states.engine.flush(table)
 
-    def _clipped(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """Gradients of the tables as the embedding optimizer gets them."""
-        gradients, factors = clipped(pairs, self._config, [not self._skips(v) for _, v in pairs])
+    def _step_of_tables(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
+        """One step by the embedding optimizer: its gradients are clipped, or its updates."""
+        config, clips_it = self._in_force, [not self._skips(table) for _, table in pairs]
+
+        def apply(gradients: list[tuple[Any, Any]]) -> Any:
+            return self._apply(self.embedding_optimizer, gradients)
+
+        if config.clip == "clippy":
+            steps = factors = bounded_step(pairs, config, clips_it, apply)
+        else:
+            gradients, factors = clipped(pairs, config, clips_it)
+            steps = [apply(gradients)]
         self._record(factors)
-        return gradients
+        return steps
 
     def _skips(self, table: Any) -> bool:
         if self._config.skip is None:

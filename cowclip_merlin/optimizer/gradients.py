@@ -31,7 +31,7 @@ def clipped(
         table that is clipped.
     """
     unique = [sum_duplicates(slices) for slices, _ in pairs]
-    rows = [_rows(u, table, config) for u, (_, table) in zip(unique, pairs)]
+    rows = [rows_to_clip(u, table, config) for u, (_, table) in zip(unique, pairs)]
     places = [i for i, each in enumerate(clips_it) if each]
     settings = clips.Settings(r=config.r, zeta=config.zeta, bound=config.bound)
     rule = clips.CLIPS[config.clip]
@@ -43,16 +43,16 @@ def clipped(
     return result, [tf.boolean_mask(factors[i], rows[i].cnt > 0) for i in places]
 
 
-def _rows(unique: UniqueRows, table: Any, config: Config) -> clips.Rows:
+def rows_to_clip(unique: UniqueRows, table: Any, config: Config) -> clips.Rows:
     """The rows whose gradients may be clipped: those in the batch, or the whole table."""
-    sizes = _sizes(table, config)
-    if _whole_table(config):
+    sizes = sizes_of_fields(table, config)
+    if clips_whole_table(config):
         w = tf.convert_to_tensor(table)
         data, cnt = scatter(unique, table.shape[0])
-        field = _field_of_row(tf.range(table.shape[0], dtype=tf.int64), sizes)
+        field = field_of_row(tf.range(table.shape[0], dtype=tf.int64), sizes)
     else:
         w, data, cnt = tf.gather(table, unique.ids), unique.g, unique.cnt
-        field = _field_of_row(unique.ids, sizes)
+        field = field_of_row(unique.ids, sizes)
     g = data + 2 * config.l2 * w
     return clips.Rows(g=g, w=w, cnt=cnt, field=field, num_fields=len(sizes))
 
@@ -60,14 +60,14 @@ def _rows(unique: UniqueRows, table: Any, config: Config) -> clips.Rows:
 def _gradient(g: Any, unique: UniqueRows, table: Any, config: Config) -> Any:
     if config.update == "lazy":
         return tf.IndexedSlices(g, unique.ids, tf.shape(table))
-    if _whole_table(config):
+    if clips_whole_table(config):
         return g
     # Absent rows: L2 alone, which their threshold r * ||w|| never cuts while 2 * l2 <= r.
     absent = 2 * config.l2 * tf.convert_to_tensor(table)
     return tf.tensor_scatter_nd_update(absent, unique.ids[:, tf.newaxis], g)
 
 
-def _whole_table(config: Config) -> bool:
+def clips_whole_table(config: Config) -> bool:
     """Whether absent rows may be clipped, too."""
     spared = clips.CLIPS[config.clip].spares_absent_rows and (
         config.clip == "none" or 2 * config.l2 <= config.r
@@ -75,12 +75,13 @@ def _whole_table(config: Config) -> bool:
     return config.update == "dense" and not spared
 
 
-def _sizes(table: Any, config: Config) -> list[int]:
+def sizes_of_fields(table: Any, config: Config) -> list[int]:
     """Rows of each field; a table that the fields do not fill is one field."""
     sizes = list((config.fields or {}).values())
     return sizes if sum(sizes) == table.shape[0] else [table.shape[0]]
 
 
-def _field_of_row(ids: Any, sizes: list[int]) -> Any:
+def field_of_row(ids: Any, sizes: list[int]) -> Any:
+    """Index of the field that each row of a fused table belongs to, int32 [n]."""
     ends = tf.cumsum(tf.constant(sizes, tf.int64))
     return tf.searchsorted(ends, tf.cast(ids, tf.int64), side="right")

@@ -55,7 +55,7 @@ def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedDa
 def build_optimizer(
     settings: RunSettings, values: Hyperparameters, data: PreparedData, *, steps: int
 ) -> Any:
-    """CowClip around two Adams, as the run asks for.
+    """CowClip around two optimizers of a kind, as the run asks for.
 
     Args:
         settings: of the run.
@@ -65,20 +65,32 @@ def build_optimizer(
     """
     from cowclip_merlin.optimizer import CowClip
 
-    adam = compat.tensorflow().keras.optimizers.legacy.Adam
+    dense_lr = warm_up(values.dense_lr, round(values.warmup_epochs * steps))
     return CowClip(
-        embedding_optimizer=adam(values.embedding_lr),
-        dense_optimizer=adam(warm_up(values.dense_lr, round(values.warmup_epochs * steps))),
+        embedding_optimizer=_inner_optimizer(settings, values.embedding_lr),
+        dense_optimizer=_inner_optimizer(settings, dense_lr),
         r=values.r,
         zeta=values.zeta,
         l2=values.l2,
         bound=values.bound,
+        lambda_rel=values.lambda_rel,
+        lambda_abs=values.lambda_abs,
         update=settings.update,
         backend=settings.backend,
         clip=settings.effective_clip,
         embeddings=["embeddings"],
         fields=data.cardinalities,
     )
+
+
+def _inner_optimizer(settings: RunSettings, rate: Any) -> Any:
+    """Keras's optimizer of the run's kind; `rate` is a number or a schedule."""
+    legacy = compat.tensorflow().keras.optimizers.legacy
+    if settings.optimizer == "adam":
+        return legacy.Adam(rate)
+    if settings.initial_accumulator is None:
+        return legacy.Adagrad(rate)
+    return legacy.Adagrad(rate, initial_accumulator_value=settings.initial_accumulator)
 
 
 def warm_up(rate: float, steps: int) -> Any:

@@ -28,7 +28,12 @@ METRICS = (
     "mean_clip_factor",
     "embedding_lr",
     "dense_lr",
+    "validation_auc",
+    "validation_log_loss",
+    "validation_seconds",
 )
+"""Columns of `metrics.csv`; those of the rows that a run does not score stay empty."""
+
 _PACKAGES = (
     "tensorflow",
     "tf-keras",
@@ -127,9 +132,13 @@ class TensorBoard:
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars at a step."""
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+
+        # In one event: `tf.summary.scalar` for each would take longer than a training step.
+        # Serialised messages put end to end are one, with the values of all.
+        event = b"".join(scalar_pb(n, value).SerializeToString() for n, value in scalars.items())
         with self._writer.as_default():
-            for name, value in scalars.items():
-                self._tf.summary.scalar(name, value, step=step)
+            self._tf.summary.experimental.write_raw_pb(event, step=step)
 
     def close(self) -> None:
         """Write out what is buffered."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.diagnostics.frequency import read_deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import read_json, write_json
 from cowclip_merlin.loading import (
@@ -17,7 +18,9 @@ from cowclip_merlin.loading import (
     open_columns,
     open_train,
     place_split,
+    split_off,
     steps_per_epoch,
+    validation_rows,
 )
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.training import evaluation, records
@@ -89,6 +92,7 @@ def train(
     checkpoint_every: int = 0,
     device: str = "auto",
     data_memory: float | None = None,
+    diagnostics_every: int = 0,
 ) -> list[dict[str, Any]]:
     """Train a model on a prepared folder and record the run in `out`.
 
@@ -101,6 +105,8 @@ def train(
         device: "auto", "cpu" or "gpu".
         data_memory: MB of the device for rows; if they need more, they are streamed. None: what
             is free on a GPU, no limit on the CPU. The result is the same.
+        diagnostics_every: steps between probes of the clip, which go to `diagnostics.csv` and
+            TensorBoard and change no weight; 0 for none. See `cowclip_merlin.diagnostics`.
 
     Returns:
         One record per epoch, as in `metrics.csv`; see `records.METRICS`.
@@ -114,24 +120,25 @@ def train(
     out = Path(out)
     prepared = PreparedData.load(data)
     values = settings.hyperparameters(prepared.kind)
-    _check_sizes(prepared, settings)
+    check_sizes(prepared, settings)
+    if diagnostics_every < 0:
+        raise InputError(f"--diagnostics-every is {diagnostics_every}; it must be 0 or more")
     plan = Plan(
         batch_size=settings.batch_size,
         epochs=settings.epochs,
         seed=settings.seed,
         checkpoint_every=checkpoint_every,
         data_memory=bytes_of(data_memory),
+        scored_split=settings.scored_split,
+        diagnostics_every=diagnostics_every,
     )
     config = RunConfig(settings=settings, values=values, fingerprint=prepared.fingerprint)
     if resume:
         _check_same_run(out, config)
     elif (out / "config.json").exists():
         raise InputError(f"{out}: holds a run already; use --resume or another --out")
-    used = _start(settings.seed, device)
-    columns = {
-        "train": open_train(prepared, memory=plan.data_memory),
-        "test": open_columns(prepared, "test"),
-    }
+    used = start(settings.seed, device)
+    columns = _open(prepared, settings, plan.data_memory)
     created = not out.exists()
     try:
         return _train(config, prepared, columns, plan, out, resume, used)
@@ -142,7 +149,19 @@ def train(
         raise
 
 
-def _start(seed: int, device: str) -> str:
+def _open(prepared: PreparedData, settings: RunSettings, memory: int | None) -> dict[str, Columns]:
+    """Rows to train on and rows to score, by their split; test rows only if these are scored."""
+    if settings.scored_split == "test":
+        return {
+            "train": open_train(prepared, memory=memory),
+            "test": open_columns(prepared, "test"),
+        }
+    train, validation = split_off(open_columns(prepared, "train"), settings.validation_fraction)
+    return {"train": train, "validation": validation}
+
+
+def start(seed: int, device: str) -> str:
+    """Seed TensorFlow and choose its device; returns "gpu" or "cpu"."""
     tf = compat.tensorflow()
     used = choose_device(device)
     tf.keras.utils.set_random_seed(seed)
@@ -165,16 +184,19 @@ def _train(
     with records.log_to(out / "train.log") as log:
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
         optimizer = build_optimizer(settings, values, prepared, steps=steps)
-        _say(log, config, prepared, steps, device, optimizer.backend)
+        _say(log, config, prepared, columns, steps, device, optimizer.backend)
         trainer = Trainer(
             build_model(settings, values, prepared),
             optimizer,
             columns["train"],
-            columns["test"],
+            columns[plan.scored_split],
             plan,
             out,
             log,
         )
+        if plan.diagnostics_every:
+            deciles = read_deciles(prepared, batch_size=settings.batch_size)
+            trainer.record_diagnostics(plan.diagnostics_every, deciles)
         if resume:
             trainer.resume()
         write_json(out / "config.json", config.as_dict())
@@ -185,18 +207,18 @@ def _say(
     log: logging.Logger,
     config: RunConfig,
     prepared: PreparedData,
+    columns: dict[str, Columns],
     steps: int,
     device: str,
     backend: str,
 ) -> None:
     settings, values = config.settings, config.values
-    rows = prepared.rows
+    rows = {split: len(part) for split, part in columns.items()}
     log.info(
-        "%s on %s: %s train rows, %s test rows, %s ids; on the %s",
+        "%s on %s: %s, %s ids; on the %s",
         settings.model,
         prepared.path,
-        f"{rows['train']:,}",
-        f"{rows['test']:,}",
+        ", ".join(f"{n:,} {split} rows" for split, n in rows.items()),
         f"{sum(prepared.cardinalities.values()):,}",
         device,
     )
@@ -210,10 +232,11 @@ def _say(
         last,
     )
     log.info(
-        "rule %s, clip %s, update %s (%s): embedding lr %.6g, dense lr %.6g (warm-up %g epochs), "
-        "l2 %.6g, r %g, zeta %g, init std %g",
+        "rule %s, clip %s, %s, update %s (%s): embedding lr %.6g, dense lr %.6g "
+        "(warm-up %g epochs), l2 %.6g, r %g, zeta %g, init std %g",
         settings.rule,
         settings.effective_clip,
+        settings.optimizer,
         settings.update,
         backend,
         values.embedding_lr,
@@ -226,11 +249,14 @@ def _say(
     )
 
 
-def _check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
+def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
+    """Refuse a folder that cannot be trained on with this batch size."""
     rows = prepared.rows["train"]
     if rows == 0:
         raise InputError(f"{prepared.path}: no training rows; prepare a folder with a train split")
-    if prepared.rows["test"] == 0:
+    if settings.validation_fraction:
+        rows -= validation_rows(rows, settings.validation_fraction)
+    elif prepared.rows["test"] == 0:
         raise InputError(f"{prepared.path}: no test rows; prepare with a larger --test-fraction")
     if settings.batch_size > rows:
         raise InputError(
@@ -280,7 +306,7 @@ def evaluate_run(
     prepared = PreparedData.load(data)
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other one")
-    _start(config.settings.seed, device)
+    start(config.settings.seed, device)
     columns = open_columns(prepared, split)
     model = build_model(config.settings, config.values, prepared)
     Checkpoints(Path(run) / "checkpoints", model).restore()

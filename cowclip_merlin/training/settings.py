@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -10,9 +11,10 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scale
 
 MODELS = ("wide_and_deep", "deepfm", "dcn", "dcnv2")
-CLIPS = ("cowclip", "none", "global", "field", "column", "adaptive_field")
+CLIPS = ("cowclip", "none", "global", "field", "column", "adaptive_field", "clippy")
 UPDATES = ("dense", "exact", "lazy")
 BACKENDS = ("auto", "tensorflow", "numba", "cupy")
+OPTIMIZERS = ("adam", "adagrad")
 OVERRIDES = (
     "embedding_lr",
     "dense_lr",
@@ -22,6 +24,8 @@ OVERRIDES = (
     "init_std",
     "warmup_epochs",
     "bound",
+    "lambda_rel",
+    "lambda_abs",
 )
 
 
@@ -38,6 +42,9 @@ class RunSettings:
         clip: by default "cowclip" under the rule of that name, "none" under any other.
         update: "dense", "exact" or "lazy".
         backend: what moves rows: "auto", "numba", "cupy" or "tensorflow"; see `CowClip`.
+        optimizer: "adam" or "adagrad", of tables and dense weights alike. The presets' rates are
+            those of Adam.
+        initial_accumulator: where Adagrad's sums of squares start; None: at Keras's 0.1.
         epochs: passes over the training rows.
         seed: of initialisation and row order.
         overrides: values at the base batch size that replace the preset's.
@@ -45,6 +52,9 @@ class RunSettings:
         mlp: widths of the hidden layers.
         continuous: "deep" or "all"; see the models.
         tables: "fused" or "per_field"; see the models.
+        validation_fraction: share of the train rows, in [0, 1), that is not trained on and that
+            the metrics are of, instead of the test rows; 0: none, the metrics are of the test
+            rows. Which rows these are does not depend on `seed`.
 
     Raises:
         InputError: a value is unknown or out of range.
@@ -68,6 +78,9 @@ class RunSettings:
     mlp: tuple[int, ...] = (400, 400, 400)
     continuous: str = "deep"
     tables: str = "fused"
+    optimizer: str = "adam"
+    initial_accumulator: float | None = None
+    validation_fraction: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later."""
@@ -75,6 +88,7 @@ class RunSettings:
         _one_of("rule", self.rule, tuple(RULES))
         _one_of("update", self.update, UPDATES)
         _one_of("backend", self.backend, BACKENDS)
+        _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _one_of("continuous", self.continuous, ("deep", "all"))
         _one_of("tables", self.tables, ("fused", "per_field"))
         if self.preset is not None:
@@ -88,6 +102,29 @@ class RunSettings:
             raise InputError(f"mlp is {self.mlp}; every width must be at least 1")
         for name in self.overrides:
             _one_of("override", name, OVERRIDES)
+        self._check_accumulator()
+        if not 0 <= self.validation_fraction < 1:
+            raise InputError(
+                f"validation_fraction is {self.validation_fraction:g}; it must be at least 0 and "
+                "below 1"
+            )
+
+    def _check_accumulator(self) -> None:
+        start = self.initial_accumulator
+        if start is None:
+            return
+        if self.optimizer != "adagrad":
+            raise InputError(
+                f"initial_accumulator is Adagrad's, the optimizer is {self.optimizer!r}; use "
+                '"adagrad" or leave it away'
+            )
+        if not (math.isfinite(start) and start >= 0):
+            raise InputError(f"initial_accumulator is {start:g}; it must be a finite number >= 0")
+
+    @property
+    def scored_split(self) -> str:
+        """Rows that the metrics of a run are of: "test" or "validation"."""
+        return "validation" if self.validation_fraction else "test"
 
     @property
     def effective_clip(self) -> str:

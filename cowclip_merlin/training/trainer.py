@@ -23,6 +23,9 @@ from cowclip_merlin.training.checkpoint import Checkpoints
 if TYPE_CHECKING:
     import logging
 
+    from cowclip_merlin.diagnostics.frequency import Deciles
+    from cowclip_merlin.diagnostics.recorder import Recorder
+
 
 class Stopped(Exception):
     """A signal asked for an end; a checkpoint was written.
@@ -46,6 +49,8 @@ class Plan:
         seed: of the row order.
         checkpoint_every: steps between checkpoints within an epoch; 0 for none but at its end.
         data_memory: bytes of the device for rows; None: what is free, no limit on the CPU.
+        scored_split: name of the rows that are scored after an epoch: "test" or "validation".
+        diagnostics_every: steps between probes; 0 for none.
     """
 
     batch_size: int
@@ -53,6 +58,8 @@ class Plan:
     seed: int
     checkpoint_every: int = 0
     data_memory: int | None = None
+    scored_split: str = "test"
+    diagnostics_every: int = 0
 
 
 class Trainer:
@@ -62,7 +69,7 @@ class Trainer:
         model: Merlin model with its variables created.
         optimizer: `CowClip`.
         train: training rows.
-        test: test rows.
+        scored: rows that the metrics are of, never trained on.
         plan: how far to go.
         folder: run folder for metrics.csv, events and checkpoints.
         log: where lines for the person at the prompt go.
@@ -73,7 +80,7 @@ class Trainer:
         model: Any,
         optimizer: Any,
         train: Columns,
-        test: Columns,
+        scored: Columns,
         plan: Plan,
         folder: Path,
         log: logging.Logger,
@@ -84,7 +91,7 @@ class Trainer:
         optimizer._create_all_weights(model.trainable_variables)
         placed = place(
             train,
-            test,
+            scored,
             batch_size=plan.batch_size,
             scoring_batch=evaluation.SCORING_BATCH,
             memory=plan.data_memory,
@@ -92,12 +99,28 @@ class Trainer:
         log.info("%s", placed)
         self.data = placed.train
         self.scorer = evaluation.Scorer(model, placed.test)
-        self.test_labels = test.label
+        self.scored_labels = scored.label
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
         self.steps = steps_per_epoch(self.data.rows, plan.batch_size)
         self._step = make_step(model, optimizer, self.data, self.checkpoints.loss_sum)
         self._stop_signal: int | None = None
         self.rows: list[dict[str, Any]] = []
+        self.recorder: Recorder | None = None
+
+    def record_diagnostics(self, every: int, deciles: Deciles) -> None:
+        """Probe a batch at every so many steps; see `cowclip_merlin.diagnostics`."""
+        from cowclip_merlin.diagnostics.probe import make_probe
+        from cowclip_merlin.diagnostics.recorder import Recorder
+
+        optimizer = self.optimizer
+        self.recorder = Recorder(
+            make_probe(self.model, optimizer, self.data),
+            deciles,
+            every=every,
+            rates=lambda: (_rate(optimizer.embedding_optimizer), _rate(optimizer.dense_optimizer)),
+            wait=self.checkpoints.loss_sum.numpy,
+            folder=self.folder,
+        )
 
     def resume(self) -> None:
         """Go on from the last checkpoint."""
@@ -115,9 +138,12 @@ class Trainer:
             Stopped: SIGINT or SIGTERM came; a checkpoint was written first.
         """
         board = records.TensorBoard(self.folder / "events")
+        first, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
         try:
+            if self.recorder:
+                self.recorder.open(first * self.steps + step, board)
             with self._catching_signals():
-                for epoch in range(int(self.checkpoints.epoch.numpy()), self.plan.epochs):
+                for epoch in range(first, self.plan.epochs):
                     seconds, trained = self._train_epoch(epoch)
                     self._finish_epoch(epoch, seconds, trained, board)
         finally:
@@ -134,6 +160,7 @@ class Trainer:
         # Closed on every way out: the thread of streamed rows ends here.
         with self._progress(epoch, first) as bar, closing(batches):
             for step, batch in enumerate(batches, first + 1):
+                self._observe(batch, epoch, step - 1)
                 self._train_batch(batch)
                 bar.update()
                 due = plan.checkpoint_every and step % plan.checkpoint_every == 0
@@ -144,7 +171,19 @@ class Trainer:
         self.optimizer.flush()  # part of the work that update="exact" has put off
         self.checkpoints.loss_sum.numpy()  # waits for a GPU to finish
         seconds = time.perf_counter() - started - paused
+        self._pause()
         return seconds, self.data.rows - first * plan.batch_size
+
+    def _observe(self, batch: Any, epoch: int, done: int) -> None:
+        """Let the recorder see the batch that comes after `done` steps of this epoch."""
+        if self.recorder:
+            step, rows = epoch * self.steps + done, epoch * self.data.rows
+            rows += done * self.plan.batch_size
+            self.recorder.before_step(batch, step=step, epoch=epoch + 1, rows=rows)
+
+    def _pause(self) -> None:
+        if self.recorder:
+            self.recorder.pause()
 
     def _train_batch(self, batch: Any) -> None:
         try:
@@ -169,6 +208,7 @@ class Trainer:
 
     def _save(self, step: int) -> None:
         self.optimizer.flush()  # so that the weights alone can be read from the checkpoint
+        self._pause()
         self.checkpoints.step.assign(step)
         self.checkpoints.save()
         if self._stop_signal:
@@ -179,15 +219,16 @@ class Trainer:
     ) -> None:
         self._refuse_divergence(epoch)
         started = time.perf_counter()
-        result = evaluation.evaluate(self.test_labels, self.scorer.probabilities())
+        result = evaluation.evaluate(self.scored_labels, self.scorer.probabilities())
         row = self._record(epoch, seconds, trained, result, time.perf_counter() - started)
         self.rows.append(row)
         records.write_metrics(self.folder / "metrics.csv", self.rows)
         board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
         self.log.info(
-            "epoch %d: train loss %.5f, test AUC %.5f, test log loss %.5f, %s rows/s, %.1f s",
+            "epoch %d: train loss %.5f, %s AUC %.5f, log loss %.5f, %s rows/s, %.1f s",
             epoch + 1,
             row["train_loss"],
+            self.plan.scored_split,
             result.auc,
             result.log_loss,
             f"{row['rows_per_second']:,.0f}",
@@ -210,18 +251,18 @@ class Trainer:
         seconds: float,
         trained: int,
         result: evaluation.Evaluation,
-        test_seconds: float,
+        scoring_seconds: float,
     ) -> dict[str, Any]:
-        optimizer = self.optimizer
+        optimizer, split = self.optimizer, self.plan.scored_split
         return {
             "epoch": epoch + 1,
             "step": int(optimizer.iterations.numpy()),
             "train_loss": float(self.checkpoints.loss_sum.numpy()) / self.data.rows,
-            "test_auc": result.auc,
-            "test_log_loss": result.log_loss,
+            f"{split}_auc": result.auc,
+            f"{split}_log_loss": result.log_loss,
             "rows_per_second": round(trained / seconds, 1),
             "seconds": round(seconds, 3),
-            "test_seconds": round(test_seconds, 3),
+            f"{split}_seconds": round(scoring_seconds, 3),
             "clipped_share": float(optimizer.clipped_share.numpy()),
             "mean_clip_factor": float(optimizer.mean_clip_factor.numpy()),
             "embedding_lr": _rate(optimizer.embedding_optimizer),

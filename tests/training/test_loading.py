@@ -318,7 +318,8 @@ def test_a_run_with_little_memory_is_the_same_run(folder, tmp_path, small_chunks
         }
         say = "streamed" if name == "streamed" else "on the device"
         assert (
-            f"train rows {say}, test rows {say}: 160 bytes a row" in (out / "train.log").read_text()
+            f"train rows {say}, scored rows {say}: 160 bytes a row"
+            in (out / "train.log").read_text()
         )
     assert [r["test_auc"] for r in ends["streamed"]] == [r["test_auc"] for r in ends["resident"]]
     assert weights["streamed"].keys() == weights["resident"].keys()

@@ -1,0 +1,286 @@
+"""What the diagnostics cost: training steps with and without them, in turn.
+
+    python benchmarks/diagnostics.py [--batch-sizes 1024,16384] [--update exact] [--every 100]
+        [--vocabulary 300000] [--rounds 5] [--seconds 60] [--json FILE]
+
+A DeepFM with embeddings of 10 on random rows with power-law ids, as in `cowclip bench`. A turn is
+--every steps; with diagnostics one of them is preceded by a probe, whose numbers go to a CSV file
+and to TensorBoard. Turns with and without alternate in one process, the first of a round in turn;
+the cost is the median over the rounds of their ratio, less 1. Each batch size has --rounds rounds
+or more, until --seconds have passed.
+
+On a machine that others use, this ratio scatters by more than the cost. So the probe is timed on
+its own, too: "probe, steps" is the median time of a probe over that of a step, and divided by
+--every it is the cost again, from other numbers. Compiling the probe, once a run, is in neither;
+it is reported as "first probe".
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from circumstances import circumstances, load_now, numbers
+
+from cowclip_merlin import compat
+from cowclip_merlin.bench import field_sizes, random_model, random_rows
+from cowclip_merlin.diagnostics.frequency import deciles
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import write_json
+from cowclip_merlin.loading import Columns, DeviceData
+from cowclip_merlin.scaling import scale
+from cowclip_merlin.training.build import choose_device
+from cowclip_merlin.training.settings import UPDATES
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSettings:
+    """What is measured.
+
+    Attributes:
+        batches: batch sizes.
+        update: "dense", "exact" or "lazy".
+        every: steps between probes, and steps of a turn.
+        vocabulary: ids of all fields together.
+        mlp: widths of the hidden layers.
+        rounds: at least so many of each batch size.
+        seconds: at least so long.
+
+    Raises:
+        InputError: a value is unknown or out of range.
+    """
+
+    batches: Sequence[int] = (1024, 16384)
+    update: str = "exact"
+    every: int = 100
+    vocabulary: int = 300_000
+    mlp: tuple[int, ...] = (400, 400, 400)
+    rounds: int = 5
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        if self.update not in UPDATES:
+            raise InputError(f"unknown update {self.update!r}; choose of {', '.join(UPDATES)}")
+        if min(*self.batches, *self.mlp, self.every, self.rounds) < 1:
+            raise InputError("batches, widths, steps and rounds must be at least 1")
+        if self.vocabulary < 104:
+            raise InputError(f"vocabulary is {self.vocabulary}; it must be at least 104")
+
+
+@dataclass
+class Times:
+    """Seconds of one batch size.
+
+    Attributes:
+        plain: of turns without diagnostics.
+        watched: of turns with them.
+        probes: of the probes alone.
+        first: of the first probe, which compiles.
+    """
+
+    plain: list[float] = field(default_factory=list)
+    watched: list[float] = field(default_factory=list)
+    probes: list[float] = field(default_factory=list)
+    first: float = 0.0
+
+
+class Run:
+    """A model in training, with a recorder.
+
+    Args:
+        settings: of the measurement.
+        batch: rows of a step.
+        folder: for what the recorder writes.
+    """
+
+    def __init__(self, settings: CostSettings, batch: int, folder: Path) -> None:
+        from cowclip_merlin.training.records import TensorBoard
+        from cowclip_merlin.training.trainer import make_step
+
+        tf, sizes = compat.tensorflow(), field_sizes(settings.vocabulary)
+        self._batch, self._done, self._every = batch, 0, settings.every
+        rows = random_rows(max(4 * batch, 65536), sizes)
+        self._data, self._order = DeviceData(rows), np.random.default_rng(0).permutation(len(rows))
+        model = random_model("deepfm", sizes, mlp=settings.mlp)
+        optimizer = _optimizer(settings, batch)
+        optimizer._create_all_weights(model.trainable_variables)
+        self._loss_sum = tf.Variable(0.0, dtype=tf.float64)
+        self._step = make_step(model, optimizer, self._data, self._loss_sum)
+        self._recorder = _recorder(model, optimizer, self, rows, sizes, folder)
+        self._recorder.open(0, TensorBoard(folder))
+
+    def wait(self) -> None:
+        """Return when the device is done."""
+        self._loss_sum.numpy()
+
+    def turn(self, steps: int) -> float:
+        """Seconds of so many steps."""
+        started = time.perf_counter()
+        for _ in range(steps):
+            self._step(self._next())
+            self._done += 1
+        self.wait()
+        return time.perf_counter() - started
+
+    def probe(self) -> float:
+        """Seconds of a probe and of writing it."""
+        started = time.perf_counter()
+        # The recorder's turn comes at multiples of its interval, whatever was done before.
+        step = self._done // self._every * self._every
+        self._recorder.before_step(self._next(), step=step, epoch=1, rows=step * self._batch)
+        return time.perf_counter() - started
+
+    def _next(self) -> Any:
+        first = self._done * self._batch % (len(self._order) - self._batch + 1)
+        return compat.tensorflow().constant(self._order[first : first + self._batch])
+
+
+def _optimizer(settings: CostSettings, batch: int) -> Any:
+    from cowclip_merlin.optimizer import CowClip
+
+    adam, values = compat.tensorflow().keras.optimizers.legacy.Adam, scale("criteo", to=batch)
+    return CowClip(
+        adam(values.embedding_lr),
+        adam(values.dense_lr),
+        l2=values.l2,
+        update=settings.update,
+        embeddings=["embeddings"],
+        fields=field_sizes(settings.vocabulary),
+    )
+
+
+def _recorder(
+    model: Any, optimizer: Any, run: Run, rows: Columns, sizes: dict[str, int], folder: Path
+) -> Any:
+    from cowclip_merlin.diagnostics.probe import make_probe
+    from cowclip_merlin.diagnostics.recorder import Recorder
+
+    counts = [np.bincount(ids, minlength=n) for ids, n in zip(rows.ids.T, sizes.values())]
+    return Recorder(
+        make_probe(model, optimizer, run._data),
+        deciles(counts, rows=len(rows), batch_size=run._batch),
+        every=run._every,
+        rates=lambda: (1e-4, 1e-3),
+        wait=run.wait,
+        folder=folder,
+    )
+
+
+def measure(settings: CostSettings) -> dict[str, Any]:
+    """Every batch size; ready for JSON."""
+    load, results = load_now(), []
+    for batch in settings.batches:
+        with tempfile.TemporaryDirectory() as folder:
+            times = _times(settings, Run(settings, batch, Path(folder)))
+        results.append(_result(settings, batch, times))
+    same = ("update", "every", "vocabulary", "rounds", "seconds")
+    return {
+        "what": "cost of diagnostics in training",
+        **{name: getattr(settings, name) for name in same},
+        "mlp": list(settings.mlp),
+        "results": results,
+        "load_before": load,
+    }
+
+
+def _times(settings: CostSettings, run: Run) -> Times:
+    times = Times()
+    run.turn(2)
+    times.first = run.probe()
+    started = time.perf_counter()
+    while len(times.plain) < settings.rounds or time.perf_counter() - started < settings.seconds:
+        for watched in (False, True) if len(times.plain) % 2 else (True, False):
+            probe = run.probe() if watched else 0.0
+            seconds = probe + run.turn(settings.every)
+            (times.watched if watched else times.plain).append(seconds)
+            times.probes += [probe] if watched else []
+    return times
+
+
+def _result(settings: CostSettings, batch: int, times: Times) -> dict[str, Any]:
+    ratios = [a / b - 1 for a, b in zip(times.watched, times.plain, strict=True)]
+    step = statistics.median(times.plain) / settings.every
+    probe = statistics.median(times.probes)
+    return {
+        "batch": batch,
+        "cost": statistics.median(ratios),
+        "least": min(ratios),
+        "most": max(ratios),
+        "ms_per_step": 1000 * step,
+        "ms_per_probe": 1000 * probe,
+        "probe_in_steps": probe / step,
+        "cost_of_probes": probe / step / settings.every,
+        "first_probe_seconds": times.first,
+        "rounds": [
+            {"plain": a, "watched": b, "probe": c}
+            for a, b, c in zip(times.plain, times.watched, times.probes, strict=True)
+        ],
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as Markdown."""
+    lines = [
+        "| batch | cost (min to max) | rounds | ms a step | ms a probe | probe, steps "
+        "| cost by probes | first probe, s |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {r['batch']:,} | {100 * r['cost']:.1f}% ({100 * r['least']:.1f} to "
+        f"{100 * r['most']:.1f}) | {len(r['rounds'])} | {r['ms_per_step']:.1f} "
+        f"| {r['ms_per_probe']:.1f} | {r['probe_in_steps']:.2f} | {100 * r['cost_of_probes']:.2f}% "
+        f"| {r['first_probe_seconds']:.1f} |"
+        for r in result["results"]
+    ]
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = CostSettings()
+    for name, flag in (("batches", "--batch-sizes"), ("mlp", "--mlp")):
+        default = ",".join(map(str, getattr(known, name)))
+        parser.add_argument(flag, dest=name, default=default, metavar="A,B,C")
+    parser.add_argument("--update", default=known.update, metavar="UPDATE")
+    parser.add_argument("--every", type=int, default=known.every, help="steps between probes")
+    parser.add_argument("--vocabulary", type=int, default=known.vocabulary)
+    parser.add_argument("--rounds", type=int, default=known.rounds)
+    parser.add_argument("--seconds", type=float, default=known.seconds)
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print the table, write JSON."""
+    args = _parser().parse_args(arguments)
+    same = ("update", "every", "vocabulary", "rounds", "seconds")
+    try:
+        settings = CostSettings(
+            batches=numbers(args.batches),
+            mlp=numbers(args.mlp),
+            **{name: getattr(args, name) for name in same},
+        )
+        choose_device(args.device)
+        result = measure(settings)
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None
+    result |= circumstances(__file__, arguments, result["load_before"])
+    print(table(result))
+    print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
+    if args.json:
+        write_json(args.json, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""`cowclip experiment`: tables and figures of the paper, and some beyond it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+HELP = "run a table or figure of the paper on your data, and print it beside the paper's"
+EXAMPLES = """examples:
+  cowclip experiment --list
+  cowclip experiment table2 --data DATA --dry-run
+  cowclip experiment table2 table6 --data DATA --out RESULTS --seeds 3
+  cowclip experiment table3 --data DATA --scale 1/64
+  cowclip experiment mine.yaml --data DATA
+
+Runs that have a result in RESULTS are not made again, and a stopped one goes on where it was.
+Batches and rates follow from the number of rows; see docs/experiments.md."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `cowclip experiment`."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="names or YAML files; --list")
+    parser.add_argument("--list", action="store_true", help="list the experiments and stop")
+    add_session_arguments(parser)
+
+
+def add_session_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `experiment` and `sweep` have in common."""
+    parser.add_argument("--data", metavar="DATA", help="folder that cowclip prepare wrote")
+    parser.add_argument("--out", default="results", metavar="RESULTS", help="results folder")
+    parser.add_argument("--name", metavar="TEXT", help="what tables call the data set")
+    parser.add_argument("--scale", default="1", metavar="S", help="share of the rows, like 1/64")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each cell")
+    parser.add_argument("--epochs", type=int, metavar="N", help="passes (default: 10)")
+    parser.add_argument("--update", default="exact", metavar="UPDATE", help="dense, exact, lazy")
+    parser.add_argument(
+        "--max-multiplier", type=int, default=32, metavar="N", help="largest batch / base batch"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=50, metavar="N", help="least steps at the largest batch"
+    )
+    parser.add_argument("--mlp", default="400,400,400", metavar="N,N", help="hidden widths")
+    parser.add_argument(
+        "--lines", metavar="LABELS", help="run these lines of the table only: a;b (default: all)"
+    )
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument("--dry-run", action="store_true", help="list the runs and their time")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the experiments; 128 + signal number after a signal."""
+    from cowclip_merlin.errors import InputError
+    from cowclip_merlin.experiments.definition import load, names
+
+    if args.list:
+        for name in names():
+            print(f"{name:<18}{load(name).title}")
+        return 0
+    if not args.names:
+        raise InputError("no experiment is named; see cowclip experiment --list")
+    return run_session(args, ("runs",))
+
+
+def run_session(args: argparse.Namespace, kinds: tuple[str, ...]) -> int:
+    """Run the named experiments or sweeps on the data."""
+    from cowclip_merlin.experiments.session import Session, load_all
+    from cowclip_merlin.training import Stopped
+
+    experiments = load_all(args.names, kinds)
+    session = Session(settings_of(args))
+    for experiment in experiments:
+        if args.dry_run:
+            print(session.dry_run(experiment) + "\n")
+            continue
+        try:
+            shown = session.run(experiment)
+        except Stopped as stop:
+            print("cowclip: stopped; the same command goes on from here", file=sys.stderr)
+            return 128 + stop.signal_number
+        print("\n" + shown + "\n")
+    return 0
+
+
+def settings_of(args: argparse.Namespace):  # noqa: ANN201
+    """The settings that the arguments ask for."""
+    from cowclip_merlin.cli.train import widths
+    from cowclip_merlin.errors import InputError
+    from cowclip_merlin.experiments.session import SessionSettings
+
+    if not args.data:
+        raise InputError("--data is missing; give a folder that cowclip prepare wrote")
+    return SessionSettings(
+        data=Path(args.data),
+        out=Path(args.out),
+        name=args.name,
+        scale=share(args.scale),
+        seeds=args.seeds,
+        epochs=args.epochs,
+        update=args.update,
+        max_multiplier=args.max_multiplier,
+        steps=args.steps,
+        device=args.device,
+        mlp=widths(args.mlp),
+        lines=tuple(args.lines.split(";")) if args.lines else (),
+    )
+
+
+def share(text: str) -> float:
+    """A share like 1/64 or 0.5.
+
+    Raises:
+        InputError: it is none.
+
+    >>> share("1/64")
+    0.015625
+    """
+    from fractions import Fraction
+
+    from cowclip_merlin.errors import InputError
+
+    try:
+        return float(Fraction(text))
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"--scale {text!r} is no share; give one like 1/64 or 0.5") from None

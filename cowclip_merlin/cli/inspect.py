@@ -1,0 +1,36 @@
+"""`cowclip inspect`: what the clip did in a run, as text and figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+HELP = "show what the clip did in a run, as text and figures"
+EXAMPLES = """examples:
+  cowclip inspect RUN
+  cowclip inspect RUN --out figures
+
+Reads what cowclip train --diagnostics-every N wrote (by default every 100 steps), also while the
+run is going on, and writes SVG figures to RUN/figures."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `cowclip inspect`."""
+    parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
+    parser.add_argument("--out", metavar="DIR", help="folder for the figures (default RUN/figures)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the report and write the figures."""
+    from cowclip_merlin.diagnostics import read_diagnostics
+    from cowclip_merlin.diagnostics.figures import write_figures
+    from cowclip_merlin.diagnostics.text import report
+    from cowclip_merlin.training.records import read_metrics
+    from cowclip_merlin.training.run import RunConfig
+
+    folder = Path(args.run_folder)
+    config, table = RunConfig.load(folder), read_diagnostics(folder)
+    print(report(config, read_metrics(folder / "metrics.csv", epochs=sys.maxsize), table))
+    files = write_figures(table, Path(args.out) if args.out else folder / "figures")
+    print("\nfigures: " + ", ".join(map(str, files)))

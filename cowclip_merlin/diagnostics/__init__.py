@@ -1,0 +1,29 @@
+"""What the clip does while a model trains: measured beside the optimizer, never by it.
+
+A probe takes a batch that is about to be trained and goes forward and backward once more. It
+changes no weight: a run with diagnostics ends in the same weights, bit by bit, as one without.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin.diagnostics.records import read_diagnostics
+from cowclip_merlin.diagnostics.summary import RowNorms
+
+if TYPE_CHECKING:
+    from cowclip_merlin.diagnostics.figure4 import figure_4
+    from cowclip_merlin.diagnostics.probe import gradient_norms
+    from cowclip_merlin.diagnostics.run import probe_run
+
+__all__ = ["RowNorms", "figure_4", "gradient_norms", "probe_run", "read_diagnostics"]
+
+# Their modules import TensorFlow or Matplotlib.
+_LAZY = {"figure_4": "figure4", "gradient_norms": "probe", "probe_run": "run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,59 @@
+"""Figure 4 of the paper: gradient norms of a batch's rows, and the same divided by the count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.diagnostics.style import STYLES, looks, new_figure
+
+GROUPS = ((1, 1, "once"), (2, 9, "2 to 9 times"), (10, None, "10 times or more"))
+BINS = 40
+
+
+def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Any:
+    """The paper's Figure 4: distribution of (a) `||g||` and (b) `||g|| / cnt`.
+
+    One curve for each group of ids by their occurrences in the batch. In (a) the groups lie
+    apart, since a row's gradient is a sum over its occurrences; (b) shows how far the count
+    explains that. Gradients of norm 0 have no place on the logarithmic axis; the title says how
+    many are left out.
+
+    Args:
+        cnt: occurrences of each row in the batch, [u].
+        g_norm: norm of its data gradient, [u]; see `gradient_norms` and `probe_run`.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    cnt, g_norm = np.asarray(cnt), np.asarray(g_norm, np.float64)
+    zero = int((g_norm == 0).sum())
+    cnt, g_norm = cnt[g_norm > 0], g_norm[g_norm > 0]
+    with looks():
+        figure = new_figure(7.6, 3.4)
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, values, name in zip(
+            panels, (g_norm, g_norm / cnt), ("(a)  ||g||", "(b)  ||g|| / cnt")
+        ):
+            _draw(axes, values, cnt)
+            axes.set(xlabel=name[5:], title=name, xscale="log")
+        panels[0].set_ylabel("rows of the group (%)")
+        title = "occurrences in the batch" + (f" ({zero:,} rows of norm 0 left out)" * bool(zero))
+        handles = panels[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=len(GROUPS), title=title)
+    return figure
+
+
+def _draw(axes: Any, values: npt.NDArray[np.float64], cnt: npt.NDArray[Any]) -> None:
+    """The share of each group's rows by value, in bins of equal width on a logarithmic axis."""
+    if not len(values):
+        return
+    low, high = np.log10(values.min()), np.log10(values.max())
+    edges = np.logspace(low - 0.05, high + 0.05, BINS + 1)
+    for (least, most, label), look in zip(GROUPS, STYLES):
+        mine = values[(cnt >= least) & (cnt <= (most or np.inf))]
+        shares = 100 * np.histogram(mine, edges)[0] / max(len(mine), 1)
+        middle = np.sqrt(edges[1:] * edges[:-1])
+        axes.plot(middle, shares, label=f"{label}: {len(mine):,} rows", markevery=4, **look)

@@ -1,0 +1,129 @@
+"""The figures of `cowclip inspect`, each from the table that `read_diagnostics` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from cowclip_merlin.diagnostics.style import looks, new_figure, style
+from cowclip_merlin.files import replacing
+
+NORMS = {
+    "w_norm": "||w||",
+    "g_norm": "||g||",
+    "g_norm_per_cnt": "||g|| / cnt",
+}
+
+
+def clip_over_steps(table: Any) -> Any:
+    """Share of the batch's distinct rows that are clipped, and mean factor, by step."""
+    every = table[table.scope == "all"]
+    figure = new_figure(7.2, 3.0)
+    columns = {"clipped_share": "rows clipped (%)", "mean_clip_factor": "mean clip factor"}
+    for place, (axes, column) in enumerate(zip(figure.subplots(1, 2), columns)):
+        scale = 100 if column == "clipped_share" else 1
+        axes.plot(every.step, scale * every[column], **style(place, len(every)))
+        axes.set(xlabel="step", ylabel=columns[column])
+        _room(axes, 0, scale)
+    return figure
+
+
+def _room(axes: Any, least: float, most: float) -> None:
+    """Limits around the values, but no further than they can go, and never a hair's breadth."""
+    low, high = axes.dataLim.intervaly
+    margin = max(0.08 * (high - low), 0.01 * (most - least))
+    axes.set_ylim(max(least - 0.01 * most, low - margin), min(1.01 * most, high + margin))
+
+
+def clip_by_field(table: Any) -> Any:
+    """Left: share and factor of each field at the last probe; right: the share over the steps."""
+    fields = table[table.scope == "field"]
+    last = fields[fields.step == fields.step.max()].sort_values(["clipped_share", "rows"])
+    figure = new_figure(8.4, 1.4 + 0.19 * len(last))
+    dots, over_steps = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.2))
+    rows = range(len(last))
+    _dots(dots, rows, last)
+    figure.legend(*dots.get_legend_handles_labels(), loc="outside lower left", ncols=2)
+    wide = fields.pivot(index="group", columns="step", values="clipped_share")
+    # Cells between the steps, so that the axis tells steps and not probes.
+    steps = wide.columns.to_numpy()
+    width = steps[1] - steps[0] if len(steps) > 1 else 1
+    extent = (steps[0] - width / 2, steps[-1] + width / 2, -0.5, len(last) - 0.5)
+    shares = 100 * wide.loc[last.group].to_numpy()
+    image = over_steps.imshow(
+        shares, aspect="auto", origin="lower", extent=extent, cmap="Blues", vmin=0,
+        vmax=max(1.0, float(shares[shares == shares].max(initial=0))),
+    )  # fmt: skip
+    over_steps.grid(False)
+    over_steps.set(xlabel="step", title="rows clipped over the steps")
+    figure.colorbar(image, ax=over_steps, label="rows clipped (%)")
+    return figure
+
+
+def _dots(axes: Any, rows: Any, last: Any) -> None:
+    shown = (("clipped_share", "rows clipped"), ("mean_clip_factor", "mean clip factor"))
+    for place, (column, label) in enumerate(shown):
+        drawn = style(place, 1) | {"linestyle": "none", "label": label}
+        axes.plot(100 * last[column], rows, **drawn)
+    axes.set(xlabel="%", xlim=(-3, 103), ylabel="field", title=f"step {last.step.iloc[0]:,}")
+    axes.set_yticks(rows, last.group, fontsize=8)
+
+
+def norms_by_decile(table: Any) -> Any:
+    """Mean norms by decile of frequency, at the first probe, in the middle and at the last one."""
+    deciles = table[table.scope == "decile"]
+    steps = sorted(deciles.step.unique())
+    shown = sorted({steps[0], steps[len(steps) // 2], steps[-1]})
+    figure = new_figure(9.6, 3.4)
+    panels = figure.subplots(1, 3)
+    for axes, (column, label) in zip(panels, NORMS.items()):
+        for place, step in enumerate(shown):
+            at = deciles[deciles.step == step]
+            x = at.group.astype(int)
+            axes.plot(x, at[column], label=f"step {step:,}", **style(place, 1))
+        axes.set(title=f"mean {label}", xlabel="frequency decile (10: most frequent)")
+        axes.set_xticks(range(1, 11))
+        if (deciles[column] > 0).any():
+            axes.set_yscale("log")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def rates_and_speed(table: Any) -> Any:
+    """Learning rates, and rows per second between the probes, by step."""
+    every = table[table.scope == "all"]
+    figure = new_figure(7.2, 3.0)
+    rates, speed = figure.subplots(1, 2)
+    for place, name in enumerate(("embedding", "dense")):
+        rates.plot(every.step, every[f"{name}_lr"], label=name, **style(place, len(every)))
+    rates.set(xlabel="step", ylabel="learning rate")
+    rates.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
+    rates.legend(fontsize=8)
+    speed.plot(every.step, every.rows_per_second / 1000, **style(2, len(every)))
+    speed.set(xlabel="step", ylabel="thousand rows/s", ylim=(0, None))
+    return figure
+
+
+FIGURES: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "clip": clip_over_steps,
+        "fields": clip_by_field,
+        "norms": norms_by_decile,
+        "rates": rates_and_speed,
+    }
+)
+"""Drawing functions by the name of their file."""
+
+
+def write_figures(table: Any, folder: Path) -> list[Path]:
+    """Draw all figures as SVG; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, draw in FIGURES.items():
+        files.append(folder / f"{name}.svg")
+        with looks(), replacing(files[-1]) as temporary:
+            # No date: the same numbers make the same file.
+            draw(table).savefig(temporary, format="svg", metadata={"Date": None})
+    return files

@@ -1,0 +1,151 @@
+"""The probe: norms and clip factors of a batch's rows, by one more forward and backward pass.
+
+It reads weights and writes none. With `update="exact"` the rows of the batch are brought up to
+date before they are read, as the step that follows would do, with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin import clip as clips
+from cowclip_merlin import compat
+from cowclip_merlin.diagnostics.summary import RowNorms, by_field
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.models import attach, logits
+from cowclip_merlin.models.model import find_cowclip
+from cowclip_merlin.optimizer.gradients import clips_whole_table, rows_to_clip
+from cowclip_merlin.optimizer.rows import sum_duplicates
+from cowclip_merlin.optimizer.tables import looks_like_table
+
+tf = compat.tensorflow()
+
+
+def gradient_norms(model: Any, optimizer: Any, inputs: dict[str, Any], label: Any) -> RowNorms:
+    """Norms of the embedding rows in one batch, and of their gradients, before the step.
+
+    The loss is the mean binary cross-entropy over the batch. The 1-dimensional weights of the
+    wide part are not looked at, unless the clip includes them in a norm.
+
+    Args:
+        model: one of the four models, its variables created.
+        optimizer: CowClip, or an optimizer that holds one.
+        inputs: a batch, per column or stacked; see `models.Columns.stack`.
+        label: 0 or 1, [b].
+
+    Raises:
+        InputError: the optimizer holds no CowClip.
+
+    Example:
+        >>> from cowclip_merlin import bench, optimizer
+        >>> model = bench.random_model("deepfm", bench.field_sizes(200), mlp=(8,))
+        >>> rows = bench.random_rows(4, bench.field_sizes(200))
+        >>> batch = {"categorical": rows.ids, "continuous": rows.continuous}
+        >>> norms = gradient_norms(model, optimizer.CowClip(), batch, rows.label)
+        >>> norms.fields[0], int(norms.cnt.sum())
+        ('C1', 104)
+    """
+    attach(model, optimizer)
+
+    @tf.function
+    def probe(inputs: Any, label: Any) -> Any:
+        return measure(model, optimizer, inputs, label)
+
+    label = tf.reshape(tf.cast(label, tf.float32), [-1])
+    inputs = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
+    return to_host(model, probe(inputs, label))
+
+
+def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorms]:
+    """A function from a batch of `data` to its `RowNorms`, compiled once.
+
+    Args:
+        model: one of the four models, its variables created.
+        optimizer: CowClip, or an optimizer that holds one; attached to the model.
+        data: `loading.Data`.
+    """
+
+    @tf.function(input_signature=[data.signature])
+    def probe(batch: Any) -> Any:
+        return measure(model, optimizer, *data.take(batch))
+
+    return lambda batch: to_host(model, probe(batch))
+
+
+def measure(model: Any, optimizer: Any, inputs: Any, label: Any) -> tuple[Any, Any, Any]:
+    """The rows of a batch as tensors.
+
+    Returns:
+        Rows numbered through all fields, int64 [u]; occurrences, int64 [u]; `w_norm`, `g_norm`,
+        `l2_g_norm` and `factor`, float32 [4, u].
+    """
+    cowclip = find_cowclip(optimizer)
+    if cowclip is None:
+        raise InputError(f"{type(optimizer).__name__} holds no CowClip; give the optimizer of one")
+    subjects = embedding_tables(model)
+    tables = [*subjects, *_other_clipped(model, cowclip, subjects)]
+    slices = _gradients(model, optimizer, tables, inputs, label)
+    unique = [sum_duplicates(each) for each in slices]
+    factors = _factors(tables, unique, cowclip)
+    sizes = [int(table.shape[0]) for table in subjects]
+    starts = np.cumsum([0, *sizes])[:-1]
+    rows = [tf.cast(u.ids, tf.int64) + int(start) for u, start in zip(unique, starts)]
+    cnt = [tf.cast(u.cnt, tf.int64) for u, _ in zip(unique, subjects)]
+    norms = [_norms(u, t, f, cowclip) for u, t, f in zip(unique, subjects, factors)]
+    return tf.concat(rows, 0), tf.concat(cnt, 0), tf.concat(norms, 1)
+
+
+def embedding_tables(model: Any) -> list[Any]:
+    """The variables of a model's embeddings: one for all fields, or one for each, in order."""
+    layer = model.blocks[0].embedding
+    return list(layer.tables) if hasattr(layer, "tables") else [layer.table]
+
+
+def to_host(model: Any, measured: tuple[Any, Any, Any]) -> RowNorms:
+    """What `measure` returned, as arrays by field."""
+    return by_field(dict(model.blocks[0].embedding.fields), *(x.numpy() for x in measured))
+
+
+def _other_clipped(model: Any, cowclip: Any, subjects: Sequence[Any]) -> list[Any]:
+    """Tables that the clip takes in besides the embeddings, since a global norm is over all."""
+    known = {table.ref() for table in subjects}
+    others = [v for v in model.trainable_variables if looks_like_table(v) and v.ref() not in known]
+    return [table for table in others if not cowclip._skips(table)]
+
+
+def _gradients(
+    model: Any, optimizer: Any, tables: Sequence[Any], inputs: Any, label: Any
+) -> list[Any]:
+    # As the step would have it: half-precision layers lose small gradients of an unscaled loss.
+    scale = tf.cast(getattr(optimizer, "loss_scale", 1.0), tf.float32)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(tables)
+        z = logits(model, inputs, training=True)[:, 0]
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, z))
+        loss *= scale
+    found = tape.gradient(loss, tables)
+    return [tf.IndexedSlices(g.values / scale, g.indices, g.dense_shape) for g in found]
+
+
+def _factors(tables: Sequence[Any], unique: Sequence[Any], cowclip: Any) -> list[Any]:
+    """The factors of the batch's rows, one tensor per table; 1 where the table is not clipped."""
+    config = cowclip._config
+    factors = [tf.ones_like(u.g[:, 0]) for u in unique]
+    places = [i for i, table in enumerate(tables) if not cowclip._skips(table)]
+    if not places:
+        return factors
+    settings = clips.Settings(r=config.r, zeta=config.zeta, bound=config.bound)
+    rows = [rows_to_clip(unique[i], tables[i], config) for i in places]
+    for i, factor in zip(places, clips.CLIPS[config.clip].factors(rows, settings)):
+        whole = clips_whole_table(config)
+        factors[i] = tf.gather(factor, unique[i].ids) if whole else factor
+    return factors
+
+
+def _norms(unique: Any, table: Any, factor: Any, cowclip: Any) -> Any:
+    w = tf.gather(table, unique.ids)
+    with_l2 = unique.g + 2 * cowclip._config.l2 * w
+    return tf.stack([*map(clips.row_norms, (w, unique.g, with_l2)), factor])

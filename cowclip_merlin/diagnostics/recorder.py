@@ -1,0 +1,109 @@
+"""The recorder: at every N-th step it probes, and writes what it saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.diagnostics.frequency import Deciles
+from cowclip_merlin.diagnostics.records import Writer, probe_records, scalars
+from cowclip_merlin.diagnostics.summary import RowNorms
+
+
+class Stopwatch:
+    """Seconds of training, without pauses and probes.
+
+    >>> watch = Stopwatch(clock=iter([1.0, 3.0, 10.0, 10.5]).__next__)
+    >>> watch.start(); watch.stop(); watch.start(); watch.stop(); watch.take()
+    2.5
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock, self._seconds, self._since = clock, 0.0, None
+
+    def start(self) -> None:
+        """Go on, unless it runs already."""
+        if self._since is None:
+            self._since = self._clock()
+
+    def stop(self) -> None:
+        """Stand still, unless it does already."""
+        if self._since is not None:
+            self._seconds += self._clock() - self._since
+            self._since = None
+
+    def take(self) -> float:
+        """The seconds since the last time they were taken."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
+class Recorder:
+    """Probes batches before they are trained on, and records what it sees.
+
+    Args:
+        probe: batch -> its rows; see `probe.make_probe`.
+        deciles: of the data set.
+        every: steps between probes; the first is before the first step.
+        rates: reads the learning rates, embedding and dense, of the next step.
+        wait: returns when the device has done all steps.
+        folder: the run folder.
+    """
+
+    def __init__(
+        self,
+        probe: Callable[[Any], RowNorms],
+        deciles: Deciles,
+        *,
+        every: int,
+        rates: Callable[[], tuple[float, float]],
+        wait: Callable[[], Any],
+        folder: Path,
+    ) -> None:
+        self._probe, self._deciles, self._every = probe, deciles, every
+        self._rates, self._wait, self._folder = rates, wait, folder
+        self._watch, self._rows_before = Stopwatch(), -1
+
+    def open(self, step: int, board: Any) -> None:
+        """Begin at this step; what an earlier run wrote of later ones is dropped.
+
+        Args:
+            step: steps done.
+            board: `training.records.TensorBoard`.
+        """
+        self._writer, self._board = Writer(self._folder, before=step), board
+
+    def before_step(self, batch: Any, *, step: int, epoch: int, rows: int) -> None:
+        """Look at a batch, if its turn has come.
+
+        Args:
+            batch: that is trained on next.
+            step: steps done.
+            epoch: from 1.
+            rows: rows trained on in these steps.
+        """
+        if step % self._every == 0:
+            self._record(batch, step=step, epoch=epoch, rows=rows)
+        self._watch.start()
+
+    def pause(self) -> None:
+        """Training stands still until the next step: evaluation, checkpoint."""
+        self._watch.stop()
+
+    def _record(self, batch: Any, *, step: int, epoch: int, rows: int) -> None:
+        self._wait()
+        self._watch.stop()
+        records = probe_records(self._probe(batch), self._deciles, step=step, epoch=epoch)
+        records[0] |= self._speeds(rows)
+        self._writer.append(records)
+        self._board.write(step, scalars(records))
+
+    def _speeds(self, rows: int) -> dict[str, float]:
+        """Learning rates, and rows per second since the last probe, if there was one."""
+        embedding_lr, dense_lr = self._rates()
+        found = {"embedding_lr": embedding_lr, "dense_lr": dense_lr}
+        seconds, before = self._watch.take(), self._rows_before
+        self._rows_before = rows
+        return found | ({"rows_per_second": (rows - before) / seconds} if before >= 0 else {})

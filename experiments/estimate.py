@@ -1,0 +1,89 @@
+"""How long a plan will take, from a few steps of each model at its smallest and largest batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.experiments.plan import Run
+from cowclip_merlin.training import RunSettings
+from cowclip_merlin.workflows import PreparedData
+
+SETUP_SECONDS = 5.0
+STEPS = 6
+Kind = tuple[str, str]
+
+
+def estimate(runs: Sequence[Run], data: PreparedData) -> float:
+    """Seconds that these runs will take, scoring and set-up in.
+
+    A step is taken to cost a constant and a share per row; both are measured for each model and
+    update.
+    """
+    lines = {kind: _fit(mine, data) for kind, mine in _by_kind(runs).items()}
+    return sum(_seconds(run.settings, data, *lines[_kind(run)]) for run in runs)
+
+
+def _kind(run: Run) -> Kind:
+    return run.settings.model, run.settings.update
+
+
+def _by_kind(runs: Sequence[Run]) -> dict[Kind, list[RunSettings]]:
+    kinds: dict[Kind, list[RunSettings]] = {}
+    for run in runs:
+        kinds.setdefault(_kind(run), []).append(run.settings)
+    return kinds
+
+
+def _fit(settings: Sequence[RunSettings], data: PreparedData) -> tuple[float, float]:
+    """Seconds of a step without rows, and of each row."""
+    small = min(settings, key=lambda s: s.batch_size)
+    large = max(settings, key=lambda s: s.batch_size)
+    first, last = step_seconds(small, data), step_seconds(large, data)
+    rows = large.batch_size - small.batch_size
+    slope = max(0.0, (last - first) / rows) if rows else 0.0
+    return max(0.0, first - slope * small.batch_size), slope
+
+
+def _seconds(settings: RunSettings, data: PreparedData, fixed: float, slope: float) -> float:
+    steps = -(-data.rows["train"] // settings.batch_size)
+    training = settings.epochs * (steps * fixed + data.rows["train"] * slope)
+    return SETUP_SECONDS + training + settings.epochs * data.rows["test"] * slope / 2
+
+
+def step_seconds(settings: RunSettings, data: PreparedData) -> float:
+    """Median seconds of a training step on the first rows of this data set."""
+    import statistics
+
+    step, batches = _stepper(settings, data)
+    times = []
+    for i in range(STEPS):
+        started = time.perf_counter()
+        step(batches[i % len(batches)])
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[2:])  # the first ones trace and warm up
+
+
+def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, list[Any]]:
+    from cowclip_merlin.loading import DeviceData, open_train
+    from cowclip_merlin.training.build import build_model, build_optimizer
+    from cowclip_merlin.training.trainer import make_step
+
+    tf = compat.tensorflow()
+    values = settings.hyperparameters(data.kind)
+    columns = DeviceData(open_train(data))
+    model = build_model(settings, values, data)
+    optimizer = build_optimizer(settings, values, data, steps=1)
+    optimizer._create_all_weights(model.trainable_variables)
+    total = tf.Variable(0.0, dtype=tf.float64)
+    run = make_step(model, optimizer, columns, total)
+    order = columns.batches(settings.batch_size, seed=0, epoch=0)
+    batches = [batch for _, batch in zip(range(STEPS), order)]
+
+    def step(batch: Any) -> None:
+        run(batch)
+        total.numpy()  # waits for the device
+
+    return step, batches

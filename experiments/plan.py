@@ -1,0 +1,191 @@
+"""From an experiment to its runs: settings, data variant, and the hash that names them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cowclip_merlin.experiments.definition import NAMED, Experiment, Line
+from cowclip_merlin.experiments.regime import Regime
+from cowclip_merlin.experiments.variant import Variant
+from cowclip_merlin.scaling import PRESETS
+from cowclip_merlin.training import RunSettings
+
+Tuned = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """One training run of a plan.
+
+    Attributes:
+        label: of its line.
+        multiplier: of the base batch, as the line gives it.
+        settings: what is trained.
+        variant: of the data.
+    """
+
+    label: str
+    multiplier: int | str
+    settings: RunSettings
+    variant: Variant
+
+    def config_hash(self, fingerprint: str) -> str:
+        """Equal for runs that must come out equal; `fingerprint` is that of the data given.
+
+        Settings at their defaults are left out, so that an option that is added later does not
+        make all earlier runs strangers.
+        """
+        given = self.settings.as_dict()
+        usual = RunSettings(model="deepfm", batch_size=1).as_dict()
+        changed = {k: v for k, v in given.items() if v != usual[k] or k in ("model", "batch_size")}
+        whole = json.dumps([changed, asdict(self.variant), fingerprint], sort_keys=True)
+        return hashlib.sha256(whole.encode()).hexdigest()[:12]
+
+    def run_id(self, fingerprint: str) -> str:
+        """A folder name a person can read."""
+        s = self.settings
+        parts = (s.model, s.rule, s.effective_clip, f"b{s.batch_size}", f"s{s.seed}")
+        return "-".join((*parts, self.config_hash(fingerprint)))
+
+
+def plan(
+    experiment: Experiment,
+    regime: Regime,
+    *,
+    seeds: int,
+    update: str = "exact",
+    fraction: float = 1.0,
+    tuned: Tuned | None = None,
+    validation_fraction: float = 0.0,
+    mlp: tuple[int, ...] = (400, 400, 400),
+) -> list[Run]:
+    """All runs of an experiment that its regime allows, line by line.
+
+    Args:
+        experiment: of kind "runs".
+        regime: sizes and base rates.
+        seeds: runs of each cell, with seeds 1 to `seeds`.
+        update: for lines that do not say.
+        fraction: share of the rows that is used.
+        tuned: values chosen on validation rows, for "baseline" and "cowclip".
+        validation_fraction: share of the training rows that is scored instead of the test rows.
+        mlp: widths of the hidden layers.
+    """
+    return [
+        Run(
+            label=line.label,
+            multiplier=multiplier,
+            settings=settings(
+                experiment,
+                line,
+                regime,
+                multiplier,
+                seed=seed,
+                update=update,
+                tuned=tuned or {},
+                validation_fraction=validation_fraction,
+                mlp=mlp,
+            ),
+            variant=Variant(fraction=fraction, keep_top=line.keep_top, min_count=line.min_count),
+        )
+        for line in experiment.lines
+        for multiplier in allowed(line, regime)
+        for seed in range(1, seeds + 1)
+    ]
+
+
+def allowed(line: Line, regime: Regime) -> Iterator[int | str]:
+    """The line's multipliers that the regime can carry."""
+    for multiplier in line.multipliers:
+        s = factor(multiplier, regime)
+        fits = multiplier in NAMED or s <= regime.max_multiplier
+        if fits and s * regime.base_batch <= regime.rows:
+            yield multiplier
+
+
+def factor(multiplier: int | str, regime: Regime) -> int:
+    """A multiplier as a number."""
+    return NAMED.get(multiplier, 0) * regime.max_multiplier or int(multiplier)
+
+
+def settings(
+    experiment: Experiment,
+    line: Line,
+    regime: Regime,
+    multiplier: int | str,
+    *,
+    seed: int,
+    update: str,
+    tuned: Tuned,
+    validation_fraction: float,
+    mlp: tuple[int, ...],
+) -> RunSettings:
+    """Settings of one run."""
+    s = factor(multiplier, regime)
+    return RunSettings(
+        model=line.model,
+        batch_size=s * regime.base_batch,
+        base_batch_size=regime.base_batch,
+        preset=experiment.preset,
+        rule=line.rule,
+        clip=line.clip,
+        update=line.update or update,
+        epochs=line.epochs or regime.epochs,
+        seed=seed,
+        overrides=base_values(experiment.preset, line, regime, s, tuned),
+        optimizer=line.optimizer,
+        validation_fraction=validation_fraction,
+        mlp=mlp,
+    )
+
+
+def base_values(preset: str, line: Line, regime: Regime, s: int, tuned: Tuned) -> dict[str, float]:
+    """What replaces the preset's values at the base batch.
+
+    The regime's rates, then tuned ones, then the line's own; then its factors.
+    """
+    known = getattr(PRESETS[preset], line.start)
+    chosen = [tuned.get(line.tuned_group, {}), line.overrides]
+    if line.group is not None:
+        chosen.reverse()
+    values = {**getattr(regime, line.start), **chosen[0], **chosen[1]}
+    if line.start == "cowclip" and line.rule != "cowclip":  # which would start from the baseline
+        values = {name: getattr(known, name) for name in _NAMES} | values
+    factors = dict(line.factors)
+    if line.dense_rule == "linear":  # sqrt(s) of the rule times sqrt(s)
+        factors["dense_lr"] = factors.get("dense_lr", 1.0) * s**0.5
+    for name, by in factors.items():
+        values[name] = values.get(name, getattr(known, name)) * by
+    return values
+
+
+_NAMES = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs")
+
+
+def missing(experiment: Experiment, regime: Regime) -> list[str]:
+    """Lines of text for what the regime leaves out."""
+    left = []
+    for line in experiment.lines:
+        gone = [m for m in line.multipliers if m not in set(allowed(line, regime))]
+        if gone:
+            batches = ", ".join(f"{factor(m, regime)} times" for m in gone)
+            left.append(f"{line.label} at {batches} the base batch: more than this size carries")
+    return left
+
+
+def describe(regime: Regime) -> str:
+    """The regime in one line."""
+    rates: Any = regime.cowclip or {"embedding_lr": "the preset's"}
+    said = ", ".join(
+        f"{n} {v:.3g}" if isinstance(v, float) else f"{n} {v}" for n, v in rates.items()
+    )
+    largest = regime.base_batch * regime.max_multiplier
+    return (
+        f"{regime.rows:,} training rows: base batch {regime.base_batch:,}, largest {largest:,} "
+        f"({regime.steps_at_largest} steps an epoch), {regime.epochs} epochs; "
+        f"CowClip's base rates: {said}"
+    )

@@ -1,0 +1,118 @@
+"""Batches and rates at which a data set of any size shows what the paper shows at its own.
+
+The paper trains 41.3 million rows for 10 epochs from batch 1,024 (40 thousand steps an epoch) to
+131,072 (315 steps), with the embedding learning rate fixed at 1e-4. Three things decide whether
+the large batch can work, and are kept here where the number of rows allows:
+
+1. *Steps.* Adam moves a coordinate by at most about one learning rate a step. So the table can
+   reach `embedding_lr * steps`, at the largest batch `1e-4 * 315 * 10 = 0.3`. With fewer steps the
+   rate is raised until it can reach as far, but to no more than `MOST_LR`, Adam's usual rate.
+2. *L2.* Between two occurrences of an id only L2 moves its row, by up to one learning rate a step
+   once Adam's second moment has decayed. Over an epoch that drift grows with
+   `l2 * embedding_lr * rows`, which is kept.
+3. *Dense weights.* The paper's own rule for another batch, the square root, gives the rate at the
+   base batch from that at 1,024.
+
+What cannot be kept is the number of steps at the base batch: 40 thousand an epoch at 0.5 million
+rows would be a batch of 11, hours of work that say more about the processor than about the
+method. So the multiplier goes to 32 instead of 128 and the largest batch makes 50 steps or more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.scaling import PRESETS
+
+PAPER_ROWS = 41_256_555
+PAPER_STEPS = 315
+PAPER_EPOCHS = 10
+MOST_LR = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regime:
+    """Where an experiment of some size is done.
+
+    Attributes:
+        rows: training rows.
+        base_batch: the small batch, rows a step.
+        max_multiplier: the largest batch is this many times the small one.
+        epochs: passes.
+        baseline: base rates of training without the clip.
+        cowclip: base rates under the `cowclip` rule.
+    """
+
+    rows: int
+    base_batch: int
+    max_multiplier: int
+    epochs: int
+    baseline: Mapping[str, float]
+    cowclip: Mapping[str, float]
+
+    @property
+    def steps_at_largest(self) -> int:
+        """Steps of an epoch at the largest batch."""
+        return math.ceil(self.rows / (self.base_batch * self.max_multiplier))
+
+
+def regime(
+    rows: int,
+    *,
+    preset: str = "criteo",
+    epochs: int = PAPER_EPOCHS,
+    max_multiplier: int = 32,
+    steps: int = 50,
+) -> Regime:
+    """The regime for a number of training rows; from half the paper's on, the paper's own.
+
+    Args:
+        rows: training rows.
+        preset: "criteo" or "avazu": where the rates start from.
+        epochs: passes.
+        max_multiplier: of the largest batch, below half the paper's rows.
+        steps: least number of steps an epoch at the largest batch.
+
+    Raises:
+        InputError: the rows make fewer steps even at base batch 1.
+
+    >>> small = regime(450_000, epochs=4)
+    >>> small.base_batch, small.max_multiplier, small.steps_at_largest
+    (256, 32, 55)
+    >>> round(small.cowclip["l2"], 6), small.cowclip["embedding_lr"]
+    (9.2e-05, 0.001)
+    >>> regime(41_256_555).base_batch, regime(41_256_555).max_multiplier
+    (1024, 128)
+    """
+    known = PRESETS[preset]
+    if rows >= PAPER_ROWS / 2:
+        return Regime(
+            rows=rows, base_batch=1024, max_multiplier=128, epochs=epochs, baseline={}, cowclip={}
+        )
+    if rows < steps * max_multiplier:
+        raise InputError(
+            f"{rows} training rows are too few for {steps} steps at {max_multiplier} times the "
+            "batch; use more rows, fewer --steps or a smaller --max-multiplier"
+        )
+    base = 1 << int(math.log2(rows / (steps * max_multiplier)))
+    taken = math.ceil(rows / (base * max_multiplier)) * epochs
+    embedding_lr = _raised(known.cowclip.embedding_lr, taken)
+    l2 = known.cowclip.l2 * (known.cowclip.embedding_lr * PAPER_ROWS) / (embedding_lr * rows)
+    root = math.sqrt(base / known.cowclip.batch_size)
+    rates = {"embedding_lr": embedding_lr, "l2": l2}
+    return Regime(
+        rows=rows,
+        base_batch=base,
+        max_multiplier=max_multiplier,
+        epochs=epochs,
+        baseline=rates | {"dense_lr": embedding_lr},
+        cowclip=rates | {"dense_lr": known.cowclip.dense_lr * root},
+    )
+
+
+def _raised(rate: float, steps: int) -> float:
+    """The rate that reaches as far in `steps` as the paper's does at its largest batch."""
+    return min(MOST_LR, rate * max(1.0, PAPER_STEPS * PAPER_EPOCHS / steps))

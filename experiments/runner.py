@@ -1,0 +1,194 @@
+"""Runs what is missing of a plan, one after the other, and records each in the results table."""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.plan import Run
+from cowclip_merlin.experiments.results import Result, append_result, read_results
+from cowclip_merlin.experiments.variant import derive
+from cowclip_merlin.loading import validation_rows
+from cowclip_merlin.training import records, train
+from cowclip_merlin.workflows import PreparedData
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where runs are made.
+
+    Attributes:
+        data: the prepared folder.
+        out: the results folder.
+        name: of the data set, as a reader should see it.
+        device: "auto", "cpu" or "gpu".
+    """
+
+    data: PreparedData
+    out: Path
+    name: str
+    device: str = "auto"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data."""
+        return self.data.fingerprint
+
+
+def todo(runs: Sequence[Run], place: Place) -> list[Run]:
+    """The runs that have no result yet, each once."""
+    done = {result.config_hash for result in read_results(place.out)}
+    left: dict[str, Run] = {}
+    for run in runs:
+        name = run.config_hash(place.fingerprint)
+        if name not in done:
+            left.setdefault(name, run)
+    return list(left.values())
+
+
+def results_of(runs: Sequence[Run], place: Place) -> dict[Run, Result]:
+    """The results that are there, by run."""
+    found = {result.config_hash: result for result in read_results(place.out)}
+    pairs = ((run, found.get(run.config_hash(place.fingerprint))) for run in runs)
+    return {run: result for run, result in pairs if result is not None}
+
+
+def run_all(runs: Sequence[Run], place: Place) -> Iterator[Result]:
+    """Make the runs and yield each result once it is recorded.
+
+    A run that a signal stopped goes on from its checkpoint at the next call.
+
+    Raises:
+        InputError: the data or a setting is wrong.
+        Stopped: a signal came; everything so far is recorded.
+    """
+    for run in runs:
+        result = run_one(run, place)
+        append_result(place.out, result)
+        yield result
+
+
+def run_one(run: Run, place: Place) -> Result:
+    """Train one run; a diverged one is a result, too."""
+    data = derive(place.data, run.variant, place.out / "data")
+    folder = place.out / "runs" / run.run_id(place.fingerprint)
+    load, started = os.getloadavg()[0], _now()
+    resume = (folder / "checkpoints" / "checkpoint").exists()
+    if folder.exists() and not resume:  # stopped before its first checkpoint, or diverged
+        shutil.rmtree(folder)
+    compat.tensorflow().keras.backend.clear_session()
+    try:
+        with redirect_stdout(io.StringIO()):  # it is in the run's train.log
+            epochs = train(data.path, run.settings, out=folder, resume=resume, device=place.device)
+    except InputError as error:
+        if "diverged" not in str(error):
+            raise
+        epochs = list(records.read_metrics(folder / "metrics.csv", epochs=run.settings.epochs))
+        return _result(run, place, data, epochs, "diverged", load, started)
+    shutil.rmtree(folder / "checkpoints")  # three times the tables, for every run
+    return _result(run, place, data, epochs, "done", load, started)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _result(
+    run: Run,
+    place: Place,
+    data: PreparedData,
+    epochs: Sequence[Any],
+    status: str,
+    load: float,
+    started: str,
+) -> Result:
+    settings = run.settings
+    values = settings.hyperparameters(data.kind)
+    versions = records.versions()
+    rows = rows_trained(data, run)
+    return Result(
+        run_id=run.run_id(place.fingerprint),
+        config_hash=run.config_hash(place.fingerprint),
+        status=status,
+        data=place.name,
+        data_fingerprint=place.fingerprint,
+        variant=str(run.variant),
+        train_rows=rows,
+        split="validation" if settings.validation_fraction else "test",
+        model=settings.model,
+        mlp="-".join(map(str, settings.mlp)),
+        optimizer=settings.optimizer,
+        rule=settings.rule,
+        clip=settings.effective_clip,
+        update=settings.update,
+        batch_size=settings.batch_size,
+        base_batch_size=settings.base_batch_size,
+        embedding_lr=values.embedding_lr,
+        dense_lr=values.dense_lr,
+        l2=values.l2,
+        r=values.r,
+        zeta=values.zeta,
+        init_std=values.init_std,
+        warmup_epochs=values.warmup_epochs,
+        epochs=settings.epochs,
+        seed=settings.seed,
+        **_scores(epochs, status, settings.validation_fraction > 0, rows),
+        steps_per_epoch=-(-rows // settings.batch_size),
+        started=started,
+        revision=versions.get("git_revision", versions["cowclip_merlin"]),
+        tensorflow=versions["tensorflow"],
+        hardware=hardware(),
+        load=round(load, 2),
+    )
+
+
+def rows_trained(data: PreparedData, run: Run) -> int:
+    """Rows of an epoch: without those that are held out for validation."""
+    rows, fraction = data.rows["train"], run.settings.validation_fraction
+    return rows - validation_rows(rows, fraction) if fraction else rows
+
+
+def _scores(
+    epochs: Sequence[Any], status: str, validation: bool, rows: int
+) -> dict[str, float | int]:
+    """What the metrics of all epochs say; NaN for what a diverged run does not have."""
+    prefix = "validation" if validation else "test"
+    auc = [float(epoch[f"{prefix}_auc"]) for epoch in epochs]
+    seconds = sum(float(epoch["seconds"]) for epoch in epochs)
+    ended = status == "done"
+    return {
+        "auc": auc[-1] if ended else float("nan"),
+        "log_loss": float(epochs[-1][f"{prefix}_log_loss"]) if ended else float("nan"),
+        "best_auc": max(auc, default=float("nan")),
+        "best_epoch": auc.index(max(auc)) + 1 if auc else 0,
+        "seconds": round(seconds, 3),
+        "rows_per_second": round(len(epochs) * rows / seconds, 1) if seconds else 0.0,
+    }
+
+
+def hardware() -> str:
+    """GPU, or processor and cores, in words."""
+    gpus = compat.tensorflow().config.list_physical_devices("GPU")
+    if gpus:
+        details = compat.tensorflow().config.experimental.get_device_details(gpus[0])
+        return f"{len(gpus)} x {details.get('device_name', 'GPU')}"
+    return f"{os.cpu_count()} CPU cores, {_processor()}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

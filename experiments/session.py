@@ -1,0 +1,206 @@
+"""What `cowclip experiment` and `cowclip sweep` do: plan, run what is missing, show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments import sweep as sweeps
+from cowclip_merlin.experiments.definition import RUN_KINDS, Experiment, load
+from cowclip_merlin.experiments.estimate import estimate
+from cowclip_merlin.experiments.plan import Run, describe, plan
+from cowclip_merlin.experiments.regime import Regime, regime
+from cowclip_merlin.experiments.results import Result
+from cowclip_merlin.experiments.runner import Place, results_of, run_all, todo
+from cowclip_merlin.experiments.show import show
+from cowclip_merlin.experiments.variant import Variant
+from cowclip_merlin.workflows import PreparedData
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings:
+    """What the command line gives.
+
+    Attributes:
+        data: prepared folder.
+        out: results folder.
+        name: of the data set, for readers; None: the folder's name.
+        scale: share of the rows that is used.
+        seeds: runs of each cell.
+        epochs: None: the paper's 10.
+        update: for runs whose definition does not say.
+        max_multiplier: of the largest batch, at reduced size.
+        steps: least steps an epoch at the largest batch, at reduced size.
+        device: "auto", "cpu" or "gpu".
+        mlp: widths of the hidden layers.
+        lines: labels of the lines that are run; empty: all. Tables show all of them.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    data: Path
+    out: Path
+    name: str | None = None
+    scale: float = 1.0
+    seeds: int = 3
+    epochs: int | None = None
+    update: str = "exact"
+    max_multiplier: int = 32
+    steps: int = 50
+    device: str = "auto"
+    mlp: tuple[int, ...] = (400, 400, 400)
+    lines: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what could only fail later."""
+        for name in ("seeds", "max_multiplier", "steps", "epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
+        Variant(fraction=self.scale)
+
+
+class Session:
+    """One data set and its results folder.
+
+    Raises:
+        InputError: the data are no prepared folder, or too few for the regime.
+    """
+
+    def __init__(self, settings: SessionSettings) -> None:
+        self.settings = settings
+        data = PreparedData.load(settings.data)
+        self.place = Place(
+            data=data,
+            out=settings.out,
+            name=settings.name or settings.data.resolve().name,
+            device=settings.device,
+        )
+
+    def regime(self, experiment: Experiment) -> Regime:
+        """Batches and rates of an experiment on these data."""
+        given = self.settings
+        return regime(
+            int(given.scale * self.place.data.rows["train"]),
+            preset=experiment.preset,
+            max_multiplier=given.max_multiplier,
+            steps=given.steps,
+            **({} if given.epochs is None else {"epochs": given.epochs}),
+        )
+
+    def runs(self, experiment: Experiment) -> list[Run]:
+        """All runs of an experiment or sweep, made or not."""
+        given = self.settings
+        if experiment.kind not in (*RUN_KINDS, "gradients", "sweep"):
+            return []
+        size, options = self.regime(experiment), {"update": given.update, "mlp": given.mlp}
+        options |= {"seeds": given.seeds, "fraction": given.scale}
+        if experiment.kind == "sweep":
+            return sweeps.sweep_plan(experiment, size, **options)
+        tuned = sweeps.read_tuned(given.out, self.place.fingerprint)
+        return plan(experiment, size, tuned=tuned, **options)
+
+    def _left(self, experiment: Experiment) -> list[Run]:
+        """Runs that are asked for and have no result yet."""
+        chosen, runs = self.settings.lines, self.runs(experiment)
+        for label in chosen:
+            known = sorted({run.label for run in runs})
+            if label not in known:
+                raise InputError(
+                    f"{experiment.name} has no line {label!r}; --lines takes {'; '.join(known)}"
+                )
+        return todo([run for run in runs if not chosen or run.label in chosen], self.place)
+
+    def dry_run(self, experiment: Experiment) -> str:
+        """What is still to be run, and about how long it takes; nothing is run for long."""
+        left = [] if experiment.kind == "gradients" else self._left(experiment)
+        if not left:
+            return f"{experiment.title}\nno run is missing"
+        names = [f"  {run.run_id(self.place.fingerprint)}  {run.label}" for run in left]
+        seconds = estimate(left, self.place.data) * self.settings.scale
+        head = [experiment.title, describe(self.regime(experiment)), ""]
+        return "\n".join([*head, *names, "", f"{len(left)} runs, about {duration(seconds)}"])
+
+    def run(self, experiment: Experiment) -> str:
+        """Run what is missing, a line for each run as it ends; write and return what it shows."""
+        if experiment.kind in (*RUN_KINDS, "sweep"):
+            self._train(experiment)
+        self.settings.out.mkdir(parents=True, exist_ok=True)
+        return "\n".join(show(self, experiment))
+
+    def _train(self, experiment: Experiment) -> None:
+        left = self._left(experiment)
+        self.settings.out.mkdir(parents=True, exist_ok=True)
+        print(describe(self.regime(experiment)))
+        started = time.perf_counter()
+        for number, result in enumerate(run_all(left, self.place), 1):
+            rest = (time.perf_counter() - started) / number * (len(left) - number)
+            print(f"[{number}/{len(left)}] {_line(result)}; {duration(rest)} left", flush=True)
+
+    def results(self, experiment: Experiment) -> dict[Run, Result]:
+        """The results of its runs that are there."""
+        return results_of(self.runs(experiment), self.place)
+
+    def describe(self) -> str:
+        """The data set in words."""
+        data, share = self.place.data, self.settings.scale
+        rows = ", ".join(f"{int(share * n):,} {split} rows" for split, n in data.rows.items())
+        widths = "-".join(map(str, self.settings.mlp))
+        ids = sum(data.cardinalities.values())
+        return f"{self.place.name}: {rows}, {ids:,} ids; MLP {widths}"
+
+    def command(self, experiment: Experiment) -> str:
+        """The command that makes this again, without the folders of this machine."""
+        usual = asdict(SessionSettings(data=Path(), out=Path()))
+        given = asdict(self.settings)
+        flags = [
+            f"--{name.replace('_', '-')} {_argument(given[name])}"
+            for name in usual
+            if name not in ("data", "out", "name", "device", "lines") and given[name] != usual[name]
+        ]
+        verb = "sweep" if experiment.kind == "sweep" else "experiment"
+        return " ".join(["cowclip", verb, experiment.name, "--data", self.place.name, *flags])
+
+
+def _argument(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def load_all(names: Sequence[str], kinds: Sequence[str]) -> list[Experiment]:
+    """Experiments by name.
+
+    Raises:
+        InputError: one is not there, or of another kind.
+    """
+    found = [load(name) for name in names]
+    for experiment in found:
+        if (experiment.kind == "sweep") != ("sweep" in kinds):
+            verb = "sweep" if experiment.kind == "sweep" else "experiment"
+            raise InputError(f"{experiment.name} is run by `cowclip {verb} {experiment.name}`")
+    return found
+
+
+def _line(result: Result) -> str:
+    if result.status != "done":
+        return f"{result.run_id}: {result.status}"
+    return (
+        f"{result.run_id}: {result.split} AUC {100 * result.auc:.2f}%, log loss "
+        f"{result.log_loss:.4f}, {result.seconds:.0f} s, {result.rows_per_second:,.0f} rows/s"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them.
+
+    >>> duration(50), duration(600), duration(9000)
+    ('50 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,113 @@
+"""`cowclip inspect`: its text, figures and errors."""
+
+import re
+
+import numpy as np
+import pytest
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.diagnostics import read_diagnostics
+from cowclip_merlin.diagnostics.figures import FIGURES
+from cowclip_merlin.diagnostics.records import FILE
+from cowclip_merlin.training import RunSettings, train
+
+SETTINGS = RunSettings(
+    model="deepfm", mlp=(8,), batch_size=256, base_batch_size=64, epochs=2, seed=5,
+    overrides={"r": 1e-2, "zeta": 0.0},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("inspected") / "run"
+    rows = train(data, SETTINGS, out=out, diagnostics_every=5)
+    return out, rows
+
+
+def test_the_text_says_what_the_files_say(run, capsys):
+    folder, rows = run
+    assert main(["inspect", str(folder)]) == 0
+    text, table = capsys.readouterr().out, read_diagnostics(folder)
+    assert text.startswith("deepfm, batch 256, rule cowclip, clip cowclip, update dense, seed 5:")
+    for row in rows:
+        assert re.search(rf"^ +{row['epoch']} .* {row['test_auc']:.5f} ", text, re.MULTILINE)
+    for step, share in table[table.scope == "all"][["step", "clipped_share"]].to_numpy():
+        assert re.search(rf"^ +{step:.0f} .* {100 * share:.2f}% ", text, re.MULTILINE)
+    last = table[table.step == table.step.max()]
+    shown = re.findall(r"^ +(C\d+) .* (\d+\.\d\d)% ", text, re.MULTILINE)
+    assert [float(share) for _, share in shown] == sorted(
+        (float(s) for _, s in shown), reverse=True
+    )
+    fields = last[last.scope == "field"].set_index("group").clipped_share
+    assert {name: float(share) for name, share in shown} == pytest.approx(
+        (100 * fields).to_dict(), abs=0.006
+    )
+    top = last[(last.scope == "decile") & (last.group == "10")].iloc[0]
+    seen = f"{top.least_count:,.0f} to {top.most_count:,.0f}"
+    assert re.search(rf"^ +10 +{seen} .*{re.escape(f'{top.g_norm:.3e}')}", text, re.MULTILINE)
+
+
+def test_figures_are_written_and_the_same_every_time(run, tmp_path, capsys):
+    folder, _ = run
+    assert main(["inspect", str(folder)]) == 0
+    assert main(["inspect", str(folder), "--out", str(tmp_path / "figures")]) == 0
+    for name in FIGURES:
+        first = (folder / "figures" / f"{name}.svg").read_bytes()
+        assert (
+            first.startswith(b"<?xml")
+            and first == (tmp_path / "figures" / f"{name}.svg").read_bytes()
+        )
+    assert {f.stem for f in (folder / "figures").iterdir()} == set(FIGURES)
+
+
+def lines(axes):
+    return [(line.get_xdata(), line.get_ydata()) for line in axes.get_lines()]
+
+
+def test_curves_are_the_numbers(run):
+    table = read_diagnostics(run[0])
+    every = table[table.scope == "all"]
+    share, factor = (lines(axes)[0] for axes in FIGURES["clip"](table).axes)
+    np.testing.assert_array_equal(share, (every.step, 100 * every.clipped_share))
+    np.testing.assert_array_equal(factor, (every.step, every.mean_clip_factor))
+    w, g, per_cnt = FIGURES["norms"](table).axes
+    at = table[(table.scope == "decile") & (table.step == table.step.max())]
+    for axes, column in ((w, "w_norm"), (g, "g_norm"), (per_cnt, "g_norm_per_cnt")):
+        np.testing.assert_array_equal(lines(axes)[-1], (at.group.astype(int), at[column]))
+    looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in g.get_lines()]
+    assert len(looks) == 3 and all(len(set(each)) == 3 for each in zip(*looks))
+
+
+def test_one_probe_is_enough_for_every_figure(run):
+    table = read_diagnostics(run[0])
+    for draw in FIGURES.values():
+        assert draw(table[table.step == 0]).axes
+
+
+@pytest.mark.parametrize("clip_all", [0.0, 1.0])
+def test_a_share_that_never_changes_can_be_drawn(run, clip_all):
+    table = read_diagnostics(run[0])
+    table["clipped_share"] = clip_all
+    low, high = FIGURES["clip"](table).axes[0].get_ylim()
+    assert low < 100 * clip_all < high and high <= 101
+
+
+def test_no_run_folder(tmp_path, capsys):
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert "no config.json, so no run folder" in capsys.readouterr().err
+
+
+def test_a_run_without_diagnostics_says_which_option_to_use(run, tmp_path, capsys):
+    folder, _ = run
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    assert main(["inspect", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert f"no {FILE}" in error and "--diagnostics-every 100" in error
+    assert len(error.splitlines()) == 1 and not (tmp_path / "figures").exists()
+
+
+def test_a_run_that_has_not_finished_an_epoch(run, tmp_path, capsys):
+    for name in ("config.json", FILE):
+        (tmp_path / name).write_bytes((run[0] / name).read_bytes())
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "no epoch is finished" in capsys.readouterr().out

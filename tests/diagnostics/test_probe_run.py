@@ -1,0 +1,75 @@
+"""The rows of a batch at a step, as parquet, and the figure of them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cowclip_merlin.diagnostics import figure_4, probe_run, read_diagnostics
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.training import RunSettings, train
+from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.counts import read_counts
+
+SETTINGS = RunSettings(
+    model="deepfm", mlp=(8,), batch_size=256, base_batch_size=64, epochs=2, seed=5
+)
+
+
+@pytest.fixture(scope="module")
+def probed(data, tmp_path_factory):
+    file = tmp_path_factory.mktemp("rows") / "rows.parquet"
+    return probe_run(data, SETTINGS, step=14, out=file), pd.read_parquet(file)
+
+
+def test_it_is_what_a_run_sees_at_that_step(probed, data, tmp_path):
+    norms, _ = probed
+    train(data, SETTINGS, out=tmp_path / "run", diagnostics_every=14)
+    table = read_diagnostics(tmp_path / "run")
+    at = table[(table.step == 14) & (table.scope == "all")].iloc[0]
+    assert (len(norms), norms.cnt.sum()) == (at.rows, at.occurrences)
+    assert norms.g_norm.mean() == pytest.approx(at.g_norm, rel=1e-5)
+    assert norms.w_norm.mean() == pytest.approx(at.w_norm, rel=1e-5)
+
+
+def test_the_parquet_file_has_every_row(probed, data):
+    norms, table = probed
+    assert [*table.columns] == ["field", "id", "count", "cnt", "w_norm", "g_norm"]
+    assert len(table) == len(norms) and table.cnt.sum() == 26 * 256
+    np.testing.assert_array_equal(table.g_norm, norms.g_norm)
+    counts = read_counts(PreparedData.load(data), "C3").to_pandas().set_index("id")["count"]
+    mine = table[table.field == "C3"]
+    assert mine["count"].tolist() == counts.loc[mine.id].tolist()
+    assert (table.cnt <= table["count"]).all()
+
+
+def test_a_step_beyond_the_run_is_refused(data, tmp_path):
+    with pytest.raises(InputError, match="step 22: the run has steps 0 to 21"):
+        probe_run(data, SETTINGS, step=22, out=tmp_path / "rows.parquet")
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_figure_has_all_rows_in_both_panels(probed):
+    norms, _ = probed
+    figure = figure_4(norms.cnt, norms.g_norm)
+    sizes = [((norms.cnt >= a) & (norms.cnt <= b)).sum() for a, b in ((1, 1), (2, 9), (10, 1e9))]
+    for axes in figure.axes:
+        for line, size in zip(axes.get_lines(), sizes):
+            assert line.get_ydata().sum() == pytest.approx(100)
+            assert f"{size:,} rows" in line.get_label()
+    assert sum(sizes) == len(norms)
+
+
+def test_division_by_the_count_moves_the_frequent_ids():
+    cnt = np.repeat([1, 5, 50], 100)
+    figure = figure_4(cnt, cnt * 1e-3)
+    peaks = [
+        [line.get_xdata()[line.get_ydata().argmax()] for line in axes.get_lines()]
+        for axes in figure.axes
+    ]
+    np.testing.assert_allclose(peaks[0], [1e-3, 5e-3, 5e-2], rtol=0.15)
+    np.testing.assert_allclose(peaks[1], 1e-3, rtol=0.15)
+
+
+def test_gradients_of_norm_zero_are_counted():
+    figure = figure_4([1, 1, 2], [0.0, 1.0, 2.0])
+    assert "1 rows of norm 0 left out" in figure.legends[0].get_title().get_text()

@@ -1,0 +1,129 @@
+"""Regime and plan: at the paper's size the paper's values, below it what the rules say."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.definition import load
+from cowclip_merlin.experiments.plan import missing, plan
+from cowclip_merlin.experiments.regime import MOST_LR, PAPER_ROWS, regime
+from cowclip_merlin.experiments.sweep import best, sweep_plan
+from cowclip_merlin.scaling import RULES, scale
+
+PAPER = regime(PAPER_ROWS)
+SMALL = regime(450_000, epochs=4)
+
+
+def settings(experiment, size, label, multiplier, **options):
+    (run,) = [
+        run
+        for run in plan(load(experiment), size, seeds=1, **options)
+        if (run.label, run.multiplier) == (label, multiplier)
+    ]
+    return run.settings
+
+
+@pytest.mark.parametrize("multiplier", [1, 2, 8, 32, 128])
+def test_at_the_papers_size_the_presets_hold(multiplier):
+    mine = settings("table3", PAPER, "DeepFM", multiplier)
+    assert mine.batch_size == 1024 * multiplier
+    assert mine.epochs == 10
+    assert mine.hyperparameters("criteo") == scale("criteo", to=1024 * multiplier)
+
+
+@pytest.mark.parametrize("rule", ["none", "sqrt", "sqrt_star", "linear", "n2_lambda"])
+def test_rules_multiply_the_regimes_base_rates(rule):
+    label = {"none": "no scaling", "sqrt_star": "sqrt*", "n2_lambda": "n2-lambda"}.get(rule, rule)
+    got = settings("table2", SMALL, label, 8).hyperparameters("criteo")
+    by = RULES[rule](8)
+    assert got.embedding_lr == pytest.approx(SMALL.baseline["embedding_lr"] * by.embedding_lr)
+    assert got.dense_lr == pytest.approx(SMALL.baseline["dense_lr"] * by.dense_lr)
+    assert got.l2 == pytest.approx(SMALL.baseline["l2"] * by.l2)
+    assert (got.init_std, got.warmup_epochs) == (1e-4, 0)
+
+
+def test_ablations_change_one_thing_each():
+    whole = settings("table12", SMALL, "CowClip", "largest").hyperparameters("criteo")
+    changed = {
+        "linear scaling of the dense rate": {"dense_lr": whole.dense_lr * math.sqrt(32)},
+        "n2-lambda in place of linear L2": {"l2": whole.l2 * 32},
+        "without zeta": {"zeta": 0},
+        "without warm-up": {"warmup_epochs": 0},
+        "without large init": {"init_std": 1e-4},
+    }
+    for label, values in changed.items():
+        mine = settings("table12", SMALL, label, "largest")
+        assert mine.effective_clip == "cowclip"
+        got, expected = vars(mine.hyperparameters("criteo")), vars(replace(whole, **values))
+        assert got == pytest.approx(expected), label
+
+
+@given(rows=st.integers(10_000, PAPER_ROWS), epochs=st.integers(1, 12))
+def test_regime_keeps_what_it_promises(rows, epochs):
+    size = regime(rows, epochs=epochs)
+    if rows >= PAPER_ROWS / 2:
+        assert (size.base_batch, size.max_multiplier) == (1024, 128)
+        return
+    assert size.steps_at_largest >= 50
+    assert rows / (2 * size.base_batch * size.max_multiplier) < 50, "a larger batch would do, too"
+    lr, l2 = size.cowclip["embedding_lr"], size.cowclip["l2"]
+    reach = lr * size.steps_at_largest * epochs
+    assert lr == MOST_LR or lr == 1e-4 or math.isclose(reach, 0.315)
+    assert math.isclose(l2 * lr * rows, 1e-5 * 1e-4 * PAPER_ROWS)
+
+
+def test_too_few_rows_are_refused():
+    with pytest.raises(InputError, match="1000 training rows are too few for 50 steps"):
+        regime(1000)
+    assert regime(1000, steps=10, max_multiplier=8).base_batch == 8
+
+
+def test_what_the_size_cannot_carry_is_said():
+    assert missing(load("table3"), PAPER) == []
+    (line, *_) = missing(load("table3"), SMALL)
+    assert line == "DeepFM at 64 times, 128 times the base batch: more than this size carries"
+
+
+def test_equal_runs_have_equal_hashes_and_others_have_not():
+    table2 = plan(load("table2"), SMALL, seeds=2)
+    table10 = plan(load("table10"), SMALL, seeds=2)
+    names = [run.config_hash("data") for run in table2]
+    assert len(set(names)) == len(names)
+    assert names == [run.config_hash("data") for run in table10]
+    assert not set(names) & {run.config_hash("other data") for run in table2}
+
+
+class Score:
+    """Stands for a result."""
+
+    def __init__(self, auc):
+        self.auc = auc
+
+
+def test_a_sweep_scores_validation_rows_and_its_best_goes_into_plans():
+    sweep = load("sweep_r")
+    runs = sweep_plan(sweep, SMALL, seeds=1)
+    assert {run.settings.validation_fraction for run in runs} == {0.1}
+    results = {run: Score(0.7) for run in runs}
+    winner = next(run for run in runs if run.label == "r 0.3, l2 x0.1")
+    results[winner] = Score(0.8)
+    results[runs[0]] = Score(math.nan)  # diverged
+    chosen = best(sweep, SMALL, results)
+    assert chosen == {"r": 0.3, "l2": pytest.approx(SMALL.cowclip["l2"] / 10)}
+    mine = settings("table3", SMALL, "DeepFM", 8, tuned={"cowclip": chosen})
+    assert mine.validation_fraction == 0
+    assert mine.hyperparameters("criteo").r == 0.3
+    assert mine.hyperparameters("criteo").l2 == pytest.approx(chosen["l2"] * 8)
+
+
+def test_an_ablation_wins_over_tuned_values_and_a_rivals_sweep_over_its_defaults():
+    mine = settings("table12", SMALL, "without zeta", "largest", tuned={"cowclip": {"zeta": 1.0}})
+    assert mine.overrides["zeta"] == 0
+    tuned = {"adagrad": {"embedding_lr": 0.5}, "baseline": {"embedding_lr": 9.0}}
+    rival = settings("rivals", SMALL, "Adagrad, no clip", "largest", tuned=tuned)
+    assert rival.optimizer == "adagrad"
+    assert (rival.overrides["embedding_lr"], rival.overrides["l2"]) == (0.5, 0)

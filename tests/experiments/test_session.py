@@ -1,0 +1,173 @@
+"""`cowclip experiment` and `cowclip sweep`, from the command line to the printed table."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.experiments.results import example, read_results, write_results
+from cowclip_merlin.experiments.table import as_text, measured, verdict
+from cowclip_merlin.experiments.table_json import read_table
+from cowclip_merlin.training.records import read_metrics
+
+MINE = """
+title: A small table
+claim: Nothing.
+reference: [no scaling, 1]
+lines:
+  - {label: no scaling, rule: none, multipliers: [1, 4], published: {1: 80.76}}
+  - {label: CowClip, multipliers: [4, 64]}
+"""
+SWEEP = """
+kind: sweep
+title: A small sweep
+claim: Nothing.
+lines: [{label: CowClip, multipliers: [largest]}]
+grid: {r: [1.0, 0.1]}
+"""
+SMALL = ["--epochs", "1", "--seeds", "2", "--max-multiplier", "4", "--mlp", "8", "--device", "cpu"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINE)
+    return str(path)
+
+
+def experiment(file, data, out, *more, verb="experiment"):
+    return main([verb, file, "--data", str(data), "--out", str(out), *SMALL, *more])
+
+
+def test_runs_once_records_and_prints(file, data, tmp_path, capsys):
+    out = tmp_path / "results"
+    assert experiment(file, data, out) == 0
+    printed = capsys.readouterr().out
+    assert "A small table" in printed and "[80.76]" in printed
+    assert "CowClip at 64 times the base batch: more than this size carries" in printed
+    results = read_results(out)
+    assert len(results) == 6 and {r.status for r in results} == {"done"}
+    for result in results:
+        rows = read_metrics(out / "runs" / result.run_id / "metrics.csv", epochs=9)
+        assert float(rows[-1]["test_auc"]) == result.auc
+        assert not (out / "runs" / result.run_id / "checkpoints").exists()
+    table = read_table(out / "tables" / "mine.json")
+    auc = [100 * r.auc for r in results if (r.rule, r.batch_size) == ("none", 8)]
+    cell = dict(table.rows)["no scaling"][0]
+    assert len(auc) == 2 and cell.mean == pytest.approx(sum(auc) / 2) and cell.runs == 2
+    before = (out / "results.csv").read_bytes()
+    assert experiment(file, data, out) == 0
+    assert (out / "results.csv").read_bytes() == before
+    assert "[1/" not in capsys.readouterr().out
+
+
+def test_a_stopped_experiment_goes_on(file, data, tmp_path, capsys):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    only = ["--lines", "CowClip", "--seeds", "1", "--epochs", "6"]
+    assert experiment(file, data, whole, *only) == 0
+
+    def interrupt():
+        while not list(stopped.glob("runs/*/metrics.csv")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        assert experiment(file, data, stopped, *only) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "the same command goes on" in capsys.readouterr().err
+    assert read_results(stopped) == []
+    assert experiment(file, data, stopped, *only) == 0
+    (a,), (b,) = read_results(whole), read_results(stopped)
+    assert (a.auc, a.log_loss, a.config_hash) == (b.auc, b.log_loss, b.config_hash)
+
+
+def test_a_sweep_keeps_its_best_and_experiments_use_it(file, data, tmp_path, capsys):
+    out, sweep = tmp_path / "results", tmp_path / "sweep.yaml"
+    sweep.write_text(SWEEP)
+    assert experiment(str(sweep), data, out, "--seeds", "1", verb="sweep") == 0
+    results = {r.r: r for r in read_results(out)}
+    assert {r.split for r in results.values()} == {"validation"}
+    chosen = max(results.values(), key=lambda r: r.auc)
+    (tuned,) = json.loads((out / "tuned.json").read_text()).values()
+    assert tuned == {"cowclip": {"r": chosen.r}}
+    assert experiment(file, data, out, "--lines", "CowClip", "--seeds", "1") == 0
+    assert read_results(out)[-1].r == chosen.r
+    assert "test rows are not seen" in capsys.readouterr().out
+
+
+def test_dry_run_trains_nothing(file, data, tmp_path, capsys):
+    assert experiment(file, data, tmp_path / "results", "--dry-run") == 0
+    printed = capsys.readouterr().out
+    assert "6 runs, about" in printed and "base batch 8, largest 32" in printed
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_diverged_run_is_a_result(file, data, tmp_path, capsys):
+    path = tmp_path / "wild.yaml"
+    path.write_text(MINE.replace("rule: none,", "rule: none, overrides: {dense_lr: 1.0e30},"))
+    out = tmp_path / "results"
+    assert experiment(str(path), data, out, "--lines", "no scaling", "--seeds", "1") == 0
+    assert {r.status for r in read_results(out)} == {"diverged"}
+    assert "diverged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no experiment is named"),
+        (["table2"], "--data is missing"),
+        (["table2", "--data", "nowhere"], "nowhere: no such folder"),
+        (["table2", "--data", "DATA", "--scale", "2"], "--scale is 2"),
+        (["table2", "--data", "DATA", "--scale", "half"], "--scale 'half' is no share"),
+        (["table2", "--data", "DATA", "--seeds", "0"], "--seeds is 0"),
+        (["table2", "--data", "DATA", "--lines", "x"], "no line 'x'"),
+        (["table2", "--data", "DATA", "--steps", "5000"], "too few for 5000 steps"),
+        (["sweep_r", "--data", "DATA"], "run by `cowclip sweep sweep_r`"),
+        (["tabel2", "--data", "DATA"], "did you mean table2"),
+    ],
+)
+def test_wrong_words_on_the_command_line(data, tmp_path, capsys, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    given = [str(data) if a == "DATA" else a for a in arguments]
+    assert main(["experiment", *given]) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_list(capsys):
+    assert main(["experiment", "--list"]) == 0
+    assert "table12" in capsys.readouterr().out
+
+
+def test_a_damaged_results_table_is_named(file, data, tmp_path, capsys):
+    out = tmp_path / "results"
+    out.mkdir()
+    write_results(out, [example(), example(config_hash="b")])
+    lines = (out / "results.csv").read_text().splitlines()
+    (out / "results.csv").write_text("\n".join([*lines[:2], lines[2].replace("0.78", "x")]))
+    assert experiment(file, data, out) == 2
+    assert "results.csv: line 3 is damaged" in capsys.readouterr().err
+
+
+def test_verdicts_need_two_seeds_and_a_difference():
+    small = measured([80.0, 80.1, 79.9])
+    assert verdict(measured([80.05, 80.0, 79.95]), small) == "noise"
+    assert verdict(measured([79.0, 79.1, 78.9]), small) == "worse"
+    assert verdict(measured([81.0, 81.1, 80.9]), small) == "better"
+    assert verdict(measured([0.4, 0.41]), measured([0.5, 0.51]), higher_is_better=False) == "better"
+    assert verdict(measured([81.0]), small) == ""
+
+
+def test_the_printed_table_shows_signs(file, data, tmp_path):
+    out = tmp_path / "results"
+    assert experiment(file, data, out, "--lines", "no scaling") == 0
+    text = as_text(read_table(out / "tables" / "mine.json"))
+    assert "against no scaling at batch 8" in text
+    assert "not run" in text.splitlines()[-2] + text.splitlines()[-1]

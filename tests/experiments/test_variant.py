@@ -1,0 +1,82 @@
+"""Changed data sets: which rows and ids are kept, and that the rest is untouched."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.variant import Variant, derive, renumber
+from cowclip_merlin.loading import read_columns
+from cowclip_merlin.workflows import PreparedData, read_counts
+
+
+@given(
+    cnt=st.lists(st.integers(0, 20), min_size=3, max_size=30),
+    keep_top=st.none() | st.integers(1, 10),
+    min_count=st.none() | st.integers(1, 10),
+)
+def test_renumbering(cnt, keep_top, min_count):
+    new = renumber(np.array(cnt), Variant(keep_top=keep_top, min_count=min_count))
+    assert new[:3].tolist() == [0, 1, 2]
+    values = [(-c, old) for old, c in enumerate(cnt) if old >= 3 and c >= (min_count or 1)]
+    kept = [old for _, old in sorted(values)][:keep_top]
+    expected = {old: 3 + place for place, old in enumerate(kept)}
+    assert [expected.get(old, 2) for old in range(3, len(cnt))] == new[3:].tolist()
+
+
+@pytest.mark.parametrize(
+    "variant", [Variant(keep_top=3), Variant(min_count=5), Variant(fraction=0.25)]
+)
+def test_a_derived_folder(data, tmp_path, variant):
+    whole = PreparedData.load(data)
+    made = derive(whole, variant, tmp_path)
+    assert made.fingerprint != whole.fingerprint
+    before, after = read_columns(whole, "train"), read_columns(made, "train")
+    if variant.fraction == 1:
+        np.testing.assert_array_equal(before.continuous, after.continuous)
+        np.testing.assert_array_equal(before.label, after.label)
+    else:
+        assert 0.2 < len(after) / len(before) < 0.3
+    for j, name in enumerate(made.categorical):
+        cnt = np.bincount(after.ids[:, j], minlength=made.cardinalities[name])
+        counted = read_counts(made, name)["count"].to_numpy()
+        np.testing.assert_array_equal(counted, cnt[: len(counted)])
+        assert (cnt[3:] >= (variant.min_count or 1)).all()
+        assert (np.diff(cnt[3:]) <= 0).all()
+        assert len(cnt) - 3 <= (variant.keep_top or len(cnt))
+    assert read_columns(made, "test").ids.max() < max(made.cardinalities.values())
+
+
+def test_the_same_ids_before_and_after(data, tmp_path):
+    """Two rows share an id afterwards if and only if they did, or both are out of vocabulary."""
+    whole = PreparedData.load(data)
+    made = derive(whole, Variant(min_count=3), tmp_path)
+    before, after = read_columns(whole, "train").ids, read_columns(made, "train").ids
+    for j in range(before.shape[1]):
+        pairs = {(b, a) for b, a in zip(before[:, j].tolist(), after[:, j].tolist())}
+        assert len(pairs) == len({b for b, _ in pairs})
+        assert len({a for _, a in pairs if a >= 3}) == len([b for b, a in pairs if a >= 3])
+
+
+def test_made_once_and_nothing_is_made_for_no_change(data, tmp_path):
+    whole = PreparedData.load(data)
+    assert derive(whole, Variant(), tmp_path / "none") is whole
+    assert not (tmp_path / "none").exists()
+    made = derive(whole, Variant(keep_top=2), tmp_path)
+    stamp = (made.path / "dataset.json").stat().st_mtime_ns
+    again = derive(whole, Variant(keep_top=2), tmp_path)
+    assert (again.path / "dataset.json").stat().st_mtime_ns == stamp
+    assert [p.name for p in tmp_path.iterdir()] == [made.path.name]
+
+
+def test_a_share_without_rows_leaves_no_folder(data, tmp_path):
+    with pytest.raises(InputError, match="no train rows are left"):
+        derive(PreparedData.load(data), Variant(fraction=1e-9), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("values", [{"fraction": 0}, {"fraction": 1.5}, {"keep_top": 0}])
+def test_out_of_range(values):
+    with pytest.raises(InputError):
+        Variant(**values)

@@ -1,0 +1,36 @@
+"""The benchmark of the diagnostics, on tiny tables."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import diagnostics
+
+    return diagnostics
+
+
+def test_both_numbers_of_the_cost_are_in_the_table_and_in_json(benchmark, tmp_path, capsys):
+    file = tmp_path / "cost.json"
+    small = "--batch-sizes 32,64 --mlp 8 --vocabulary 2000 --every 3 --rounds 2 --seconds 0"
+    benchmark.main([*small.split(), "--json", str(file)])
+    out, result = capsys.readouterr().out, json.loads(file.read_text())
+    assert "| 32 |" in out and "| 64 |" in out
+    for r in result["results"]:
+        assert len(r["rounds"]) == 2 and all(x["watched"] > x["probe"] > 0 for x in r["rounds"])
+        assert r["least"] <= r["cost"] <= r["most"]
+        assert r["cost_of_probes"] == pytest.approx(r["ms_per_probe"] / r["ms_per_step"] / 3)
+    assert result["every"] == 3 and result["hardware"] and result["versions"]["tensorflow"]
+    assert result["command"].startswith("python benchmarks/diagnostics.py --batch-sizes")
+
+
+@pytest.mark.parametrize("bad", [["--update", "eager"], ["--every", "0"], ["--vocabulary", "9"]])
+def test_wrong_arguments_are_told_in_one_line(benchmark, bad):
+    with pytest.raises(SystemExit, match=r"^error: .*[^\n]$"):
+        benchmark.main(bad)

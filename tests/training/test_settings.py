@@ -1,0 +1,180 @@
+"""Settings: what the experiments need can be said with them, and old runs can still be read."""
+
+import json
+import math
+
+import pytest
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.training import RunSettings, train
+from cowclip_merlin.training.build import build_optimizer
+from cowclip_merlin.training.run import RunConfig
+from cowclip_merlin.workflows import PreparedData
+
+BIG = {"model": "deepfm", "batch_size": 131072}  # 128 times the base batch
+ROOT = math.sqrt(128)
+WHOLE = {"embedding_lr": 1e-4, "dense_lr": 8e-4 * ROOT, "l2": 128e-5, "r": 1.0, "zeta": 1e-5,
+         "init_std": 1e-2, "warmup_epochs": 1.0}  # fmt: skip
+COWCLIP_START = {"dense_lr": 8e-4, "init_std": 1e-2, "warmup_epochs": 1.0}
+
+# name -> (settings, clip in force, what differs from CowClip's own values at 128K on Criteo)
+RUNS = {
+    "CowClip": ({}, "cowclip", {}),
+    "L2 by the n2_lambda rule": (
+        {"rule": "n2_lambda", "clip": "cowclip", "overrides": COWCLIP_START},
+        "cowclip",
+        {"l2": 1e-5 * 16384},
+    ),
+    "dense rate linear": (
+        {"overrides": {"dense_lr": 8e-4 * ROOT}},
+        "cowclip",
+        {"dense_lr": 8e-4 * 128},
+    ),
+    "no zeta": ({"overrides": {"zeta": 0.0}}, "cowclip", {"zeta": 0.0}),
+    "no warm-up": ({"overrides": {"warmup_epochs": 0.0}}, "cowclip", {"warmup_epochs": 0.0}),
+    "small initialisation": ({"overrides": {"init_std": 1e-4}}, "cowclip", {"init_std": 1e-4}),
+    "one epoch, lazy, an L2 of its own": (
+        {"update": "lazy", "epochs": 1, "overrides": {"l2": 3e-7}},
+        "cowclip",
+        {"l2": 384e-7},
+    ),
+    "one epoch, exact, an L2 of its own": (
+        {"update": "exact", "epochs": 1, "overrides": {"l2": 3e-7}},
+        "cowclip",
+        {"l2": 384e-7},
+    ),
+    "CowClip's values, no clip": ({"clip": "none"}, "none", {}),
+    "field-wise, a bound of its own": (
+        {"clip": "field", "overrides": {"bound": 2.0}},
+        "field",
+        {"bound": 2.0 * ROOT},
+    ),
+    "baseline, linear": (
+        {"rule": "linear"},
+        "none",
+        {"embedding_lr": 128e-4, "dense_lr": 128e-4, "l2": 1e-5, "init_std": 1e-4,
+         "warmup_epochs": 0.0},
+    ),
+    "Adagrad without a clip": (
+        {"rule": "none", "optimizer": "adagrad",
+         "overrides": {"embedding_lr": 0.02, "dense_lr": 0.01, "l2": 0.0}},
+        "none",
+        {"embedding_lr": 0.02, "dense_lr": 0.01, "l2": 0.0, "init_std": 1e-4,
+         "warmup_epochs": 0.0},
+    ),
+    "Clippy": (
+        {"rule": "linear", "clip": "clippy", "overrides": {"lambda_rel": 0.1}},
+        "clippy",
+        {"embedding_lr": 128e-4, "dense_lr": 128e-4, "l2": 1e-5, "init_std": 1e-4,
+         "warmup_epochs": 0.0, "lambda_rel": 0.1, "lambda_abs": 1e-2},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_ablations_and_rivals_end_in_these_values(name):
+    given, clip, changes = RUNS[name]
+    settings = RunSettings(**(BIG | given))
+    values = settings.hyperparameters("criteo")
+    assert settings.effective_clip == clip
+    for key, expected in (WHOLE | changes).items():
+        assert getattr(values, key) == pytest.approx(expected, rel=1e-12), key
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_ablations_and_rivals_reach_the_optimizer(name, data):
+    given, clip, changes = RUNS[name]
+    settings, expected = RunSettings(**(BIG | given)), WHOLE | changes
+    prepared = PreparedData.load(data)
+    optimizer = build_optimizer(settings, settings.hyperparameters("criteo"), prepared, steps=4)
+    config = optimizer.get_config()
+    assert (config["clip"], config["update"]) == (clip, settings.update)
+    for key in ("l2", "r", "zeta", *({"bound", "lambda_rel", "lambda_abs"} & expected.keys())):
+        assert config[key] == pytest.approx(expected[key]), key
+    inner = [optimizer.embedding_optimizer, optimizer.dense_optimizer]
+    assert all(settings.optimizer in type(each).__name__.lower() for each in inner)
+    assert float(inner[0].learning_rate.numpy()) == pytest.approx(expected["embedding_lr"])
+    rate = inner[1].learning_rate
+    rate = rate(4) if expected["warmup_epochs"] else rate  # after one epoch of four steps
+    assert float(rate) == pytest.approx(expected["dense_lr"], rel=1e-6)
+
+
+@pytest.mark.parametrize("start", [None, 0.0, 0.7])
+def test_adagrad_starts_where_it_is_told(data, start):
+    settings = RunSettings(**BIG, optimizer="adagrad", initial_accumulator=start)
+    prepared = PreparedData.load(data)
+    optimizer = build_optimizer(settings, settings.hyperparameters("criteo"), prepared, steps=4)
+    for inner in (optimizer.embedding_optimizer, optimizer.dense_optimizer):
+        config = inner.get_config()
+        assert config["initial_accumulator_value"] == (0.1 if start is None else start)
+
+
+@pytest.mark.parametrize("update", ["dense", "exact"])
+def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path, update):
+    settings = RunSettings(
+        model="deepfm", batch_size=256, base_batch_size=256, mlp=(8,), epochs=1, rule="none",
+        optimizer="adagrad", initial_accumulator=0.01, update=update,
+        overrides={"embedding_lr": 0.05, "dense_lr": 0.05, "l2": 0.0, "init_std": 1e-2},
+    )  # fmt: skip
+    train(data, settings, out=tmp_path / "run")
+    rows = train(data, settings.with_epochs(3), out=tmp_path / "run", resume=True)
+    whole = train(data, settings.with_epochs(3), out=tmp_path / "whole")
+    assert float(rows[-1]["train_loss"]) == whole[-1]["train_loss"] < whole[0]["train_loss"]
+    assert "adagrad, update " + update in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_a_run_with_clippy_is_held_back(data, tmp_path):
+    settings = RunSettings(
+        model="deepfm", batch_size=256, base_batch_size=256, mlp=(8,), epochs=1, rule="none",
+        clip="clippy", optimizer="adagrad",
+        overrides={"embedding_lr": 1.0, "lambda_abs": 1e-4, "lambda_rel": 0.0},
+    )  # fmt: skip
+    row = train(data, settings, out=tmp_path / "run")[-1]
+    assert row["clipped_share"] > 0 and 0 < row["mean_clip_factor"] < 1
+
+
+NEW = ("optimizer", "initial_accumulator", "validation_fraction")
+NEW_VALUES = ("lambda_rel", "lambda_abs")
+
+
+def test_settings_go_through_json():
+    settings = RunSettings(
+        **BIG, optimizer="adagrad", initial_accumulator=0.5, validation_fraction=0.25,
+        overrides={"lambda_abs": 0.1},
+    )  # fmt: skip
+    assert RunSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+
+
+def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
+    settings = RunSettings(model="deepfm", batch_size=256, mlp=(8,), epochs=1)
+    out = tmp_path / "run"
+    train(data, settings, out=out)
+    config = json.loads((out / "config.json").read_text())
+    for name in NEW:
+        del config["settings"][name]
+    for name in NEW_VALUES:
+        del config["hyperparameters"][name]
+    (out / "config.json").write_text(json.dumps(config))
+    lines = (out / "metrics.csv").read_text().splitlines()
+    old = [line.rsplit(",", 3)[0] for line in lines]  # without the columns of validation
+    (out / "metrics.csv").write_text("\n".join(old) + "\n")
+    loaded = RunConfig.load(out)
+    assert loaded.settings == settings and isinstance(loaded.values, Hyperparameters)
+    rows = train(data, settings.with_epochs(2), out=out, resume=True)
+    assert [str(row["epoch"]) for row in rows] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"optimizer": "lamb"}, "unknown optimizer 'lamb'; choose one of adam, adagrad"),
+        ({"initial_accumulator": 0.1}, "is Adagrad's, the optimizer is 'adam'"),
+        ({"optimizer": "adagrad", "initial_accumulator": -1.0}, "initial_accumulator is -1"),
+        ({"validation_fraction": 1.0}, "validation_fraction is 1;"),
+        ({"validation_fraction": float("nan")}, "validation_fraction is nan"),
+    ],
+)
+def test_wrong_settings_are_named(given, message):
+    with pytest.raises(InputError, match=message):
+        RunSettings(**BIG, **given)

@@ -1,0 +1,165 @@
+"""Rows kept back for validation: which they are, and that test rows are left alone."""
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import Columns, read_columns, split_off, validation
+from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.workflows import PreparedData
+
+SMALL = {"model": "deepfm", "mlp": (8,), "batch_size": 64, "base_batch_size": 64, "epochs": 1}
+OF_TEST = ("test_auc", "test_log_loss", "test_seconds")
+OF_VALIDATION = ("validation_auc", "validation_log_loss", "validation_seconds")
+
+
+@pytest.fixture
+def without_test(data, tmp_path):
+    """The prepared folder, the rows of its test split gone."""
+    folder = shutil.copytree(
+        data, tmp_path / "data", ignore=lambda _, names: [n for n in names if n[:6] == ".cache"]
+    )
+    shutil.rmtree(folder / "test")
+    return folder
+
+
+def numbered(rows):
+    """Every row says its number; labels alternate."""
+    number = np.arange(rows)
+    return Columns(
+        np.stack([number, 2 * number], 1).astype(np.int32),
+        3 * number[:, None].astype(np.float32),
+        (number % 2).astype(np.float32),
+    )
+
+
+@given(rows=st.integers(40, 3000), fraction=st.floats(0.02, 0.98))
+def test_the_parts_are_disjoint_and_complete(rows, fraction):
+    n = round(rows * fraction)
+    columns = numbered(rows)
+    assume(0 < n < rows and len(set(columns.label[validation.is_held_out(rows, fraction)])) == 2)
+    parts = split_off(columns, fraction)
+    assert [len(part) for part in parts] == [rows - n, n]
+    for part in parts:
+        number = part.ids[:, 0]
+        assert (np.diff(number) > 0).all()
+        for name in ("ids", "continuous", "label"):
+            np.testing.assert_array_equal(getattr(part, name), getattr(columns, name)[number])
+    both = np.concatenate([part.ids[:, 0] for part in parts])
+    assert sorted(both) == list(range(rows))
+
+
+@given(rows=st.integers(40, 1000), a=st.floats(0.05, 0.9), b=st.floats(0.05, 0.9))
+def test_a_smaller_fraction_is_part_of_a_larger_one(rows, a, b):
+    small, large = (validation.is_held_out(rows, f) for f in sorted((a, b)))
+    assert not (small & ~large).any()
+
+
+def test_the_rows_are_written_down():
+    """Other ones would silently put old and new runs of a search on different rows."""
+    assert np.flatnonzero(validation.is_held_out(20, 0.25)).tolist() == [1, 3, 9, 11, 19]
+    spread = np.flatnonzero(validation.is_held_out(100_000, 0.1)) / 100_000
+    assert abs(spread.mean() - 0.5) < 0.01 and abs((spread < 0.1).mean() - 0.1) < 0.01
+
+
+def record(monkeypatch):
+    """Pairs of the rows that runs train on and those they score, as the runs come."""
+    seen = []
+
+    def place(train, scored, **how):
+        seen.append((train, scored))
+        return real(train, scored, **how)
+
+    from cowclip_merlin.training import trainer
+
+    real = trainer.place
+    monkeypatch.setattr(trainer, "place", place)
+    return seen
+
+
+def test_every_seed_is_scored_on_the_same_rows(without_test, tmp_path, monkeypatch):
+    seen = record(monkeypatch)
+    for seed in (1, 2):
+        settings = RunSettings(**SMALL, seed=seed, validation_fraction=0.2)
+        train(without_test, settings, out=tmp_path / str(seed))
+    for first, second in zip(*seen, strict=True):
+        for name in ("ids", "continuous", "label"):
+            np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+    held = validation.is_held_out(len(seen[0][0]) + len(seen[0][1]), 0.2)
+    whole = read_columns(PreparedData.load(without_test), "train")
+    for part, rows in zip(seen[0], (~held, held), strict=True):
+        np.testing.assert_array_equal(part.continuous, whole.continuous[rows])
+
+
+def test_test_rows_are_neither_read_nor_named(without_test, tmp_path):
+    """They are gone, and nobody misses them."""
+    out = tmp_path / "run"
+    rows = train(without_test, RunSettings(**SMALL, validation_fraction=0.1), out=out)
+    assert not (without_test / ".cache-test").exists()
+    assert not set(OF_TEST) & rows[0].keys()
+    with (out / "metrics.csv").open(newline="") as file:
+        (line,) = csv.DictReader(file)
+    assert [line[name] for name in OF_TEST] == ["", "", ""]
+    assert float(line["validation_auc"]) == rows[0]["validation_auc"]
+    log = (out / "train.log").read_text()
+    assert "validation AUC" in log and " test" not in log
+
+
+def test_the_metrics_are_those_of_the_rows_kept_back(data, tmp_path):
+    """All rates 0: the weights of the last epoch score any part as they did in the run."""
+    zero = {"embedding_lr": 0.0, "dense_lr": 0.0, "warmup_epochs": 0.0}
+    settings = RunSettings(**SMALL, overrides=zero, validation_fraction=0.3)
+    (row,) = train(data, settings, out=tmp_path / "run")
+    train_rows = PreparedData.load(data).rows["train"]
+    n = round(0.3 * train_rows)
+    whole = evaluate_run(tmp_path / "run", data, split="train").log_loss * train_rows
+    parts = n * row["validation_log_loss"] + (train_rows - n) * row["train_loss"]
+    assert parts == pytest.approx(whole, rel=1e-6)
+
+
+def test_without_a_fraction_the_columns_of_validation_are_empty(data, tmp_path):
+    (row,) = train(data, RunSettings(**SMALL), out=tmp_path / "run")
+    assert not set(OF_VALIDATION) & row.keys() and set(OF_TEST) <= row.keys()
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        (line,) = csv.DictReader(file)
+    assert [line[name] for name in OF_VALIDATION] == ["", "", ""]
+
+
+def test_streamed_rows_are_the_resident_ones(without_test, tmp_path):
+    settings = RunSettings(**SMALL, validation_fraction=0.1)
+    ends = [
+        train(without_test, settings, out=tmp_path / str(memory), data_memory=memory, device="cpu")
+        for memory in (None, 0.15)
+    ]
+    assert "train rows streamed, scored rows" in (tmp_path / "0.15" / "train.log").read_text()
+    for name in ("train_loss", "validation_auc", "validation_log_loss"):
+        assert ends[0][0][name] == ends[1][0][name]
+
+
+def test_the_command_line_says_what_it_scored(data, tmp_path, capsys):
+    out = str(tmp_path / "run")
+    arguments = ["--model", "deepfm", "--batch-size", "256", "--mlp", "8", "--epochs", "1"]
+    command = ["train", str(data), "--out", out, *arguments]
+    assert main([*command, "--validation-fraction", "0.2"]) == 0
+    assert "\nvalidation AUC 0." in capsys.readouterr().out
+    assert main([*command, "--resume"]) == 2
+    assert "trained with validation_fraction 0.2, not 0.0" in capsys.readouterr().err
+
+
+def test_rows_of_one_label_are_refused():
+    columns = numbered(100)
+    columns.label[:] = 1
+    with pytest.raises(InputError, match="all 10 rows have the label 1, an AUC needs both"):
+        split_off(columns, 0.1)
+
+
+@pytest.mark.parametrize(("rows", "fraction"), [(100, 1e-3), (10, 0.99), (0, 0.5)])
+def test_a_part_without_rows_is_refused(rows, fraction):
+    with pytest.raises(InputError, match=f"of {rows} train rows are .*use another fraction"):
+        validation.validation_rows(rows, fraction)
