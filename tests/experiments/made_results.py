@@ -126,9 +126,11 @@ def drawings():
         "figure1": figures.draw_times(times, rows=450_000),
         "figure3": figures.draw_ids(ids),
         "figure4": figures.draw_gradients(cnt, norm),
-        "figure5": figures.draw_epochs({"test AUC, %": curves, "test log loss": curves}),
+        "figure5": figures.draw_epochs(
+            {"test AUC, %": curves, "log loss": curves, "train loss": curves}
+        ),
         "figure6": figures.draw_epochs({"train loss": curves}),
-        "rules": figures.draw_multipliers(rules, paper),
+        "table2_auc": figures.draw_multipliers(rules, paper),
     }
 
 

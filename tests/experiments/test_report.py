@@ -62,10 +62,22 @@ def test_every_table_and_figure_is_there(page):
     assert page.count("figure") == page.count("svg") == 6
     assert [a["class"] for t, a in page.tags if t == "table"].count("numbers") == 3
     ids = {a["id"] for _, a in page.tags if "id" in a}
-    for name in ("d1-table2", "d1-table5", "d1-figure1", "d1-rules", "d2-table2"):
+    for name in (
+        "d1-table2",
+        "d1-table5",
+        "d1-figure-figure1",
+        "d1-figure-table2_auc",
+        "d2-table2",
+    ):
         assert name in ids
     for title in ("Table 5: minutes of training by batch", "figure4 & what it shows"):
         assert title in page.text
+
+
+def test_a_figure_of_a_table_stands_with_it(html):
+    at = [html.index(f'id="d1-{name}"') for name in ("table2", "figure-table2_auc", "table5")]
+    assert at == sorted(at)
+    assert html.index('id="d1-figure-figure1"') > at[-1]
 
 
 def test_it_loads_nothing_from_elsewhere(html, page):
