@@ -101,7 +101,7 @@ def in_force(config: Config, optimizer: Any) -> Config:
     still = kind is tf.keras.optimizers.legacy.Adagrad or _is_plain_sgd(optimizer)
     if still and config.l2 == 0:
         return replace(config, update="lazy")
-    reason = f'with l2 {config.l2:g}; use l2=0 or update="dense"' if still else 'use update="dense"'
+    reason = f'and l2 {config.l2:g}; use l2=0 or update="dense"' if still else 'use update="dense"'
     raise InputError(
         f'update="exact" works with Adam, and without L2 with Adagrad and SGD without momentum, '
         f"not with {kind.__name__}{' ' if still else '; '}{reason}"
