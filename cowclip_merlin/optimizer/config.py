@@ -17,7 +17,7 @@ tf = compat.tensorflow()
 
 UPDATES = ("dense", "exact", "lazy")
 BACKENDS = ("auto", "tensorflow", "numba", "cupy")
-NAMES = (*CLIPS, "clippy")  # the last one clips the update, not the gradient
+CLIP_NAMES = (*CLIPS, "clippy")  # the last one clips the update, not the gradient
 _SPARING = ("cowclip", "none")  # clips that never cut L2 alone
 
 
@@ -60,7 +60,7 @@ def check(config: Config) -> Config:
         value = getattr(config, name)
         if not (math.isfinite(value) and value >= 0):
             raise InputError(f"{name} is {value}; it must be a finite number >= 0")
-    for name, known in (("update", UPDATES), ("clip", NAMES), ("backend", BACKENDS)):
+    for name, known in (("update", UPDATES), ("clip", CLIP_NAMES), ("backend", BACKENDS)):
         if getattr(config, name) not in known:
             raise InputError(
                 f"unknown {name} {getattr(config, name)!r}; choose one of {', '.join(known)}"
