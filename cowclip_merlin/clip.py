@@ -118,7 +118,9 @@ def global_factors(tables: Sequence[Rows], settings: Settings) -> list[Tensor]:
     return [tf.fill(tf.shape(rows.cnt), factor) for rows in tables]
 
 
-def clippy_factor(move: Tensor, rows: Rows, settings: Settings) -> Tensor:
+def clippy_factor(
+    move: Tensor, w: Tensor, field: Tensor, settings: Settings, *, num_fields: int
+) -> Tensor:
     """One factor per field: no coordinate moves by more than `lambda_rel * |w| + lambda_abs`, [n].
 
     Clippy bounds the update of an optimizer, not its gradient (Tang et al., "Improving Training
@@ -129,18 +131,19 @@ def clippy_factor(move: Tensor, rows: Rows, settings: Settings) -> Tensor:
 
     Args:
         move: `lr * u`, of either sign, [n, d].
-        rows: of one table; `g` and `cnt` are not read.
+        w: weights before the step, [n, d].
+        field: index of the field each row belongs to, int32 [n].
         settings: `lambda_rel` and `lambda_abs` are read.
+        num_fields: number of fields in the table.
 
-    >>> w = tf.constant([[1.0, 0.0], [0.0, 0.0]])
-    >>> rows = Rows(g=w, w=w, cnt=w[:, 0], field=tf.constant([0, 1]), num_fields=2)
+    >>> move, w = tf.constant([[4.0, 1.0], [0.0, 0.5]]), tf.constant([[1.0, 0.0], [0.0, 0.0]])
     >>> chosen = Settings(lambda_rel=0.5, lambda_abs=0.5)
-    >>> clippy_factor(tf.constant([[4.0, 1.0], [0.0, 0.5]]), rows, chosen).numpy().tolist()
+    >>> clippy_factor(move, w, tf.constant([0, 1]), chosen, num_fields=2).numpy().tolist()
     [0.25, 1.0]
     """
-    limit = settings.lambda_rel * tf.abs(rows.w) + settings.lambda_abs
+    limit = settings.lambda_rel * tf.abs(w) + settings.lambda_abs
     per_row = tf.reduce_min(shrink_factor(tf.abs(move), limit), axis=-1)
-    return tf.gather(tf.math.unsorted_segment_min(per_row, rows.field, rows.num_fields), rows.field)
+    return tf.gather(tf.math.unsorted_segment_min(per_row, field, num_fields), field)
 
 
 def _each(

@@ -218,7 +218,7 @@ CASES = {
     ),
     "exact update of Adagrad with L2": (
         lambda p: p.train(p.data(), "--update", "exact", "--optimizer", "adagrad"),
-        r'not with Adagrad with l2 2\.5e-06; use l2=0 or update="dense"',
+        r'not with Adagrad and l2 2\.5e-06; use l2=0 or update="dense"',
     ),
     "accumulator of Adam": (
         lambda p: p.train(p.data(), "--initial-accumulator", "0"),

@@ -17,7 +17,7 @@ tf = compat.tensorflow()
 
 UPDATES = ("dense", "exact", "lazy")
 BACKENDS = ("auto", "tensorflow", "numba", "cupy")
-NAMES = (*CLIPS, "clippy")  # the last one clips the update, not the gradient
+CLIP_NAMES = (*CLIPS, "clippy")  # the last one clips the update, not the gradient
 _SPARING = ("cowclip", "none")  # clips that never cut L2 alone
 
 
@@ -60,7 +60,7 @@ def check(config: Config) -> Config:
         value = getattr(config, name)
         if not (math.isfinite(value) and value >= 0):
             raise InputError(f"{name} is {value}; it must be a finite number >= 0")
-    for name, known in (("update", UPDATES), ("clip", NAMES), ("backend", BACKENDS)):
+    for name, known in (("update", UPDATES), ("clip", CLIP_NAMES), ("backend", BACKENDS)):
         if getattr(config, name) not in known:
             raise InputError(
                 f"unknown {name} {getattr(config, name)!r}; choose one of {', '.join(known)}"
@@ -101,7 +101,7 @@ def in_force(config: Config, optimizer: Any) -> Config:
     still = kind is tf.keras.optimizers.legacy.Adagrad or _is_plain_sgd(optimizer)
     if still and config.l2 == 0:
         return replace(config, update="lazy")
-    reason = f'with l2 {config.l2:g}; use l2=0 or update="dense"' if still else 'use update="dense"'
+    reason = f'and l2 {config.l2:g}; use l2=0 or update="dense"' if still else 'use update="dense"'
     raise InputError(
         f'update="exact" works with Adam, and without L2 with Adagrad and SGD without momentum, '
         f"not with {kind.__name__}{' ' if still else '; '}{reason}"

@@ -1,5 +1,7 @@
 """Experiment files: all that are there are sound, and wrong ones are refused in one line."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from cowclip_merlin.errors import InputError
@@ -7,6 +9,14 @@ from cowclip_merlin.experiments.definition import load, names, parse
 from cowclip_merlin.experiments.plan import allowed, plan
 from cowclip_merlin.experiments.regime import regime
 from cowclip_merlin.experiments.sweep import expand
+from cowclip_merlin.training.build import build_optimizer
+
+
+def optimizer_of(settings):
+    """The run's optimizer, for a data set of one field."""
+    data = SimpleNamespace(cardinalities={"C1": 4})
+    return build_optimizer(settings, settings.hyperparameters("criteo"), data, steps=1)
+
 
 LINE = {"label": "a", "multipliers": [1]}
 WHOLE = {"title": "t", "claim": "c", "lines": [LINE]}
@@ -26,8 +36,8 @@ def test_every_file_is_sound(name):
     assert len(set(labels)) == len(labels)
     for line in experiment.lines:
         assert set(line.published) <= set(line.multipliers)
-    if experiment.kind == "runs":
-        assert plan(experiment, regime(41_256_555), seeds=1)
+    for run in plan(experiment, regime(41_256_555), seeds=1):
+        optimizer_of(run.settings)  # refuses what does not go together
 
 
 @pytest.mark.parametrize(
@@ -49,7 +59,7 @@ def test_every_file_is_sound(name):
         ({"lines": [LINE | {"factors": {"l2": -1}}]}, r"factors\.l2 is -1"),
         ({"kind": "sweep"}, "grid and grid_factors are missing"),
         ({"kind": "sweep", "grid": {"r": 1}}, r"grid\.r is 1"),
-        ({"kind": "curves"}, "source is missing"),
+        ({"kind": "curves", "lines": []}, "lines is missing; curves needs"),
         ({"kind": "run"}, "kind is 'run'"),
         ({"measure": "auroc"}, "measure is 'auroc'"),
         ({"preset": "criteo2"}, "preset is 'criteo2'"),
