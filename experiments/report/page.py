@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,12 +151,22 @@ def render(sections: Sequence[Section]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["prose"] = prose
     return environment.get_template("page.html").render(
         sections=sections,
         style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
         noise=NOISE,
         run_columns=RUN_COLUMNS,
     )
+
+
+def prose(text: str) -> str:
+    """Text as HTML, with what stands between backticks as code.
+
+    >>> prose("`exact` < `dense`")
+    '<code>exact</code> &lt; <code>dense</code>'
+    """
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def summary(sections: Sequence[Section], size: int) -> str:

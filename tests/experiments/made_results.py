@@ -70,7 +70,7 @@ def rules_table(
             "reference": "no scaling at batch 256",
             "notes": ("A note below the table.",),
             "missing": ("linear at x2: not run yet",),
-            "command": "cowclip experiment table2 DATA --out RESULTS --seeds 3",
+            "command": "cowclip experiment table2 --data DATA --out RESULTS --seeds 3",
             "data": "generated log, 450,000 rows",
         }
         | changed
@@ -86,7 +86,16 @@ def wide_table():
     return Table(
         name="table5", title="Table 5: minutes of training by batch", claim="", unit="minutes",
         corner="model", columns=tuple(f"x{b // 256} = {b:,}" for b in BATCHES), rows=rows,
-        command="cowclip experiment table5 DATA --out RESULTS",
+        command="cowclip experiment table5 --data DATA --out RESULTS",
+    )  # fmt: skip
+
+
+def text_table():
+    """Texts in place of numbers, too wide for a sheet unless they are broken."""
+    texts = tuple(Cell(text=f"1e-4 / {k}.13e-3 / 2e-5 / 1 / 1e-5") for k in range(8))
+    return Table(
+        name="table9", title="Table 9: hyper-parameters", claim="`r` stays & is < 2.", unit="rates",
+        corner="rule", columns=tuple(f"{2**k}K" for k in range(8)), rows=(("CowClip", texts),),
     )  # fmt: skip
 
 
@@ -165,13 +174,13 @@ def make_results(folder, *, data="generated log", tables=None, figures_too=True)
     folder.mkdir(parents=True, exist_ok=True)
     runs = runs_of(data)
     write_results(folder, runs)
-    for table in (rules_table(), wide_table()) if tables is None else tables:
+    for table in (rules_table(), wide_table(), text_table()) if tables is None else tables:
         write_table(folder / "tables", table)
     for name, figure in (drawings() if figures_too else {}).items():
         figures.write_figure(
             folder / "figures", figure, name=name, title=f"{name} & what it shows",
             caption="What is drawn, and what the reader should see.", alt=f"{name}: lines <fall>",
-            data=data, command=f"cowclip experiment {name} DATA --out RESULTS",
+            data=data, command=f"cowclip experiment {name} --data DATA --out RESULTS",
         )  # fmt: skip
     run = folder / "runs" / runs[0].run_id
     run.mkdir(parents=True, exist_ok=True)

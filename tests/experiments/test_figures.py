@@ -67,6 +67,12 @@ def test_epochs_show_mean_and_range_and_keep_a_lines_style_in_every_panel():
     assert len(left.collections) == 1, "one seed has no band"
 
 
+def test_equal_lines_are_drawn_once():
+    a, b = (Line(label="a", x=(1, 2), runs=((1.0, 2.0), (1.5, 2.5))) for _ in range(2))
+    (axes,) = figures.draw_epochs({"auc": [a, b]}).axes
+    assert len(axes.get_lines()) == len(axes.collections) == 1
+
+
 def test_times_are_relative_to_the_first_lines_smallest_batch():
     dense = Line(label="dense", x=(256, 1024), runs=((80.0, 20.0),))
     exact = Line(label="exact", x=(256,), runs=((40.0,),))

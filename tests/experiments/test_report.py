@@ -60,7 +60,7 @@ def page(html):
 
 def test_every_table_and_figure_is_there(page):
     assert page.count("figure") == page.count("svg") == 6
-    assert [a["class"] for t, a in page.tags if t == "table"].count("numbers") == 3
+    assert [a["class"] for t, a in page.tags if t == "table"].count("numbers") == 4
     ids = {a["id"] for _, a in page.tags if "id" in a}
     for name in (
         "d1-table2",
@@ -103,6 +103,7 @@ def test_names_are_text_and_not_markup(html, page):
     assert "<script" not in html
     assert AWKWARD in page.text
     assert "figure4: lines <fall>" in page.text
+    assert "<code>r</code> stays &amp; is &lt; 2." in html
 
 
 def test_a_cell_shows_mean_spread_verdict_and_the_papers_number(page):
@@ -115,8 +116,8 @@ def test_a_cell_shows_mean_spread_verdict_and_the_papers_number(page):
 
 def test_how_to_repeat_what_was_not_run_and_the_environment_are_there(page):
     for text in (
-        "cowclip experiment table2 DATA --out RESULTS --seeds 3",
-        "cowclip experiment figure1 DATA --out RESULTS",
+        "cowclip experiment table2 --data DATA --out RESULTS --seeds 3",
+        "cowclip experiment figure1 --data DATA --out RESULTS",
         "linear at x2: not run yet",
         "AMD EPYC, 2 cores",
         "2026-01-01T10:00:00+00:00 to 2026-01-03T10:00:00+00:00",
@@ -130,7 +131,7 @@ def test_how_to_repeat_what_was_not_run_and_the_environment_are_there(page):
 def test_the_same_folders_make_the_same_page(results, html, tmp_path):
     again = write_report(results, tmp_path / "again.html")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == html
-    assert again.startswith("2 data sets, 3 tables, 6 figures, 24 runs, ")
+    assert again.startswith("2 data sets, 4 tables, 6 figures, 24 runs, ")
     assert [p.name for p in tmp_path.iterdir()] == ["again.html"]
 
 
@@ -278,5 +279,5 @@ def test_the_command_says_what_is_on_the_page(spare, tmp_path, capsys):
     out = tmp_path / "report.html"
     out.write_text("an older one")
     assert main(["report", str(spare), "--out", str(out)]) == 0
-    assert "1 data set, 2 tables, 6 figures, 12 runs" in capsys.readouterr().out
+    assert "1 data set, 3 tables, 6 figures, 12 runs" in capsys.readouterr().out
     assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

@@ -51,6 +51,17 @@ def test_it_can_be_printed_with_every_run(browser, file):
     assert len(opened) == 2 and all(height > 100 for height in opened)
 
 
+def test_no_table_is_wider_than_a_sheet(browser, file):
+    sheet = (210 - 2 * 14) * 96 / 25.4
+    browser.open(file, width=int(sheet))
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    widths = browser.value(
+        "[...document.querySelectorAll('table:not(.runs), figure svg')]"
+        ".map(one => one.getBoundingClientRect().width)"
+    )
+    assert len(widths) == 6 + 6 and max(widths) <= sheet, widths
+
+
 def test_a_closed_list_of_runs_stays_closed_on_a_screen(browser, file):
     browser.open(file)
     assert browser.value("document.querySelector('table.runs').checkVisibility()") is False
