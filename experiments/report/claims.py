@@ -133,14 +133,15 @@ class Effect:
 
     @property
     def word(self) -> str:
-        """ "seen", "seen in part", "not seen", or "not judged"."""
+        """ "seen" (all), "seen in part" (most of either kind), "not seen", or "not judged"."""
         if not (self.kept and self.lost):
             return "not judged"
         keeps = len(self.kept) - count(self.kept, "worse")
         loses = count(self.lost, "worse")
         if keeps == len(self.kept) and loses == len(self.lost):
             return "seen"
-        return "seen in part" if keeps and loses else "not seen"
+        most = 2 * keeps > len(self.kept) and 2 * loses > len(self.lost)
+        return "seen in part" if most else "not seen"
 
 
 def effect(numbers: Sequence[Judged]) -> Effect:
