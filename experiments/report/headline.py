@@ -116,9 +116,10 @@ def _runs(folder: Folder) -> list[str]:
     if not runs:
         return []
     diverged = sum(run.status == "diverged" for run in runs)
-    hours = sum(run.seconds for run in runs) / 3600
+    minutes = sum(run.seconds for run in runs) / 60
+    time = f"{minutes:.0f} minutes" if minutes < 60 else f"{minutes / 60:.1f} hours"
     seeds = len({run.seed for run in runs})
     return [
         f"{len(runs):,} run{'s' * (len(runs) > 1)} with {seeds} seed{'s' * (seeds > 1)}, "
-        f"{diverged} diverged, {hours:.1f} hours of training."
+        f"{diverged} diverged, {time} of training."
     ]

@@ -161,7 +161,7 @@ def test_the_headline_counts_and_names_the_largest_loss_and_gain(tmp_path):
     loss = f"{MINUS}1.40 AUC points, in the paper {MINUS}0.45 (no scaling at x8 = 2,048, Table 2)"
     assert f"Largest loss: {loss}" in sentences
     assert "Largest gain: +0.05 AUC points, in the paper +0.21 (CowClip at x4" in sentences
-    assert "12 runs with 3 seeds, 1 diverged, 0.2 hours" in sentences
+    assert "12 runs with 3 seeds, 1 diverged, 12 minutes" in sentences
 
 
 def test_a_diverged_run_counts_as_a_loss(tmp_path):
