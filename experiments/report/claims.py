@@ -133,15 +133,19 @@ class Effect:
 
     @property
     def word(self) -> str:
-        """ "seen" (all), "seen in part" (most of either kind), "not seen", or "not judged"."""
+        """ "seen" (all), "seen in part" (most of either kind), "not seen", or "not judged".
+
+        If there are numbers of one kind only, the effect can be missed, but not seen.
+        """
+        groups = [
+            (len(self.kept) - count(self.kept, "worse"), len(self.kept)),
+            (count(self.lost, "worse"), len(self.lost)),
+        ]
+        if any(every and 2 * right <= every for right, every in groups):
+            return "not seen"
         if not (self.kept and self.lost):
             return "not judged"
-        keeps = len(self.kept) - count(self.kept, "worse")
-        loses = count(self.lost, "worse")
-        if keeps == len(self.kept) and loses == len(self.lost):
-            return "seen"
-        most = 2 * keeps > len(self.kept) and 2 * loses > len(self.lost)
-        return "seen in part" if most else "not seen"
+        return "seen" if all(right == every for right, every in groups) else "seen in part"
 
 
 def effect(numbers: Sequence[Judged]) -> Effect:

@@ -50,15 +50,20 @@ def load_folder(path: str | Path) -> Folder:
     figures = [read_figure(file) for file in _figure_files(path / "figures")]
     if not (results or tables or figures):
         raise InputError(f"{path}: no results in it; make them with cowclip experiment")
-    names = dict.fromkeys(result.data for result in results if result.data)
     return Folder(
         path=path,
-        title=", ".join(names) or path.resolve().name,
+        title=_title(results) or path.resolve().name,
         results=results,
         tables=tables,
         figures=figures,
         versions=_versions(path, results),
     )
+
+
+def _title(results: Sequence[Result]) -> str:
+    """The data sets' names; of one that was given several, the last."""
+    names = {result.data_fingerprint: result.data for result in results if result.data}
+    return ", ".join(dict.fromkeys(names.values()))
 
 
 def _files(folder: Path, pattern: str = "*.json") -> list[Path]:

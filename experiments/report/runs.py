@@ -49,7 +49,7 @@ def _range(loads: Sequence[float]) -> str:
 
 def run_rows(runs: Sequence[Result]) -> list[list[str]]:
     """Every run as text, in the order of `RUN_COLUMNS`."""
-    several = len({run.data for run in runs}) > 1
+    several = len({run.data_fingerprint for run in runs}) > 1
     return [_row(run, f"{run.data} {run.variant}" if several else run.variant) for run in runs]
 
 

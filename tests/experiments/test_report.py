@@ -14,6 +14,7 @@ from cowclip_merlin.experiments.report.cells import MINUS
 from cowclip_merlin.experiments.report.claims import effect, reference_cell, scores
 from cowclip_merlin.experiments.report.folder import load_folder, natural
 from cowclip_merlin.experiments.report.headline import headline
+from cowclip_merlin.experiments.results import read_results, write_results
 from cowclip_merlin.experiments.table import Cell, Table, measured
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -180,6 +181,24 @@ def test_one_seed_is_not_judged(tmp_path):
     write_report([tmp_path / "r"], tmp_path / "out.html")
     text = Page((tmp_path / "out.html").read_text(encoding="utf-8")).text
     assert "one seed, so no spread and no verdict" in text
+
+
+def test_numbers_of_one_kind_can_miss_the_effect_but_not_show_it(tmp_path):
+    base = measured([78.9, 79.0], published=80.9)
+    for name, mean, word in (("a", 78.9, "not seen"), ("b", 70.0, "not judged")):
+        cells = (base, measured([mean, mean + 0.1], published=80.0))
+        table = replace(rules_table(), columns=("a", "b"), rows=judged([("x", cells)], base))
+        assert headline_of(tmp_path / name, table).word == word
+
+
+def test_a_data_set_that_got_another_name_has_the_last_one(tmp_path):
+    folder = make_results(tmp_path, data="first name", figures_too=False)
+    runs = read_results(folder)
+    write_results(folder, [*runs[:-1], replace(runs[-1], data="last name")])
+    assert load_folder(folder).title == "last name"
+    other = replace(runs[-1], data="other", data_fingerprint="0")
+    write_results(folder, [*runs, other])
+    assert load_folder(folder).title == "first name, other"
 
 
 def test_a_number_that_stands_in_two_tables_counts_once():
