@@ -7,7 +7,12 @@ from pathlib import Path
 
 
 def line_of(name: str, file: Path) -> int | None:
-    """Line of a class, function, method (`Class.method`) or module constant; None if not there."""
+    """Line of a class, function, method (`Class.method`) or module constant; None if not there.
+
+    A public name such as `cc.models.deepfm` is looked for by its last part.
+    """
+    if name.startswith("cc."):
+        name = name.rpartition(".")[2]
     body = ast.parse(file.read_text()).body
     line = None
     for part in name.split("."):

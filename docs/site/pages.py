@@ -26,7 +26,7 @@ def contents(text: str) -> str:
 
 def reference(text: str) -> str:
     """The tables of public names, and the docstrings of each."""
-    names = re.findall(r"^\| `cc\.([\w.]+)`", text, re.MULTILINE)
+    names = re.findall(r"^\| \[`cc\.([\w.]+)`\]", text, re.MULTILINE)
     directives = "\n\n".join(directive(f"cowclip_merlin.{name}") for name in names)
     return text + REFERENCE.format(directives=directives)
 

@@ -42,10 +42,9 @@ class LinkToSource(SphinxTransform):
 
     def _place(self, node: nodes.Node, file: Path) -> str:
         """`#line-N` of the definition that the link's text names, if its text is code."""
-        if not isinstance(node.next_node(), nodes.literal) or file.suffix != ".py":
-            return ""
-        name = node.astext().removesuffix("()")
-        if name.endswith(".py"):
+        name = node.astext()
+        is_code = next(node.findall(nodes.literal), None) is not None
+        if not is_code or file.suffix != ".py" or name.endswith(".py"):
             return ""
         line = line_of(name, file)
         if line is None:
