@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cowclip_merlin import InputError
 from cowclip_merlin.files import replacing
@@ -115,11 +116,28 @@ def genres_of(row: Sequence[str], source: Source) -> list[str]:
     return found or ["none"]
 
 
+def number(text: str, file: Path) -> float:
+    """A number of one file.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{file}: {text!r} is no number; is the file whole?") from None
+
+
 def read_users(folder: Path, source: Source) -> dict[str, dict[str, str]]:
     """Age (in tens of years), gender and occupation of each user."""
-    rows = rows_of(folder / source.users, source.separator, source.header, 4)
+    file = folder / source.users
+    rows = rows_of(file, source.separator, source.header, 4)
     return {
-        user: {"age": f"{int(age) // 10}0s", "gender": gender, "occupation": occupation}
+        user: {
+            "age": f"{number(age, file) // 10:.0f}0s",
+            "gender": gender,
+            "occupation": occupation,
+        }
         for user, age, gender, occupation, *_ in rows
     }
 
@@ -134,30 +152,35 @@ def read_items(folder: Path, source: Source) -> dict[str, dict[str, str]]:
     return items
 
 
-def click(rating: Sequence[str], users: Mapping, items: Mapping) -> dict[str, str]:
+def click(
+    user: str, item: str, stars: float, users: Mapping[str, Any], items: Mapping[str, Any]
+) -> dict[str, str]:
     """One row of the log.
 
     Raises:
         InputError: the user or the item is not in its table.
     """
-    user, item, stars, _ = rating
     if user not in users or item not in items:
         raise InputError(f"user {user} or item {item} is in no table; the files do not fit")
     row = {"user": user, "item": item, **users[user], **items[item]}
     row |= {name: "x".join(row[part] for part in parts) for name, parts in CROSSES.items()}
-    return {LABEL: str(int(float(stars) >= 4)), **{name: row[name] for name in CATEGORICAL}}
+    return {LABEL: str(int(stars >= 4)), **{name: row[name] for name in CATEGORICAL}}
 
 
 def convert(folder: Path, out: Path) -> int:
     """Write the log, whole or not at all, and return its number of rows."""
     source = find_source(folder)
     users, items = read_users(folder, source), read_items(folder, source)
-    ratings = list(rows_of(folder / source.ratings, "\t", source.header, 4))
-    ratings.sort(key=lambda rating: float(rating[3]))
-    with replacing(out) as temporary, temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [LABEL, *CATEGORICAL], lineterminator="\n")
+    file = folder / source.ratings
+    ratings = [
+        (number(time, file), user, item, number(stars, file))
+        for user, item, stars, time, *_ in rows_of(file, "\t", source.header, 4)
+    ]
+    ratings.sort(key=lambda rating: rating[0])  # stable: ties stay in the file's order
+    with replacing(out) as temporary, temporary.open("w", newline="") as log:
+        writer = csv.DictWriter(log, [LABEL, *CATEGORICAL], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(click(rating, users, items) for rating in ratings)
+        writer.writerows(click(*rating, users, items) for _, *rating in ratings)
     return len(ratings)
 
 

@@ -10,12 +10,15 @@ class Absent:
     """Has every attribute, is the base of any class, and leaves what it decorates alone."""
 
     def __getattr__(self, name: str) -> Absent:
+        """Itself, whatever is asked for; but nothing that Python itself asks for."""
         if name.startswith("__"):
             raise AttributeError(name)
         return self
 
     def __call__(self, *_: Any, **__: Any) -> Callable[[Any], Any]:
+        """A decorator that does nothing."""
         return lambda decorated: decorated
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[()]:
+        """As a base class: none."""
         return ()

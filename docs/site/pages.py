@@ -19,9 +19,15 @@ REFERENCE = """
 
 
 def contents(text: str) -> str:
-    """The index, and the table of contents: its links to other pages, in their order."""
-    pages = dict.fromkeys(LINK.findall(text))
-    return "\n".join([text, "```{toctree}", ":hidden:", "", *pages, "```", ""])
+    """The index, and under each of its sections the pages that it links to."""
+    begin, *sections = text.split("\n## ")
+    return "\n## ".join([begin, *map(_with_pages, sections)])
+
+
+def _with_pages(section: str) -> str:
+    caption = f":caption: {section.splitlines()[0]}"
+    pages = dict.fromkeys(LINK.findall(section))
+    return "\n".join([section, "", "```{toctree}", ":hidden:", caption, "", *pages, "```", ""])
 
 
 def reference(text: str) -> str:

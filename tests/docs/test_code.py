@@ -77,7 +77,9 @@ def test_no_command_hides_in_a_block_without_a_language(page):
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_within_the_text_are_right(page):
     for token in inline(page):
-        if token.type == "code_inline" and re.match("(cowclip .*--|python .*py|make )", token.content):
+        if token.type == "code_inline" and re.match(
+            "(cowclip .*--|python .*py|make )", token.content
+        ):
             for words in lines(token.content):
                 check(words)
 

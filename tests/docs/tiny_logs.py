@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cowclip_merlin.workflows.layout import AVAZU
 
-AGES = "25 31 47 52".split()
-JOBS = "artist lawyer".split()
+AGES = ["25", "31", "47", "52"]
+JOBS = ["artist", "lawyer"]
 DAY = 881_250_949
 
 
