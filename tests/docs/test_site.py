@@ -13,6 +13,7 @@ import pytest
 from markdown_pages import ROOT
 
 SITE = ROOT / "build/docs"
+SOURCES = ("docs/**/*", "containers/README.md", "cowclip_merlin/**/*.py", "[mw]*/*.py")
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 
 
@@ -20,6 +21,10 @@ LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source
 def site():
     if not (SITE / "index.html").is_file():
         pytest.skip("the site is not built: make docs")
+    built = (SITE / "index.html").stat().st_mtime
+    sources = [file for pattern in SOURCES for file in ROOT.glob(pattern)]
+    if any(file.stat().st_mtime > built for file in sources):
+        pytest.skip("the site is older than its sources: make docs")
     return SITE
 
 
