@@ -52,3 +52,5 @@ napoleon_attr_annotations = False
 
 # Objects of other libraries have no page here; our own must have one.
 nitpick_ignore_regex = [("py:.*", r"(?!cowclip_merlin).*")]
+
+linkcheck_ignore = [r"source/"]  # pages of this site
