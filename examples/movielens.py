@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cowclip_merlin import InputError
@@ -23,11 +25,13 @@ from cowclip_merlin.files import replacing
 
 LABEL = "click"
 FIELDS = ("user", "item", "age", "gender", "occupation", "genres")
-CROSSES = {
-    "user_genre": ("user", "genre"),
-    "item_age": ("item", "age"),
-    "item_occupation": ("item", "occupation"),
-}
+CROSSES = MappingProxyType(
+    {
+        "user_genre": ("user", "genre"),
+        "item_age": ("item", "age"),
+        "item_occupation": ("item", "occupation"),
+    }
+)
 CATEGORICAL = (*FIELDS, *CROSSES)
 
 
@@ -89,14 +93,14 @@ def rows_of(file: Path, separator: str, header: bool, columns: int) -> Iterator[
         InputError: a row has fewer than `columns` columns.
     """
     with file.open(encoding="latin-1", newline="") as lines:
-        for number, line in enumerate(lines, start=1):
+        for place, line in enumerate(lines, start=1):
             row = line.rstrip("\r\n").split(separator)
-            if header and number == 1:
+            if header and place == 1:
                 continue
             if len(row) < columns:
                 raise InputError(
-                    f"{file}, line {number}: {len(row)} columns, at least {columns} are needed; "
-                    "is it whole?"
+                    f"{file}, line {place}: {len(row)} columns, at least {columns} are needed; "
+                    "take a fresh copy of the file"
                 )
             yield row
 
@@ -117,15 +121,18 @@ def genres_of(row: Sequence[str], source: Source) -> list[str]:
 
 
 def number(text: str, file: Path) -> float:
-    """A number of one file.
+    """A finite number of one file.
 
     Raises:
         InputError: it is none.
     """
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise InputError(f"{file}: {text!r} is no number; is the file whole?") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{file}: {text!r} is no number; take a fresh copy of the file")
+    return value
 
 
 def read_users(folder: Path, source: Source) -> dict[str, dict[str, str]]:
@@ -155,32 +162,40 @@ def read_items(folder: Path, source: Source) -> dict[str, dict[str, str]]:
 def click(
     user: str, item: str, stars: float, users: Mapping[str, Any], items: Mapping[str, Any]
 ) -> dict[str, str]:
-    """One row of the log.
-
-    Raises:
-        InputError: the user or the item is not in its table.
-    """
-    if user not in users or item not in items:
-        raise InputError(f"user {user} or item {item} is in no table; the files do not fit")
+    """One row of the log."""
     row = {"user": user, "item": item, **users[user], **items[item]}
     row |= {name: "x".join(row[part] for part in parts) for name, parts in CROSSES.items()}
     return {LABEL: str(int(stars >= 4)), **{name: row[name] for name in CATEGORICAL}}
+
+
+def read_ratings(
+    folder: Path, source: Source, users: Mapping[str, Any], items: Mapping[str, Any]
+) -> list[tuple[str, str, float]]:
+    """User, item and stars in the order of time; ties stay in the file's order.
+
+    Raises:
+        InputError: a user or an item is not in its table.
+    """
+    file, ratings = folder / source.ratings, []
+    for user, item, stars, time, *_ in rows_of(file, "\t", source.header, 4):
+        if user not in users or item not in items:
+            raise InputError(
+                f"{file}: user {user} or item {item} is in no table; "
+                "take all three files from one edition"
+            )
+        ratings.append((number(time, file), (user, item, number(stars, file))))
+    return [rating for _, rating in sorted(ratings, key=lambda timed: timed[0])]
 
 
 def convert(folder: Path, out: Path) -> int:
     """Write the log, whole or not at all, and return its number of rows."""
     source = find_source(folder)
     users, items = read_users(folder, source), read_items(folder, source)
-    file = folder / source.ratings
-    ratings = [
-        (number(time, file), user, item, number(stars, file))
-        for user, item, stars, time, *_ in rows_of(file, "\t", source.header, 4)
-    ]
-    ratings.sort(key=lambda rating: rating[0])  # stable: ties stay in the file's order
+    ratings = read_ratings(folder, source, users, items)
     with replacing(out) as temporary, temporary.open("w", newline="") as log:
         writer = csv.DictWriter(log, [LABEL, *CATEGORICAL], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(click(*rating, users, items) for _, *rating in ratings)
+        writer.writerows(click(*rating, users, items) for rating in ratings)
     return len(ratings)
 
 
