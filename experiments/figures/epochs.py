@@ -20,7 +20,7 @@ def draw_epochs(measures: Mapping[str, Sequence[Line]]) -> Any:
 
     Args:
         measures: label of the vertical axis -> lines, `x` being epochs counted from 1. A line
-            keeps its style in every panel by its label.
+            keeps its style in every panel by its label; equal lines are drawn once.
 
     Returns:
         A matplotlib `Figure`.
@@ -37,7 +37,7 @@ def draw_epochs(measures: Mapping[str, Sequence[Line]]) -> Any:
     labels = list(dict.fromkeys(line.label for lines in measures.values() for line in lines))
     figure, axes = panels(len(measures))
     for one, (measure, lines) in zip(axes, measures.items()):
-        for line in lines:
+        for line in _unlike(lines):
             draw_line(one, line, style(labels.index(line.label)))
         one.set(xlabel="epoch", ylabel=plain(measure))
         _whole_epochs(one)
@@ -45,6 +45,10 @@ def draw_epochs(measures: Mapping[str, Sequence[Line]]) -> Any:
     title = "line: mean over seeds; band: least to most" if seeds > 1 else "one seed"
     legend_below(figure, _fullest(axes), title=title)
     return figure
+
+
+def _unlike(lines: Sequence[Line]) -> list[Line]:
+    return [line for place, line in enumerate(lines) if line not in lines[:place]]
 
 
 def _whole_epochs(axes: Any) -> None:

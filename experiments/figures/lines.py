@@ -89,18 +89,21 @@ def number_of_rows(batch: float) -> str:
 
 
 def panels(count: int, *, width: float = 4.0, height: float = 3.4) -> tuple[Any, list[Any]]:
-    """A figure of so many panels side by side; one panel alone is wider."""
+    """A figure of so many panels, two in a row; one panel alone is wider."""
     from matplotlib.figure import Figure
 
-    size = (6.4 if count == 1 else width * count, height)
+    columns, rows = min(count, 2), math.ceil(count / 2)
+    size = (6.4 if count == 1 else width * columns, height * (1 + 0.8 * (rows - 1)))
     figure = Figure(figsize=size, layout="constrained")
     figure.get_layout_engine().set(wspace=0.05)
-    axes = list(figure.subplots(1, count, squeeze=False)[0])
-    for one in axes:
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in grid[count:]:
+        unused.remove()
+    for one in grid[:count]:
         one.grid(True, which="major", linewidth=0.4, alpha=0.5)
         one.tick_params(labelsize=9)
         one.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    return figure, grid[:count]
 
 
 def draw_line(axes: Any, line: Line, look: dict[str, Any]) -> None:
@@ -114,12 +117,13 @@ def draw_line(axes: Any, line: Line, look: dict[str, Any]) -> None:
 def legend_below(figure: Any, axes: Any, *, title: str = "") -> None:
     """One legend for all panels, below them, where it hides no point."""
     handles, labels = axes.get_legend_handles_labels()
-    wide = max(map(len, labels), default=0) > 28
+    # A letter of this size is about 5 points wide, a line and its margins 50.
+    entry = 50 + 5 * max(map(len, labels), default=0)
     figure.legend(
         handles,
         labels,
         loc="outside lower center",
-        ncols=1 if wide else min(3, max(1, len(labels))),
+        ncols=max(1, min(len(labels), int(72 * figure.get_figwidth() / entry))),
         fontsize=9,
         title=title or None,
         title_fontsize=8.5,

@@ -91,10 +91,13 @@ def draw_times(ours: Sequence[Line], *, rows: int, paper: bool = True) -> Any:
 
 def _plain_numbers(axes: Any) -> None:
     """40 and not 4 x 10^1: these numbers are read off."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
     low, high = axes.get_ylim()
     marks = (1.0,) if high / low > 1000 else (1.0, 2.0, 5.0)
-    axes.yaxis.set_major_locator(LogLocator(subs=marks, numticks=20))
+    # Powers of ten and their parts may all lie outside a short axis.
+    short = high / low < 10
+    locator = MaxNLocator(6) if short else LogLocator(subs=marks, numticks=20)
+    axes.yaxis.set_major_locator(locator)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_yticks([], minor=True)

@@ -161,5 +161,6 @@ def _legend(table: Table, cells: Sequence[Cell], seeds: int) -> str:
     elif seeds == 1 and table.reference:
         parts.append("one seed, so no spread and no verdict")
     if any(cell.published is not None for cell in cells):
-        parts.append("below it, after “paper”, the published number")
-    return "; ".join(parts) + "."
+        parts.append("“paper”: the published number")
+    text = "; ".join(parts) + "."
+    return text[0].upper() + text[1:]

@@ -97,6 +97,21 @@ def scores(tables: Sequence[Table]) -> list[Judged]:
     return found
 
 
+def fastest(tables: Sequence[Table]) -> tuple[Judged, float] | None:
+    """The time that is the smallest part of its reference beyond noise, and the reference / time.
+
+    Returns:
+        None if no table of minutes has a time below its reference.
+    """
+    times = [n for t in tables if t.unit.startswith("minutes") for n in judged(t)]
+    better = [
+        (n, (n.cell.mean - n.difference) / n.cell.mean)
+        for n in times
+        if n.outcome == "better" and n.cell.mean and n.difference is not None
+    ]
+    return max(better, key=lambda found: found[1], default=None)
+
+
 def _identity(number: Judged) -> tuple[object, ...]:
     """Equal for the same runs against the same reference; runs that diverged go by their place."""
     cell = number.cell
@@ -118,14 +133,15 @@ class Effect:
 
     @property
     def word(self) -> str:
-        """ "seen", "seen in part", "not seen", or "not judged"."""
+        """ "seen" (all), "seen in part" (most of either kind), "not seen", or "not judged"."""
         if not (self.kept and self.lost):
             return "not judged"
         keeps = len(self.kept) - count(self.kept, "worse")
         loses = count(self.lost, "worse")
         if keeps == len(self.kept) and loses == len(self.lost):
             return "seen"
-        return "seen in part" if keeps and loses else "not seen"
+        most = 2 * keeps > len(self.kept) and 2 * loses > len(self.lost)
+        return "seen in part" if most else "not seen"
 
 
 def effect(numbers: Sequence[Judged]) -> Effect:

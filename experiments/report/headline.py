@@ -12,6 +12,7 @@ from cowclip_merlin.experiments.report.claims import (
     count,
     effect,
     extremes,
+    fastest,
     scores,
 )
 from cowclip_merlin.experiments.report.folder import Folder
@@ -49,7 +50,7 @@ def headline(folder: Folder) -> Headline:
         title=folder.title,
         word=found.word,
         lead=_LEAD[found.word],
-        sentences=[*_against_paper(found), *_all(numbers), *_runs(folder)],
+        sentences=[*_against_paper(found), *_all(numbers), *_time(folder), *_runs(folder)],
     )
 
 
@@ -99,14 +100,26 @@ def _place(number: Judged) -> str:
     return f"{signed(number.difference or 0.0, places)} AUC points{paper} ({where})"
 
 
+def _time(folder: Folder) -> list[str]:
+    found = fastest(folder.tables)
+    if found is None:
+        return []
+    number, times = found
+    return [
+        f"Largest gain in training time: {times:.1f} times as fast as {number.table.reference} "
+        f"({number.row} at {number.column}, {number.table.title.partition(':')[0]})."
+    ]
+
+
 def _runs(folder: Folder) -> list[str]:
     runs = folder.results
     if not runs:
         return []
     diverged = sum(run.status == "diverged" for run in runs)
-    hours = sum(run.seconds for run in runs) / 3600
+    minutes = sum(run.seconds for run in runs) / 60
+    time = f"{minutes:.0f} minutes" if minutes < 60 else f"{minutes / 60:.1f} hours"
     seeds = len({run.seed for run in runs})
     return [
         f"{len(runs):,} run{'s' * (len(runs) > 1)} with {seeds} seed{'s' * (seeds > 1)}, "
-        f"{diverged} diverged, {hours:.1f} hours of training."
+        f"{diverged} diverged, {time} of training."
     ]

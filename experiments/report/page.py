@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.figures.files import FigureFile
 from cowclip_merlin.experiments.report.cells import TableView, view
 from cowclip_merlin.experiments.report.claims import count, judged
 from cowclip_merlin.experiments.report.drawing import inline
@@ -21,6 +23,21 @@ _TEMPLATES = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A figure as it stands on the page.
+
+    Attributes:
+        anchor: its id.
+        text: title, caption and the like.
+        svg: the element.
+    """
+
+    anchor: str
+    text: FigureFile
+    svg: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Section:
     """All of one results folder, ready for the template.
 
@@ -29,8 +46,8 @@ class Section:
         folder: what was read.
         headline: what it shows.
         glance: per table: view, numbers better, within noise, worse, measured, and not run.
-        tables: as text.
-        figures: anchor, figure and its `svg` element.
+        tables: as text, each with the figures that are drawn from it.
+        figures: the others.
         missing: table's title, and what was not run.
         environment: heading and text.
         runs: one list of texts per run.
@@ -40,8 +57,8 @@ class Section:
     folder: Folder
     headline: Headline
     glance: Sequence[tuple[TableView, Sequence[int]]]
-    tables: Sequence[TableView]
-    figures: Sequence[tuple[str, Any, str]]
+    tables: Sequence[tuple[TableView, Sequence[Drawing]]]
+    figures: Sequence[Drawing]
     missing: Sequence[tuple[str, Sequence[str]]]
     environment: Sequence[tuple[str, str]]
     runs: Sequence[Sequence[str]]
@@ -77,23 +94,42 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> str:
 def section(folder: Folder, anchor: str) -> Section:
     """What the template needs of one folder."""
     tables = [view(table, anchor=f"{anchor}-{table.name}") for table in folder.tables]
+    drawings = [_drawing(folder, figure, anchor) for figure in folder.figures]
+    owners = [owner(drawing.text.name, folder.tables) for drawing in drawings]
+    mine = {
+        name: [drawing for drawing, its in zip(drawings, owners) if its == name]
+        for name in dict.fromkeys(owners)
+    }
     return Section(
         anchor=anchor,
         folder=folder,
         headline=headline(folder),
         glance=[(table, _counts(table.table)) for table in tables],
-        tables=tables,
-        figures=[_figure(folder, figure, anchor) for figure in folder.figures],
+        tables=[(table, mine.get(table.table.name, [])) for table in tables],
+        figures=mine.get(None, []),
         missing=[(table.title, table.missing) for table in folder.tables if table.missing],
         environment=environment(folder),
         runs=run_rows(folder.results),
     )
 
 
-def _figure(folder: Folder, figure: Any, anchor: str) -> tuple[str, Any, str]:
+def owner(figure: str, tables: Sequence[Table]) -> str | None:
+    """The table that a figure is drawn from, as its name says; None for a figure of its own.
+
+    >>> one = Table(
+    ...     name="table1", title="", claim="", unit="", corner="", columns=(), rows=()
+    ... )
+    >>> owner("table1_auc", [one]), owner("table12_auc", [one])
+    ('table1', None)
+    """
+    names = [table.name for table in tables if f"{figure}_".startswith(f"{table.name}_")]
+    return max(names, key=len, default=None)
+
+
+def _drawing(folder: Folder, figure: FigureFile, anchor: str) -> Drawing:
     where = str(folder.path / "figures" / f"{figure.name}.svg")
-    name = f"{anchor}-{figure.name}"
-    return name, figure, inline(figure, prefix=f"{name}-", where=where)
+    name = f"{anchor}-figure-{figure.name}"
+    return Drawing(anchor=name, text=figure, svg=inline(figure, prefix=f"{name}-", where=where))
 
 
 def _counts(table: Table) -> list[int]:
@@ -115,6 +151,7 @@ def render(sections: Sequence[Section]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["prose"] = prose
     return environment.get_template("page.html").render(
         sections=sections,
         style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
@@ -123,10 +160,19 @@ def render(sections: Sequence[Section]) -> str:
     )
 
 
+def prose(text: str) -> str:
+    """Text as HTML, with what stands between backticks as code.
+
+    >>> prose("`exact` < `dense`")
+    '<code>exact</code> &lt; <code>dense</code>'
+    """
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+
+
 def summary(sections: Sequence[Section], size: int) -> str:
     """What is on the page, in one line."""
     tables = sum(len(s.tables) for s in sections)
-    figures = sum(len(s.figures) for s in sections)
+    figures = sum(len(s.folder.figures) for s in sections)
     runs = sum(len(s.runs) for s in sections)
     parts = [(len(sections), "data set"), (tables, "table"), (figures, "figure"), (runs, "run")]
     counted = ", ".join(f"{n:,} {name}{'s' * (n != 1)}" for n, name in parts)

@@ -67,6 +67,12 @@ def test_epochs_show_mean_and_range_and_keep_a_lines_style_in_every_panel():
     assert len(left.collections) == 1, "one seed has no band"
 
 
+def test_equal_lines_are_drawn_once():
+    a, b = (Line(label="a", x=(1, 2), runs=((1.0, 2.0), (1.5, 2.5))) for _ in range(2))
+    (axes,) = figures.draw_epochs({"auc": [a, b]}).axes
+    assert len(axes.get_lines()) == len(axes.collections) == 1
+
+
 def test_times_are_relative_to_the_first_lines_smallest_batch():
     dense = Line(label="dense", x=(256, 1024), runs=((80.0, 20.0),))
     exact = Line(label="exact", x=(256,), runs=((40.0,),))
@@ -74,6 +80,16 @@ def test_times_are_relative_to_the_first_lines_smallest_batch():
     assert drawn(left)["dense"].get_ydata().tolist() == [1.0, 0.25]
     assert drawn(left)["exact"].get_ydata().tolist() == [0.5]
     assert drawn(right)["dense"].get_ydata().tolist() == [8000.0, 20_000 / 3]
+
+
+@pytest.mark.parametrize("seconds", [(80.0, 79.0), (80.0, 20.0), (8e4, 0.2)])
+def test_every_axis_of_times_has_numbers_to_read(seconds):
+    line = Line(label="dense", x=(256, 512), runs=(seconds,))
+    figure = figures.draw_times([line], rows=2560, paper=False)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 2
 
 
 def test_the_papers_step_times_are_those_it_prints():
