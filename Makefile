@@ -1,9 +1,11 @@
 # Needs nothing but Python 3.11, 3.10 or 3.12: every target makes its own environment.
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
+DOCS_VENV ?= .venv-docs
+SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/doctrees
 WORK ?= work/demo
 
-.PHONY: help venv demo test doctest lint format smoke gpu-check lock clean
+.PHONY: help venv demo test doctest lint format smoke gpu-check docs linkcheck lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
@@ -18,7 +20,7 @@ test: venv ## the whole test suite
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 doctest: venv ## the examples in the docstrings
-	@$(PYTHON) -m pytest --doctest-modules cowclip_merlin models workflows $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest --doctest-modules cowclip_merlin models workflows examples $(PYTEST_ARGS)
 
 lint: venv ## ruff: rules and format
 	@$(PYTHON) -m ruff check .
@@ -33,6 +35,15 @@ smoke: venv ## prepare, 20 steps of all four models, save and load
 
 gpu-check: ## for a machine with a GPU: tests and speed of the GPU kernels, with PYTHON=...
 	@PYTHON=$(if $(filter command line,$(origin PYTHON)),$(PYTHON),python3) benchmarks/gpu_check.sh
+
+docs: ## the documentation as a site with search: build/docs/index.html
+	@requirements/make_venv.sh docs $(DOCS_VENV)
+	@$(SPHINX) -b html docs build/docs
+	@echo "open build/docs/index.html"
+
+linkcheck: ## ask the network about the links that lead out of the documentation
+	@requirements/make_venv.sh docs $(DOCS_VENV)
+	@$(SPHINX) -b linkcheck docs build/linkcheck
 
 lock: ## resolve requirements/*.in anew into full pins
 	@requirements/lock.sh

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import platform
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -88,7 +89,7 @@ def run_one(run: Run, place: Place) -> Result:
         shutil.rmtree(folder)
     compat.tensorflow().keras.backend.clear_session()
     try:
-        with redirect_stdout(io.StringIO()):  # it is in the run's train.log
+        with redirect_stdout(io.StringIO()), _quiet():  # it is in the run's train.log
             epochs = train(data.path, run.settings, out=folder, resume=resume, device=place.device)
     except InputError as error:
         if "diverged" not in str(error):
@@ -97,6 +98,18 @@ def run_one(run: Run, place: Place) -> Result:
         return _result(run, place, data, epochs, "diverged", load, started)
     shutil.rmtree(folder / "checkpoints")  # three times the tables, for every run
     return _result(run, place, data, epochs, "done", load, started)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps back TensorFlow's advice not to trace many functions: each run traces its own."""
+    logger = logging.getLogger("tensorflow")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _now() -> str:

@@ -5,13 +5,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-lock() { # LINE VERSION PYTHON TITLE
+lock() { # LINE VERSION PYTHON TITLE [WHAT_ELSE]
     local pins=$here/$1-py${2/./}.txt venv=$work/$1-$2
     "$3" -m venv "$venv"
     "$venv/bin/pip" install -q -r "$here/$1.in"
     {
         echo "# $4"
-        echo "# Full pins, test tools included. Remade by 'make lock'."
+        echo "# Full pins${5-, test tools included}. Remade by 'make lock'."
         "$venv/bin/pip" freeze | grep -viE '^(pip|setuptools|wheel)=='
     } >"$pins"
     echo "wrote $pins"
@@ -24,6 +24,7 @@ for version in 3.10 3.11 3.12; do
         echo "skipped Python $version: not here"
         continue
     fi
+    lock docs "$version" "$python" "Tools that build the site, Python $version" ""
     if [ "$version" != 3.12 ]; then
         lock default "$version" "$python" "Default line, Python $version: TensorFlow 2.21 on the CPU"
     fi

@@ -3,11 +3,12 @@
 #
 #   requirements/make_venv.sh LINE DIR [PYTHON_VERSION]
 #
-# LINE: default, ngc or rapids. PYTHON_VERSION: like 3.10; else the first that runs.
+# LINE: default, ngc, rapids, or docs (the tools that build the site, without the stack).
+# PYTHON_VERSION: like 3.10; else the first that runs.
 # A second run finds the stamp it left and does nothing. Exits with 3 if no Python fits.
 set -euo pipefail
 if [ $# -lt 2 ]; then
-    echo "usage: $0 default|ngc|rapids DIR [PYTHON_VERSION]" >&2
+    echo "usage: $0 default|ngc|rapids|docs DIR [PYTHON_VERSION]" >&2
     exit 2
 fi
 line=$1 dir=$2 wanted=${3:-}
@@ -15,10 +16,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 
 case $line in
-    default) versions="3.11 3.10 3.12" ;;
-    ngc) versions="3.10" ;;
-    rapids) versions="3.12 3.11" ;;
-    *) echo "unknown line '$line': choose default, ngc or rapids" >&2; exit 2 ;;
+    default) versions="3.11 3.10 3.12" size="2 GB, one or two minutes" ;;
+    ngc) versions="3.10" size="2 GB, one or two minutes" ;;
+    rapids) versions="3.12 3.11" size="2 GB, one or two minutes" ;;
+    docs) versions="3.11 3.12 3.10" size="100 MB, some seconds" ;;
+    *) echo "unknown line '$line': choose default, ngc, rapids or docs" >&2; exit 2 ;;
 esac
 versions=${wanted:-$versions}
 
@@ -72,7 +74,7 @@ if [ -e "$dir" ] && [ ! -f "$dir/.stamp" ] && [ ! -f "$dir/pyvenv.cfg" ] &&
     exit 2
 fi
 
-echo "installing the $pins line for Python $version into $dir: about 2 GB, one or two minutes"
+echo "installing the $pins line for Python $version into $dir: about $size"
 mkdir -p "$dir"
 : >"$dir/.stamp" # empty while it is being made: an interrupted run is begun anew
 find "$dir" -mindepth 1 -maxdepth 1 ! -name .stamp -exec rm -rf {} +

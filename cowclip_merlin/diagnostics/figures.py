@@ -7,6 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from cowclip_merlin.diagnostics.style import looks, new_figure, style
 from cowclip_merlin.files import replacing
 
@@ -47,19 +50,21 @@ def clip_by_field(table: Any) -> Any:
     _dots(dots, rows, last)
     figure.legend(*dots.get_legend_handles_labels(), loc="outside lower left", ncols=2)
     wide = fields.pivot(index="group", columns="step", values="clipped_share")
-    # Cells between the steps, so that the axis tells steps and not probes.
-    steps = wide.columns.to_numpy()
-    width = steps[1] - steps[0] if len(steps) > 1 else 1
-    extent = (steps[0] - width / 2, steps[-1] + width / 2, -0.5, len(last) - 0.5)
-    shares = 100 * wide.loc[last.group].to_numpy()
-    image = over_steps.imshow(
-        shares, aspect="auto", origin="lower", extent=extent, cmap="Blues", vmin=0,
-        vmax=max(1.0, float(shares[shares == shares].max(initial=0))),
-    )  # fmt: skip
-    over_steps.grid(False)
-    over_steps.set(xlabel="step", title="rows clipped over the steps")
+    image = _cells(over_steps, wide.columns.to_numpy(), 100 * wide.loc[last.group].to_numpy())
     figure.colorbar(image, ax=over_steps, label="rows clipped (%)")
     return figure
+
+
+def _cells(axes: Any, steps: npt.NDArray[Any], shares: npt.NDArray[np.float64]) -> Any:
+    """A cell for each field and probe, from its step to the next probe's."""
+    ends = np.append(steps, steps[-1] + (steps[-1] - steps[-2] if len(steps) > 1 else 1))
+    most = max(1.0, float(np.nanmax(shares)))
+    rows = np.arange(len(shares) + 1) - 0.5
+    # As pixels: thousands of squares would make a file that no browser likes.
+    image = axes.pcolormesh(ends, rows, shares, cmap="Blues", vmin=0, vmax=most, rasterized=True)
+    axes.grid(False)
+    axes.set(xlabel="step", title="rows clipped over the steps")
+    return image
 
 
 def _dots(axes: Any, rows: Any, last: Any) -> None:

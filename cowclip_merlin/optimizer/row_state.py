@@ -58,8 +58,8 @@ class RowStates:
         m, v = adam.get_slot(table, "m"), adam.get_slot(table, "v")
         if not self._exact:
             return TableState(table, m, v)
-        # Keras gives equal names to many tables: number them.
-        name = f"{table.name.split(':')[0].replace('/', '.')}.{len(self._states)}"
+        # Not the table's name: Keras counts layers per process, and a checkpoint is found by name.
+        name = f"table.{len(self._states)}"
         last = self._weight(f"{name}.last", [table.shape[0]], tf.float32)
         history = self._weight(f"{name}.history", [engine.HISTORY], tf.float32)
         count = self._weight(f"{name}.count", [1], tf.int64)

@@ -1,0 +1,30 @@
+"""Where a Python file defines a name."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+
+def line_of(name: str, file: Path) -> int | None:
+    """Line of a class, function, method (`Class.method`) or module constant; None if not there.
+
+    A public name such as `cc.models.deepfm` is looked for by its last part.
+    """
+    if name.startswith("cc."):
+        name = name.rpartition(".")[2]
+    body = ast.parse(file.read_text()).body
+    line = None
+    for part in name.split("."):
+        found = next((node for node in body if part in _names(node)), None)
+        if found is None:
+            return None
+        line, body = found.lineno, getattr(found, "body", [])
+    return line
+
+
+def _names(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return {node.name}
+    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}

@@ -1,0 +1,29 @@
+"""A Sphinx extension: equations as MathML, which browsers draw without any script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docutils import nodes
+from latex2mathml.converter import convert
+
+
+def inline(writer: Any, node: nodes.Node) -> None:
+    """`$...$` within a line."""
+    writer.body.append(convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def block(writer: Any, node: nodes.Node) -> None:
+    """`$$...$$` on lines of its own, with its number at the right if it has a `\\tag`."""
+    text, tag, number = node.astext().partition(r"\tag{")
+    math = convert(text.strip(), display="block")
+    number = f"<span>({number.strip().removesuffix('}')})</span>" if tag else ""
+    writer.body.append(f'<div class="equation"><div>{math}</div>{number}</div>\n')
+    raise nodes.SkipNode
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the renderer."""
+    app.add_html_math_renderer("mathml", (inline, None), (block, None))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

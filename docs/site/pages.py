@@ -1,0 +1,67 @@
+"""A Sphinx extension: what the site adds to pages that are plain Markdown on a code host."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\]\((\w[\w-]*)\.md\)")
+
+REFERENCE = """
+## Reference
+
+```{{eval-rst}}
+{directives}
+```
+"""
+
+
+def contents(text: str) -> str:
+    """The index, and under each of its sections the pages that it links to."""
+    begin, *sections = text.split("\n## ")
+    return "\n## ".join([begin, *map(_with_pages, sections)])
+
+
+def _with_pages(section: str) -> str:
+    caption = f":caption: {section.splitlines()[0]}"
+    pages = dict.fromkeys(LINK.findall(section))
+    return "\n".join([section, "", "```{toctree}", ":hidden:", caption, "", *pages, "```", ""])
+
+
+def reference(text: str) -> str:
+    """The tables of public names, and the docstrings of each."""
+    names = re.findall(r"^\| \[`cc\.([\w.]+)`\]", text, re.MULTILINE)
+    directives = "\n\n".join(directive(f"cowclip_merlin.{name}") for name in names)
+    return text + REFERENCE.format(directives=directives)
+
+
+def directive(name: str) -> str:
+    """What makes Sphinx write down one public name, by how the name is spelt."""
+    last = name.rpartition(".")[2]
+    if last.isupper():
+        return f".. autodata:: {name}\n   :no-value:"
+    if last[0].isupper():
+        return f".. autoclass:: {name}\n   :members:"
+    return f".. autofunction:: {name}"
+
+
+def containers(_: str) -> str:
+    """The page that lies with the Dockerfiles."""
+    return (ROOT / "containers/README.md").read_text()
+
+
+ADDED = {"index": contents, "api": reference, "containers": containers}
+
+
+def complete(app: Any, docname: str, source: list[str]) -> None:
+    """Give one page what the site adds to it."""
+    if docname in ADDED:
+        source[0] = ADDED[docname](source[0])
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register."""
+    app.connect("source-read", complete)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

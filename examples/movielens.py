@@ -1,0 +1,218 @@
+"""MovieLens-100K as a click log: a CSV that `cowclip prepare table` takes.
+
+    python examples/movielens.py FOLDER --out ratings.csv
+
+FOLDER holds u.data, u.user and u.item as GroupLens publishes them, or the same in atomic files
+(ml-100k.inter, .user, .item). A rating of 4 or 5 is a click. Rows come out in the order of time.
+Beside the columns of the files there are three crossed ones (user x genre, item x age, item x
+occupation): many ids, most of them rare, which is what the clip is made for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from cowclip_merlin import InputError
+from cowclip_merlin.files import replacing
+
+LABEL = "click"
+FIELDS = ("user", "item", "age", "gender", "occupation", "genres")
+CROSSES = MappingProxyType(
+    {
+        "user_genre": ("user", "genre"),
+        "item_age": ("item", "age"),
+        "item_occupation": ("item", "occupation"),
+    }
+)
+CATEGORICAL = (*FIELDS, *CROSSES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """How one edition writes its three tables.
+
+    Attributes:
+        ratings: name of the file: user, item, rating, seconds, separated by tabs.
+        users: name of the file: user, age, gender, occupation, and more.
+        items: name of the file: item, and its genres after the first columns.
+        separator: between the columns of users and items.
+        header: whether the first line of a file names its columns.
+        flags: whether genres are columns of 0 and 1 (from the sixth on), or words in the fourth.
+    """
+
+    ratings: str
+    users: str
+    items: str
+    separator: str
+    header: bool
+    flags: bool
+
+
+SOURCES = (
+    Source(
+        ratings="u.data", users="u.user", items="u.item", separator="|", header=False, flags=True
+    ),
+    Source(
+        ratings="ml-100k.inter",
+        users="ml-100k.user",
+        items="ml-100k.item",
+        separator="\t",
+        header=True,
+        flags=False,
+    ),
+)
+
+
+def find_source(folder: Path) -> Source:
+    """The edition that lies in this folder.
+
+    Raises:
+        InputError: neither does.
+    """
+    for source in SOURCES:
+        if all((folder / name).is_file() for name in (source.ratings, source.users, source.items)):
+            return source
+    raise InputError(
+        f"{folder}: neither u.data, u.user, u.item nor ml-100k.inter, .user, .item are in it; "
+        "name the folder with MovieLens-100K's files"
+    )
+
+
+def rows_of(file: Path, separator: str, header: bool, columns: int) -> Iterator[list[str]]:
+    """Rows of one file, split.
+
+    Raises:
+        InputError: a row has fewer than `columns` columns.
+    """
+    with file.open(encoding="latin-1", newline="") as lines:
+        for place, line in enumerate(lines, start=1):
+            row = line.rstrip("\r\n").split(separator)
+            if header and place == 1:
+                continue
+            if len(row) < columns:
+                raise InputError(
+                    f"{file}, line {place}: {len(row)} columns, at least {columns} are needed; "
+                    "take a fresh copy of the file"
+                )
+            yield row
+
+
+def genres_of(row: Sequence[str], source: Source) -> list[str]:
+    """Genres of one item, in the files' order; of none, "none".
+
+    >>> genres_of(["1", "Toy Story", "", "", "", "0", "0", "1", "1"], SOURCES[0])
+    ['2', '3']
+    >>> genres_of(["1", "Toy Story", "1995", "Animation Comedy"], SOURCES[1])
+    ['Animation', 'Comedy']
+    """
+    if source.flags:
+        found = [str(place) for place, flag in enumerate(row[5:]) if flag == "1"]
+    else:
+        found = row[3].split()
+    return found or ["none"]
+
+
+def number(text: str, file: Path) -> float:
+    """A finite number of one file.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{file}: {text!r} is no number; take a fresh copy of the file")
+    return value
+
+
+def read_users(folder: Path, source: Source) -> dict[str, dict[str, str]]:
+    """Age (in tens of years), gender and occupation of each user."""
+    file = folder / source.users
+    rows = rows_of(file, source.separator, source.header, 4)
+    return {
+        user: {
+            "age": f"{number(age, file) // 10:.0f}0s",
+            "gender": gender,
+            "occupation": occupation,
+        }
+        for user, age, gender, occupation, *_ in rows
+    }
+
+
+def read_items(folder: Path, source: Source) -> dict[str, dict[str, str]]:
+    """All genres of each item, and the first of them."""
+    columns = 6 if source.flags else 4
+    items = {}
+    for row in rows_of(folder / source.items, source.separator, source.header, columns):
+        genres = genres_of(row, source)
+        items[row[0]] = {"genres": "+".join(genres), "genre": genres[0]}
+    return items
+
+
+def click(
+    user: str, item: str, stars: float, users: Mapping[str, Any], items: Mapping[str, Any]
+) -> dict[str, str]:
+    """One row of the log."""
+    row = {"user": user, "item": item, **users[user], **items[item]}
+    row |= {name: "x".join(row[part] for part in parts) for name, parts in CROSSES.items()}
+    return {LABEL: str(int(stars >= 4)), **{name: row[name] for name in CATEGORICAL}}
+
+
+def read_ratings(
+    folder: Path, source: Source, users: Mapping[str, Any], items: Mapping[str, Any]
+) -> list[tuple[str, str, float]]:
+    """User, item and stars in the order of time; ties stay in the file's order.
+
+    Raises:
+        InputError: a user or an item is not in its table.
+    """
+    file, ratings = folder / source.ratings, []
+    for user, item, stars, time, *_ in rows_of(file, "\t", source.header, 4):
+        if user not in users or item not in items:
+            raise InputError(
+                f"{file}: user {user} or item {item} is in no table; "
+                "take all three files from one edition"
+            )
+        ratings.append((number(time, file), (user, item, number(stars, file))))
+    return [rating for _, rating in sorted(ratings, key=lambda timed: timed[0])]
+
+
+def convert(folder: Path, out: Path) -> int:
+    """Write the log, whole or not at all, and return its number of rows."""
+    source = find_source(folder)
+    users, items = read_users(folder, source), read_items(folder, source)
+    ratings = read_ratings(folder, source, users, items)
+    with replacing(out) as temporary, temporary.open("w", newline="") as log:
+        writer = csv.DictWriter(log, [LABEL, *CATEGORICAL], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(click(*rating, users, items) for rating in ratings)
+    return len(ratings)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Convert; 2 if the input is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    args = parser.parse_args(argv)
+    try:
+        rows = convert(args.folder, args.out)
+    except InputError as error:
+        print(f"movielens: error: {error}", file=sys.stderr)
+        return 2
+    print(f"{args.out}: {rows:,} rows, {len(CATEGORICAL)} categorical columns")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Command lines of the documentation: parsed by the real parsers, and run on small logs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from cowclip_merlin.cli import build_parser, main
+from cowclip_merlin.cli.train import settings_of
+
+ROOT = Path(__file__).parents[2]
+MOST = {"--rows": 3000, "--batch-size": 256, "--epochs": 2}
+RUN = {"generate", "prepare", "train", "evaluate", "scale"}  # "bench" takes minutes
+SHELL = {"mkdir", "chmod", "docker", "DRY_RUN=1"}
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def lines(block: str) -> list[list[str]]:
+    """Words of each command; `$run`, which containers/README.md sets, is `cowclip`."""
+    joined = block.replace("\\\n", " ").replace("$run ", "cowclip ")
+    split = [shlex.split(line, comments=True) for line in joined.splitlines()]
+    return [words for words in split if words]
+
+
+def check(words: list[str]) -> None:
+    """Fail if the command could not be meant.
+
+    Raises:
+        SystemExit, InputError: by `cowclip`'s own parser.
+        AssertionError: a file, a target or a program that is not there.
+    """
+    program, *rest = words
+    if program == "cowclip":
+        args = build_parser().parse_args(rest)
+        if args.command == "train":
+            settings_of(args)
+    elif program in ("python", "python3"):
+        target = rest[1].replace(".", "/") + ".py" if rest[0] == "-m" else rest[0]
+        assert (ROOT / target).is_file(), target
+    elif program == "make":
+        assert rest[0] in TARGETS, rest[0]
+    elif program == "pip":
+        files = [rest[i + 1] for i, word in enumerate(rest) if word == "-r"]
+        assert all((ROOT / file).is_file() for file in files), files
+    else:
+        assert program in SHELL or "=" in program, f"{program}: unknown to this test"
+
+
+def run(words: list[str]) -> None:
+    """Run what is short: `cowclip` without `bench`, and the examples."""
+    program, *rest = words
+    if program == "cowclip" and rest[0] in RUN:
+        assert main(_small(rest)) == 0, words
+    elif program == "python" and rest[0].startswith("examples/"):
+        subprocess.run([sys.executable, ROOT / rest[0], *rest[1:]], check=True)
+
+
+def _small(words: list[str]) -> list[str]:
+    """The same on few rows; the second way to make a folder makes one beside it."""
+    words = list(words)
+    for option, most in MOST.items():
+        if option in words:
+            place = words.index(option) + 1
+            words[place] = str(min(int(words[place]), most))
+    if "--out" in words:
+        place = words.index("--out") + 1
+        while Path(words[place]).is_dir():
+            words[place] += "-too"
+    return words

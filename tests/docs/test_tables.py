@@ -1,0 +1,74 @@
+"""Tables of the pages that repeat what the code, or another page, says."""
+
+import inspect
+import os
+import re
+
+import pytest
+from markdown_pages import ROOT
+
+import cowclip_merlin as cc
+from cowclip_merlin import models, training, workflows
+
+MODULES = {"cc": cc, "cc.models": models, "cc.workflows": workflows, "cc.training": training}
+CONSTANTS = {
+    "cc.PRESETS": ("cowclip_merlin/scaling.py", "The paper's settings for its two data sets"),
+    "cc.models.MODELS": ("models/__init__.py", "The four builders by name"),
+}
+
+
+def rows_of(page):
+    return [
+        tuple(cell.strip() for cell in line.strip("|").split(" | "))
+        for line in (ROOT / "docs" / page).read_text().splitlines()
+        if line.startswith("|") and not line.startswith("|--")
+    ]
+
+
+def expected(name, value):
+    """The row of one public name: link to its file, first sentence of its docstring."""
+    if name in CONSTANTS:
+        file, text = CONSTANTS[name]
+    else:
+        file = os.path.relpath(inspect.getsourcefile(value), ROOT)
+        first = inspect.getdoc(value).split("\n\n")[0].replace("\n", " ")
+        text = re.split(r"\.(?: |$)", first)[0]
+    return f"[`{name}`](../{file})", text
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_is_in_the_table_of_names(module):
+    names = {f"{module}.{n}": getattr(MODULES[module], n) for n in MODULES[module].__all__}
+    wanted = [expected(n, v) for n, v in names.items() if not inspect.ismodule(v)]
+    found = [row for row in rows_of("api.md") if re.match(rf"\[`{module}\.\w+`", row[0])]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_presets_are_those_of_the_code():
+    rows = [row for row in rows_of("choosing.md") if row[0] in ("`criteo`", "`avazu`")]
+    assert len(rows) == 6
+    for name, *numbers in rows:
+        batch, *values = (float(n.replace(",", "")) for n in numbers)
+        at = cc.scale(name.strip("`"), to=int(batch))
+        wanted = (at.embedding_lr, at.dense_lr, at.l2, at.r, at.zeta)
+        assert values == [float(f"{x:.3g}") for x in wanted], (name, batch)
+
+
+def test_speeds_are_those_of_the_measurement():
+    measured = {row[:4] for row in rows_of("performance.md")}
+    shown = [row for row in rows_of("choosing.md") if re.fullmatch(r"[\d,]+", row[0])]
+    assert len(shown) == 4
+    for batch, *speeds in shown:
+        row = next(m for m in measured if m[0] == batch and "%" in m[1])
+        assert [cell.partition(" ")[0] for cell in row[1:]] == speeds
+
+
+def test_rules_are_those_of_the_code():
+    cells = {"$1$": 1, "$s$": 4, r"$\sqrt{s}$": 2, "$s^2$": 16}
+    rows = {row[0].strip("`"): row[1:] for row in rows_of("method.md") if len(row) == 4}
+    from cowclip_merlin.scaling import RULES
+
+    for name, rule in RULES.items():
+        factors = rule(4.0)
+        wanted = [factors.embedding_lr, factors.dense_lr, factors.l2]
+        assert [cells[cell] for cell in rows[name]] == wanted, name

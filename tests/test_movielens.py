@@ -1,0 +1,130 @@
+"""examples/movielens.py: both formats give the same log, and it trains."""
+
+import csv
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from cowclip_merlin.cli import main as cowclip
+from cowclip_merlin.workflows import PreparedData
+
+ROOT = Path(__file__).parents[1]
+
+U_USER = "1|24|M|artist|00000\n2|53|F|other|00000\n"
+U_ITEM = (
+    "1|Été (1995)|01-Jan-1995||u|0|0|0|1|1|1" + "|0" * 13 + "\n"
+    "2|Zwei|01-Jan-1996||u|0|1|0" + "|0" * 16 + "\n"
+    "3|Unknown||||" + "|".join("0" * 19) + "\n"
+)
+U_DATA = "1\t1\t5\t30\n2\t1\t3\t10\n2\t2\t4\t20\n1\t3\t1\t40\n"
+ATOMIC_ITEM = "1\tÉté\t1995\tAnimation Children's Comedy\n2\tZwei\t1996\tAction\n3\tUnknown\t\t\n"
+
+
+sys.path.insert(0, str(ROOT / "examples"))
+
+import movielens  # noqa: E402
+
+
+@pytest.fixture
+def original(tmp_path):
+    folder = tmp_path / "original"
+    folder.mkdir()
+    for name, text in (("u.user", U_USER), ("u.item", U_ITEM), ("u.data", U_DATA)):
+        (folder / name).write_text(text, encoding="latin-1")
+    return folder
+
+
+@pytest.fixture
+def atomic(tmp_path):
+    folder = tmp_path / "atomic"
+    folder.mkdir()
+    header = "x:token\n"
+    for name, text in (
+        ("user", U_USER.replace("|", "\t")), ("item", ATOMIC_ITEM), ("inter", U_DATA),
+    ):  # fmt: skip
+        (folder / f"ml-100k.{name}").write_text(header + text, encoding="latin-1")
+    return folder
+
+
+def rows_of(folder, out):
+    assert movielens.main([str(folder), "--out", str(out)]) == 0
+    with out.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_rows_are_in_the_order_of_time_with_crossed_columns(original, tmp_path):
+    rows = rows_of(original, tmp_path / "out.csv")
+    assert [(r["user"], r["item"], r["click"]) for r in rows] == [
+        ("2", "1", "0"), ("2", "2", "1"), ("1", "1", "1"), ("1", "3", "0"),
+    ]  # fmt: skip
+    assert rows[0] == {
+        "click": "0", "user": "2", "item": "1", "age": "50s", "gender": "F",
+        "occupation": "other", "genres": "3+4+5", "user_genre": "2x3", "item_age": "1x50s",
+        "item_occupation": "1xother",
+    }  # fmt: skip
+    assert rows[3]["genres"] == "none"
+
+
+def test_both_formats_give_the_same_log_but_for_the_names_of_genres(original, atomic, tmp_path):
+    one, two = (rows_of(f, tmp_path / f"{f.name}.csv") for f in (original, atomic))
+    genres = {"3+4+5": "Animation+Children's+Comedy", "1": "Action", "none": "none"}
+    for a, b in zip(one, two, strict=True):
+        assert genres[a["genres"]] == b["genres"]
+        assert {k: v for k, v in a.items() if "genre" not in k} == {
+            k: v for k, v in b.items() if "genre" not in k
+        }
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "complaint"),
+    [
+        ("u.data", "1\t1\t5\n", "u.data, line 1: 3 columns"),
+        ("u.data", "9\t1\t5\t30\n", "u.data: user 9 or item 1 is in no table"),
+        ("u.data", "1\t1\tfive\t30\n", "u.data: 'five'"),
+        ("u.data", "1\t1\t5\tnan\n", "u.data: 'nan'"),
+        ("u.user", "1|young|M|artist|0\n", "u.user: 'young'"),
+    ],
+)
+def test_a_damaged_file_is_named(file, text, complaint, original, tmp_path, capsys):
+    (original / file).write_text(text)
+    out = tmp_path / "out.csv"
+    assert movielens.main([str(original), "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error and len(error.splitlines()) == 1
+    assert not list(tmp_path.glob("*out.csv*"))
+
+
+def test_an_empty_folder_is_named(tmp_path, capsys):
+    assert movielens.main([str(tmp_path), "--out", str(tmp_path / "out.csv")]) == 2
+    assert "neither u.data" in capsys.readouterr().err
+
+
+def real_folder():
+    candidates = [os.environ.get("MOVIELENS"), ROOT.parent / "shared/data/ml-100k"]
+    folders = [Path(c) for c in candidates if c]
+    found = [f for f in folders if (f / "u.data").is_file() or (f / "ml-100k.inter").is_file()]
+    return found[0] if found else None
+
+
+def test_the_real_log_is_prepared_and_trains(tmp_path, monkeypatch, capsys):
+    folder = real_folder()
+    if folder is None:
+        pytest.skip("MovieLens-100K is not here: set MOVIELENS to its folder")
+    monkeypatch.chdir(tmp_path)
+    assert len(rows_of(folder, Path("ratings.csv"))) == 100_000
+    columns = ",".join(movielens.CATEGORICAL)
+    assert cowclip(
+        ["prepare", "table", "ratings.csv", "--out", "ML", "--label", "click",
+         "--categorical", columns],
+    ) == 0  # fmt: skip
+    sizes = PreparedData.load("ML").cardinalities
+    assert sizes["user"] == 943 + 3 and sum(sizes.values()) == 37_746
+    assert cowclip(
+        ["train", "ML", "--out", "RUN", "--model", "deepfm", "--batch-size", "1024",
+         "--rule", "none", "--embedding-lr", "1e-3", "--dense-lr", "1e-3", "--l2", "1e-4",
+         "--epochs", "1", "--update", "exact", "--mlp", "64"],
+    ) == 0  # fmt: skip
+    with Path("RUN/metrics.csv").open() as file:
+        assert float(next(csv.DictReader(file))["test_auc"]) > 0.7
