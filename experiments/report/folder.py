@@ -95,6 +95,7 @@ def _versions(path: Path, results: Sequence[Result]) -> dict[str, list[str]]:
             continue
         versions = read_json(config).get("versions", {})
         for package, version in versions.items():
-            if version not in found.setdefault(package, []):
+            # The revision has a line of its own, from the results.
+            if package != "git_revision" and version not in found.setdefault(package, []):
                 found[package].append(version)
     return found

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.definition import load, names
 from cowclip_merlin.experiments.figures.files import FigureFile
 from cowclip_merlin.experiments.report.cells import TableView, view
 from cowclip_merlin.experiments.report.claims import count, judged
@@ -48,7 +49,7 @@ class Section:
         glance: per table: view, numbers better, within noise, worse, measured, and not run.
         tables: as text, each with the figures that are drawn from it.
         figures: the others.
-        missing: table's title, and what was not run.
+        missing: heading, and what was not run.
         environment: heading and text.
         runs: one list of texts per run.
     """
@@ -107,7 +108,7 @@ def section(folder: Folder, anchor: str) -> Section:
         glance=[(table, _counts(table.table)) for table in tables],
         tables=[(table, mine.get(table.table.name, [])) for table in tables],
         figures=mine.get(None, []),
-        missing=[(table.title, table.missing) for table in folder.tables if table.missing],
+        missing=_missing(folder),
         environment=environment(folder),
         runs=run_rows(folder.results),
     )
@@ -130,6 +131,14 @@ def _drawing(folder: Folder, figure: FigureFile, anchor: str) -> Drawing:
     where = str(folder.path / "figures" / f"{figure.name}.svg")
     name = f"{anchor}-figure-{figure.name}"
     return Drawing(anchor=name, text=figure, svg=inline(figure, prefix=f"{name}-", where=where))
+
+
+def _missing(folder: Folder) -> list[tuple[str, Sequence[str]]]:
+    """What tables lack, and the experiments that have neither table nor figure in the folder."""
+    lacking = [(table.title, table.missing) for table in folder.tables if table.missing]
+    made = {one.name for one in (*folder.tables, *folder.figures)}
+    absent = [load(name).title for name in names() if name not in made]
+    return [*lacking, ("Experiments that were not made", absent)] if absent else lacking
 
 
 def _counts(table: Table) -> list[int]:

@@ -31,7 +31,7 @@ def environment(folder: Folder) -> list[tuple[str, str]]:
         ("data fingerprint", _distinct(run.data_fingerprint for run in runs)),
         ("scores of", _distinct(run.split for run in runs)),
     ]
-    packages = [f"{name} {', '.join(v)}" for name, v in folder.versions.items() if v]
+    packages = [f"{name} {', '.join(v)}" for name, v in folder.versions.items()]
     return [(k, v) for k, v in [*found, ("versions", "; ".join(packages))] if v]
 
 

@@ -129,6 +129,13 @@ def test_how_to_repeat_what_was_not_run_and_the_environment_are_there(page):
         assert text in page.text
 
 
+def test_experiments_without_a_result_are_listed(page):
+    listed = page.text.partition("Experiments that were not made")[2].partition("second log")[0]
+    for title in ("Table 6: five clips", "Table 12: what each part"):
+        assert title in listed
+    assert "Table 2: scaling" not in listed
+
+
 def test_the_same_folders_make_the_same_page(results, html, tmp_path):
     again = write_report(results, tmp_path / "again.html")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == html
