@@ -11,6 +11,7 @@ from cowclip_merlin.training.settings import (
     CLIPS,
     MODELS,
     OVERRIDES,
+    PRECISIONS,
     UPDATES,
     RunSettings,
 )
@@ -59,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mlp", default="400,400,400", metavar="N,N", help="hidden widths")
     parser.add_argument("--continuous", default="deep", metavar="HOW", help="deep, all")
     parser.add_argument("--tables", default="fused", metavar="HOW", help="fused, per_field")
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        metavar="NAME",
+        help=f"in which hidden and cross layers compute: {', '.join(PRECISIONS)}",
+    )
     parser.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
     parser.add_argument(
@@ -90,6 +97,7 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
         mlp=_widths(args.mlp),
         continuous=args.continuous,
         tables=args.tables,
+        precision=args.precision,
     )
 
 

@@ -13,6 +13,7 @@ MODELS = ("wide_and_deep", "deepfm", "dcn", "dcnv2")
 CLIPS = ("cowclip", "none", "global", "field", "column", "adaptive_field")
 UPDATES = ("dense", "exact", "lazy")
 BACKENDS = ("auto", "tensorflow", "numba", "cupy")
+PRECISIONS = ("float32", "bfloat16")
 OVERRIDES = (
     "embedding_lr",
     "dense_lr",
@@ -45,6 +46,7 @@ class RunSettings:
         mlp: widths of the hidden layers.
         continuous: "deep" or "all"; see the models.
         tables: "fused" or "per_field"; see the models.
+        precision: in which the hidden and cross layers compute: "float32" or "bfloat16".
 
     Raises:
         InputError: a value is unknown or out of range.
@@ -68,6 +70,7 @@ class RunSettings:
     mlp: tuple[int, ...] = (400, 400, 400)
     continuous: str = "deep"
     tables: str = "fused"
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later."""
@@ -77,6 +80,7 @@ class RunSettings:
         _one_of("backend", self.backend, BACKENDS)
         _one_of("continuous", self.continuous, ("deep", "all"))
         _one_of("tables", self.tables, ("fused", "per_field"))
+        _one_of("precision", self.precision, PRECISIONS)
         if self.preset is not None:
             _one_of("preset", self.preset, tuple(PRESETS))
         if self.clip is not None:
