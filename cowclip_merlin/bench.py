@@ -20,7 +20,7 @@ import numpy as np
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Columns, DeviceData
 from cowclip_merlin.scaling import scale
-from cowclip_merlin.training.settings import BACKENDS, MODELS, UPDATES
+from cowclip_merlin.training.settings import BACKENDS, MODELS, PRECISIONS, UPDATES
 
 FIELDS, CONTINUOUS = 26, 13
 
@@ -35,6 +35,7 @@ class BenchSettings:
         updates: "dense", "exact", "lazy".
         backends: what moves rows: "auto", "tensorflow", "numba", "cupy".
         clips: "cowclip", "none" (the baseline).
+        precisions: of the hidden layers: "float32", "bfloat16".
         vocabulary: ids in all fields together.
         rounds: times each configuration has its turn.
         rows_per_turn: rows trained in a turn, at least one step.
@@ -48,6 +49,7 @@ class BenchSettings:
     updates: Sequence[str] = ("dense", "exact", "lazy")
     backends: Sequence[str] = ("auto",)
     clips: Sequence[str] = ("none", "cowclip")
+    precisions: Sequence[str] = ("float32",)
     vocabulary: int = 1_000_000
     rounds: int = 5
     rows_per_turn: int = 65536
@@ -55,7 +57,7 @@ class BenchSettings:
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
         known = {"models": MODELS, "updates": UPDATES, "backends": BACKENDS}
-        known["clips"] = ("cowclip", "none")
+        known |= {"clips": ("cowclip", "none"), "precisions": PRECISIONS}
         for name, choices in known.items():
             for value in getattr(self, name):
                 if value not in choices:
@@ -91,13 +93,14 @@ def random_rows(rows: int, sizes: dict[str, int], *, seed: int = 0) -> Columns:
 
 
 class Case(NamedTuple):
-    """One line of the table; the bare MLP has no update, backend and clip."""
+    """One line of the table; the bare MLP has no update, backend and clip, and is in float32."""
 
     model: str
     batch: int
     update: str = "-"
     backend: str = "-"
     clip: str = "-"
+    precision: str = "float32"
 
 
 YARDSTICK = "bare MLP"
@@ -116,7 +119,8 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     sizes = field_sizes(settings.vocabulary)
     rows = max(*settings.batches, settings.rows_per_turn)
     data = DeviceData(random_rows(rows, sizes))
-    kinds = list(product(settings.models, settings.updates, settings.backends, settings.clips))
+    what = (settings.updates, settings.backends, settings.clips, settings.precisions)
+    kinds = list(product(settings.models, *what))
     steps = {kind: _step(*kind, sizes, data) for kind in kinds}
     cases = [Case(m, b, *rest) for b in settings.batches for m, *rest in kinds]
     cases += [Case(YARDSTICK, b) for b in settings.batches]
@@ -140,14 +144,22 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
 
 
 def _step(
-    model: str, update: str, backend: str, clip: str, sizes: dict[str, int], data: DeviceData
+    model: str,
+    update: str,
+    backend: str,
+    clip: str,
+    precision: str,
+    sizes: dict[str, int],
+    data: DeviceData,
 ) -> Any:
     from cowclip_merlin import compat
     from cowclip_merlin.optimizer import CowClip
+    from cowclip_merlin.training.build import computing_in
     from cowclip_merlin.training.trainer import make_step
 
     tf, values = compat.tensorflow(), scale("criteo", to=8192)
-    built = random_model(model, sizes)
+    with computing_in(precision):
+        built = random_model(model, sizes)
     optimizer = CowClip(
         tf.keras.optimizers.legacy.Adam(values.embedding_lr),
         tf.keras.optimizers.legacy.Adam(values.dense_lr),
@@ -247,13 +259,13 @@ def table(result: dict[str, Any]) -> str:
 
     The ratios are to the smallest batch, dense, without the clip, and to the bare MLP.
     """
-    head = f"{'model':<14}{'batch':>8}  {'update':<7}{'backend':<11}{'clip':<8}"
+    head = f"{'model':<14}{'batch':>8}  {'update':<7}{'backend':<11}{'clip':<8}{'precision':<9}"
     lines = [f"{head}{'rows/s':>11}{'ratio':>8}{'of MLP':>8}"]
     for row in result["results"]:
         ratio = row["ratio_to_baseline"]
         lines.append(
             f"{row['model']:<14}{row['batch']:>8}  {row['update']:<7}{row['backend']:<11}"
-            f"{row['clip']:<8}{row['rows_per_second']:>11,.0f}"
+            f"{row['clip']:<8}{row['precision']:<9}{row['rows_per_second']:>11,.0f}"
             + (f"{ratio:>8.2f}" if ratio else f"{'-':>8}")
             + f"{row['ratio_to_mlp']:>8.2f}"
         )

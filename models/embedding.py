@@ -46,7 +46,7 @@ class FusedEmbedding(tf.keras.layers.Layer):
         super().__init__(**({"dtype": "float32"} | kwargs))
         self.fields, self.dim = dict(fields), dim
         self.std, self.seed, self.prefix = std, seed, prefix
-        self.before_read: Callable[[Any, Any], None] | None = None  # table, rows to be read
+        self.before_read: Callable[[int, Any], None] | None = None  # field, rows
 
     def build(self, input_shape: Any) -> None:
         """Create the table."""
@@ -67,12 +67,16 @@ class FusedEmbedding(tf.keras.layers.Layer):
 
     def call(self, ids: Any, training: bool = False) -> Any:
         """Rows of the ids, [b, F] -> [b, F, dim]."""
-        return self._read(self.table, ids + tf.constant(self.offsets, ids.dtype), training)
+        return self._read(0, ids + tf.constant(self.offsets, ids.dtype), training)
 
-    def _read(self, table: Any, rows: Any, training: bool) -> Any:
+    def _read(self, place: int, rows: Any, training: bool) -> Any:
         if self.before_read is not None and (training or tf.executing_eagerly()):
-            self.before_read(table, rows)
-        return tf.gather(table, rows)
+            self.before_read(place, rows)
+        return tf.gather(self.table_at(place), rows)
+
+    def table_at(self, place: int) -> Any:
+        """The variable that field number `place` is read from."""
+        return self.table
 
     def get_config(self) -> dict[str, Any]:
         """Arguments as plain values."""
@@ -103,8 +107,12 @@ class PerFieldEmbedding(FusedEmbedding):
 
     def call(self, ids: Any, training: bool = False) -> Any:
         """Rows of the ids, [b, F] -> [b, F, dim]."""
-        rows = [self._read(t, ids[:, f], training) for f, t in enumerate(self.tables)]
+        rows = [self._read(f, ids[:, f], training) for f in range(len(self.tables))]
         return tf.stack(rows, axis=1)
+
+    def table_at(self, place: int) -> Any:
+        """The variable that field number `place` is read from."""
+        return self.tables[place]
 
 
 EMBEDDINGS = {"fused": FusedEmbedding, "per_field": PerFieldEmbedding}

@@ -32,9 +32,16 @@ def attach(model: Any, optimizer: Any) -> None:
         model: one of the four models.
         optimizer: CowClip, or an optimizer that holds one.
     """
-    cowclip = find_cowclip(optimizer)
-    for layer in _embeddings(model):
-        layer.before_read = None if cowclip is None else cowclip.catch_up
+    cowclip, layers = find_cowclip(optimizer), _embeddings(model)
+
+    def before_read(place: int, rows: Any) -> None:
+        cowclip.catch_up([layer.table_at(place) for layer in layers], rows)
+
+    for layer in layers:
+        layer.before_read = None
+    if cowclip is not None:
+        # One call for all: `ClickModel.call` reads the first before the others, at the same rows.
+        layers[0].before_read = before_read
 
 
 def _embeddings(model: Any) -> list[FusedEmbedding]:

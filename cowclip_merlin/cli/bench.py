@@ -10,7 +10,7 @@ HELP = "measure the training step: batches, updates, with and without the clip"
 EXAMPLES = """examples:
   cowclip bench
   cowclip bench --model deepfm,dcnv2 --batch-sizes 1024,65536 --vocabulary 1000000
-  cowclip bench --json step.json"""
+  cowclip bench --update exact --precision float32,bfloat16 --json step.json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--update", default="dense,exact,lazy", metavar="UPDATES")
     parser.add_argument("--backend", default="auto", metavar="NAMES")
     parser.add_argument("--clip", default="none,cowclip", metavar="CLIPS")
+    parser.add_argument("--precision", default="float32", metavar="NAMES", help="float32,bfloat16")
     parser.add_argument("--vocabulary", type=int, default=1_000_000, metavar="IDS")
     parser.add_argument("--rounds", type=int, default=5, metavar="N")
     parser.add_argument("--rows-per-turn", type=int, default=65536, metavar="N")
@@ -39,6 +40,7 @@ def run(args: argparse.Namespace) -> None:
         updates=args.update.split(","),
         backends=args.backend.split(","),
         clips=args.clip.split(","),
+        precisions=args.precision.split(","),
         vocabulary=args.vocabulary,
         rounds=args.rounds,
         rows_per_turn=args.rows_per_turn,

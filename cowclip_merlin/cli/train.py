@@ -12,6 +12,7 @@ from cowclip_merlin.training.settings import (
     MODELS,
     OPTIMIZERS,
     OVERRIDES,
+    PRECISIONS,
     UPDATES,
     RunSettings,
 )
@@ -73,6 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mlp", default="400,400,400", metavar="N,N", help="hidden widths")
     parser.add_argument("--continuous", default="deep", metavar="HOW", help="deep, all")
     parser.add_argument("--tables", default="fused", metavar="HOW", help="fused, per_field")
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        metavar="NAME",
+        help=f"in which hidden and cross layers compute: {', '.join(PRECISIONS)}",
+    )
     parser.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS")
     parser.add_argument(
         "--diagnostics-every",
@@ -122,6 +129,7 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
         optimizer=args.optimizer,
         initial_accumulator=args.initial_accumulator,
         validation_fraction=args.validation_fraction,
+        precision=args.precision,
     )
 
 

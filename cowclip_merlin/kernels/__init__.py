@@ -18,6 +18,7 @@ parallel) and `cupy` (GPU). None of them imports TensorFlow.
 from __future__ import annotations
 
 import importlib
+import os
 from types import ModuleType
 
 import numpy as np  # noqa: F401  (for the example above)
@@ -47,11 +48,17 @@ IMPLEMENTATIONS = ("reference", "numba", "cupy")
 def load(name: str) -> ModuleType:
     """The module of one implementation.
 
+    For "numba", `OMP_WAIT_POLICY` is set to PASSIVE unless the environment already has it.
+
     Raises:
         InputError: there is none of that name, or what it stands on is not installed.
     """
     if name not in IMPLEMENTATIONS:
         raise InputError(f"unknown kernels {name!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
+    if name == "numba":
+        # OpenMP reads it when numba first starts its threads. They would otherwise spin while
+        # they wait, on cores that TensorFlow, or another program, needs.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return importlib.import_module(f"cowclip_merlin.kernels.{name}")
     except ImportError as error:

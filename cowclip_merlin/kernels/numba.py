@@ -133,7 +133,7 @@ def step_rows(
         m: Adam's first moments [N, d].
         v: Adam's second moments [N, d].
         rows: row of each distinct id, int [u].
-        g: their summed gradients [u, d]; overwritten.
+        g: their summed gradients [u, d].
         starts: of their `Groups`, for the counts.
         alpha: learning rate with both bias corrections.
         settings: L2, clip and Adam.

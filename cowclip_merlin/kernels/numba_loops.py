@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-_CHUNK = 1024  # numbers that are replayed together: w, m and v of them stay in the first cache
+from cowclip_merlin.kernels.numba_prefetch import AHEAD, prefetch_row
+
+_CHUNK = 1024  # numbers that take steps together: w, m and v of them stay in the first cache
 
 
 def _jit(*, parallel: bool) -> Callable[[Any], Any]:
@@ -67,11 +69,14 @@ def find_starts(ids: Any, order: Any) -> Any:
 @_jit(parallel=True)
 def sum_groups(values: Any, starts: Any, order: Any, g: Any, bad: Any) -> None:
     """Sum the occurrences of each id in their order; mark sums that are not finite."""
-    d = values.shape[1]
+    d, last = values.shape[1], len(order) - 1
     for i in prange(len(starts) - 1):
+        first = starts[i]
+        prefetch_row(values, order[min(first + 2 * AHEAD, last)])
         for j in range(d):
-            g[i, j] = values[order[starts[i]], j]
-        for s in range(starts[i] + 1, starts[i + 1]):
+            g[i, j] = values[order[first], j]
+        for s in range(first + 1, starts[i + 1]):
+            prefetch_row(values, order[min(s + 2 * AHEAD, last)])
             k = order[s]
             for j in range(d):
                 g[i, j] += values[k, j]
@@ -126,22 +131,82 @@ def adam_number(w: Any, m: Any, v: Any, g: Any, alpha: Any, keep: Any) -> tuple:
     return w, m, v
 
 
+@_jit(parallel=False)
+def prefetch_state(w: Any, m: Any, v: Any, rows: Any, i: int) -> None:
+    """Ask for all that belongs to row number i of these, if there is one."""
+    if i < len(rows):
+        prefetch_row(w, rows[i])
+        prefetch_row(m, rows[i])
+        prefetch_row(v, rows[i])
+
+
+@_jit(parallel=False)
+def chunk_factors(
+    g: Any, w: Any, starts: Any, kind: int, r: float, floor: float, bound: float, factor: Any
+) -> None:
+    """Clip factors as by `row_factor`, to the bit, of g and w [d, n], one column a row."""
+    d, n = g.shape
+    of_g, of_w = np.zeros(n), np.zeros(n)
+    for j in range(d):
+        for i in range(n):
+            of_g[i] += np.float64(g[j, i]) * np.float64(g[j, i])
+            of_w[i] += np.float64(w[j, i]) * np.float64(w[j, i])
+    for i in range(n):
+        norm, threshold = np.sqrt(of_g[i]), bound
+        if kind == 1:
+            cnt = starts[i + 1] - starts[i]
+            threshold = max(cnt, 1) * max(r * np.sqrt(of_w[i]), floor)
+        factor[i] = np.float32(threshold / norm) if norm > threshold else np.float32(1.0)
+
+
+@_jit(parallel=False)
+def step_chunk(
+    w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: Any, keep: Any, l2: Any,
+    kind: int, r: float, floor: float, bound: float, factor: Any,
+) -> None:  # fmt: skip
+    """Some rows of `step_each`.
+
+    They are laid side by side, [d, n], so that the inner loops run over rows: the compiler turns
+    these into vector instructions whatever the length of a row.
+    """
+    n, d = len(rows), w.shape[1]
+    a, b = np.empty((d, n), w.dtype), np.empty((d, n), w.dtype)
+    e, h = np.empty((d, n), w.dtype), np.empty((d, n), w.dtype)
+    for i in range(min(n, AHEAD)):
+        prefetch_state(w, m, v, rows, i)
+    for i in range(n):
+        prefetch_state(w, m, v, rows, i + AHEAD)
+        k = rows[i]
+        for j in range(d):
+            a[j, i], b[j, i], e[j, i] = w[k, j], m[k, j], v[k, j]
+            h[j, i] = g[i, j] + l2 * w[k, j]
+    factor[:] = np.float32(1.0)
+    if kind != 0:
+        chunk_factors(h, a, starts, kind, r, floor, bound, factor)
+    for j in range(d):
+        for i in range(n):
+            a[j, i], b[j, i], e[j, i] = adam_number(
+                a[j, i], b[j, i], e[j, i], h[j, i] * factor[i], alpha, keep
+            )
+    for i in range(n):
+        k = rows[i]
+        for j in range(d):
+            w[k, j], m[k, j], v[k, j] = a[j, i], b[j, i], e[j, i]
+
+
 @_jit(parallel=True)
 def step_each(
     w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: Any, keep: Any, l2: Any,
     kind: int, r: float, floor: float, bound: float, factor: Any,
 ) -> None:  # fmt: skip
-    """L2, clip and Adam of each row, in place; g is overwritten."""
-    for i in prange(len(rows)):
-        k = rows[i]
-        for j in range(w.shape[1]):
-            g[i, j] += l2 * w[k, j]
-        cnt = starts[i + 1] - starts[i]
-        factor[i] = row_factor(g[i], w[k], cnt, kind, r, floor, bound)
-        for j in range(w.shape[1]):
-            w[k, j], m[k, j], v[k, j] = adam_number(
-                w[k, j], m[k, j], v[k, j], g[i, j] * factor[i], alpha, keep
-            )
+    """L2, clip and Adam of each row, in place."""
+    size = max(1, _CHUNK // w.shape[1])
+    for c in prange((len(rows) + size - 1) // size):
+        first, end = c * size, min(len(rows), c * size + size)
+        step_chunk(
+            w, m, v, rows[first:end], g[first:end], starts[first : end + 1], alpha, keep, l2,
+            kind, r, floor, bound, factor[first:end],
+        )  # fmt: skip
 
 
 @_jit(parallel=False)
@@ -155,7 +220,10 @@ def replay_chunk(
     """
     n, d = len(rows), w.shape[1]
     a, b, e = np.empty(n * d, w.dtype), np.empty(n * d, w.dtype), np.empty(n * d, w.dtype)
+    for i in range(min(n, AHEAD)):
+        prefetch_state(w, m, v, rows, i)
     for i in range(n):
+        prefetch_state(w, m, v, rows, i + AHEAD)
         for j in range(d):
             a[i * d + j], b[i * d + j] = w[rows[i], j], m[rows[i], j]
             e[i * d + j] = v[rows[i], j]

@@ -188,12 +188,13 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         inside the same `tf.function`. With any other `update` it does nothing.
 
         Args:
-            table: the variable.
+            table: the variable, or several that are read at the same rows.
             ids: rows to be read, integer, any shape, duplicates allowed.
         """
         if self._in_force.update == "exact":
-            self._caught_up.add(table.ref())
-            self._states.engine.catch_up(table, tf.reshape(ids, [-1]))
+            group = list(table) if isinstance(table, (list, tuple)) else [table]
+            self._caught_up.update(each.ref() for each in group)
+            self._states.engine.catch_up(group, tf.reshape(ids, [-1]))
 
     def flush(self) -> None:
         """With `update="exact"`: bring every row of every table up to date.

@@ -84,15 +84,19 @@ class KernelEngine(Engine):
     call: Callable[..., Any]
     _memo: dict[str, Any] = field(default_factory=dict)
 
-    def catch_up(self, table: Any, ids: Any) -> None:
+    def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
-        state, settings = self.state_of(table), self.settings_of(table)
+        settings = [self.settings_of(table) for table in tables]
+        size = len(TableState._fields)
 
         def run(ids: Any, *arrays: Any) -> Any:
-            self._replay(TableState(*arrays), settings, self._group(ids, table).ids)
+            rows = [self._group(ids, table).ids for table in tables]  # all are fine, or none moves
+            for i, numbers in enumerate(settings):
+                self._replay(TableState(*arrays[i * size : (i + 1) * size]), numbers, rows[i])
             return [ids[:0].copy()]
 
-        self.call(run, [everywhere(ids)], state, [ids.dtype])
+        variables = [x for table in tables for x in self.state_of(table)]
+        self.call(run, [everywhere(ids)], variables, [ids.dtype])
 
     def _group(self, ids: Any, table: Any) -> Any:
         """The ids' groups; refuses what is outside the table, for the kernels do not look."""

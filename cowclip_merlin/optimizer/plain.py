@@ -20,10 +20,11 @@ tf = compat.tensorflow()
 class PlainEngine(Engine):
     """Gathers rows, computes, scatters them back; only for `update="exact"`."""
 
-    def catch_up(self, table: Any, ids: Any) -> None:
+    def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
         ids, _ = tf.unique(everywhere(ids))
-        self._replay(self.state_of(table), self.settings_of(table), ids)
+        for table in tables:
+            self._replay(self.state_of(table), self.settings_of(table), ids)
 
     def _replay(self, state: TableState, settings: RowSettings, ids: Any) -> None:
         """One pass over all the rows for each step that one of them has missed."""

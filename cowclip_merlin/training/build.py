@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
@@ -41,15 +43,36 @@ def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedDa
     """The Merlin model of a run, its variables initialised from the seed."""
     from cowclip_merlin import models
 
-    return models.MODELS[settings.model](
-        data.schema,
-        embedding_dim=settings.embedding_dim,
-        mlp=settings.mlp,
-        continuous=settings.continuous,
-        tables=settings.tables,
-        init_std=values.init_std,
-        seed=settings.seed,
-    )
+    with computing_in(settings.precision):
+        return models.MODELS[settings.model](
+            data.schema,
+            embedding_dim=settings.embedding_dim,
+            mlp=settings.mlp,
+            continuous=settings.continuous,
+            tables=settings.tables,
+            init_std=values.init_std,
+            seed=settings.seed,
+        )
+
+
+@contextmanager
+def computing_in(precision: str) -> Iterator[None]:
+    """Layers that are created in this block compute in "float32" or "bfloat16".
+
+    Weights, and in our models tables, logits and probabilities, are float32 either way.
+
+    >>> with computing_in("bfloat16"):
+    ...     dense = compat.tensorflow().keras.layers.Dense(1)
+    >>> dense.compute_dtype, dense.dtype
+    ('bfloat16', 'float32')
+    """
+    policies = compat.tensorflow().keras.mixed_precision
+    before = policies.global_policy()
+    policies.set_global_policy("float32" if precision == "float32" else f"mixed_{precision}")
+    try:
+        yield
+    finally:
+        policies.set_global_policy(before)
 
 
 def build_optimizer(

@@ -15,6 +15,7 @@ CLIPS = ("cowclip", "none", "global", "field", "column", "adaptive_field", "clip
 UPDATES = ("dense", "exact", "lazy")
 BACKENDS = ("auto", "tensorflow", "numba", "cupy")
 OPTIMIZERS = ("adam", "adagrad")
+PRECISIONS = ("float32", "bfloat16")
 OVERRIDES = (
     "embedding_lr",
     "dense_lr",
@@ -55,6 +56,7 @@ class RunSettings:
         validation_fraction: share of the train rows, in [0, 1), that is not trained on and that
             the metrics are of, instead of the test rows; 0: none, the metrics are of the test
             rows. Which rows these are does not depend on `seed`.
+        precision: in which the hidden and cross layers compute: "float32" or "bfloat16".
 
     Raises:
         InputError: a value is unknown or out of range.
@@ -81,6 +83,7 @@ class RunSettings:
     optimizer: str = "adam"
     initial_accumulator: float | None = None
     validation_fraction: float = 0.0
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later."""
@@ -91,6 +94,7 @@ class RunSettings:
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _one_of("continuous", self.continuous, ("deep", "all"))
         _one_of("tables", self.tables, ("fused", "per_field"))
+        _one_of("precision", self.precision, PRECISIONS)
         if self.preset is not None:
             _one_of("preset", self.preset, tuple(PRESETS))
         if self.clip is not None:

@@ -144,6 +144,22 @@ def test_update_rows(ids, d, clip, scale, seed):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5 * max(1, scale))
 
 
+@pytest.mark.parametrize("d", [1, 10, 600])
+@pytest.mark.parametrize("clip", ["cowclip", "column"])
+def test_many_rows_are_clipped_as_by_the_kernel_that_clips_alone(d, clip):
+    """`update_rows` takes rows chunk by chunk and side by side: the norms must not notice."""
+    rng = np.random.default_rng(d)
+    ids = rng.integers(0, 900, 2000)
+    values, groups = rng.normal(0, 1e-2, (2000, d)).astype("f"), fast.group_rows(ids)
+    w, m, v = state(rng, len(groups.ids), d)
+    numbers = RowSettings(clip=clip, bound=1.5e-2 * d**0.5, l2=1e-3)
+    g, cnt = fast.sum_rows(values, groups), np.diff(groups.starts)
+    _, expected = fast.clip_rows(g, w, cnt, numbers)
+    factor = fast.update_rows(w, m, v, groups, values, 1e-3, numbers)
+    np.testing.assert_array_equal(factor, expected)
+    assert 0 < (factor < 1).mean() < 1
+
+
 def test_gradients_in_bfloat16():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     rng = np.random.default_rng(4)

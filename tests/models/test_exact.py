@@ -101,3 +101,19 @@ def test_cowclip_is_found_inside_other_optimizers(tf, schema):
     assert find_cowclip(several) is cowclip
     assert find_cowclip(tf.keras.optimizers.legacy.Adam()) is None
     attach(model, tf.keras.optimizers.legacy.Adam())
+
+
+def test_a_lookup_brings_all_tables_up_to_date_at_once(tf, schema, batch):
+    """One call for embeddings and first-order weights: they have the same ids to be sorted."""
+    calls = []
+
+    class Watched(cc.CowClip):
+        def catch_up(self, table, ids):
+            calls.append([tuple(each.shape) for each in table])
+            super().catch_up(table, ids)
+
+    model = MODELS["deepfm"](schema, **SMALL)
+    attach(model, Watched(update="exact"))
+    model.blocks[0](batch, training=True)
+    rows = sum(model.blocks[0].columns.fields.values())
+    assert calls == [[(rows, SMALL["embedding_dim"]), (rows, 1)]]

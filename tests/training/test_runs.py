@@ -93,6 +93,21 @@ def test_train_loss_is_the_mean_over_all_rows(data, tmp_path):
     assert rows[0]["train_loss"] == pytest.approx(result.log_loss, rel=1e-6)
 
 
+def test_bfloat16_is_trained_and_evaluated_in(run, data, tmp_path):
+    settings = RunSettings(model="deepfm", epochs=2, precision="bfloat16", **SMALL)
+    rows = train(data, settings, out=tmp_path / "run")
+    result = evaluate_run(tmp_path / "run", data)
+    assert (result.auc, result.log_loss) == (rows[-1]["test_auc"], rows[-1]["test_log_loss"])
+    (_, in_float32), last = run, rows[-1]
+    assert last["train_loss"] != in_float32[-1]["train_loss"]
+    assert last["train_loss"] == pytest.approx(in_float32[-1]["train_loss"], rel=0.01)
+    policies = compat.tensorflow().keras.mixed_precision
+    assert policies.global_policy().name == "float32"  # only the run's model is in half
+    assert {t.dtype for t in final_weights(tmp_path / "run").values()} == {
+        t.dtype for t in final_weights(run[0]).values()
+    }
+
+
 @pytest.mark.parametrize("update", ["dense", "lazy"])
 def test_the_same_seed_gives_the_same_weights(data, tmp_path, update):
     settings = RunSettings(model="dcnv2", epochs=1, update=update, **SMALL)
