@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -170,14 +172,15 @@ def parse(path: Path, value: Mapping[str, Any]) -> Experiment:
     for name in ("notes", "reference"):
         if given.get(name) is not None:
             given[name] = tuple(given[name])
-    experiment = Experiment(name=path.stem, lines=parsed, **given)
+    name = re.sub(r"[^\w-]", "_", path.stem, flags=re.ASCII)  # files are named after it
+    experiment = Experiment(name=name, lines=parsed, **given)
     _one_of(path, "kind", experiment.kind, KINDS)
     _one_of(path, "measure", experiment.measure, MEASURES)
     _one_of(path, "preset", experiment.preset, PRESETS)
     if experiment.kind in (*RUN_KINDS, "gradients") and not parsed:
         raise InputError(f"{path}: lines is missing; {experiment.kind} needs at least one")
     if experiment.kind == "sweep":
-        _check_sweep(path, experiment)
+        experiment = _sweep(path, experiment)
     _check_reference(path, experiment)
     return experiment
 
@@ -205,9 +208,8 @@ def _line(path: Path, number: int, value: Any) -> Line:
     _one_of(path, where + "clip", line.clip, (None, *CLIPS))
     _one_of(path, where + "update", line.update, (None, *UPDATES))
     _one_of(path, where + "dense_rule", line.dense_rule, (None, "linear"))
-    for name in ("overrides", "factors"):
-        _numbers(path, where + name, getattr(line, name))
-    return line
+    numbers = {n: _numbers(path, where + n, getattr(line, n)) for n in ("overrides", "factors")}
+    return replace(line, **numbers)
 
 
 def _known(
@@ -231,11 +233,20 @@ def _one_of(path: Path, name: str, value: Any, known: Any) -> None:
         raise InputError(f"{path}: {name} is {value!r}; choose one of {choices}")
 
 
-def _numbers(path: Path, where: str, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        _one_of(path, f"a name in {where}", name, OVERRIDES)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
-            raise InputError(f"{path}: {where}.{name} is {value!r}; give a number from 0 on")
+def _numbers(path: Path, where: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """Rates by name; YAML takes 1e-4, without a point, for text."""
+    return {name: _number(path, where, name, value) for name, value in values.items()}
+
+
+def _number(path: Path, where: str, name: str, value: Any) -> float:
+    _one_of(path, f"a name in {where}", name, OVERRIDES)
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise InputError(f"{path}: {where}.{name} is {value!r}; give a number from 0 on")
+    return number
 
 
 def _check_reference(path: Path, experiment: Experiment) -> None:
@@ -249,14 +260,18 @@ def _check_reference(path: Path, experiment: Experiment) -> None:
         )
 
 
-def _check_sweep(path: Path, experiment: Experiment) -> None:
+def _sweep(path: Path, experiment: Experiment) -> Experiment:
+    """The sweep with its grid as numbers."""
     if len(experiment.lines) != 1 or len(experiment.lines[0].multipliers) != 1:
         raise InputError(f"{path}: a sweep needs one line with one multiplier; give them")
     if not experiment.grid and not experiment.grid_factors:
         raise InputError(f"{path}: grid and grid_factors are missing; give one of them")
-    for where, grid in (("grid", experiment.grid), ("grid_factors", experiment.grid_factors)):
-        for name, values in grid.items():
-            if not isinstance(values, list) or not values:
-                raise InputError(f"{path}: {where}.{name} is {values!r}; give a list of numbers")
-            for value in values:
-                _numbers(path, where, {name: value})
+    grids = {n: _grid(path, n, getattr(experiment, n)) for n in ("grid", "grid_factors")}
+    return replace(experiment, **grids)
+
+
+def _grid(path: Path, where: str, grid: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    for name, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"{path}: {where}.{name} is {values!r}; give a list of numbers")
+    return {n: tuple(_number(path, where, n, v) for v in values) for n, values in grid.items()}

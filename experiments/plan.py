@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cowclip_merlin.experiments.definition import NAMED, Experiment, Line
@@ -69,7 +69,7 @@ def plan(
         experiment: of kind "runs".
         regime: sizes and base rates.
         seeds: runs of each cell, with seeds 1 to `seeds`.
-        update: for lines that do not say.
+        update: for lines that do not say; "dense" where "exact" is asked for and not possible.
         fraction: share of the rows that is used.
         tuned: values chosen on validation rows, for "baseline" and "cowclip".
         validation_fraction: share of the training rows that is scored instead of the test rows.
@@ -126,7 +126,7 @@ def settings(
 ) -> RunSettings:
     """Settings of one run."""
     s = factor(multiplier, regime)
-    return RunSettings(
+    given = RunSettings(
         model=line.model,
         batch_size=s * regime.base_batch,
         base_batch_size=regime.base_batch,
@@ -141,6 +141,16 @@ def settings(
         validation_fraction=validation_fraction,
         mlp=mlp,
     )
+    if given.update == "exact" and not line.update and not exact_can(given, experiment.preset):
+        return replace(given, update="dense")  # the same numbers
+    return given
+
+
+def exact_can(settings: RunSettings, preset: str) -> bool:
+    """Whether `update="exact"` is possible: absent rows must be moved by L2 alone, unclipped."""
+    values = settings.hyperparameters(preset)
+    clip = settings.effective_clip
+    return clip == "none" or (clip == "cowclip" and 2 * values.l2 <= values.r)
 
 
 def base_values(preset: str, line: Line, regime: Regime, s: int, tuned: Tuned) -> dict[str, float]:

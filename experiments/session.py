@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -154,16 +155,15 @@ class Session:
         return f"{self.place.name}: {rows}, {ids:,} ids; MLP {widths}"
 
     def command(self, experiment: Experiment) -> str:
-        """The command that makes this again, without the folders of this machine."""
+        """The command that makes this again; DATA stands for the prepared folder."""
         usual = asdict(SessionSettings(data=Path(), out=Path()))
         given = asdict(self.settings)
-        flags = [
-            f"--{name.replace('_', '-')} {_argument(given[name])}"
-            for name in usual
-            if name not in ("data", "out", "name", "device", "lines") and given[name] != usual[name]
-        ]
-        verb = "sweep" if experiment.kind == "sweep" else "experiment"
-        return " ".join(["cowclip", verb, experiment.name, "--data", self.place.name, *flags])
+        words = ["cowclip", "sweep" if experiment.kind == "sweep" else "experiment"]
+        words += [experiment.name, "--data", "DATA"]
+        for name, value in usual.items():
+            if name not in ("data", "out", "device", "lines") and given[name] != value:
+                words += [f"--{name.replace('_', '-')}", _argument(given[name])]
+        return shlex.join(words)
 
 
 def _argument(value: object) -> str:

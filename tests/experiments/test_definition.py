@@ -55,7 +55,8 @@ def test_every_file_is_sound(name):
         ({"lines": [LINE | {"rule": "cube"}]}, r"rule is 'cube'"),
         ({"lines": [LINE | {"clip": "cow"}]}, r"clip is 'cow'"),
         ({"lines": [LINE | {"overrides": {"lr": 1}}]}, r"overrides is 'lr'"),
-        ({"lines": [LINE | {"overrides": {"l2": "1e-4"}}]}, r"overrides\.l2 is '1e-4'"),
+        ({"lines": [LINE | {"overrides": {"l2": "low"}}]}, r"overrides\.l2 is 'low'"),
+        ({"lines": [LINE | {"overrides": {"l2": True}}]}, r"overrides\.l2 is True"),
         ({"lines": [LINE | {"factors": {"l2": -1}}]}, r"factors\.l2 is -1"),
         ({"kind": "sweep"}, "grid and grid_factors are missing"),
         ({"kind": "sweep", "grid": {"r": 1}}, r"grid\.r is 1"),
@@ -93,3 +94,13 @@ def test_largest_and_beyond_follow_the_regime():
     assert list(allowed(line, size)) == ["largest", "beyond"]
     runs = plan(load("beyond"), size, seeds=1)
     assert sorted({run.settings.batch_size for run in runs}) == [8192, 16384]
+
+
+def test_rates_may_be_written_without_a_point_and_names_with_a_space(tmp_path):
+    file = tmp_path / "my table.yaml"
+    file.write_text(
+        "title: t\nclaim: c\nlines: [{label: a, multipliers: [1], overrides: {l2: 1e-4}}]"
+    )
+    experiment = load(str(file))
+    assert experiment.lines[0].overrides == {"l2": 1e-4}
+    assert experiment.name == "my_table"

@@ -127,3 +127,12 @@ def test_an_ablation_wins_over_tuned_values_and_a_rivals_sweep_over_its_defaults
     rival = settings("rivals", SMALL, "Adagrad, no clip", "largest", tuned=tuned)
     assert rival.optimizer == "adagrad"
     assert (rival.overrides["embedding_lr"], rival.overrides["l2"]) == (0.5, 0)
+
+
+def test_where_exact_is_not_possible_dense_takes_its_place():
+    updates = {run.label: run.settings.update for run in plan(load("table6"), SMALL, seeds=1)}
+    assert updates.pop("adaptive column-wise (CowClip)") == "exact"
+    assert set(updates.values()) == {"dense"}
+    tuned = {"cowclip": {"l2": 0.01, "r": 0.1}}
+    assert settings("table3", SMALL, "DeepFM", 4, tuned=tuned).update == "exact"
+    assert settings("table3", SMALL, "DeepFM", 8, tuned=tuned).update == "dense"

@@ -56,6 +56,7 @@ def test_runs_once_records_and_prints(file, data, tmp_path, capsys):
         assert float(rows[-1]["test_auc"]) == result.auc
         assert not (out / "runs" / result.run_id / "checkpoints").exists()
     table = read_table(out / "tables" / "mine.json")
+    assert table.command.startswith("cowclip experiment mine --data DATA --seeds 2 --epochs 1")
     auc = [100 * r.auc for r in results if (r.rule, r.batch_size) == ("none", 8)]
     cell = dict(table.rows)["no scaling"][0]
     assert len(auc) == 2 and cell.mean == pytest.approx(sum(auc) / 2) and cell.runs == 2
@@ -111,7 +112,7 @@ def test_dry_run_trains_nothing(file, data, tmp_path, capsys):
 
 def test_a_diverged_run_is_a_result(file, data, tmp_path, capsys):
     path = tmp_path / "wild.yaml"
-    path.write_text(MINE.replace("rule: none,", "rule: none, overrides: {dense_lr: 1.0e30},"))
+    path.write_text(MINE.replace("rule: none,", "rule: none, overrides: {dense_lr: 1e30},"))
     out = tmp_path / "results"
     assert experiment(str(path), data, out, "--lines", "no scaling", "--seeds", "1") == 0
     assert {r.status for r in read_results(out)} == {"diverged"}
