@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -128,14 +129,16 @@ class Session:
 
     def run(self, experiment: Experiment) -> str:
         """Run what is missing, a line for each run as it ends; write and return what it shows."""
-        if experiment.kind in (*RUN_KINDS, "sweep"):
-            self._train(experiment)
-        self.settings.out.mkdir(parents=True, exist_ok=True)
-        return "\n".join(show(self, experiment))
+        trained = experiment.kind in (*RUN_KINDS, "sweep")
+        if trained:
+            self._left(experiment)  # wrong words are refused before a folder is made
+        with only_one(self.settings.out):
+            if trained:
+                self._train(experiment)
+            return "\n".join(show(self, experiment))
 
     def _train(self, experiment: Experiment) -> None:
         left = self._left(experiment)
-        self.settings.out.mkdir(parents=True, exist_ok=True)
         print(describe(self.regime(experiment)))
         started = time.perf_counter()
         for number, result in enumerate(run_all(left, self.place), 1):
@@ -184,6 +187,27 @@ def load_all(names: Sequence[str], kinds: Sequence[str]) -> list[Experiment]:
             verb = "sweep" if experiment.kind == "sweep" else "experiment"
             raise InputError(f"{experiment.name} is run by `cowclip {verb} {experiment.name}`")
     return found
+
+
+@contextmanager
+def only_one(out: Path) -> Iterator[None]:
+    """The results folder, made if it is not there, for this process alone.
+
+    Raises:
+        InputError: another process is working in it.
+    """
+    import fcntl
+
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(
+                f"{out}: another experiment or sweep is working in it; wait for it, or use another "
+                "--out"
+            ) from None
+        yield
 
 
 def _line(result: Result) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.results import example, read_results, write_results
+from cowclip_merlin.experiments.session import only_one
 from cowclip_merlin.experiments.table import as_text, measured, verdict
 from cowclip_merlin.experiments.table_json import read_table
 from cowclip_merlin.training.records import read_metrics
@@ -172,3 +173,11 @@ def test_the_printed_table_shows_signs(file, data, tmp_path):
     text = as_text(read_table(out / "tables" / "mine.json"))
     assert "against no scaling at batch 8" in text
     assert "not run" in text.splitlines()[-2] + text.splitlines()[-1]
+
+
+def test_one_process_at_a_time_works_in_a_folder(file, data, tmp_path, capsys):
+    out = tmp_path / "results"
+    with only_one(out):
+        assert experiment(file, data, out) == 2
+    assert "another experiment or sweep is working in it" in capsys.readouterr().err
+    assert read_results(out) == []
