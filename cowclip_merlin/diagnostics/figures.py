@@ -122,11 +122,21 @@ FIGURES: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 """Drawing functions by the name of their file."""
 
 
+_OF_FACTORS = ("clip", "fields")
+
+
 def write_figures(table: Any, folder: Path) -> list[Path]:
-    """Draw all figures as SVG; returns the files."""
+    """Draw all figures as SVG, but for those of clip factors where there are none (Clippy).
+
+    Returns:
+        The files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
+    left_out = _OF_FACTORS if table.clipped_share.isna().all() else ()
     for name, draw in FIGURES.items():
+        if name in left_out:
+            continue
         files.append(folder / f"{name}.svg")
         with looks(), replacing(files[-1]) as temporary:
             # No date: the same numbers make the same file.

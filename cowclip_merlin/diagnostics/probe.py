@@ -78,6 +78,9 @@ def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorm
 def measure(model: Any, optimizer: Any, inputs: Any, label: Any) -> tuple[Any, Any, Any]:
     """The rows of a batch as tensors.
 
+    Clippy bounds what the optimizer's step does to the weights, which no look at a gradient can
+    tell before it: its factors are NaN.
+
     Returns:
         Rows numbered through all fields, int64 [u]; occurrences, int64 [u]; `w_norm`, `g_norm`,
         `l2_g_norm` and `factor`, float32 [4, u].
@@ -132,11 +135,14 @@ def _gradients(
 
 def _factors(tables: Sequence[Any], unique: Sequence[Any], cowclip: Any) -> list[Any]:
     """The factors of the batch's rows, one tensor per table; 1 where the table is not clipped."""
-    config = cowclip._config
+    config = cowclip._in_force
     factors = [tf.ones_like(u.g[:, 0]) for u in unique]
     places = [i for i, table in enumerate(tables) if not cowclip._skips(table)]
     if not places:
         return factors
+    if config.clip == "clippy":
+        clipped = set(places)
+        return [f * np.nan if i in clipped else f for i, f in enumerate(factors)]
     settings = clips.Settings(r=config.r, zeta=config.zeta, bound=config.bound)
     rows = [rows_to_clip(unique[i], tables[i], config) for i in places]
     for i, factor in zip(places, clips.CLIPS[config.clip].factors(rows, settings)):

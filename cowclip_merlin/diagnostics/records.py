@@ -37,7 +37,8 @@ COLUMNS = (
 `MEASURES`: see `summary.RowNorms`; norms are means over the group's distinct rows.
 `least_count`, `most_count`: of the decile's ids in the training rows; only with scope "decile".
 `rows_per_second` since the last probe (none at the first one), learning rates of the step: only
-with scope "all". An empty cell is no value.
+with scope "all". An empty cell is no value: `clipped_share` and `mean_clip_factor` have none with
+the clip "clippy", which does not act on gradients; see `clipped_share` of `metrics.csv` there.
 """
 
 SCALARS: Mapping[str, str] = {
@@ -105,7 +106,7 @@ def scalars(records: Iterable[Record]) -> dict[str, float]:
         scope = record["scope"]
         tail = {"all": "", "field": f"/{record['group']}", "decile": f"/decile_{record['group']}"}
         for column in _IN_BOARD[scope]:
-            if column in record:
+            if not math.isnan(record.get(column, math.nan)):
                 found[SCALARS[column] + tail[scope]] = float(record[column])
     return found
 

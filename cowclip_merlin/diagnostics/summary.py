@@ -36,7 +36,8 @@ class RowNorms:
         g_norm: `||g||` of the data gradient summed over the occurrences, without L2 and before
             the clip, float32 [u].
         l2_g_norm: `||g + 2 * l2 * w||`, which is what the clip looks at, float32 [u].
-        factor: by which the clip multiplies the gradient, in [0, 1], float32 [u].
+        factor: by which the clip multiplies the gradient, in [0, 1], float32 [u]; NaN with
+            "clippy", which does not clip gradients.
     """
 
     fields: tuple[str, ...]
@@ -106,7 +107,7 @@ def means(
     return {
         "rows": rows,
         "occurrences": np.bincount(group, weights=norms.cnt, minlength=groups).astype(np.int64),
-        "clipped_share": mean(norms.factor < 1),
+        "clipped_share": mean(np.where(np.isnan(norms.factor), np.nan, norms.factor < 1)),
         "mean_clip_factor": mean(norms.factor),
         "w_norm": mean(norms.w_norm),
         "g_norm": mean(norms.g_norm),

@@ -23,7 +23,10 @@ def report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table: Any) -
     """
     last = int(table.step.max())
     probe = table[table.step == last]
-    parts = [settings_line(config), _epochs(epochs), "clip by step\n" + _steps(table)]
+    split = config.settings.scored_split
+    parts = [settings_line(config), _epochs(epochs, split), "clip by step\n" + _steps(table)]
+    if config.settings.effective_clip == "clippy":
+        parts.append("Clippy bounds steps, not gradients: how much is in the table of the epochs")
     parts.append(f"fields at step {last:,}, most clipped first\n" + _fields(probe))
     parts.append(
         f"norms at step {last:,} by frequency of the id, means over the batch's rows\n"
@@ -43,15 +46,18 @@ def settings_line(config: RunConfig) -> str:
     )
 
 
-def _epochs(epochs: Sequence[Mapping[str, str]]) -> str:
+def _epochs(epochs: Sequence[Mapping[str, str]], split: str) -> str:
     if not epochs:
         return "no epoch is finished"
     cells = [
-        (row["epoch"], f"{float(row['train_loss']):.5f}", f"{float(row['test_auc']):.5f}",
-         f"{float(row['test_log_loss']):.5f}", f"{float(row['rows_per_second']):,.0f}")
+        (row["epoch"], f"{float(row['train_loss']):.5f}", f"{float(row[f'{split}_auc']):.5f}",
+         f"{float(row[f'{split}_log_loss']):.5f}", f"{float(row['rows_per_second']):,.0f}",
+         _percent(float(row["clipped_share"])), f"{float(row['mean_clip_factor']):.4f}")
         for row in epochs
     ]  # fmt: skip
-    return columns(("epoch", "train loss", "test AUC", "test log loss", "rows/s"), cells)
+    scores = (f"{split} AUC", f"{split} log loss")
+    head = ("epoch", "train loss", *scores, "rows/s", "clipped", "mean factor")
+    return columns(head, cells)
 
 
 def _steps(table: Any) -> str:
@@ -59,7 +65,8 @@ def _steps(table: Any) -> str:
     places = np.unique(np.linspace(0, len(every) - 1, LINES).round().astype(int))
     cells = [
         (f"{row.step:,}", f"{row.rows:,.0f}", _percent(row.clipped_share),
-         f"{row.mean_clip_factor:.4f}", f"{row.dense_lr:.3g}", _speed(row.rows_per_second))
+         _number(row.mean_clip_factor, ".4f"), f"{row.dense_lr:.3g}",
+         _number(row.rows_per_second, ",.0f"))
         for row in every.iloc[places].itertuples()
     ]  # fmt: skip
     head = ("step", "distinct rows", "clipped", "mean factor", "dense lr", "rows/s")
@@ -71,7 +78,7 @@ def _fields(probe: Any) -> str:
     fields = fields.sort_values(["clipped_share", "mean_clip_factor"], ascending=[False, True])
     cells = [
         (row.group, f"{row.rows:,.0f}", f"{row.occurrences / row.rows:,.1f}",
-         _percent(row.clipped_share), f"{row.mean_clip_factor:.4f}")
+         _percent(row.clipped_share), _number(row.mean_clip_factor, ".4f"))
         for row in fields.itertuples()
     ]  # fmt: skip
     return columns(("field", "distinct rows", "cnt, mean", "clipped", "mean factor"), cells)
@@ -88,12 +95,12 @@ def _deciles(probe: Any) -> str:
     return columns(head, cells)
 
 
+def _number(value: float, form: str) -> str:
+    return "-" if np.isnan(value) else format(value, form)
+
+
 def _percent(share: float) -> str:
-    return f"{100 * share:.2f}%"
-
-
-def _speed(rows_per_second: float) -> str:
-    return "-" if np.isnan(rows_per_second) else f"{rows_per_second:,.0f}"
+    return _number(share, ".2%")
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,6 +1,7 @@
 """`cowclip inspect`: its text, figures and errors."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,30 @@ def test_curves_are_the_numbers(run):
         np.testing.assert_array_equal(lines(axes)[-1], (at.group.astype(int), at[column]))
     looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in g.get_lines()]
     assert len(looks) == 3 and all(len(set(each)) == 3 for each in zip(*looks))
+
+
+@pytest.mark.parametrize("update", ["dense", "lazy"])
+def test_clippy_has_norms_and_no_factors(data, tmp_path, capsys, update):
+    """It bounds steps, which are made after the probe: no number must be made up for it."""
+    settings = replace(SETTINGS, clip="clippy", update=update, epochs=1)
+    rows = train(data, settings, out=tmp_path / "run", diagnostics_every=5)
+    table = read_diagnostics(tmp_path / "run")
+    assert table.clipped_share.isna().all() and table.mean_clip_factor.isna().all()
+    assert (table[table.scope == "all"].g_norm > 0).all()
+    assert main(["inspect", str(tmp_path / "run")]) == 0
+    text = capsys.readouterr().out
+    assert f" {rows[0]['mean_clip_factor']:.4f}\n" in text and "nan" not in text
+    drawn = {file.stem for file in (tmp_path / "run" / "figures").iterdir()}
+    assert drawn == {"norms", "rates"}
+
+
+def test_a_run_on_validation_rows_shows_their_scores(data, tmp_path, capsys):
+    settings = replace(SETTINGS, validation_fraction=0.1, epochs=1)
+    (row,) = train(data, settings, out=tmp_path / "run", diagnostics_every=5)
+    assert main(["inspect", str(tmp_path / "run")]) == 0
+    text = capsys.readouterr().out
+    assert "validation AUC" in text and "test AUC" not in text
+    assert f"{row['validation_auc']:.5f}" in text and f"{row['validation_log_loss']:.5f}" in text
 
 
 def test_one_probe_is_enough_for_every_figure(run):
