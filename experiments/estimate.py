@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cowclip_merlin import compat
@@ -23,7 +24,7 @@ def estimate(runs: Sequence[Run], data: PreparedData) -> float:
     update.
     """
     lines = {kind: _fit(mine, data) for kind, mine in _by_kind(runs).items()}
-    return sum(_seconds(run.settings, data, *lines[_kind(run)]) for run in runs)
+    return sum(_seconds(run, data.rows, *lines[_kind(run)]) for run in runs)
 
 
 def _kind(run: Run) -> Kind:
@@ -47,10 +48,11 @@ def _fit(settings: Sequence[RunSettings], data: PreparedData) -> tuple[float, fl
     return max(0.0, first - slope * small.batch_size), slope
 
 
-def _seconds(settings: RunSettings, data: PreparedData, fixed: float, slope: float) -> float:
-    steps = -(-data.rows["train"] // settings.batch_size)
-    training = settings.epochs * (steps * fixed + data.rows["train"] * slope)
-    return SETUP_SECONDS + training + settings.epochs * data.rows["test"] * slope / 2
+def _seconds(run: Run, rows: Mapping[str, int], fixed: float, slope: float) -> float:
+    train, test = (run.variant.fraction * rows[split] for split in ("train", "test"))
+    steps = math.ceil(train / run.settings.batch_size)
+    epoch = steps * fixed + train * slope + test * slope / 2
+    return SETUP_SECONDS + run.settings.epochs * epoch
 
 
 def step_seconds(settings: RunSettings, data: PreparedData) -> float:

@@ -123,7 +123,7 @@ class Session:
         if not left:
             return f"{experiment.title}\nno run is missing"
         names = [f"  {run.run_id(self.place.fingerprint)}  {run.label}" for run in left]
-        seconds = estimate(left, self.place.data) * self.settings.scale
+        seconds = estimate(left, self.place.data)
         head = [experiment.title, describe(self.regime(experiment)), ""]
         return "\n".join([*head, *names, "", f"{len(left)} runs, about {duration(seconds)}"])
 
