@@ -2,7 +2,8 @@
 
 A raw Criteo-format log is generated and prepared, DeepFM is trained at a small batch without
 the clip, then at a large batch unscaled and with CowClip, and the results are put side by side.
-How the sizes and rates were chosen: docs/demo.md.
+Batches and rates follow from the number of rows (`cowclip_merlin.experiments.regime`); what the
+demo shows: docs/demo.md.
 """
 
 from __future__ import annotations
@@ -10,58 +11,64 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.regime import regime
 from cowclip_merlin.files import read_json
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.training.records import read_metrics
 
+Runs = Mapping[str, RunSettings]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Sizes and rates of the demo; rates hold at the base batch.
+    """Sizes of the demo.
 
     Attributes:
         rows: rows of the generated log.
         log_seed: seed of the log.
-        base_batch: the small batch.
-        multiple: the large batch is this many times the small one.
         epochs: passes of every run.
     """
 
     rows: int = 1_000_000
     log_seed: int = 7
-    base_batch: int = 512
-    multiple: int = 32
     epochs: int = 3
-    embedding_lr: float = 4e-4
-    dense_lr: float = 4e-4
-    l2: float = 1e-4
 
-    def settings(self, rule: str, *, batch: int, **overrides: float) -> RunSettings:
-        """One run of the comparison."""
-        rates = {"embedding_lr": self.embedding_lr, "dense_lr": self.dense_lr, "l2": self.l2}
-        return RunSettings(
+
+def planned(demo: Demo, train_rows: int) -> Runs:
+    """The runs by folder name, in the order of the table.
+
+    Raises:
+        InputError: too few rows for a large batch.
+
+    >>> runs = planned(Demo(), 900_000)
+    >>> [(name, each.batch_size) for name, each in runs.items()]
+    [('baseline', 512), ('large-unscaled', 16384), ('large-cowclip', 16384)]
+    """
+    size = regime(train_rows, epochs=demo.epochs)
+    small, large = size.base_batch, size.base_batch * size.max_multiplier
+    cases = {
+        "baseline": ("none", small, size.baseline),
+        "large-unscaled": ("none", large, size.baseline),
+        "large-cowclip": ("cowclip", large, size.cowclip),
+    }
+    return {
+        name: RunSettings(
             model="deepfm",
             batch_size=batch,
-            base_batch_size=self.base_batch,
+            base_batch_size=small,
             preset="criteo",
             rule=rule,
-            epochs=self.epochs,
-            overrides=rates | overrides,
+            epochs=demo.epochs,
+            overrides=rates,
         )
-
-    def runs(self) -> dict[str, RunSettings]:
-        """The runs by folder name, in the order of the table."""
-        large = self.base_batch * self.multiple
-        return {
-            "baseline": self.settings("none", batch=self.base_batch),
-            "large-unscaled": self.settings("none", batch=large),
-            "large-cowclip": self.settings("cowclip", batch=large),
-        }
+        for name, (rule, batch, rates) in cases.items()
+    }
 
 
 def prepare_data(demo: Demo, work: Path) -> Path:
@@ -92,12 +99,12 @@ def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> di
     return dict(rows[-1]) | {"seconds": seconds, "rows_per_second": trained / seconds}
 
 
-def table(demo: Demo, results: dict[str, dict[str, Any]], bayes_auc: float) -> str:
+def table(runs: Runs, results: dict[str, dict[str, Any]], bayes_auc: float) -> str:
     """The comparison as text."""
     lines = [
         f"{'batch':>8}  {'rule':<10}{'rows/s':>10}{'seconds':>9}{'test AUC':>10}{'log loss':>10}"
     ]
-    for name, settings in demo.runs().items():
+    for name, settings in runs.items():
         row = results[name]
         rows_per_second = float(row["rows_per_second"])
         lines.append(
@@ -109,7 +116,7 @@ def table(demo: Demo, results: dict[str, dict[str, Any]], bayes_auc: float) -> s
     return "\n".join(lines)
 
 
-def draw(demo: Demo, work: Path, bayes_auc: float) -> Path:
+def draw(demo: Demo, runs: Runs, work: Path, bayes_auc: float) -> Path:
     """Test AUC after each epoch of every run, as `auc.svg`."""
     from matplotlib.figure import Figure
 
@@ -117,7 +124,7 @@ def draw(demo: Demo, work: Path, bayes_auc: float) -> Path:
     axes = figure.add_subplot()
     styles = (("#000000", "o", "-"), ("#D55E00", "s", "--"), ("#0072B2", "D", "-"))
     names = {"none": "unscaled", "cowclip": "CowClip"}
-    for (name, settings), (colour, marker, line) in zip(demo.runs().items(), styles, strict=True):
+    for (name, settings), (colour, marker, line) in zip(runs.items(), styles, strict=True):
         rows = read_metrics(work / "runs" / name / "metrics.csv", epochs=settings.epochs)
         auc = [100 * float(row["test_auc"]) for row in rows]
         rule = "baseline" if name == "baseline" else names[settings.rule]
@@ -163,16 +170,17 @@ def main(argv: list[str] | None = None) -> int:
     try:
         work.mkdir(parents=True, exist_ok=True)
         data = prepare_data(demo, work)
+        runs = planned(demo, read_json(data / "dataset.json")["rows"]["train"])
         results = {
-            name: run_or_reuse(name, settings, data, work) for name, settings in demo.runs().items()
+            name: run_or_reuse(name, settings, data, work) for name, settings in runs.items()
         }
     except InputError as error:
         print(f"demo: error: {error}", file=sys.stderr)
         return 2
     bayes_auc = read_json(work / "log.txt.json")["bayes_auc"]
-    print("\n" + table(demo, results, bayes_auc))
+    print("\n" + table(runs, results, bayes_auc))
     print(verdict(results))
-    print(f"picture: {draw(demo, work, bayes_auc)}")
+    print(f"picture: {draw(demo, runs, work, bayes_auc)}")
     print(f"{time.perf_counter() - started:.0f} seconds in all; everything is in {work}")
     return 0
 

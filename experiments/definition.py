@@ -262,8 +262,8 @@ def _check_reference(path: Path, experiment: Experiment) -> None:
 
 def _sweep(path: Path, experiment: Experiment) -> Experiment:
     """The sweep with its grid as numbers."""
-    if len(experiment.lines) != 1 or len(experiment.lines[0].multipliers) != 1:
-        raise InputError(f"{path}: a sweep needs one line with one multiplier; give them")
+    if len(experiment.lines) != 1:
+        raise InputError(f"{path}: a sweep needs one line, not {len(experiment.lines)}; give one")
     if not experiment.grid and not experiment.grid_factors:
         raise InputError(f"{path}: grid and grid_factors are missing; give one of them")
     grids = {n: _grid(path, n, getattr(experiment, n)) for n in ("grid", "grid_factors")}

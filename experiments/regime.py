@@ -4,9 +4,11 @@ The paper trains 41.3 million rows for 10 epochs from batch 1,024 (40 thousand s
 131,072 (315 steps), with the embedding learning rate fixed at 1e-4. Three things decide whether
 the large batch can work, and are kept here where the number of rows allows:
 
-1. *Steps.* Adam moves a coordinate by at most about one learning rate a step. So the table can
-   reach `embedding_lr * steps`, at the largest batch `1e-4 * 315 * 10 = 0.3`. With fewer steps the
-   rate is raised until it can reach as far, but to no more than `MOST_LR`, Adam's usual rate.
+1. *Steps.* Adam moves a coordinate by about one learning rate a step, in directions that are
+   mostly noise, so a table gets about as far as a random walk: `embedding_lr * sqrt(steps)`, at
+   the largest batch `1e-4 * sqrt(315 * 10)`. With fewer steps the rate is raised until that is
+   the same, but to no more than `MOST_LR`, Adam's usual rate. (Malladi et al., arXiv 2205.10287:
+   runs of Adam with equal `lr ** 2 * steps` follow the same stochastic differential equation.)
 2. *L2.* Between two occurrences of an id only L2 moves its row, by up to one learning rate a step
    once Adam's second moment has decayed. Over an epoch that drift grows with
    `l2 * embedding_lr * rows`, which is kept.
@@ -82,8 +84,8 @@ def regime(
     >>> small = regime(450_000, epochs=4)
     >>> small.base_batch, small.max_multiplier, small.steps_at_largest
     (256, 32, 55)
-    >>> round(small.cowclip["l2"], 6), small.cowclip["embedding_lr"]
-    (9.2e-05, 0.001)
+    >>> round(small.cowclip["l2"], 6), round(small.cowclip["embedding_lr"], 6)
+    (0.000242, 0.000378)
     >>> regime(41_256_555).base_batch, regime(41_256_555).max_multiplier
     (1024, 128)
     """
@@ -114,5 +116,5 @@ def regime(
 
 
 def _raised(rate: float, steps: int) -> float:
-    """The rate that reaches as far in `steps` as the paper's does at its largest batch."""
-    return min(MOST_LR, rate * max(1.0, PAPER_STEPS * PAPER_EPOCHS / steps))
+    """The rate whose random walk is as wide as that of the paper's largest batch."""
+    return min(MOST_LR, rate * max(1.0, math.sqrt(PAPER_STEPS * PAPER_EPOCHS / steps)))

@@ -33,12 +33,13 @@ def _runs(session: Session, experiment: Experiment) -> Iterator[str]:
 
 
 def _sweep(session: Session, experiment: Experiment) -> Iterator[str]:
-    results, place = session.results(experiment), session.place
+    results, regime, place = session.results(experiment), session.regime(experiment), session.place
     if results:
-        values = sweep.best(experiment, session.regime(experiment), results)
+        values = sweep.best(experiment, regime, results)
         group = experiment.lines[0].tuned_group
         sweep.write_tuned(place.out, place.fingerprint, group, values)
-    yield from _table(session, sweep.sweep_table(experiment, results, **_said(session, experiment)))
+    table = sweep.sweep_table(experiment, regime, results, **_said(session, experiment))
+    yield from _table(session, table)
 
 
 def _hyperparameters(session: Session, experiment: Experiment) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from cowclip_merlin.experiments.plan import Run, Tuned, base_values, factor, pla
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.experiments.table import Cell, Table, measured
+from cowclip_merlin.experiments.tables import heading
 from cowclip_merlin.files import read_json, write_json
 
 VALIDATION_FRACTION = 0.1
@@ -24,8 +25,8 @@ def expand(sweep: Experiment) -> Experiment:
     """The sweep as an experiment with one line for each point of its grid.
 
     >>> from cowclip_merlin.experiments.definition import load
-    >>> [line.label for line in expand(load("sweep_r")).lines][:2]
-    ['r 1', 'r 0.3']
+    >>> [line.label for line in expand(load("sweep_lr")).lines][:2]
+    ['embedding_lr x0.25', 'embedding_lr x0.5']
     """
     (line,) = sweep.lines
     return replace(sweep, kind="runs", lines=tuple(_points(line, sweep)))
@@ -58,18 +59,26 @@ def sweep_plan(sweep: Experiment, regime: Regime, *, seeds: int, **options: Any)
     return plan(expand(sweep), regime, seeds=seeds, **options)
 
 
-def scores(sweep: Experiment, results: Mapping[Run, Result]) -> dict[str, list[float]]:
-    """Validation AUC of each point's runs; a diverged run counts as 0."""
-    found: dict[str, list[float]] = {}
+Scores = dict[str, dict[int | str, list[float]]]
+
+
+def scores(sweep: Experiment, results: Mapping[Run, Result]) -> Scores:
+    """Validation AUC of each point's runs by multiplier; a diverged run counts as 0."""
+    found: Scores = {line.label: {} for line in expand(sweep).lines}
     for run, result in results.items():
         auc = 0.0 if math.isnan(result.auc) else result.auc
-        found.setdefault(run.label, []).append(auc)
-    return {line.label: found[line.label] for line in expand(sweep).lines if line.label in found}
+        found[run.label].setdefault(run.multiplier, []).append(auc)
+    return {label: places for label, places in found.items() if places}
+
+
+def mean_score(places: Mapping[int | str, list[float]]) -> float:
+    """The mean over the multipliers of the mean over the seeds."""
+    return statistics.fmean(map(statistics.fmean, places.values()))
 
 
 def best(sweep: Experiment, regime: Regime, results: Mapping[Run, Result]) -> dict[str, float]:
     """Base values of the point with the best mean AUC on the validation rows."""
-    means = {label: statistics.fmean(auc) for label, auc in scores(sweep, results).items()}
+    means = {label: mean_score(places) for label, places in scores(sweep, results).items()}
     chosen = max(means, key=means.__getitem__)
     (line,) = [line for line in expand(sweep).lines if line.label == chosen]
     values = base_values(sweep.preset, line, regime, factor(line.multipliers[0], regime), tuned={})
@@ -77,25 +86,37 @@ def best(sweep: Experiment, regime: Regime, results: Mapping[Run, Result]) -> di
 
 
 def sweep_table(
-    sweep: Experiment, results: Mapping[Run, Result], *, data: str, command: str
+    sweep: Experiment, regime: Regime, results: Mapping[Run, Result], *, data: str, command: str
 ) -> Table:
-    """The grid with its scores, best first."""
-    found = scores(sweep, results)
-    order = sorted(found, key=lambda label: -statistics.fmean(found[label]))
-    cells = [(label, (measured([100 * auc for auc in found[label]]),)) for label in order]
-    left = [line.label for line in expand(sweep).lines if line.label not in found]
+    """The grid with its scores, best first: a column for each batch, and their mean."""
+    found, multipliers = scores(sweep, results), sweep.lines[0].multipliers
+    order = sorted(found, key=lambda label: -mean_score(found[label]))
+    order += [line.label for line in expand(sweep).lines if line.label not in found]
+    several = len(multipliers) > 1
     return Table(
         name=sweep.name,
         title=sweep.title,
         claim=sweep.claim,
         unit="validation AUC %",
         corner=sweep.corner,
-        columns=("AUC",),
-        rows=(*cells, *((label, (Cell(),)) for label in left)),
+        columns=(*(heading(m, regime) for m in multipliers), *["mean"] * several),
+        rows=tuple((label, _cells(found.get(label, {}), multipliers)) for label in order),
         data=data,
         notes=(*sweep.notes, "Scored on rows cut from the training split; test rows are not seen."),
         command=command,
     )
+
+
+def _cells(
+    places: Mapping[int | str, list[float]], multipliers: Sequence[int | str]
+) -> tuple[Cell, ...]:
+    cells = [
+        measured([100 * auc for auc in places[m]]) if m in places else Cell() for m in multipliers
+    ]
+    if len(multipliers) == 1:
+        return tuple(cells)
+    whole = len(places) == len(multipliers)
+    return (*cells, Cell(mean=100 * mean_score(places), runs=1) if whole else Cell())
 
 
 def read_tuned(out: Path, fingerprint: str) -> Tuned:

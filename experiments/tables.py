@@ -48,7 +48,7 @@ def table_of_runs(
         claim=experiment.claim,
         unit=MEASURES[experiment.measure],
         corner=experiment.corner,
-        columns=tuple(_heading(s, regime) for s in columns),
+        columns=tuple(heading(s, regime) for s in columns),
         rows=tuple(
             (line.label, tuple(cells[line.label, s] for s in columns)) for line in experiment.lines
         ),
@@ -67,7 +67,7 @@ def _columns(experiment: Experiment, regime: Regime) -> list[int | str]:
     return sorted(every, key=lambda m: (factor(m, regime), str(m)))
 
 
-def _heading(multiplier: int | str, regime: Regime) -> str:
+def heading(multiplier: int | str, regime: Regime) -> str:
     """`x8 = 2,048`: the multiplier, and the batch at this size."""
     s = factor(multiplier, regime)
     return f"x{s} = {s * regime.base_batch:,}"
