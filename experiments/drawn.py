@@ -10,7 +10,6 @@ from cowclip_merlin.experiments.definition import NAMED, Experiment
 from cowclip_merlin.experiments.figures import (
     Line,
     draw_epochs,
-    draw_gradients,
     draw_ids,
     draw_multipliers,
     draw_times,
@@ -115,9 +114,9 @@ def frequencies(data: PreparedData) -> Any:
 
 def gradients(run: Run, data: PreparedData, regime: Regime, *, device: str) -> tuple[Any, int]:
     """Figure 4: norms of the gradients of the rows in one batch, and the step it is of."""
-    from cowclip_merlin.diagnostics import probe_run
+    from cowclip_merlin.diagnostics import figure_4, probe_run
 
     steps = regime.rows // run.settings.batch_size * run.settings.epochs
     step = min(GRADIENT_STEP, steps - 1)
     norms = probe_run(data.path, run.settings, step=step, device=device)
-    return draw_gradients(norms.cnt, norms.g_norm), step
+    return figure_4(norms.cnt, norms.g_norm), step
