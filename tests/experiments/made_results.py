@@ -69,7 +69,7 @@ def rules_table(
             "columns": tuple(f"x{s} = {256 * s:,}" for s in (1, 2, 4, 8)),
             "rows": judged(lines, base),
             "reference": "no scaling at batch 256",
-            "notes": ("A note below the table.",),
+            "notes": ("A note below the table.", "linear, x2: Misprint in the paper."),
             "missing": ("linear at x2: not run yet",),
             "command": "cowclip experiment table2 --data DATA --out RESULTS --seeds 3",
             "data": "generated log, 450,000 rows",
