@@ -18,8 +18,8 @@ from cowclip_merlin.experiments.plan import Run, factor
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.training.records import read_metrics
-from cowclip_merlin.workflows import PreparedData, read_counts
-from cowclip_merlin.workflows.counts import FIRST_VALUE
+from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.report import frequencies
 
 Results = Mapping[Run, Result]
 GRADIENT_STEP = 1000
@@ -106,9 +106,9 @@ def _label(place: tuple[str, int | str], regime: Regime) -> str:
     return f"{label}, batch {factor(multiplier, regime) * regime.base_batch:,}"
 
 
-def frequencies(data: PreparedData) -> Any:
+def ids_by_frequency(data: PreparedData) -> Any:
     """Figure 3: how often each id of a field occurs in the training rows."""
-    counts = {f: read_counts(data, f)["count"].to_numpy()[FIRST_VALUE:] for f in data.categorical}
+    counts = {field: frequencies(data, field) for field in data.categorical}
     return draw_ids(counts)
 
 

@@ -15,7 +15,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import figures
 from cowclip_merlin.experiments.figures import Line
 from cowclip_merlin.experiments.figures.lines import style
-from cowclip_merlin.experiments.figures.times import PAPER_ROWS, step_ms
+from cowclip_merlin.experiments.figures.times import step_ms
+from cowclip_merlin.experiments.regime import PAPER_ROWS
 from cowclip_merlin.experiments.table import Cell, Table
 from cowclip_merlin.experiments.table_json import read_table, write_table
 
