@@ -14,7 +14,7 @@ from cowclip_merlin.experiments.definition import Experiment, Line
 from cowclip_merlin.experiments.plan import Run, Tuned, base_values, factor, plan
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
-from cowclip_merlin.experiments.table import Cell, Table, measured
+from cowclip_merlin.experiments.table import Cell, Table, measured, table_of
 from cowclip_merlin.files import read_json, write_json
 
 VALIDATION_FRACTION = 0.1
@@ -84,16 +84,13 @@ def sweep_table(
     order = sorted(found, key=lambda label: -statistics.fmean(found[label]))
     cells = [(label, (measured([100 * auc for auc in found[label]]),)) for label in order]
     left = [line.label for line in expand(sweep).lines if line.label not in found]
-    return Table(
-        name=sweep.name,
-        title=sweep.title,
-        claim=sweep.claim,
+    return table_of(
+        sweep,
         unit="validation AUC %",
-        corner=sweep.corner,
         columns=("AUC",),
         rows=(*cells, *((label, (Cell(),)) for label in left)),
         data=data,
-        notes=(*sweep.notes, "Scored on rows cut from the training split; test rows are not seen."),
+        notes=("Scored on rows cut from the training split; test rows are not seen.",),
         command=command,
     )
 
