@@ -48,8 +48,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import read_json, write_json
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.training import Stopped, train
+from cowclip_merlin.training.config import RunConfig
 from cowclip_merlin.training.records import read_metrics
-from cowclip_merlin.training.run import RunConfig
 from cowclip_merlin.training.settings import OVERRIDES
 
 if TYPE_CHECKING:

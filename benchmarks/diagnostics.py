@@ -103,7 +103,7 @@ class Run:
 
     def __init__(self, settings: CostSettings, batch: int, folder: Path) -> None:
         from cowclip_merlin.training.records import TensorBoard
-        from cowclip_merlin.training.trainer import make_step
+        from cowclip_merlin.training.step import make_step
 
         tf, sizes = compat.tensorflow(), field_sizes(settings.vocabulary)
         self._batch, self._done, self._every = batch, 0, settings.every

@@ -28,7 +28,7 @@ from cowclip_merlin.loading.stream import least_memory
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
 from cowclip_merlin.training.records import versions
-from cowclip_merlin.training.trainer import make_step
+from cowclip_merlin.training.step import make_step
 from cowclip_merlin.workflows import PreparedData
 
 Turn = Callable[[], tuple[int, float]]

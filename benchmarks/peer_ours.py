@@ -16,7 +16,7 @@ from cowclip_merlin.bench import CONTINUOUS, random_model
 from cowclip_merlin.loading import DeviceData, batches, steps_per_epoch
 from cowclip_merlin.training.build import warm_up
 from cowclip_merlin.training.evaluation import Scorer
-from cowclip_merlin.training.trainer import make_step
+from cowclip_merlin.training.step import make_step
 
 Probabilities = npt.NDArray[np.float64]
 

@@ -57,6 +57,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import peer_ours
+from circumstances import numbers
 from peer_io import Job
 from peer_log import Log, generate, write_rows
 from peer_settings import (
@@ -216,10 +217,6 @@ def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{start}{row['rows_per_second']:>11,.0f}{mlp:>13}{ours:>17}{auc:>9}"
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
@@ -230,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rows", type=int, default=450_000)
     parser.add_argument("--ids", type=int, default=220_000)
-    parser.add_argument("--batches", type=_numbers, default=(1024, 8192, 65536), metavar="A,B,C")
+    parser.add_argument("--batches", type=numbers, default=(1024, 8192, 65536), metavar="A,B,C")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lr", type=float, default=1e-3)

@@ -176,10 +176,6 @@ def _flush_result(vocabulary: int, rounds: Records) -> dict[str, Any]:
     }
 
 
-def _milliseconds(records: list[dict[str, Any]]) -> list[float]:
-    return [record["ms_per_step"] for record in records]
-
-
 def table(result: dict[str, Any]) -> str:
     """The steps as Markdown."""
     lines = [

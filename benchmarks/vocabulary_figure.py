@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.palette import BLACK, BLUE, SKY_BLUE, VERMILION
+
 Point = tuple[float, float, float, float]
 
-# Colours of Okabe and Ito, told apart by the colour-blind; markers and lines tell them apart in
-# print.
+# Markers and lines tell the curves apart in print.
 STYLES = {
-    "dense": {"color": "#D55E00", "marker": "s", "linestyle": "-"},
-    "exact": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
-    "lazy": {"color": "#000000", "marker": "^", "linestyle": ":"},
-    "exact and its flush": {"color": "#56B4E9", "marker": "D", "linestyle": "--"},
+    "dense": {"color": VERMILION, "marker": "s", "linestyle": "-"},
+    "exact": {"color": BLUE, "marker": "o", "linestyle": "-"},
+    "lazy": {"color": BLACK, "marker": "^", "linestyle": ":"},
+    "exact and its flush": {"color": SKY_BLUE, "marker": "D", "linestyle": "--"},
 }
 
 

@@ -122,7 +122,7 @@ class Step:
     def __init__(
         self, settings: VocabularySettings, update: str, vocabulary: int, rows: Columns
     ) -> None:
-        from cowclip_merlin.training.trainer import make_step
+        from cowclip_merlin.training.step import make_step
 
         sizes, tf = field_sizes(vocabulary), compat.tensorflow()
         self._update, self.made = update, 0

@@ -155,7 +155,7 @@ def _step(
     from cowclip_merlin import compat
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.training.build import computing_in
-    from cowclip_merlin.training.trainer import make_step
+    from cowclip_merlin.training.step import make_step
 
     tf, values = compat.tensorflow(), scale("criteo", to=8192)
     with computing_in(precision):

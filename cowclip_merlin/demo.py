@@ -19,6 +19,7 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.regime import regime
 from cowclip_merlin.files import read_json
+from cowclip_merlin.palette import BLACK, BLUE, VERMILION
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.training.records import read_metrics
 
@@ -122,7 +123,7 @@ def draw(demo: Demo, runs: Runs, work: Path, bayes_auc: float) -> Path:
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.add_subplot()
-    styles = (("#000000", "o", "-"), ("#D55E00", "s", "--"), ("#0072B2", "D", "-"))
+    styles = ((BLACK, "o", "-"), (VERMILION, "s", "--"), (BLUE, "D", "-"))
     names = {"none": "unscaled", "cowclip": "CowClip"}
     for (name, settings), (colour, marker, line) in zip(runs.items(), styles, strict=True):
         rows = read_metrics(work / "runs" / name / "metrics.csv", epochs=settings.epochs)

@@ -10,7 +10,6 @@ from cowclip_merlin.experiments.definition import NAMED, Experiment
 from cowclip_merlin.experiments.figures import (
     Line,
     draw_epochs,
-    draw_gradients,
     draw_ids,
     draw_multipliers,
     draw_times,
@@ -19,8 +18,8 @@ from cowclip_merlin.experiments.plan import Run, factor
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.training.records import read_metrics
-from cowclip_merlin.workflows import PreparedData, read_counts
-from cowclip_merlin.workflows.counts import FIRST_VALUE
+from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.report import frequencies
 
 Results = Mapping[Run, Result]
 GRADIENT_STEP = 1000
@@ -107,17 +106,17 @@ def _label(place: tuple[str, int | str], regime: Regime) -> str:
     return f"{label}, batch {factor(multiplier, regime) * regime.base_batch:,}"
 
 
-def frequencies(data: PreparedData) -> Any:
+def ids_by_frequency(data: PreparedData) -> Any:
     """Figure 3: how often each id of a field occurs in the training rows."""
-    counts = {f: read_counts(data, f)["count"].to_numpy()[FIRST_VALUE:] for f in data.categorical}
+    counts = {field: frequencies(data, field) for field in data.categorical}
     return draw_ids(counts)
 
 
 def gradients(run: Run, data: PreparedData, regime: Regime, *, device: str) -> tuple[Any, int]:
     """Figure 4: norms of the gradients of the rows in one batch, and the step it is of."""
-    from cowclip_merlin.diagnostics import probe_run
+    from cowclip_merlin.diagnostics import figure_4, probe_run
 
     steps = regime.rows // run.settings.batch_size * run.settings.epochs
     step = min(GRADIENT_STEP, steps - 1)
     norms = probe_run(data.path, run.settings, step=step, device=device)
-    return draw_gradients(norms.cnt, norms.g_norm), step
+    return figure_4(norms.cnt, norms.g_norm), step

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cowclip_merlin.experiments.definition import Experiment
-from cowclip_merlin.experiments.table import Cell, Table
+from cowclip_merlin.experiments.table import Cell, Table, table_of
 from cowclip_merlin.scaling import Hyperparameters, K, scale
 
 OF_A_CELL = ("embedding_lr", "dense_lr", "l2")
@@ -28,16 +28,13 @@ def hyperparameter_table(experiment: Experiment, *, command: str) -> Table:
             for m in columns
         ]
         rows.append((line.label, tuple(cells)))
-    return Table(
-        name=experiment.name,
-        title=experiment.title,
-        claim=experiment.claim,
+    return table_of(
+        experiment,
         unit="embedding rate / dense rate / L2 (/ r / zeta)",
-        corner=experiment.corner,
         columns=tuple(f"{m}K" for m in columns),
         rows=tuple(rows),
         data="the paper's sizes",
-        notes=(*experiment.notes, *_misprints(experiment)),
+        notes=_misprints(experiment),
         command=command,
     )
 
@@ -77,16 +74,12 @@ def parameter_table(experiment: Experiment, *, command: str) -> Table:
         published = line.published.get(1)
         cells = [Cell(mean=n, runs=1, published=published) for n in counted]
         rows.append((line.label, tuple(cells)))
-    return Table(
-        name=experiment.name,
-        title=experiment.title,
-        claim=experiment.claim,
+    return table_of(
+        experiment,
         unit="million parameters",
-        corner=experiment.corner,
         columns=('continuous="deep"', 'continuous="all"'),
         rows=tuple(rows),
         data="Criteo's columns; tables not counted",
-        notes=experiment.notes,
         command=command,
         decimals=3,
     )

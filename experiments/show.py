@@ -62,7 +62,7 @@ def _time(session: Session, experiment: Experiment) -> Iterator[str]:
 
 
 def _frequencies(session: Session, experiment: Experiment) -> Iterator[str]:
-    yield _figure(session, experiment, drawn.frequencies(session.place.data))
+    yield _figure(session, experiment, drawn.ids_by_frequency(session.place.data))
 
 
 def _gradients(session: Session, experiment: Experiment) -> Iterator[str]:

@@ -14,7 +14,7 @@ from cowclip_merlin.experiments.definition import Experiment, Line
 from cowclip_merlin.experiments.plan import Run, Tuned, base_values, factor, plan
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
-from cowclip_merlin.experiments.table import Cell, Table, measured
+from cowclip_merlin.experiments.table import Cell, Table, measured, table_of
 from cowclip_merlin.experiments.tables import heading
 from cowclip_merlin.files import read_json, write_json
 
@@ -93,16 +93,13 @@ def sweep_table(
     order = sorted(found, key=lambda label: -mean_score(found[label]))
     order += [line.label for line in expand(sweep).lines if line.label not in found]
     several = len(multipliers) > 1
-    return Table(
-        name=sweep.name,
-        title=sweep.title,
-        claim=sweep.claim,
+    return table_of(
+        sweep,
         unit="validation AUC %",
-        corner=sweep.corner,
         columns=(*(heading(m, regime) for m in multipliers), *["mean"] * several),
         rows=tuple((label, _cells(found.get(label, {}), multipliers)) for label in order),
         data=data,
-        notes=(*sweep.notes, "Scored on rows cut from the training split; test rows are not seen."),
+        notes=("Scored on rows cut from the training split; test rows are not seen.",),
         command=command,
     )
 
@@ -115,8 +112,10 @@ def _cells(
     ]
     if len(multipliers) == 1:
         return tuple(cells)
-    whole = len(places) == len(multipliers)
-    return (*cells, Cell(mean=100 * mean_score(places), runs=1) if whole else Cell())
+    if len(places) < len(multipliers):
+        return (*cells, Cell())
+    seeds = min(map(len, places.values()))
+    return (*cells, Cell(mean=100 * mean_score(places), runs=seeds))
 
 
 def read_tuned(out: Path, fingerprint: str) -> Tuned:

@@ -6,6 +6,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cowclip_merlin.experiments.definition import Experiment
 
 NOISE = 2.0
 
@@ -67,6 +71,24 @@ class Table:
     command: str = ""
     decimals: int = 2
     group: str = field(default="")
+
+
+def table_of(experiment: Experiment, *, notes: Sequence[str] = (), **rest: Any) -> Table:
+    """A table under its experiment's name, title, claim, corner and notes.
+
+    Args:
+        experiment: what is shown.
+        notes: lines below the table, after the experiment's own.
+        rest: the other attributes of `Table`.
+    """
+    return Table(
+        name=experiment.name,
+        title=experiment.title,
+        claim=experiment.claim,
+        corner=experiment.corner,
+        notes=(*experiment.notes, *notes),
+        **rest,
+    )
 
 
 def measured(values: Sequence[float], **known: object) -> Cell:

@@ -11,7 +11,7 @@ from cowclip_merlin.experiments.definition import MEASURES, Experiment, Line
 from cowclip_merlin.experiments.plan import Run, allowed, factor, missing
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
-from cowclip_merlin.experiments.table import Cell, Table, measured, verdict
+from cowclip_merlin.experiments.table import Cell, Table, measured, table_of, verdict
 
 UNITS = {"auc": 100.0, "log_loss": 1.0, "minutes": 1 / 60}
 DECIMALS = {"auc": 2, "log_loss": 4, "minutes": 2}
@@ -42,19 +42,16 @@ def table_of_runs(
     }
     cells = _judged(experiment, cells)
     decimals = DECIMALS[experiment.measure]
-    return Table(
-        name=experiment.name,
-        title=experiment.title,
-        claim=experiment.claim,
+    return table_of(
+        experiment,
         unit=MEASURES[experiment.measure],
-        corner=experiment.corner,
         columns=tuple(heading(s, regime) for s in columns),
         rows=tuple(
             (line.label, tuple(cells[line.label, s] for s in columns)) for line in experiment.lines
         ),
         data=data,
         reference=_reference(experiment, regime),
-        notes=_notes(experiment),
+        notes=_notes_of_cells(experiment),
         missing=(*missing(experiment, regime), *_not_made(experiment, regime, results)),
         command=command,
         decimals=decimals,
@@ -117,13 +114,12 @@ def _reference(experiment: Experiment, regime: Regime) -> str:
     return f"{label} at batch {factor(multiplier, regime) * regime.base_batch:,}"
 
 
-def _notes(experiment: Experiment) -> tuple[str, ...]:
-    marked = [
+def _notes_of_cells(experiment: Experiment) -> list[str]:
+    return [
         f"{line.label}, x{multiplier}: {text}"
         for line in experiment.lines
         for multiplier, text in line.notes.items()
     ]
-    return (*experiment.notes, *marked)
 
 
 def _not_made(

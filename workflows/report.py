@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from cowclip_merlin.workflows.counts import SPECIAL, read_counts
 from cowclip_merlin.workflows.folder import PreparedData
 
@@ -52,8 +53,8 @@ def plot_frequencies(axes: Any, counts: Mapping[str, npt.NDArray[np.int64]]) -> 
 def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], place: int) -> None:
     import matplotlib
 
-    # Colours of Okabe and Ito, told apart by the colour-blind; line styles tell repeats apart.
-    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+    colours = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY_BLUE, BLACK)
+    # Line styles tell repeats apart.
     styles = ("-", "--", ":", "-.")
     if len(count) == 0:
         return

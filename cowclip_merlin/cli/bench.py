@@ -6,6 +6,8 @@ import argparse
 from datetime import datetime, timezone
 from pathlib import Path
 
+from cowclip_merlin.cli.words import whole_numbers
+
 HELP = "measure the training step: batches, updates, with and without the clip"
 EXAMPLES = """examples:
   cowclip bench
@@ -36,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
 
     settings = BenchSettings(
         models=args.model.split(","),
-        batches=_numbers(args.batch_sizes),
+        batches=whole_numbers("--batch-sizes", args.batch_sizes, like="1024,8192"),
         updates=args.update.split(","),
         backends=args.backend.split(","),
         clips=args.clip.split(","),
@@ -54,12 +56,3 @@ def run(args: argparse.Namespace) -> None:
     print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
     if args.json:
         write_json(args.json, result)
-
-
-def _numbers(text: str) -> list[int]:
-    from cowclip_merlin.errors import InputError
-
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise InputError(f"--batch-sizes {text!r} is no list of whole numbers") from None

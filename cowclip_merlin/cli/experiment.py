@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from cowclip_merlin.cli.words import whole_numbers
+
 HELP = "run a table or figure of the paper on your data, and print it beside the paper's"
 EXAMPLES = """examples:
   cowclip experiment --list
@@ -84,7 +86,6 @@ def run_session(args: argparse.Namespace, kinds: tuple[str, ...]) -> int:
 
 def settings_of(args: argparse.Namespace):  # noqa: ANN201
     """The settings that the arguments ask for."""
-    from cowclip_merlin.cli.train import widths
     from cowclip_merlin.errors import InputError
     from cowclip_merlin.experiments.session import SessionSettings
 
@@ -101,7 +102,7 @@ def settings_of(args: argparse.Namespace):  # noqa: ANN201
         max_multiplier=args.max_multiplier,
         steps=args.steps,
         device=args.device,
-        mlp=widths(args.mlp),
+        mlp=whole_numbers("--mlp", args.mlp, like="400,400,400"),
         lines=tuple(args.lines.split(";")) if args.lines else (),
     )
 

@@ -26,8 +26,8 @@ def run(args: argparse.Namespace) -> None:
     from cowclip_merlin.diagnostics import read_diagnostics
     from cowclip_merlin.diagnostics.figures import write_figures
     from cowclip_merlin.diagnostics.text import report
+    from cowclip_merlin.training.config import RunConfig
     from cowclip_merlin.training.records import read_metrics
-    from cowclip_merlin.training.run import RunConfig
 
     folder = Path(args.run_folder)
     config, table = RunConfig.load(folder), read_diagnostics(folder)

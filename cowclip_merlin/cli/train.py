@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.scaling import PRESETS, RULES
 from cowclip_merlin.training.settings import (
     BACKENDS,
@@ -123,7 +124,7 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
         seed=args.seed,
         overrides={name: value for name, value in given.items() if value is not None},
         embedding_dim=args.embedding_dim,
-        mlp=widths(args.mlp),
+        mlp=whole_numbers("--mlp", args.mlp, like="400,400,400"),
         continuous=args.continuous,
         tables=args.tables,
         optimizer=args.optimizer,
@@ -131,20 +132,6 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
         validation_fraction=args.validation_fraction,
         precision=args.precision,
     )
-
-
-def widths(text: str) -> tuple[int, ...]:
-    """Whole numbers between commas.
-
-    Raises:
-        InputError: it is something else.
-    """
-    from cowclip_merlin.errors import InputError
-
-    try:
-        return tuple(int(width) for width in text.split(","))
-    except ValueError:
-        raise InputError(f"--mlp {text!r} is no list of whole numbers like 400,400,400") from None
 
 
 def run(args: argparse.Namespace) -> int:

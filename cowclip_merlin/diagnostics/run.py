@@ -18,7 +18,7 @@ from cowclip_merlin.loading import Data, open_train, place_split, steps_per_epoc
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.run import check_sizes, start
 from cowclip_merlin.training.settings import RunSettings
-from cowclip_merlin.training.trainer import make_step
+from cowclip_merlin.training.step import make_step
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData

@@ -1,4 +1,4 @@
-"""The look of the figures: Okabe and Ito's colours, markers and lines that tell apart in print."""
+"""The look of the figures: colours, markers and lines that tell apart in print."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cowclip_merlin.palette import BLACK, BLUE, GREEN, VERMILION
+
 STYLES: tuple[dict[str, str], ...] = (
-    {"color": "#0072B2", "marker": "o", "linestyle": "-"},
-    {"color": "#D55E00", "marker": "s", "linestyle": "--"},
-    {"color": "#000000", "marker": "^", "linestyle": ":"},
-    {"color": "#009E73", "marker": "D", "linestyle": "-."},
+    {"color": BLUE, "marker": "o", "linestyle": "-"},
+    {"color": VERMILION, "marker": "s", "linestyle": "--"},
+    {"color": BLACK, "marker": "^", "linestyle": ":"},
+    {"color": GREEN, "marker": "D", "linestyle": "-."},
 )
 
 

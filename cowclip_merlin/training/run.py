@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.diagnostics.frequency import read_deciles
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import read_json, write_json
+from cowclip_merlin.files import write_json
 from cowclip_merlin.loading import (
     Columns,
     bytes_of,
@@ -22,65 +21,15 @@ from cowclip_merlin.loading import (
     steps_per_epoch,
     validation_rows,
 )
-from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.training import evaluation, records
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
 from cowclip_merlin.training.checkpoint import Checkpoints
+from cowclip_merlin.training.config import RunConfig, refuse_other_run
 from cowclip_merlin.training.settings import RunSettings
 from cowclip_merlin.training.trainer import Plan, Trainer
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
-
-FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """What `config.json` of a run folder says.
-
-    Attributes:
-        settings: as given.
-        values: hyper-parameters after scaling, as used.
-        fingerprint: of the prepared data.
-    """
-
-    settings: RunSettings
-    values: Hyperparameters
-    fingerprint: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "settings": self.settings.as_dict(),
-            "hyperparameters": asdict(self.values) | {"clip": self.settings.effective_clip},
-            "data_fingerprint": self.fingerprint,
-            "versions": records.versions(),
-        }
-
-    @classmethod
-    def load(cls, run: Path) -> RunConfig:
-        """Read a run folder.
-
-        Raises:
-            InputError: it is no run folder, or one of another format.
-        """
-        if not (run / "config.json").exists():
-            raise InputError(f"{run}: no config.json, so no run folder; give the --out of a train")
-        config = read_json(run / "config.json")
-        if config.get("format_version") != FORMAT_VERSION:
-            raise InputError(
-                f"{run}: run of format {config.get('format_version')}, this version reads "
-                f"{FORMAT_VERSION}; train again"
-            )
-        values = dict(config["hyperparameters"])
-        values.pop("clip")
-        return cls(
-            settings=RunSettings.from_dict(config["settings"]),
-            values=Hyperparameters(**values),
-            fingerprint=config["data_fingerprint"],
-        )
 
 
 def train(
@@ -134,7 +83,7 @@ def train(
     )
     config = RunConfig(settings=settings, values=values, fingerprint=prepared.fingerprint)
     if resume:
-        _check_same_run(out, config)
+        refuse_other_run(out, config)
     elif (out / "config.json").exists():
         raise InputError(f"{out}: holds a run already; use --resume or another --out")
     used = start(settings.seed, device)
@@ -263,21 +212,6 @@ def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
             f"batch size {settings.batch_size} is larger than the {rows} training rows of "
             f"{prepared.path}; use a smaller --batch-size"
         )
-
-
-def _check_same_run(out: Path, config: RunConfig) -> None:
-    before = RunConfig.load(out)
-    old, new = before.settings.as_dict(), config.settings.as_dict()
-    for name in old:
-        if name != "epochs" and old[name] != new[name]:
-            raise InputError(
-                f"{out}: was trained with {name} {old[name]}, not {new[name]}; resume with the "
-                "same settings, or use another --out"
-            )
-    if before.values != config.values:
-        raise InputError(f"{out}: was trained with other presets; use another --out")
-    if before.fingerprint != config.fingerprint:
-        raise InputError(f"{out}: was trained on other data; resume with the same folder")
 
 
 def evaluate_run(

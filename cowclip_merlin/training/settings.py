@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cowclip_merlin.errors import InputError
@@ -149,10 +149,6 @@ class RunSettings:
     def from_dict(cls, values: Mapping[str, Any]) -> RunSettings:
         """The inverse of `as_dict`."""
         return cls(**{**values, "mlp": tuple(values["mlp"])})
-
-    def with_epochs(self, epochs: int) -> RunSettings:
-        """The same run, of another length."""
-        return replace(self, epochs=epochs)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

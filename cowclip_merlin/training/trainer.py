@@ -1,4 +1,4 @@
-"""The training loop: steps, epochs, checkpoints, and an orderly stop on a signal."""
+"""The training loop: epochs, checkpoints, and an orderly stop on a signal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from tqdm import tqdm
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import Columns, Data, place, steps_per_epoch
+from cowclip_merlin.loading import Columns, place, steps_per_epoch
 from cowclip_merlin.training import evaluation, records
 from cowclip_merlin.training.checkpoint import Checkpoints
+from cowclip_merlin.training.step import make_step
 
 if TYPE_CHECKING:
     import logging
@@ -289,27 +290,3 @@ class Trainer:
 def _rate(optimizer: Any) -> float:
     rate = optimizer.learning_rate
     return float(rate(optimizer.iterations).numpy() if callable(rate) else rate.numpy())
-
-
-def make_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
-    """One training step as a graph: a batch of `data` in, weights moved, loss summed.
-
-    The loss is the mean binary cross-entropy of the batch, computed from logits.
-    """
-    from cowclip_merlin import models
-
-    tf = compat.tensorflow()
-    models.attach(model, optimizer)
-
-    @tf.function(input_signature=[data.signature])
-    def step(batch: Any) -> None:
-        inputs, label = data.take(batch)
-        with tf.GradientTape() as tape:
-            z = models.logits(model, inputs, training=True)[:, 0]
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(label, z)
-            loss = tf.reduce_mean(losses)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-        loss_sum.assign_add(tf.cast(tf.reduce_sum(losses), tf.float64))
-
-    return step

@@ -2,7 +2,6 @@
 
 from cowclip_merlin.experiments.figures.epochs import draw_epochs
 from cowclip_merlin.experiments.figures.files import FigureFile, read_figure, write_figure
-from cowclip_merlin.experiments.figures.gradients import draw_gradients
 from cowclip_merlin.experiments.figures.ids import draw_ids
 from cowclip_merlin.experiments.figures.lines import Line
 from cowclip_merlin.experiments.figures.multipliers import draw_multipliers
@@ -13,7 +12,6 @@ __all__ = [
     "FigureFile",
     "Line",
     "draw_epochs",
-    "draw_gradients",
     "draw_ids",
     "draw_multipliers",
     "draw_times",

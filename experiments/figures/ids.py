@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.experiments.figures.lines import panels, plain
+from cowclip_merlin.palette import BLACK, SKY_BLUE
 from cowclip_merlin.workflows.report import plot_frequencies
 
 
@@ -54,7 +55,7 @@ def _histogram(axes: Any, counts: npt.NDArray[np.int64]) -> None:
     """Ids by occurrences in bins that double: 1, 2 to 3, 4 to 7, ..."""
     heights = np.bincount(np.log2(counts).astype(int))
     edges = 2.0 ** np.arange(len(heights) + 1)
-    axes.stairs(heights, edges, fill=True, color="#56B4E9", edgecolor="#000000", linewidth=0.8)
+    axes.stairs(heights, edges, fill=True, color=SKY_BLUE, edgecolor=BLACK, linewidth=0.8)
     once = 100 * float((counts == 1).mean())
     axes.set(xscale="log", yscale="log", xlabel="occurrences, in bins that double")
     axes.set(ylabel="ids, all fields", ylim=(0.7, None))

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Colours of Okabe and Ito, told apart by the colour-blind; markers and dashes tell them apart in
-# print. Seven colours and four dashes have no common divisor, so pairs repeat after 28 lines only.
-COLOURS = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+from cowclip_merlin.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
+
+# Markers and dashes tell lines apart in print. Seven colours and four dashes have no common
+# divisor, so pairs repeat after 28 lines only.
+COLOURS = (BLUE, VERMILION, BLACK, GREEN, PURPLE, ORANGE, SKY_BLUE)
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 

@@ -14,8 +14,8 @@ from cowclip_merlin.experiments.figures.lines import (
     panels,
     style,
 )
+from cowclip_merlin.experiments.regime import PAPER_ROWS
 
-PAPER_ROWS = 41_256_555
 # 10 epochs of DeepFM on Criteo on one V100, the published minutes as seconds an epoch.
 PAPER_EPOCH_SECONDS: Mapping[int, float] = {
     1024 * 2**i: minutes * 60 / 10 for i, minutes in enumerate((768, 390, 204, 102, 48, 27, 15, 9))

@@ -84,10 +84,7 @@ def view(table: Table, *, anchor: str) -> TableView:
         table=table,
         anchor=anchor,
         rows=rows,
-        notes=[
-            *((letter, note) for note, letter in marks.items()),
-            *(("", n) for n in table.notes),
-        ],
+        notes=_notes(table, marks),
         legend=_legend(table, cells, seeds),
         wide=len(table.columns) > 7,
     )
@@ -138,9 +135,11 @@ def _marks(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def _notes(table: Table, marks: dict[str, str]) -> list[tuple[str, str]]:
-    """Notes of cells by their letters, then those of the table that do not say the same."""
+    """Notes of cells by their letters, then those of the table that do not repeat one."""
     of_cells = [(letter, note) for note, letter in marks.items()]
-    others = [note for note in table.notes if not note.endswith(tuple(marks))]
+    # A table says "line, x8: note" where its cell says "note".
+    said = tuple(f": {note}" for note in marks)
+    others = [note for note in table.notes if not f": {note}".endswith(said)]
     return [*of_cells, *(("", note) for note in others)]
 
 

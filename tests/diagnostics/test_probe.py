@@ -11,7 +11,7 @@ from cowclip_merlin.diagnostics.probe import embedding_tables, make_probe
 from cowclip_merlin.diagnostics.summary import MEASURES, by_field, means
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import logits
-from cowclip_merlin.training.trainer import make_step
+from cowclip_merlin.training.step import make_step
 
 CLIPS = ("cowclip", "none", "global", "field", "column", "adaptive_field")
 

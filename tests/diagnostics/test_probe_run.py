@@ -1,8 +1,12 @@
 """The rows of a batch at a step, as parquet, and the figure of them."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cowclip_merlin.diagnostics import figure_4, probe_run, read_diagnostics
 from cowclip_merlin.errors import InputError
@@ -73,3 +77,31 @@ def test_division_by_the_count_moves_the_frequent_ids():
 def test_gradients_of_norm_zero_are_counted():
     figure = figure_4([1, 1, 2], [0.0, 1.0, 2.0])
     assert "1 rows of norm 0 left out" in figure.legends[0].get_title().get_text()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 300), min_size=1).filter(any))
+def test_every_row_of_the_batch_is_in_one_curve_or_counted(cnt):
+    counts = np.array(cnt)
+    norms = np.where(np.arange(len(cnt)) % 3 == 0, 0.0, 0.5 + np.arange(len(cnt)))
+    figure = figure_4(cnt, norms)
+    for axes in figure.axes:
+        sizes = [int(re.search(r"(\d+) rows", x.get_label())[1]) for x in axes.get_lines()]
+        assert sum(sizes) == ((counts > 0) & (norms > 0)).sum()
+        for line, size in zip(axes.get_lines(), sizes):
+            assert line.get_ydata().sum() == pytest.approx(100 if size else 0)
+    zeros = re.search(r"(\d+) rows of norm 0", figure.legends[0].get_title().get_text())
+    assert (int(zeros[1]) if zeros else 0) == ((counts > 0) & (norms == 0)).sum()
+
+
+@pytest.mark.parametrize(
+    ("cnt", "g_norm", "message"),
+    [
+        ([1, 2], [0.1], r"\(2,\) counts but \(1,\) norms"),
+        ([0, 0], [0.0, 1.0], "no row is in the batch"),
+        ([], [], "no row is in the batch"),
+    ],
+)
+def test_what_is_no_batch_is_refused(cnt, g_norm, message):
+    with pytest.raises(ValueError, match=message):
+        figure_4(cnt, g_norm)

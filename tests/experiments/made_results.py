@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from cowclip_merlin.diagnostics import figure_4
 from cowclip_merlin.experiments import figures
 from cowclip_merlin.experiments.results import example, write_results
 from cowclip_merlin.experiments.table import Cell, Table, measured, verdict
@@ -68,7 +69,7 @@ def rules_table(
             "columns": tuple(f"x{s} = {256 * s:,}" for s in (1, 2, 4, 8)),
             "rows": judged(lines, base),
             "reference": "no scaling at batch 256",
-            "notes": ("A note below the table.",),
+            "notes": ("A note below the table.", "linear, x2: Misprint in the paper."),
             "missing": ("linear at x2: not run yet",),
             "command": "cowclip experiment table2 --data DATA --out RESULTS --seeds 3",
             "data": "generated log, 450,000 rows",
@@ -134,7 +135,7 @@ def drawings():
     return {
         "figure1": figures.draw_times(times, rows=450_000),
         "figure3": figures.draw_ids(ids),
-        "figure4": figures.draw_gradients(cnt, norm),
+        "figure4": figure_4(cnt, norm),
         "figure5": figures.draw_epochs(
             {"test AUC, %": curves, "log loss": curves, "train loss": curves}
         ),

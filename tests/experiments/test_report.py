@@ -112,7 +112,13 @@ def test_a_cell_shows_mean_spread_verdict_and_the_papers_number(page):
     assert "78.95 ±0.02 + better paper 80.97" in page.text
     assert "78.90 ±0.02 the reference paper 80.76" in page.text
     assert "not run a paper 80.46 diverged paper 80.40 78.00 a 1 seed" in page.text
-    assert page.text.count("a Misprint in the paper.") == 2
+
+
+def test_a_note_of_a_cell_and_of_its_table_is_shown_once(page):
+    per_table = page.text.count("A note below the table.")
+    assert per_table == 2, "one table in each of the two folders"
+    assert page.text.count("a Misprint in the paper.") == per_table
+    assert page.text.count("Misprint in the paper.") == per_table
 
 
 def test_how_to_repeat_what_was_not_run_and_the_environment_are_there(page):

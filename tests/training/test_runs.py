@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -189,8 +190,8 @@ def test_a_signal_ends_with_a_checkpoint(data, uninterrupted, tmp_path, number):
 def test_a_finished_run_can_be_lengthened(data, uninterrupted, tmp_path):
     settings = RunSettings(model="deepfm", epochs=1, **SMALL)
     train(data, settings, out=tmp_path / "run")
-    rows = train(data, settings.with_epochs(2), out=tmp_path / "run", resume=True)
-    straight = train(data, settings.with_epochs(2), out=tmp_path / "straight")
+    rows = train(data, replace(settings, epochs=2), out=tmp_path / "run", resume=True)
+    straight = train(data, replace(settings, epochs=2), out=tmp_path / "straight")
     assert rows[-1]["test_auc"] == straight[-1]["test_auc"]
     assert_bit_equal(tmp_path / "run", tmp_path / "straight")
 

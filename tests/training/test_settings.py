@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.training.build import build_optimizer
-from cowclip_merlin.training.run import RunConfig
+from cowclip_merlin.training.config import RunConfig
 from cowclip_merlin.workflows import PreparedData
 
 BIG = {"model": "deepfm", "batch_size": 131072}  # 128 times the base batch
@@ -118,8 +119,8 @@ def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path, update):
         overrides={"embedding_lr": 0.05, "dense_lr": 0.05, "l2": 0.0, "init_std": 1e-2},
     )  # fmt: skip
     train(data, settings, out=tmp_path / "run")
-    rows = train(data, settings.with_epochs(3), out=tmp_path / "run", resume=True)
-    whole = train(data, settings.with_epochs(3), out=tmp_path / "whole")
+    rows = train(data, replace(settings, epochs=3), out=tmp_path / "run", resume=True)
+    whole = train(data, replace(settings, epochs=3), out=tmp_path / "whole")
     assert float(rows[-1]["train_loss"]) == whole[-1]["train_loss"] < whole[0]["train_loss"]
     assert "adagrad, update " + update in (tmp_path / "run" / "train.log").read_text()
 
@@ -161,7 +162,7 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
     (out / "metrics.csv").write_text("\n".join(old) + "\n")
     loaded = RunConfig.load(out)
     assert loaded.settings == settings and isinstance(loaded.values, Hyperparameters)
-    rows = train(data, settings.with_epochs(2), out=out, resume=True)
+    rows = train(data, replace(settings, epochs=2), out=out, resume=True)
     assert [str(row["epoch"]) for row in rows] == ["1", "2"]
 
 

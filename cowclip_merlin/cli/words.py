@@ -1,0 +1,25 @@
+"""Words of the command line that stand for several values."""
+
+from __future__ import annotations
+
+
+def whole_numbers(option: str, text: str, *, like: str) -> tuple[int, ...]:
+    """Whole numbers between commas.
+
+    Args:
+        option: that took the text.
+        text: what it took.
+        like: an example, for the complaint.
+
+    Raises:
+        InputError: it is something else.
+
+    >>> whole_numbers("--mlp", "400,200", like="400,400,400")
+    (400, 200)
+    """
+    from cowclip_merlin.errors import InputError
+
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} {text!r} is no list of whole numbers like {like}") from None

@@ -1,0 +1,83 @@
+"""`config.json` of a run folder: what a run was started with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import read_json
+from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.training import records
+from cowclip_merlin.training.settings import RunSettings
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What `config.json` of a run folder says.
+
+    Attributes:
+        settings: as given.
+        values: hyper-parameters after scaling, as used.
+        fingerprint: of the prepared data.
+    """
+
+    settings: RunSettings
+    values: Hyperparameters
+    fingerprint: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "settings": self.settings.as_dict(),
+            "hyperparameters": asdict(self.values) | {"clip": self.settings.effective_clip},
+            "data_fingerprint": self.fingerprint,
+            "versions": records.versions(),
+        }
+
+    @classmethod
+    def load(cls, run: Path) -> RunConfig:
+        """Read a run folder.
+
+        Raises:
+            InputError: it is no run folder, or one of another format.
+        """
+        if not (run / "config.json").exists():
+            raise InputError(f"{run}: no config.json, so no run folder; give the --out of a train")
+        config = read_json(run / "config.json")
+        if config.get("format_version") != FORMAT_VERSION:
+            raise InputError(
+                f"{run}: run of format {config.get('format_version')}, this version reads "
+                f"{FORMAT_VERSION}; train again"
+            )
+        values = dict(config["hyperparameters"])
+        values.pop("clip")
+        return cls(
+            settings=RunSettings.from_dict(config["settings"]),
+            values=Hyperparameters(**values),
+            fingerprint=config["data_fingerprint"],
+        )
+
+
+def refuse_other_run(out: Path, config: RunConfig) -> None:
+    """Refuse to go on with a run folder that is of another run.
+
+    Raises:
+        InputError: it is no run folder, or its settings but `epochs`, or its data, differ.
+    """
+    before = RunConfig.load(out)
+    old, new = before.settings.as_dict(), config.settings.as_dict()
+    for name in old:
+        if name != "epochs" and old[name] != new[name]:
+            raise InputError(
+                f"{out}: was trained with {name} {old[name]}, not {new[name]}; resume with the "
+                "same settings, or use another --out"
+            )
+    if before.values != config.values:
+        raise InputError(f"{out}: was trained with other presets; use another --out")
+    if before.fingerprint != config.fingerprint:
+        raise InputError(f"{out}: was trained on other data; resume with the same folder")

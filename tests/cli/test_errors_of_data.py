@@ -1,0 +1,108 @@
+"""Mistakes in raw logs and in what is asked of `generate` and `prepare`."""
+
+import gzip
+
+import pytest
+
+
+def negatives(lines):
+    return [b"0" + line[1:] for line in lines]
+
+
+def csv(*rows):
+    return "\n".join(["y,a,b", *rows]).encode() + b"\n"
+
+
+TABLE_OPTIONS = ("--label", "y", "--categorical", "a,b")
+GOOD_TABLE = csv(*[f"{i % 2},{i % 5},{i % 3}" for i in range(100)])
+
+# name -> (command, what the line must hold)
+CASES = {
+    "raw file missing": (lambda p: p.prepare("criteo", p.path / "no.txt"), r"no\.txt"),
+    "raw file empty": (lambda p: p.prepare("criteo", p.write("e.txt")), r"e\.txt.*empty"),
+    "wrong columns": (
+        lambda p: p.prepare("criteo", p.write("w.txt", b"1\t2\t3\n" * 50)),
+        r"w\.txt.*40",
+    ),
+    "wrong header": (
+        lambda p: p.prepare("avazu", p.write("w.csv", b"id,click\n1,0\n")),
+        r"w\.csv.*hour",
+    ),
+    "no positive labels": (
+        lambda p: p.prepare("criteo", p.write("n.txt", b"\n".join(negatives(p.lines())) + b"\n")),
+        r"positive|label 1",
+    ),
+    "too many bad lines": (
+        lambda p: p.prepare("criteo", p.write("b.txt", b"\n".join([*p.lines(50), b"x"] * 2))),
+        r"b\.txt.*51|bad",
+    ),
+    "damaged gzip": (
+        lambda p: p.prepare(
+            "criteo", p.write("d.txt.gz", gzip.compress(b"\n".join(p.lines()))[:-200])
+        ),
+        r"d\.txt\.gz",
+    ),
+    "unknown column of a table": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE), "--label", "y", "--categorical", "a,zz"
+        ),
+        r"zz",
+    ),
+    "table without a label": (
+        lambda p: p.prepare("table", p.write("t.csv", GOOD_TABLE), "--categorical", "a,b"),
+        r"--label",
+    ),
+    "test fraction of 1": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--test-fraction", "1"
+        ),
+        r"test.fraction",
+    ),
+    "label that is neither 0 nor 1": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", csv("0,1,1", "1,1,1", "7,1,1")), *TABLE_OPTIONS
+        ),
+        r"label|t\.csv",
+    ),
+    "prepared folder exists": (
+        lambda p: [
+            "prepare",
+            "criteo",
+            str(p.write("x.txt", b"\n".join(p.lines()))),
+            "--out",
+            str(p.data()),
+        ],
+        r"data.*--overwrite",
+    ),
+    "like a folder of another kind": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--like", p.data()
+        ),
+        r"criteo.*table",
+    ),
+    "no such scheduler": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--scheduler", "127.0.0.1:1"
+        ),
+        r"127\.0\.0\.1:1",
+    ),
+    "GPU asked for to prepare": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--device", "gpu"
+        ),
+        r"GPU|gpu",
+    ),
+    "generate no rows": (
+        lambda p: ["generate", "--rows", "0", "--out", str(p.path / "out")],
+        r"rows",
+    ),
+    "generate into a missing folder": (
+        lambda p: ["generate", "--rows", "9", "--out", str(p.path / "no" / "out")],
+        r"no",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_and_exit_code_2(case, refused):
+    refused(*CASES[case])

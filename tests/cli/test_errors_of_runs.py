@@ -1,0 +1,154 @@
+"""Mistakes in settings, prepared folders and run folders: `train`, `evaluate`, `scale`."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+
+def missing_checkpoint(p):
+    run = p.run()
+    shutil.rmtree(run / "checkpoints")
+    return p.evaluate(run, p.data())
+
+
+def damaged_checkpoint(p):
+    run = p.run()
+    for file in (run / "checkpoints").glob("*.data-*"):
+        file.write_bytes(file.read_bytes()[:100])
+    return p.evaluate(run, p.data())
+
+
+def other_model(p):
+    run = p.run()
+    config = json.loads((run / "config.json").read_text())
+    p.edited_json(run / "config.json", settings=config["settings"] | {"model": "dcnv2"})
+    return p.evaluate(run, p.data())
+
+
+def no_parquet(p):
+    data = p.data()
+    shutil.rmtree(data / "train")
+    return p.train(data)
+
+
+def missing_column(p):
+    data = p.data()
+    for file in (data / "train").glob("*.parquet"):
+        pq.write_table(pq.read_table(file).drop_columns(["C7"]), file)
+    return p.train(data)
+
+
+def other_version_of_data(p):
+    data = p.data()
+    p.edited_json(data / "dataset.json", format_version=99)
+    return p.train(data)
+
+
+def other_version_of_run(p):
+    run = p.run()
+    p.edited_json(run / "config.json", format_version=99)
+    return p.evaluate(run, p.data())
+
+
+def damaged_description(p):
+    data = p.data()
+    (data / "dataset.json").write_text("{")
+    return p.train(data)
+
+
+# name -> (command, what the line must hold)
+CASES = {
+    "no prepared folder": (lambda p: p.train(p.path / "nothing"), r"nothing"),
+    "folder that was not prepared": (lambda p: p.train(p.path), r"dataset\.json|prepare"),
+    "batch larger than the data": (lambda p: p.train(p.data(), batch="100000"), r"100000.*rows"),
+    "batch of 0": (lambda p: p.train(p.data(), batch="0"), r"batch_size is 0"),
+    "batch that is no number": (lambda p: p.train(p.data(), batch="64K"), r"64K"),
+    "unknown model": (lambda p: p.train(p.data(), model="deepfn"), r"'deepfn'.*deepfm"),
+    "unknown rule": (lambda p: p.train(p.data(), "--rule", "cow"), r"'cow'.*cowclip"),
+    "unknown clip": (lambda p: p.train(p.data(), "--clip", "cow"), r"'cow'.*cowclip"),
+    "unknown preset": (lambda p: p.train(p.data(), "--preset", "kaggle"), r"'kaggle'.*criteo"),
+    "exact update": (
+        lambda p: p.train(p.data(), "--update", "exact", "--clip", "field"),
+        r"exact.*clips cowclip and none.*dense",
+    ),
+    "unknown optimizer": (
+        lambda p: p.train(p.data(), "--optimizer", "lamb"),
+        r"'lamb'.*adam, adagrad",
+    ),
+    "exact update of Adagrad with L2": (
+        lambda p: p.train(p.data(), "--update", "exact", "--optimizer", "adagrad"),
+        r'not with Adagrad and l2 2\.5e-06; use l2=0 or update="dense"',
+    ),
+    "accumulator of Adam": (
+        lambda p: p.train(p.data(), "--initial-accumulator", "0"),
+        r"initial_accumulator is Adagrad's.*'adam'",
+    ),
+    "exact update under Clippy": (
+        lambda p: p.train(p.data(), "--update", "exact", "--clip", "clippy"),
+        r"exact.*'clippy'.*dense",
+    ),
+    "validation fraction of 1": (
+        lambda p: p.train(p.data(), "--validation-fraction", "1"),
+        r"validation_fraction is 1;",
+    ),
+    "validation fraction of no row": (
+        lambda p: p.train(p.data(), "--validation-fraction", "1e-5"),
+        r"validation_fraction 1e-05 of \d+ train rows are 0.*another fraction",
+    ),
+    "batch larger than what validation leaves": (
+        lambda p: p.train(p.data(), "--validation-fraction", "0.95"),
+        r"256 is larger than the 1\d\d training rows",
+    ),
+    "negative l2": (lambda p: p.train(p.data(), "--l2", "-1"), r"l2 is -1"),
+    "rate that is not finite": (lambda p: p.train(p.data(), "--dense-lr", "nan"), r"dense_lr"),
+    "mlp that is no list": (lambda p: p.train(p.data(), "--mlp", "40x"), r"40x"),
+    "no epochs": (lambda p: p.train(p.data(), "--epochs", "0"), r"epochs is 0"),
+    "diverging rates": (
+        lambda p: p.train(p.data(), "--dense-lr", "1e30", "--rule", "none"),
+        r"diverged.*learning rates",
+    ),
+    "id outside the vocabulary": (
+        lambda p: p.train(p.column("C6", 3, 1 << 30)),
+        r"train.*'C6'.*1073741824",
+    ),
+    "negative id": (lambda p: p.train(p.column("C6", 3, -1)), r"'C6'.*-1"),
+    "NaN in a continuous column": (
+        lambda p: p.train(p.column("I4", 0, np.nan, "test")),
+        r"test.*'I4'.*nan",
+    ),
+    "label 2 in prepared data": (lambda p: p.train(p.column("label", 0, 2)), r"'label'.*2"),
+    "parquet files gone": (no_parquet, r"train"),
+    "column gone": (missing_column, r"'C7'"),
+    "data of another version": (other_version_of_data, r"99"),
+    "run of another version": (other_version_of_run, r"99"),
+    "damaged dataset.json": (damaged_description, r"dataset\.json"),
+    "GPU asked for to train": (lambda p: p.train(p.data(), "--device", "gpu"), r"no GPU"),
+    "run folder in use": (lambda p: p.train(p.data(), out=p.run().name), r"run.*--resume"),
+    "resume of nothing": (lambda p: p.train(p.data(), "--resume"), r"config\.json"),
+    "resume with another rate": (
+        lambda p: p.train(p.data(), "--resume", "--l2", "1e-3", out=p.run().name),
+        r"overrides.*same settings",
+    ),
+    "resume with another model": (
+        lambda p: p.train(p.data(), "--resume", model="dcn", out=p.run().name),
+        r"model deepfm, not dcn",
+    ),
+    "checkpoint of another model": (other_model, r"checkpoint of another model"),
+    "checkpoint damaged": (damaged_checkpoint, r"checkpoint"),
+    "checkpoint gone": (missing_checkpoint, r"no checkpoint"),
+    "evaluation of no run": (lambda p: p.evaluate(p.path, p.data()), r"config\.json"),
+    "predictions into a missing folder": (
+        lambda p: p.evaluate(p.run(), p.data(), "--predictions", p.path / "no" / "f.parquet"),
+        r"f\.parquet|no",
+    ),
+    "scale to a negative batch": (lambda p: ["scale", "--to", "-5"], r"-5"),
+    "unknown command": (lambda p: ["trian"], r"trian"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_and_exit_code_2(case, refused):
+    refused(*CASES[case])

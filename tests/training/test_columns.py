@@ -1,0 +1,180 @@
+"""Columns of a prepared folder: read, checked, and mapped from a cache."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import DeviceData, cache, gpu, open_columns, read_columns
+from cowclip_merlin.workflows import PreparedData
+
+NAMES = ("ids", "continuous", "label")
+
+
+def test_the_cache_is_written_once(folder, monkeypatch):
+    read = read_columns(folder, "train")
+    made = open_columns(folder, "train")
+    monkeypatch.setattr(pq, "ParquetFile", None)
+    again = open_columns(folder, "train")
+    for name in NAMES:
+        assert isinstance(getattr(again, name), np.memmap)
+        assert getattr(made, name).dtype == getattr(read, name).dtype
+        np.testing.assert_array_equal(getattr(made, name), getattr(read, name))
+        np.testing.assert_array_equal(getattr(again, name), getattr(read, name))
+    assert sorted(p.name for p in (folder.path / ".cache-train").iterdir()) == [
+        "cache.json", "continuous.npy", "ids.npy", "label.npy",
+    ]  # fmt: skip
+
+
+def test_mapped_columns_are_used_where_they_are(folder):
+    tf = compat.tensorflow()
+    if tf.config.list_logical_devices("GPU"):
+        pytest.skip("tensors are copies on a GPU")
+    data = DeviceData(open_columns(folder, "train"))
+    file = str((folder.path / ".cache-train" / "label.npy").resolve())
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [line.split()[0].split("-") for line in lines if line.endswith(file)]
+    address = data._tensors[2]._numpy().ctypes.data
+    assert any(int(low, 16) <= address < int(high, 16) for low, high in ranges)
+
+
+def other_fingerprint(folder, _):
+    path = folder.path / "dataset.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "fingerprint": "0" * 64}))
+
+
+def other_format(_, monkeypatch):
+    monkeypatch.setattr(cache, "FORMAT_VERSION", 2)
+
+
+def other_file(folder, _):
+    file = folder.files("train")[0]
+    frame = pq.read_table(file).to_pandas()
+    frame[folder.label] = 1 - frame[folder.label]
+    frame.to_parquet(file, index=False)
+
+
+def cut_short(folder, _):
+    file = folder.path / ".cache-train" / "ids.npy"
+    os.truncate(file, file.stat().st_size - 4)
+
+
+def no_json(folder, _):
+    (folder.path / ".cache-train" / "cache.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    "change", [other_fingerprint, other_format, other_file, cut_short, no_json]
+)
+def test_the_cache_is_remade(folder, monkeypatch, change):
+    open_columns(folder, "train")
+    before = (folder.path / ".cache-train" / "ids.npy").stat().st_ino
+    change(folder, monkeypatch)
+    folder = PreparedData.load(folder.path)
+    after = open_columns(folder, "train")
+    assert (folder.path / ".cache-train" / "ids.npy").stat().st_ino != before
+    for name in NAMES:
+        np.testing.assert_array_equal(
+            getattr(after, name), getattr(read_columns(folder, "train"), name)
+        )
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_interrupted_writing_leaves_nothing(folder, monkeypatch, error):
+    def interrupted(*_):
+        yield next(iter(whole))
+        raise error
+
+    whole = list(cache.parts(folder, "train"))
+    monkeypatch.setattr(cache, "parts", interrupted)
+    with pytest.raises(error):
+        open_columns(folder, "train")
+    assert not list(folder.path.glob(".cache*"))
+
+
+def test_what_a_killed_process_left_is_removed(folder):
+    left = folder.path / f".cache-train.{2**22 + 1}.tmp"  # above the highest process number
+    left.mkdir()
+    open_columns(folder, "train")
+    assert not left.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_read_into_memory(folder, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache, "_write", full)
+    columns = open_columns(folder, "train")
+    assert not isinstance(columns.ids, np.memmap) and len(columns) == folder.rows["train"]
+    assert "No space left on device" in caplog.text and len(caplog.records) == 1
+    assert not list(folder.path.glob(".cache*"))
+
+
+def damaged(folder, column, change):
+    file = folder.files("train")[0]
+    frame = pq.read_table(file).to_pandas()
+    frame = frame.drop(columns=column) if change is None else change(frame)
+    frame.to_parquet(file, index=False)
+
+
+def with_value(column, value):
+    def change(frame):
+        frame[column] = frame[column].astype("Int64") if value is None else frame[column]
+        frame.loc[5, column] = value
+        return frame
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "message"),
+    [
+        ("C1", None, "column 'C1' is missing"),
+        ("C1", with_value("C1", 10**6), "column 'C1' holds id 1000000, outside its vocabulary"),
+        ("C1", with_value("C1", -1), "column 'C1' holds id -1"),
+        ("C1", with_value("C1", None), "column 'C1' holds a null"),
+        ("I1", with_value("I1", np.inf), "column 'I1' holds inf"),
+        ("label", with_value("label", 2), "label 'label' holds 2, neither 0 nor 1"),
+        ("label", lambda frame: frame[:-1], "rows, dataset.json says"),
+        ("label", lambda frame: frame.iloc[[0, *range(len(frame))]], "more rows than dataset"),
+    ],
+)
+def test_wrong_values_are_named(folder, column, change, message):
+    open_columns(folder, "train")
+    damaged(folder, column, change)
+    for read in (read_columns, open_columns):
+        with pytest.raises(InputError, match=message) as error:
+            read(folder, "train")
+        assert "\n" not in str(error.value)
+    assert not list(folder.path.glob(".cache-train.*"))
+
+
+def test_reading_by_cudf_gives_the_same_columns(folder, monkeypatch):
+    """With stand-ins for cuDF and CuPy: what is asked of them exists in pandas and NumPy, too."""
+
+    class Frame:
+        def __init__(self, file, columns):
+            self.frame = pq.read_table(file, columns=columns).to_pandas()
+
+        def __len__(self):
+            return len(self.frame)
+
+        def __getitem__(self, name):
+            column = self.frame[name]
+            return SimpleNamespace(values=column.values, null_count=int(column.isna().sum()))
+
+    monkeypatch.setitem(sys.modules, "cudf", SimpleNamespace(read_parquet=Frame))
+    monkeypatch.setitem(sys.modules, "cupy", np)
+    read, expected = gpu.read_columns_on_gpu(folder, "train"), read_columns(folder, "train")
+    for name in NAMES:
+        np.testing.assert_array_equal(getattr(read, name), getattr(expected, name))
+    damaged(folder, "I1", with_value("I1", np.inf))
+    with pytest.raises(InputError, match="column 'I1' holds inf"):
+        gpu.read_columns_on_gpu(folder, "train")
