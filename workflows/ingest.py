@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.blocks import Block, blocks, count_lines
 from cowclip_merlin.workflows.layout import Layout
-from cowclip_merlin.workflows.lines import BadLine, Block, Parser, blocks, count_lines, read_header
+from cowclip_merlin.workflows.lines import BadLine, Parser, read_header
 from cowclip_merlin.workflows.split import Split, is_test
 
 SHOWN_BAD_LINES = 20
