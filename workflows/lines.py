@@ -36,6 +36,23 @@ class BadLine:
     text: bytes
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one block.
+
+    Attributes:
+        table: Arrow table of the layout's columns.
+        places: position of each row from the start of the block.
+        lines: rows in the block, bad ones included.
+        bad: its damaged lines.
+    """
+
+    table: Any
+    places: Any
+    lines: int
+    bad: list[BadLine]
+
+
 def read_header(text: bytes, layout: Layout, file: Path) -> list[str]:
     """Names of the columns in a header line.
 
