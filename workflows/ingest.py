@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.blocks import Block, blocks, count_lines
 from cowclip_merlin.workflows.layout import Layout
-from cowclip_merlin.workflows.lines import BadLine, Block, Parser, blocks, count_lines, read_header
+from cowclip_merlin.workflows.lines import BadLine, Parser, Piece, read_header
+from cowclip_merlin.workflows.parquet import count_rows, parquet_pieces
 from cowclip_merlin.workflows.split import Split, is_test
 
 SHOWN_BAD_LINES = 20
@@ -37,23 +39,6 @@ class Ingested:
     total: int = 0
     quarantined: int = 0
     first_bad: list[BadLine] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows of one block.
-
-    Attributes:
-        table: Arrow table of the layout's columns.
-        places: position of each row from the start of the block.
-        lines: rows in the block, bad ones included.
-        bad: its damaged lines.
-    """
-
-    table: Any
-    places: Any
-    lines: int
-    bad: list[BadLine]
 
 
 class Ingest:
@@ -109,11 +94,13 @@ class Ingest:
 
     def _count(self, file: Path) -> int:
         if file.suffix == ".parquet":
-            return _open_parquet(file).metadata.num_rows
+            return count_rows(file)
         return count_lines(file) - self.layout.header
 
     def _pieces(self, file: Path) -> Iterator[Piece]:
-        return self._parquet(file) if file.suffix == ".parquet" else self._text(file)
+        if file.suffix == ".parquet":
+            return parquet_pieces(file, self.layout, max(1, self.block_bytes // 256))
+        return self._text(file)
 
     def _text(self, file: Path) -> Iterator[Piece]:
         parser = None
@@ -151,18 +138,6 @@ class Ingest:
                 f"{len(columns)}; check the kind and the file"
             )
         return columns, block
-
-    def _parquet(self, file: Path) -> Iterator[Piece]:
-        parquet = _open_parquet(file)
-        names = [self.layout.label, *self.layout.categorical, *self.layout.continuous]
-        for name in names:
-            if name not in parquet.schema_arrow.names:
-                raise InputError(f"{file}: no column {name!r}; check the kind and the names")
-        rows = max(1, self.block_bytes // 256)
-        start = 0
-        for batch in _batches(parquet, file, rows, names):
-            yield _checked_batch(batch, self.layout, file, start)
-            start += batch.num_rows
 
     def _take(self, piece: Piece, file: Path, total: int | None) -> None:
         """Divide, stage and count one piece."""
@@ -239,33 +214,6 @@ class Ingest:
                 )
 
 
-def _open_parquet(file: Path) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not file.is_file():
-        raise InputError(f"{file}: no such file; check the path")
-    try:
-        return pq.ParquetFile(file)
-    except pa.ArrowInvalid as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{file}: not a parquet file ({reason}); check the file") from error
-
-
-def _batches(parquet: Any, file: Path, rows: int, names: list[str]) -> Iterator[Any]:
-    import pyarrow as pa
-
-    batches = parquet.iter_batches(batch_size=rows, columns=names)
-    while True:
-        try:
-            yield next(batches)
-        except StopIteration:
-            return
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"{file}: damaged parquet ({reason}); fetch it again") from error
-
-
 def _as_floats(table: Any, layout: Layout) -> Any:
     """Numbers as float64: Arrow's nullable integers would become that in pandas anyway."""
     import pyarrow as pa
@@ -274,44 +222,3 @@ def _as_floats(table: Any, layout: Layout) -> Any:
     types = {layout.label: pa.int8()} | dict.fromkeys(layout.continuous, pa.float64())
     types |= dict.fromkeys(layout.categorical, pa.string())
     return table.select(names).cast(pa.schema([(name, types[name]) for name in names]))
-
-
-def _checked_batch(batch: Any, layout: Layout, file: Path, start: int) -> Piece:
-    """Rows of a parquet file; those with a label that is not 0 or 1 are set aside."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    table = pa.Table.from_batches([batch])
-    for name in layout.categorical:
-        column = _cast(table[name], pa.string(), name, file)
-        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
-        table = table.set_column(table.column_names.index(name), name, column)
-    numbers = {
-        name: _cast(table[name], pa.float64(), name, file)
-        for name in (layout.label, *layout.continuous)
-    }
-    good = pc.fill_null(pc.is_in(numbers[layout.label], pa.array([0.0, 1.0])), False)
-    for name in layout.continuous:
-        good = pc.and_(good, pc.fill_null(pc.is_finite(numbers[name]), True))
-    for name in layout.integer:
-        whole = pc.equal(numbers[name], pc.floor(numbers[name]))
-        good = pc.and_(good, pc.fill_null(whole, True))
-    mask = np.asarray(good)
-    bad = [
-        BadLine(str(file), start + int(i) + 1, "label or number out of range", b"")
-        for i in np.flatnonzero(~mask)
-    ]
-    return Piece(table.filter(mask), np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
-
-
-def _cast(column: Any, kind: Any, name: str, file: Path) -> Any:
-    import pyarrow as pa
-
-    try:
-        return column.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        what = "text or numbers" if pa.types.is_string(kind) else "numbers"
-        raise InputError(
-            f"{file}: column {name!r} is {column.type}, not {what} "
-            f"({str(error).splitlines()[0]}); convert it"
-        ) from error

@@ -1,4 +1,4 @@
-"""A page from made-up results; makes `made_results` and `chromium` importable."""
+"""A page from made-up results; makes `made_results` and what lies beside it importable."""
 
 import sys
 from pathlib import Path

@@ -2,51 +2,15 @@
 
 import re
 import shutil
-from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
-from made_results import AWKWARD, MAIN, SEEDS, judged, make_results, rules_table
+from html_page import Page
+from made_results import AWKWARD
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.report import write_report
 from cowclip_merlin.experiments.report.cells import MINUS
-from cowclip_merlin.experiments.report.claims import effect, reference_cell, scores
-from cowclip_merlin.experiments.report.folder import load_folder, natural
-from cowclip_merlin.experiments.report.headline import headline
-from cowclip_merlin.experiments.results import read_results, write_results
-from cowclip_merlin.experiments.table import Cell, Table, measured
-
-VOID = {"meta", "link", "br", "hr", "img", "input"}
-
-
-class Page(HTMLParser):
-    """Checks that elements nest, and keeps tags, attributes and text."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.open, self.tags, self.words = [], [], []
-        self.feed(text)
-        self.close()
-        assert not self.open, self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag, (tag, self.getpos())
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-    @property
-    def text(self):
-        return " ".join(" ".join(self.words).split())
-
-    def count(self, tag):
-        return sum(name == tag for name, _ in self.tags)
+from cowclip_merlin.experiments.report.folder import natural
 
 
 @pytest.fixture(scope="session")
@@ -149,105 +113,6 @@ def test_the_same_folders_make_the_same_page(results, html, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["again.html"]
 
 
-def headline_of(folder, *tables):
-    return headline(load_folder(make_results(folder, tables=tables, figures_too=False)))
-
-
-@pytest.mark.parametrize(
-    ("cowclip", "other", "word"),
-    [
-        ((78.9, 78.95, 78.9), (78.6, 78.2, 77.5), "seen"),
-        ((78.9, 78.95, 78.5), (78.6, 78.2, 77.5), "seen in part"),
-        ((78.9, 78.95, 78.9), (78.6, 78.9, 77.5), "seen in part"),
-        ((78.9, 78.4, 78.3), (78.6, 78.2, 77.5), "not seen"),
-        ((78.9, 78.95, 78.9), (78.6, 78.9, 78.9), "not seen"),
-    ],
-)
-def test_the_headline_follows_the_verdicts(tmp_path, cowclip, other, word):
-    table = rules_table(cowclip=cowclip, other=other)
-    assert headline_of(tmp_path, table).word == word
-
-
-def test_the_headline_counts_and_names_the_largest_loss_and_gain(tmp_path):
-    sentences = " ".join(headline_of(tmp_path, rules_table()).sentences)
-    assert "holds (no worse than the reference), 3 of 3 do so here: 1 better, 2 within" in sentences
-    assert "falls, 4 of 4 do so here: 4 worse, 0 within noise, 0 better." in sentences
-    loss = f"{MINUS}1.40 AUC points, in the paper {MINUS}0.45 (no scaling at x8 = 2,048, Table 2)"
-    assert f"Largest loss: {loss}" in sentences
-    assert "Largest gain: +0.05 AUC points, in the paper +0.21 (CowClip at x4" in sentences
-    assert "12 runs with 3 seeds, 1 diverged, 12 minutes" in sentences
-
-
-def test_a_diverged_run_counts_as_a_loss(tmp_path):
-    found = headline_of(tmp_path, rules_table(other=(78.9, 78.9, 78.95)))
-    assert "1 of 4 does so here" in " ".join(found.sentences)
-
-
-def test_one_seed_is_not_judged(tmp_path):
-    single = Table(
-        **MAIN, name="table2", columns=("1K", "8K"), reference="none at 1K",
-        rows=(("none", (measured([78.9], published=80.76), measured([77.9], published=80.31))),),
-    )  # fmt: skip
-    found = headline_of(tmp_path / "r", single)
-    assert found.word == "not judged"
-    assert "verdicts need several seeds" in " ".join(found.sentences)
-    write_report([tmp_path / "r"], tmp_path / "out.html")
-    text = Page((tmp_path / "out.html").read_text(encoding="utf-8")).text
-    assert "one seed, so no spread and no verdict" in text
-
-
-def test_numbers_of_one_kind_can_miss_the_effect_but_not_show_it(tmp_path):
-    base = measured([78.9, 79.0], published=80.9)
-    for name, mean, word in (("a", 78.9, "not seen"), ("b", 70.0, "not judged")):
-        cells = (base, measured([mean, mean + 0.1], published=80.0))
-        table = replace(rules_table(), columns=("a", "b"), rows=judged([("x", cells)], base))
-        assert headline_of(tmp_path / name, table).word == word
-
-
-def test_a_data_set_that_got_another_name_has_the_last_one(tmp_path):
-    folder = make_results(tmp_path, data="first name", figures_too=False)
-    runs = read_results(folder)
-    write_results(folder, [*runs[:-1], replace(runs[-1], data="last name")])
-    assert load_folder(folder).title == "last name"
-    other = replace(runs[-1], data="other", data_fingerprint="0")
-    write_results(folder, [*runs, other])
-    assert load_folder(folder).title == "first name, other"
-
-
-def test_a_number_that_stands_in_two_tables_counts_once():
-    table = rules_table()
-    assert len(scores([table, replace(table, name="table3")])) == len(scores([table])) == 7
-
-
-def test_only_aucs_make_the_headline():
-    assert scores([replace(rules_table(), unit="minutes")]) == []
-
-
-def test_the_largest_gain_in_time_is_named(tmp_path):
-    base, fast = measured([80.0, 82.0]), measured([9.0, 9.0])
-    rows = judged([("exact", (base, fast))], base, higher_is_better=False)
-    table = replace(rules_table("table5"), unit="minutes", columns=("x1", "x8"), rows=rows)
-    times = headline_of(tmp_path / "a", table).sentences
-    assert any("9.0 times as fast as no scaling at batch 256 (exact at x8" in s for s in times)
-    slow = judged([("exact", (base, measured([99.0, 99.5])))], base, higher_is_better=False)
-    none = headline_of(tmp_path / "b", replace(table, rows=slow)).sentences
-    assert not any("as fast" in s for s in none)
-
-
-def test_differences_within_the_papers_own_spread_hold():
-    base = measured([78.9, 79.0], published=80.90)
-    cells = (base, measured([78.0, 78.1], published=80.87), measured([78.0, 78.1], published=80.86))
-    table = replace(rules_table(), columns=("a", "b", "c"), rows=judged([("x", cells)], base))
-    found = effect(scores([table]))
-    assert [n.column for n in found.kept] == ["b"] and [n.column for n in found.lost] == ["c"]
-
-
-def test_the_reference_is_the_cell_with_a_spread_and_no_verdict():
-    assert reference_cell(rules_table()).published == 80.76
-    without = replace(rules_table(), rows=(("x", (Cell(mean=1.0, spread=0.1, runs=len(SEEDS)),)),))
-    assert reference_cell(without) is None
-
-
 def test_order_is_that_of_the_paper():
     names = ["updates", "figure10", "figure3", "table12", "table9_avazu", "table9", "beyond"]
     assert sorted(names, key=natural) == [
@@ -261,6 +126,8 @@ def spoil_svg(folder, text):
 
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9">{}</svg>'
+
+
 DAMAGE = {
     "no such folder": (lambda f: f.rename(f.with_name("gone")), r"no such folder"),
     "table": (lambda f: (f / "tables/table2.json").write_text("{"), r"table2\.json: damaged JSON"),

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+from cowclip_merlin.workflows.blocks import Block
 from cowclip_merlin.workflows.layout import Layout
-from cowclip_merlin.workflows.lines import Block, Parser
+from cowclip_merlin.workflows.lines import Parser
 from cowclip_merlin.workflows.split import Split, is_test
 
 

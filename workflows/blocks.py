@@ -1,0 +1,80 @@
+"""A raw text file as blocks of whole lines, plain or compressed."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole lines of a file.
+
+    Attributes:
+        first_line: number of the first one, from 1.
+        text: the lines.
+    """
+
+    first_line: int
+    text: bytes
+
+
+def open_raw(file: Path) -> Any:
+    """Open a plain or .gz file for reading bytes.
+
+    Raises:
+        InputError: it does not exist or is a folder.
+    """
+    if not file.is_file():
+        raise InputError(f"{file}: no such file; check the path")
+    return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")
+
+
+def blocks(file: Path, size: int) -> Iterator[Block]:
+    """The file in blocks of about `size` bytes that end at a line's end.
+
+    Raises:
+        InputError: the file is missing, empty, or damaged gzip.
+    """
+    line, rest, start = 1, b"", True
+    with open_raw(file) as stream:
+        while True:
+            text = rest + _read(stream, size, file)
+            if len(text) == len(rest):
+                break
+            if start and len(text) >= len(BYTE_ORDER_MARK):
+                text, start = text.removeprefix(BYTE_ORDER_MARK), False
+            end = text.rfind(b"\n") + 1
+            rest = text[end:]
+            if end:
+                yield Block(line, text[:end])
+                line += text.count(b"\n", 0, end)
+    if rest:
+        yield Block(line, rest + b"\n")
+    elif line == 1:
+        raise InputError(f"{file}: the file is empty; give a log with at least one row")
+
+
+def _read(stream: Any, size: int, file: Path) -> bytes:
+    try:
+        return stream.read(size)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{file}: damaged gzip file ({error}); fetch it again") from error
+
+
+def count_lines(file: Path, size: int = 1 << 24) -> int:
+    """Number of lines, the last one with or without its line end."""
+    lines, last = 0, b"\n"
+    with open_raw(file) as stream:
+        while text := _read(stream, size, file):
+            lines += text.count(b"\n")
+            last = text[-1:]
+    return lines + (last != b"\n")
