@@ -77,8 +77,13 @@ def mean_score(places: Mapping[int | str, list[float]]) -> float:
 
 
 def best(sweep: Experiment, regime: Regime, results: Mapping[Run, Result]) -> dict[str, float]:
-    """Base values of the point with the best mean AUC on the validation rows."""
-    means = {label: mean_score(places) for label, places in scores(sweep, results).items()}
+    """Base values of the point with the best mean AUC on the validation rows.
+
+    A point that was not run at all the batches of the others is not among them.
+    """
+    found = scores(sweep, results)
+    most = max(map(len, found.values()))
+    means = {label: mean_score(p) for label, p in found.items() if len(p) == most}
     chosen = max(means, key=means.__getitem__)
     (line,) = [line for line in expand(sweep).lines if line.label == chosen]
     values = base_values(sweep.preset, line, regime, factor(line.multipliers[0], regime), tuned={})

@@ -132,6 +132,15 @@ def test_a_sweep_scores_validation_rows_and_its_best_goes_into_plans():
     assert mine.hyperparameters("criteo").l2 == pytest.approx(chosen["l2"] * 8)
 
 
+def test_a_point_that_was_run_at_one_of_two_batches_cannot_win():
+    sweep = load("sweep_r")
+    runs = sweep_plan(sweep, SMALL, seeds=1)
+    half = next(run for run in runs if run.settings.overrides["r"] == 0.1)
+    results = {run: Score(0.7) for run in runs if run is half or run.label != half.label}
+    results[half] = Score(0.9)
+    assert best(sweep, SMALL, results)["r"] == 1
+
+
 def test_an_ablation_wins_over_tuned_values_and_a_rivals_sweep_over_its_defaults():
     mine = settings("table12", SMALL, "without zeta", "largest", tuned={"cowclip": {"zeta": 1.0}})
     assert mine.overrides["zeta"] == 0
