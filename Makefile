@@ -20,7 +20,7 @@ test: venv ## the whole test suite
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 doctest: venv ## the examples in the docstrings
-	@$(PYTHON) -m pytest --doctest-modules cowclip_merlin models workflows examples $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest --doctest-modules cowclip_merlin models workflows experiments examples $(PYTEST_ARGS)
 
 lint: venv ## ruff: rules and format
 	@$(PYTHON) -m ruff check .

@@ -71,7 +71,7 @@ def step_seconds(settings: RunSettings, data: PreparedData) -> float:
 def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, list[Any]]:
     from cowclip_merlin.loading import DeviceData, open_train
     from cowclip_merlin.training.build import build_model, build_optimizer
-    from cowclip_merlin.training.trainer import make_step
+    from cowclip_merlin.training.step import make_step
 
     tf = compat.tensorflow()
     values = settings.hyperparameters(data.kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ class Table:
     missing: tuple[str, ...] = ()
     command: str = ""
     decimals: int = 2
-    group: str = field(default="")
 
 
 def table_of(experiment: Experiment, *, notes: Sequence[str] = (), **rest: Any) -> Table:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from cowclip_merlin.training.run import RunConfig
+    from cowclip_merlin.training.config import RunConfig
 
 LINES = 10  # probes that are shown of a long run
 
