@@ -154,8 +154,9 @@ class Session:
         data, share = self.place.data, self.settings.scale
         rows = ", ".join(f"{int(share * n):,} {split} rows" for split, n in data.rows.items())
         widths = "-".join(map(str, self.settings.mlp))
-        ids = sum(data.cardinalities.values())
-        return f"{self.place.name}: {rows}, {ids:,} ids; MLP {widths}"
+        ids = f"{sum(data.cardinalities.values()):,} ids"
+        whole = " in the whole log" if share < 1 else ""
+        return f"{self.place.name}: {rows}, {ids}{whole}; MLP {widths}"
 
     def command(self, experiment: Experiment) -> str:
         """The command that makes this again; DATA stands for the prepared folder."""

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import write_json
 from cowclip_merlin.workflows import PreparedData
@@ -87,7 +88,8 @@ def derive(data: PreparedData, variant: Variant, folder: Path) -> PreparedData:
         folder.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=folder))
         try:
-            _write(data, variant, work / "data")
+            with compat.quiet_merlin():
+                _write(data, variant, work / "data")
             (work / "data").rename(out)
         finally:
             with suppress(OSError):
