@@ -21,6 +21,7 @@ from cowclip_merlin.experiments.regime import regime
 from cowclip_merlin.files import read_json
 from cowclip_merlin.palette import BLACK, BLUE, VERMILION
 from cowclip_merlin.training import RunSettings, train
+from cowclip_merlin.training.config import RunConfig
 from cowclip_merlin.training.records import read_metrics
 
 Runs = Mapping[str, RunSettings]
@@ -73,12 +74,19 @@ def planned(demo: Demo, train_rows: int) -> Runs:
 
 
 def prepare_data(demo: Demo, work: Path) -> Path:
-    """The prepared folder of the generated log; what is there already is reused."""
+    """The prepared folder of the generated log; what is there already is reused.
+
+    Raises:
+        InputError: the folder holds another log.
+    """
     from cowclip_merlin import workflows
     from cowclip_merlin.generate import generate
 
     log, data = work / "log.txt", work / "data"
-    if not log.with_name(log.name + ".json").exists():
+    facts = log.with_name(log.name + ".json")
+    if facts.exists():
+        _refuse_other_log(read_json(facts), demo, work)
+    else:
         print(f"generating {demo.rows:,} rows of a Criteo-format log: {log}", flush=True)
         generate(log, rows=demo.rows, seed=demo.log_seed)
     if not (data / "dataset.json").exists():
@@ -87,9 +95,23 @@ def prepare_data(demo: Demo, work: Path) -> Path:
     return data
 
 
+def _refuse_other_log(there: Mapping[str, Any], demo: Demo, work: Path) -> None:
+    if (there["rows"], there["seed"]) != (demo.rows, demo.log_seed):
+        raise InputError(
+            f"{work}: holds a log of {there['rows']:,} rows, seed {there['seed']}; use another "
+            "--work, or delete it"
+        )
+
+
 def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> dict[str, Any]:
-    """The last epoch's record, with seconds and rows per second over all epochs, of one run."""
+    """The last epoch's record, with seconds and rows per second over all epochs, of one run.
+
+    Raises:
+        InputError: the folder holds a run of other settings.
+    """
     folder = work / "runs" / name
+    if (folder / "config.json").exists() and RunConfig.load(folder).settings != settings:
+        raise InputError(f"{folder}: was trained with other settings; delete it, or use --work")
     rows: list[dict[str, Any]] = list(read_metrics(folder / "metrics.csv", epochs=settings.epochs))
     if len(rows) < settings.epochs:
         print(f"\ntraining {name}", flush=True)

@@ -19,6 +19,12 @@ def test_it_runs_end_to_end_and_a_second_run_reuses_the_first(tmp_path, capsys):
     second = capsys.readouterr().out
     assert "training" not in second and "generating" not in second
     assert second.split("best possible")[0].strip() in first
+    assert demo.main(["--work", str(work), "--rows", "16000"]) == 2
+    assert "holds a log of 15,000 rows, seed 7; use another --work" in capsys.readouterr().err
+    config = work / "runs" / "baseline" / "config.json"
+    config.write_text(config.read_text().replace('"seed": 1', '"seed": 2'))
+    assert demo.main(["--work", str(work), "--rows", "15000"]) == 2
+    assert "baseline: was trained with other settings; delete it" in capsys.readouterr().err
 
 
 def test_too_few_rows_are_one_clear_line(tmp_path, capsys):
