@@ -58,7 +58,7 @@ def test_every_file_is_sound(name):
         ({"lines": [LINE | {"overrides": {"l2": "low"}}]}, r"overrides\.l2 is 'low'"),
         ({"lines": [LINE | {"overrides": {"l2": True}}]}, r"overrides\.l2 is True"),
         ({"lines": [LINE | {"factors": {"l2": -1}}]}, r"factors\.l2 is -1"),
-        ({"kind": "sweep", "lines": [LINE, LINE | {"label": "b"}]}, "a sweep needs one line, not 2"),
+        ({"kind": "sweep", "lines": [LINE, LINE | {"label": "b"}]}, "needs one line, not 2"),
         ({"kind": "sweep"}, "grid and grid_factors are missing"),
         ({"kind": "sweep", "grid": {"r": 1}}, r"grid\.r is 1"),
         ({"kind": "curves", "lines": []}, "lines is missing; curves needs"),
