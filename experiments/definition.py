@@ -43,8 +43,8 @@ class Line:
         keep_top: only so many ids of each field, the most frequent; others are out of vocabulary.
         min_count: only ids that occur so often in the training rows.
         notes: multiplier -> what a reader should know about the published number.
-        group: None: "cowclip" or "baseline", by rule and clip. Another name: a sweep's own; its
-            tuned values then come before `overrides`.
+        group: None: only the tuned values of "cowclip" or "baseline", by rule and clip. Another
+            name: a sweep's own, whose tuned values come after those and after `overrides`.
     """
 
     label: str

@@ -156,13 +156,13 @@ def exact_can(settings: RunSettings, preset: str) -> bool:
 def base_values(preset: str, line: Line, regime: Regime, s: int, tuned: Tuned) -> dict[str, float]:
     """What replaces the preset's values at the base batch.
 
-    The regime's rates, then tuned ones, then the line's own; then its factors.
+    The regime's rates, then tuned ones, then the line's own, then those of its own sweep; then
+    its factors.
     """
     known = getattr(PRESETS[preset], line.start)
-    chosen = [tuned.get(line.tuned_group, {}), line.overrides]
+    values = {**getattr(regime, line.start), **tuned.get(line.start, {}), **line.overrides}
     if line.group is not None:
-        chosen.reverse()
-    values = {**getattr(regime, line.start), **chosen[0], **chosen[1]}
+        values |= tuned.get(line.group, {})
     if line.start == "cowclip" and line.rule != "cowclip":  # which would start from the baseline
         values = {name: getattr(known, name) for name in _NAMES} | values
     factors = dict(line.factors)

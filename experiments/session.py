@@ -101,10 +101,13 @@ class Session:
             return []
         size, options = self.regime(experiment), {"update": given.update, "mlp": given.mlp}
         options |= {"seeds": given.seeds, "fraction": given.scale}
+        options["tuned"] = sweeps.read_tuned(given.out, self.place.fingerprint)
         if experiment.kind == "sweep":
-            return sweeps.sweep_plan(experiment, size, **options)
-        tuned = sweeps.read_tuned(given.out, self.place.fingerprint)
-        return plan(experiment, size, tuned=tuned, **options)
+            return sweeps.sweep_plan(experiment, size, results_of=self._results_of, **options)
+        return plan(experiment, size, **options)
+
+    def _results_of(self, runs: Sequence[Run]) -> dict[Run, Result]:
+        return results_of(runs, self.place)
 
     def _left(self, experiment: Experiment) -> list[Run]:
         """Runs that are asked for and have no result yet."""
@@ -125,7 +128,8 @@ class Session:
         names = [f"  {run.run_id(self.place.fingerprint)}  {run.label}" for run in left]
         seconds = estimate(left, self.place.data)
         head = [experiment.title, describe(self.regime(experiment)), ""]
-        return "\n".join([*head, *names, "", f"{len(left)} runs, about {duration(seconds)}"])
+        more = ", then the neighbours of the best" if experiment.kind == "sweep" else ""
+        return "\n".join([*head, *names, "", f"{len(left)} runs, about {duration(seconds)}{more}"])
 
     def run(self, experiment: Experiment) -> str:
         """Run what is missing, a line for each run as it ends; write and return what it shows."""
@@ -138,16 +142,16 @@ class Session:
             return "\n".join(show(self, experiment))
 
     def _train(self, experiment: Experiment) -> None:
-        left = self._left(experiment)
         print(describe(self.regime(experiment)))
-        started = time.perf_counter()
-        for number, result in enumerate(run_all(left, self.place), 1):
-            rest = (time.perf_counter() - started) / number * (len(left) - number)
-            print(f"[{number}/{len(left)}] {_line(result)}; {duration(rest)} left", flush=True)
+        while left := self._left(experiment):  # a sweep's results may ask for more points
+            started = time.perf_counter()
+            for number, result in enumerate(run_all(left, self.place), 1):
+                rest = (time.perf_counter() - started) / number * (len(left) - number)
+                print(f"[{number}/{len(left)}] {_line(result)}; {duration(rest)} left", flush=True)
 
     def results(self, experiment: Experiment) -> dict[Run, Result]:
         """The results of its runs that are there."""
-        return results_of(self.runs(experiment), self.place)
+        return self._results_of(self.runs(experiment))
 
     def describe(self) -> str:
         """The data set in words."""

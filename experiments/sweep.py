@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.experiments.definition import Experiment, Line
-from cowclip_merlin.experiments.plan import Run, Tuned, base_values, factor, plan
+from cowclip_merlin.experiments.definition import Experiment
+from cowclip_merlin.experiments.grid import expand, grid, label, neighbours
+from cowclip_merlin.experiments.plan import Run, Tuned, plan
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.experiments.table import Cell, Table, measured, table_of
@@ -21,54 +20,53 @@ from cowclip_merlin.files import read_json, write_json
 VALIDATION_FRACTION = 0.1
 
 
-def expand(sweep: Experiment) -> Experiment:
-    """The sweep as an experiment with one line for each point of its grid.
-
-    >>> from cowclip_merlin.experiments.definition import load
-    >>> [line.label for line in expand(load("sweep_lr")).lines][:2]
-    ['embedding_lr x0.25', 'embedding_lr x0.5']
-    """
-    (line,) = sweep.lines
-    return replace(sweep, kind="runs", lines=tuple(_points(line, sweep)))
-
-
-def _points(line: Line, sweep: Experiment) -> list[Line]:
-    axes = [[(name, v, False) for v in values] for name, values in sweep.grid.items()]
-    axes += [[(name, v, True) for v in values] for name, values in sweep.grid_factors.items()]
-    return [_point(line, point) for point in itertools.product(*axes)]
-
-
-def _point(line: Line, point: tuple[tuple[str, float, bool], ...]) -> Line:
-    label = ", ".join(f"{name} {'x' if by else ''}{value:g}" for name, value, by in point)
-    overrides = {name: value for name, value, by in point if not by}
-    factors = {name: value for name, value, by in point if by}
-    return replace(
-        line,
-        label=label,
-        overrides={**line.overrides, **overrides},
-        factors={**line.factors, **factors},
-    )
-
-
-def sweep_plan(sweep: Experiment, regime: Regime, *, seeds: int, **options: Any) -> list[Run]:
+def sweep_plan(
+    sweep: Experiment,
+    regime: Regime,
+    *,
+    results_of: Callable[[Sequence[Run]], Mapping[Run, Result]],
+    tuned: Tuned,
+    **options: Any,
+) -> list[Run]:
     """Runs of a sweep: trained without the validation rows, scored on them.
 
-    The rows held out are missing from an epoch, so the largest batch makes a little fewer steps.
+    First the grid. Once that has its results, the neighbours of the best point, and so on until
+    no neighbour is better, so that the best is not the best only for lying at the grid's end. The
+    rows held out are missing from an epoch, so the largest batch makes a little fewer steps.
+
+    Args:
+        sweep: of kind "sweep".
+        regime: sizes and base rates.
+        results_of: the results that there are of some runs.
+        tuned: what sweeps chose; this sweep's own choice is left out.
+        **options: of `plan`.
     """
-    options = {**options, "validation_fraction": VALIDATION_FRACTION}
-    return plan(expand(sweep), regime, seeds=seeds, **options)
+    own = sweep.lines[0].tuned_group
+    others = {group: values for group, values in tuned.items() if group != own}
+    options = {**options, "validation_fraction": VALIDATION_FRACTION, "tuned": others}
+    points = grid(sweep)
+    while True:
+        runs = plan(expand(sweep, points), regime, **options)
+        results = results_of(runs)
+        if not runs or len(results) < len(runs):
+            return runs
+        named = {label(sweep, point): point for point in points}
+        new = [p for p in neighbours(sweep, named[best_label(results)]) if p not in points]
+        if not new:
+            return runs
+        points += new
 
 
 Scores = dict[str, dict[int | str, list[float]]]
 
 
-def scores(sweep: Experiment, results: Mapping[Run, Result]) -> Scores:
+def scores(results: Mapping[Run, Result]) -> Scores:
     """Validation AUC of each point's runs by multiplier; a diverged run counts as 0."""
-    found: Scores = {line.label: {} for line in expand(sweep).lines}
+    found: Scores = {}
     for run, result in results.items():
         auc = 0.0 if math.isnan(result.auc) else result.auc
-        found[run.label].setdefault(run.multiplier, []).append(auc)
-    return {label: places for label, places in found.items() if places}
+        found.setdefault(run.label, {}).setdefault(run.multiplier, []).append(auc)
+    return found
 
 
 def mean_score(places: Mapping[int | str, list[float]]) -> float:
@@ -76,25 +74,29 @@ def mean_score(places: Mapping[int | str, list[float]]) -> float:
     return statistics.fmean(map(statistics.fmean, places.values()))
 
 
-def best(sweep: Experiment, regime: Regime, results: Mapping[Run, Result]) -> dict[str, float]:
-    """Base values of the point with the best mean AUC on the validation rows.
+def best_label(results: Mapping[Run, Result]) -> str:
+    """The point with the best mean AUC on the validation rows, the first of equal ones.
 
     A point that was not run at all the batches of the others is not among them.
     """
-    found = scores(sweep, results)
+    found = scores(results)
     most = max(map(len, found.values()))
     means = {label: mean_score(p) for label, p in found.items() if len(p) == most}
-    chosen = max(means, key=means.__getitem__)
-    (line,) = [line for line in expand(sweep).lines if line.label == chosen]
-    values = base_values(sweep.preset, line, regime, factor(line.multipliers[0], regime), tuned={})
+    return max(means, key=means.__getitem__)
+
+
+def best(sweep: Experiment, results: Mapping[Run, Result]) -> dict[str, float]:
+    """Base values of the best point."""
+    chosen = best_label(results)
+    values = next(run.settings.overrides for run in results if run.label == chosen)
     return {name: values[name] for name in (*sweep.grid, *sweep.grid_factors)}
 
 
 def sweep_table(
     sweep: Experiment, regime: Regime, results: Mapping[Run, Result], *, data: str, command: str
 ) -> Table:
-    """The grid with its scores, best first: a column for each batch, and their mean."""
-    found, multipliers = scores(sweep, results), sweep.lines[0].multipliers
+    """The points with their scores, best first: a column for each batch, and their mean."""
+    found, multipliers = scores(results), sweep.lines[0].multipliers
     order = sorted(found, key=lambda label: -mean_score(found[label]))
     order += [line.label for line in expand(sweep).lines if line.label not in found]
     several = len(multipliers) > 1
@@ -104,7 +106,10 @@ def sweep_table(
         columns=(*(heading(m, regime) for m in multipliers), *["mean"] * several),
         rows=tuple((label, _cells(found.get(label, {}), multipliers)) for label in order),
         data=data,
-        notes=("Scored on rows cut from the training split; test rows are not seen.",),
+        notes=(
+            "Scored on rows cut from the training split; test rows are not seen.",
+            "From the grid's best point on, neighbours were tried until none was better.",
+        ),
         command=command,
     )
 

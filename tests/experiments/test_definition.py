@@ -6,9 +6,9 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definition import load, names, parse
+from cowclip_merlin.experiments.grid import expand
 from cowclip_merlin.experiments.plan import allowed, plan
 from cowclip_merlin.experiments.regime import regime
-from cowclip_merlin.experiments.sweep import expand
 from cowclip_merlin.training.build import build_optimizer
 
 

@@ -13,7 +13,6 @@ from cowclip_merlin.experiments import estimate
 from cowclip_merlin.experiments.definition import load
 from cowclip_merlin.experiments.plan import missing, plan
 from cowclip_merlin.experiments.regime import MOST_LR, PAPER_ROWS, regime
-from cowclip_merlin.experiments.sweep import best, sweep_plan, sweep_table
 from cowclip_merlin.scaling import RULES, scale
 
 PAPER = regime(PAPER_ROWS)
@@ -97,48 +96,6 @@ def test_equal_runs_have_equal_hashes_and_others_have_not():
     assert len(set(names)) == len(names)
     assert names == [run.config_hash("data") for run in table10]
     assert not set(names) & {run.config_hash("other data") for run in table2}
-
-
-class Score:
-    """Stands for a result."""
-
-    def __init__(self, auc):
-        self.auc = auc
-
-
-def test_a_sweep_scores_validation_rows_and_its_best_goes_into_plans():
-    sweep = load("sweep_r")
-    runs = sweep_plan(sweep, SMALL, seeds=1)
-    assert {run.settings.validation_fraction for run in runs} == {0.1}
-    results = {run: Score(0.7) for run in runs}
-    # The best mean of the two batches wins, not the best score.
-    for label, auc in (("r 0.1, embedding_lr x3, l2 x0.1", {1: 0.75, "largest": 0.77}),
-                       ("r 1, embedding_lr x1, l2 x1", {1: 0.9, "largest": 0.6})):  # fmt: skip
-        for run in runs:
-            if run.label == label:
-                results[run] = Score(auc[run.multiplier])
-    results[runs[0]] = Score(math.nan)  # diverged
-    chosen = best(sweep, SMALL, results)
-    rates = SMALL.cowclip
-    assert chosen == pytest.approx(
-        {"r": 0.1, "embedding_lr": rates["embedding_lr"] * 3, "l2": rates["l2"] / 10}
-    )
-    table = sweep_table(sweep, SMALL, results, data="", command="")
-    assert table.columns == ("x1 = 256", "x32 = 8,192", "mean")
-    assert [c.mean for c in table.rows[0][1]] == pytest.approx([75, 77, 76])
-    mine = settings("table3", SMALL, "DeepFM", 8, tuned={"cowclip": chosen})
-    assert mine.validation_fraction == 0
-    assert mine.hyperparameters("criteo").r == 0.1
-    assert mine.hyperparameters("criteo").l2 == pytest.approx(chosen["l2"] * 8)
-
-
-def test_a_point_that_was_run_at_one_of_two_batches_cannot_win():
-    sweep = load("sweep_r")
-    runs = sweep_plan(sweep, SMALL, seeds=1)
-    half = next(run for run in runs if run.settings.overrides["r"] == 0.1)
-    results = {run: Score(0.7) for run in runs if run is half or run.label != half.label}
-    results[half] = Score(0.9)
-    assert best(sweep, SMALL, results)["r"] == 1
 
 
 def test_an_ablation_wins_over_tuned_values_and_a_rivals_sweep_over_its_defaults():
