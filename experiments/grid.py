@@ -77,8 +77,8 @@ def label(sweep: Experiment, point: Point) -> str:
     """A point in words.
 
     >>> from cowclip_merlin.experiments.definition import load
-    >>> label(load("sweep_r"), (1.0, 3.0, 0.1))
-    'r 1, embedding_lr x3, l2 x0.1'
+    >>> label(load("sweep_r"), (1.0, 3.0, 1.0, 0.1))
+    'r 1, embedding_lr x3, dense_lr x1, l2 x0.1'
     """
     pairs = zip(axes(sweep), point, strict=True)
     return ", ".join(f"{axis.name} {'x' if axis.factor else ''}{value:g}" for axis, value in pairs)

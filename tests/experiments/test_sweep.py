@@ -70,7 +70,7 @@ def test_the_search_goes_on_to_the_best_within_reach(lr, l2):
     found = best(load("sweep_baseline"), results)
     steps_lr = round(math.log(found["embedding_lr"] / rates["embedding_lr"], 3))
     steps_l2 = round(math.log10(found["l2"] / rates["l2"]))
-    assert steps_lr == max(-1 - FURTHER, min(1 + FURTHER, lr))
+    assert steps_lr == max(-FURTHER, min(1 + FURTHER, lr))
     assert steps_l2 == max(-1 - FURTHER, min(FURTHER, l2))
 
 
@@ -82,9 +82,12 @@ def test_equal_scores_end_the_search_at_the_first_of_them():
 
 def test_the_best_mean_of_the_batches_goes_into_plans():
     sweep = load("sweep_r")
-    good, uneven = "r 0.1, embedding_lr x3, l2 x0.1", "r 1, embedding_lr x1, l2 x1"
+    good, uneven = (
+        "r 0.1, embedding_lr x3, dense_lr x1, l2 x0.1",
+        "r 1, embedding_lr x1, dense_lr x1, l2 x1",
+    )
     known = {good: {1: 0.75, "largest": 0.77}, uneven: {1: 0.9, "largest": 0.6}}
-    diverged = "r 1, embedding_lr x3, l2 x1"
+    diverged = "r 1, embedding_lr x3, dense_lr x1, l2 x1"
 
     def auc(run):
         return (
@@ -94,9 +97,8 @@ def test_the_best_mean_of_the_batches_goes_into_plans():
     _, results = all_runs("sweep_r", auc)
     chosen = best(sweep, results)
     rates = SMALL.cowclip
-    assert chosen == pytest.approx(
-        {"r": 0.1, "embedding_lr": rates["embedding_lr"] * 3, "l2": rates["l2"] / 10}
-    )
+    at = {"r": 0.1, "embedding_lr": rates["embedding_lr"] * 3, "l2": rates["l2"] / 10}
+    assert chosen == pytest.approx(at | {"dense_lr": rates["dense_lr"]})
     table = sweep_table(sweep, SMALL, results, data="", command="")
     assert table.columns == ("x1 = 256", "x32 = 8,192", "mean")
     assert table.rows[0][0] == good and table.rows[-1][0] == diverged
