@@ -5,7 +5,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.experiments.definition import load, names
@@ -56,6 +56,7 @@ def test_a_neighbour_is_one_step_on_one_axis(name):
             assert point in neighbours(sweep, other)
 
 
+@settings(deadline=None, max_examples=25)  # an example plans some hundred runs
 @given(lr=st.integers(-6, 6), l2=st.integers(-6, 6))
 def test_the_search_goes_on_to_the_best_within_reach(lr, l2):
     """The score is a hill over the logarithms of both rates."""
@@ -71,7 +72,7 @@ def test_the_search_goes_on_to_the_best_within_reach(lr, l2):
     steps_lr = round(math.log(found["embedding_lr"] / rates["embedding_lr"], 3))
     steps_l2 = round(math.log10(found["l2"] / rates["l2"]))
     assert steps_lr == max(-FURTHER, min(1 + FURTHER, lr))
-    assert steps_l2 == max(-1 - FURTHER, min(FURTHER, l2))
+    assert steps_l2 == max(-2 - FURTHER, min(FURTHER, l2))
 
 
 def test_equal_scores_end_the_search_at_the_first_of_them():
