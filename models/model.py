@@ -17,7 +17,7 @@ def find_cowclip(optimizer: Any) -> Any | None:
     """The CowClip optimizer in this one, which may scale losses or hold several; None if none."""
     if hasattr(optimizer, "catch_up"):
         return optimizer
-    inner = [getattr(optimizer, "inner_optimizer", None)]
+    inner = [getattr(optimizer, name, None) for name in ("inner_optimizer", "default_optimizer")]
     inner += [pair.optimizer for pair in getattr(optimizer, "optimizers_and_blocks", [])]
     found = [find_cowclip(each) for each in inner if each is not None]
     return next((each for each in found if each is not None), None)

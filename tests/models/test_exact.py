@@ -99,6 +99,11 @@ def test_cowclip_is_found_inside_other_optimizers(tf, schema):
         optimizers_and_blocks=[mm.OptimizerBlocks(cowclip, model.blocks[0])],
     )
     assert find_cowclip(several) is cowclip
+    rest = mm.MultiOptimizer(
+        default_optimizer=cowclip,
+        optimizers_and_blocks=[mm.OptimizerBlocks("adam", model.blocks[0].logit)],
+    )
+    assert find_cowclip(rest) is cowclip
     assert find_cowclip(tf.keras.optimizers.legacy.Adam()) is None
     attach(model, tf.keras.optimizers.legacy.Adam())
 
