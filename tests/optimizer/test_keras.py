@@ -203,6 +203,43 @@ def test_an_optimizer_with_weight_decay_is_refused(tf):
         cc.CowClip(tf.keras.optimizers.Adam(weight_decay=0.1))
 
 
+@pytest.mark.parametrize("setting", ["clipnorm", "clipvalue", "global_clipnorm", "amsgrad"])
+@pytest.mark.parametrize("given", [{"update": "exact"}, {"backend": "numba"}])
+def test_a_setting_that_rows_would_not_follow_is_refused(tf, setting, given):
+    """Neither kernels nor replayed steps know a clip of the whole gradient."""
+    adam = tf.keras.optimizers.legacy.Adam(**{setting: 1e-3})
+    with pytest.raises(InputError, match=f"not with Adam with {setting}; use "):
+        cc.CowClip(adam, **given)
+
+
+def halved(pairs):
+    return [
+        (type(g)(g.values / 2, g.indices, g.dense_shape) if hasattr(g, "indices") else g / 2, v)
+        for g, v in pairs
+    ]
+
+
+@pytest.mark.parametrize("setting", [{"clipvalue": 1e-3}, {"gradient_transformers": [halved]}])
+def test_lazy_keeps_what_the_optimizer_does_to_gradients(tf, setting):
+    """With all rows in the batch it is "dense"."""
+    ends = []
+    for update in ("dense", "lazy"):
+        table = tf.Variable(tf.ones([3, 2]))
+        # SGD would show a scale, Adam only a large epsilon.
+        adam = tf.keras.optimizers.legacy.Adam(0.1, epsilon=1.0, **setting)
+        optimizer = cc.CowClip(adam, l2=0.0, update=update)
+        slices = tf.IndexedSlices(tf.fill([3, 2], 0.5), tf.range(3), tf.constant([3, 2]))
+        optimizer.apply_gradients([(slices, table)])
+        ends.append(table.numpy())
+    np.testing.assert_allclose(ends[1], ends[0], rtol=1e-6)
+
+
+def test_one_object_as_both_optimizers_is_refused(tf):
+    adam = tf.keras.optimizers.legacy.Adam()
+    with pytest.raises(InputError, match="one object, which would count each step twice"):
+        cc.CowClip(adam, adam)
+
+
 def test_variables_in_a_configuration_are_refused(tf):
     optimizer = cc.CowClip(skip=[tf.Variable(tf.ones([2, 2]), name="wide")])
     with pytest.raises(InputError, match="wide"):
