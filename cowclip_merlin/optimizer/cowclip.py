@@ -108,6 +108,11 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         )
         self.embedding_optimizer = compat.legacy_optimizer(embedding_optimizer)
         self.dense_optimizer = compat.legacy_optimizer(dense_optimizer)
+        if self.embedding_optimizer is self.dense_optimizer:
+            raise InputError(
+                "embedding_optimizer and dense_optimizer are one object, which would count each "
+                "step twice; give two"
+            )
         if update == "lazy":
             self.embedding_optimizer = row_optimizer(self.embedding_optimizer)
         self._in_force = in_force(self._config, self.embedding_optimizer)
