@@ -208,11 +208,12 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         a variable that is read directly shows each row as of the last step it took part in.
         """
         for table in self._states.tables if self._states and self._config.update != "lazy" else ():
-            replicas = self._distribution_strategy
-            if replicas is not None and tf.distribute.in_cross_replica_context():
-                replicas.run(self._states.engine.flush, args=(table,))
-            else:
+            # The table's own, which need not be where this is called from: all replicas have rows.
+            replicas = getattr(table, "distribute_strategy", None)
+            if replicas is None or tables.in_replica_of(replicas):
                 self._states.engine.flush(table)
+            else:
+                replicas.run(self._states.engine.flush, args=(table,))
 
     def _step_of_tables(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
         """One step by the embedding optimizer: its gradients are clipped, or its updates."""
