@@ -53,6 +53,8 @@ class _CatchUp:
     layers: tuple[FusedEmbedding, ...]
 
     def __call__(self, place: int, rows: Any) -> None:
+        if place == 0:
+            self.cowclip.expect([v for layer in self.layers for v in layer.trainable_variables])
         self.cowclip.catch_up([layer.table_at(place) for layer in self.layers], rows)
 
 

@@ -13,6 +13,7 @@ from cowclip_merlin.optimizer.clippy import bounded_step
 from cowclip_merlin.optimizer.config import Config, check, choose_backend, in_force, row_optimizer
 from cowclip_merlin.optimizer.engine import warn_of_stale_rows
 from cowclip_merlin.optimizer.gradients import clipped
+from cowclip_merlin.optimizer.row_adam import RowAdam
 from cowclip_merlin.optimizer.row_state import RowStates
 
 tf = compat.tensorflow()
@@ -106,7 +107,9 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
                 backend=backend,
             )
         )
-        self.embedding_optimizer = compat.legacy_optimizer(embedding_optimizer)
+        # Files of HDF5 write the class without the package that it is registered under.
+        with tf.keras.utils.custom_object_scope({"RowAdam": RowAdam}):
+            self.embedding_optimizer = compat.legacy_optimizer(embedding_optimizer)
         self.dense_optimizer = compat.legacy_optimizer(dense_optimizer)
         if self.embedding_optimizer is self.dense_optimizer:
             raise InputError(
@@ -201,6 +204,16 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             self._caught_up.update(each.ref() for each in group)
             self._states.engine.catch_up(group, tf.reshape(ids, [-1]))
 
+    def expect(self, group: Sequence[Any]) -> None:
+        """With `update="exact"`: create the state of these tables in this order, once.
+
+        Keras's `get_weights` and `set_weights` of an optimizer know variables by their order; it
+        should not depend on which row is read first.
+        """
+        if self._in_force.update == "exact":
+            with tf.init_scope():
+                self._create_state(list(group), True)
+
     def flush(self) -> None:
         """With `update="exact"`: bring every row of every table up to date.
 
@@ -251,6 +264,10 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
 
     def _create_own_weights(self) -> None:
         _ = self.iterations  # created on first access
+        for optimizer in ("embedding_optimizer", "dense_optimizer"):
+            # All three are called "iter", and a file of HDF5 takes each name once.
+            with tf.name_scope(optimizer):
+                _ = getattr(self, optimizer).iterations
         for name in ("clipped_share", "mean_clip_factor"):
             if name not in self._statistics:
                 self._statistics[name] = self.add_weight(

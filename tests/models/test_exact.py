@@ -125,6 +125,22 @@ def test_one_batch_sees_current_tables(tf, schema, batch, view):
     np.testing.assert_allclose(seen[1], seen[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("tables", ["fused", "per_field"])
+def test_state_is_in_the_order_of_the_variables(tf, schema, tables):
+    """So `set_weights` of an optimizer that has not seen a batch takes what one that has gives."""
+    one, _ = fitted(tf, schema, "deepfm", "exact", epochs=1, tables=tables)
+    other = MODELS["deepfm"](schema, tables=tables, **SMALL)
+    optimizer = cc.CowClip.from_config(one.optimizer.get_config())
+    other.compile(optimizer, "binary_crossentropy")
+    optimizer._create_all_weights(other.trainable_variables)
+    other.set_weights(one.get_weights())
+    optimizer.set_weights(one.optimizer.get_weights())
+    for model in (one, other):
+        model.fit(clicks(tf, 40), verbose=0)
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-6)
+
+
 def test_training_goes_on_after_saving(tf, schema, tmp_path):
     model, _ = fitted(tf, schema, "dcn", "exact", epochs=1)
     model.save(str(tmp_path / "m"))

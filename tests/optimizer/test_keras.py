@@ -139,6 +139,29 @@ def test_saved_model_keeps_predictions_and_settings(tf, tmp_path, clicks):
     assert loaded.optimizer.get_config()["r"] == 0.7
 
 
+@pytest.mark.parametrize("update", ["dense", "lazy"])
+def test_a_model_in_hdf5_goes_on_where_it_was(tf, tmp_path, clicks, update):
+    adam = tf.keras.optimizers.legacy.Adam
+    one = click_model(tf)
+    one.compile(cc.CowClip(adam(1e-2), adam(1e-2), update=update, l2=1e-2), "binary_crossentropy")
+    one.fit(*clicks, batch_size=20, shuffle=False, verbose=0)
+    one.save(str(tmp_path / "model.h5"))
+    other = tf.keras.models.load_model(str(tmp_path / "model.h5"))
+    assert int(other.optimizer.iterations) == int(one.optimizer.iterations) > 0
+    for model in (one, other):
+        model.fit(*clicks, batch_size=20, shuffle=False, verbose=0)
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6)
+
+
+@pytest.mark.parametrize("given", [{"update": "exact"}, {"update": "lazy", "backend": "numba"}])
+def test_a_table_of_another_type_is_refused(tf, given):
+    table = tf.Variable(tf.ones([5, 2], tf.float64), name="embeddings")
+    slices = tf.IndexedSlices(tf.ones([1, 2], tf.float64), tf.constant([1]), tf.constant([5, 2]))
+    with pytest.raises(InputError, match="is float64, but rows are moved"):
+        cc.CowClip(**given).apply_gradients([(slices, table)])
+
+
 def test_a_keras_regularizer_is_refused_with_the_remedy(tf, clicks):
     model = click_model(tf, regularizer=tf.keras.regularizers.L2(1e-5))
     model.compile(cc.CowClip(), "binary_crossentropy")
