@@ -307,6 +307,16 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         """Own counters, then the embedding optimizer's and the dense optimizer's variables."""
         return self._weights + self.embedding_optimizer.weights + self.dense_optimizer.weights
 
+    def get_weights(self) -> list[Any]:
+        """As in Keras, rows up to date: what they owe is not among these."""
+        self.flush()
+        return super().get_weights()
+
+    def set_weights(self, weights: list[Any]) -> None:
+        """As in Keras; steps that rows had missed do not move what is set."""
+        self.flush()
+        super().set_weights(weights)
+
     def _create_all_weights(self, var_list: Iterable[Any]) -> None:
         """Create all state for these variables (Keras calls it before it loads weights)."""
         known = self._config.embeddings

@@ -63,6 +63,7 @@ class RowStates:
                 f"table {table.name!r} is {table.dtype.base_dtype.name}, but rows are moved one by "
                 'one in float32: make it float32, or use update="dense" with backend="tensorflow"'
             )
+        self._owner._create_own_weights()
         adam = self._owner.embedding_optimizer
         adam._create_all_weights([table])
         m, v = adam.get_slot(table, "m"), adam.get_slot(table, "v")

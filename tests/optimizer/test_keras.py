@@ -154,6 +154,15 @@ def test_a_model_in_hdf5_goes_on_where_it_was(tf, tmp_path, clicks, update):
         np.testing.assert_allclose(b, a, rtol=1e-6)
 
 
+def test_every_variable_has_a_name_of_its_own(tf):
+    table, optimizer = tf.Variable(tf.ones([4, 2]), name="embeddings"), cc.CowClip(update="exact")
+    optimizer.catch_up(table, tf.constant([1]))
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([4, 2]))
+    optimizer.apply_gradients([(slices, table), (tf.ones([1]), tf.Variable([1.0], name="w"))])
+    names = [variable.name for variable in optimizer.weights]
+    assert len(names) == len(set(names)) == 7
+
+
 @pytest.mark.parametrize("given", [{"update": "exact"}, {"update": "lazy", "backend": "numba"}])
 def test_a_table_of_another_type_is_refused(tf, given):
     table = tf.Variable(tf.ones([5, 2], tf.float64), name="embeddings")
