@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from cowclip_merlin import compat
@@ -17,7 +18,7 @@ def find_cowclip(optimizer: Any) -> Any | None:
     """The CowClip optimizer in this one, which may scale losses or hold several; None if none."""
     if hasattr(optimizer, "catch_up"):
         return optimizer
-    inner = [getattr(optimizer, "inner_optimizer", None)]
+    inner = [getattr(optimizer, name, None) for name in ("inner_optimizer", "default_optimizer")]
     inner += [pair.optimizer for pair in getattr(optimizer, "optimizers_and_blocks", [])]
     found = [find_cowclip(each) for each in inner if each is not None]
     return next((each for each in found if each is not None), None)
@@ -26,22 +27,35 @@ def find_cowclip(optimizer: Any) -> Any | None:
 def attach(model: Any, optimizer: Any) -> None:
     """Let lookups of training bring the rows they read up to date.
 
-    `compile` of the four models does it; a training loop of your own calls it once.
+    `compile` of the four models does it; a training loop of your own calls it once. An optimizer
+    that was attached before brings all rows up to date first: nobody would do it later.
 
     Args:
         model: one of the four models.
         optimizer: CowClip, or an optimizer that holds one.
     """
     cowclip, layers = find_cowclip(optimizer), _embeddings(model)
-
-    def before_read(place: int, rows: Any) -> None:
-        cowclip.catch_up([layer.table_at(place) for layer in layers], rows)
-
+    before = layers[0].before_read
+    if before is not None and before.cowclip is not cowclip:
+        before.cowclip.flush()
     for layer in layers:
         layer.before_read = None
     if cowclip is not None:
         # One call for all: `ClickModel.call` reads the first before the others, at the same rows.
-        layers[0].before_read = before_read
+        layers[0].before_read = _CatchUp(cowclip, tuple(layers))
+
+
+@dataclass(frozen=True)
+class _CatchUp:
+    """What a lookup calls before it reads: rows of all tables at the same ids."""
+
+    cowclip: Any
+    layers: tuple[FusedEmbedding, ...]
+
+    def __call__(self, place: int, rows: Any) -> None:
+        if place == 0:
+            self.cowclip.expect([v for layer in self.layers for v in layer.trainable_variables])
+        self.cowclip.catch_up([layer.table_at(place) for layer in self.layers], rows)
 
 
 def _embeddings(model: Any) -> list[FusedEmbedding]:
@@ -68,6 +82,16 @@ class CTRModel(mm.Model):
         self.flush()
         return super().predict(*args, **kwargs)
 
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Keras, on tables that are up to date."""
+        self.flush()
+        return super().test_on_batch(*args, **kwargs)
+
+    def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Keras, on tables that are up to date."""
+        self.flush()
+        return super().predict_on_batch(*args, **kwargs)
+
     def save(self, *args: Any, **kwargs: Any) -> Any:
         """As in Merlin, tables up to date; what is saved holds nothing of the optimizer's."""
         self.flush()
@@ -83,6 +107,16 @@ class CTRModel(mm.Model):
         """As in Keras, tables up to date."""
         self.flush()
         return super().get_weights()
+
+    def set_weights(self, weights: list[Any]) -> None:
+        """As in Keras; steps that rows had missed do not move the new weights."""
+        self.flush()
+        super().set_weights(weights)
+
+    def load_weights(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Keras; steps that rows had missed do not move the new weights."""
+        self.flush()
+        return super().load_weights(*args, **kwargs)
 
     def flush(self) -> None:
         """Bring every row up to date, if the optimizer lets rows wait."""

@@ -104,7 +104,7 @@ def in_force(config: Config, optimizer: Any) -> Config:
     reason = f'and l2 {config.l2:g}; use l2=0 or update="dense"' if still else 'use update="dense"'
     raise InputError(
         f'update="exact" works with Adam, and without L2 with Adagrad and SGD without momentum, '
-        f"not with {kind.__name__}{' ' if still else '; '}{reason}"
+        f"not with {described(optimizer)}{' ' if still else '; '}{reason}"
     )
 
 
@@ -133,20 +133,38 @@ def choose_backend(config: Config, optimizer: Any) -> str:
 
 def _why_no_kernels(config: Config, optimizer: Any) -> str | None:
     if not is_plain_adam(optimizer):
-        return f"works with Adam, not with {type(optimizer).__name__}"
+        return f"works with Adam, not with {described(optimizer)}"
     known = ROW_CLIPS if config.update == "lazy" else _SPARING
     return None if config.clip in known else f"does not work with the clip {config.clip!r}"
 
 
 def is_plain_adam(optimizer: Any) -> bool:
-    """Whether it is Keras's legacy Adam without amsgrad, or its row-wise form."""
+    """Whether it is Keras's legacy Adam, or its row-wise form, and does nothing but Adam."""
     adam = tf.keras.optimizers.legacy.Adam
-    return type(optimizer) in (adam, RowAdam) and not optimizer.amsgrad
+    plain = type(optimizer) in (adam, RowAdam) and not optimizer.amsgrad
+    return plain and not changes_gradients(optimizer)
 
 
 def _is_plain_sgd(optimizer: Any) -> bool:
     sgd = tf.keras.optimizers.legacy.SGD
     return type(optimizer) is sgd and optimizer.get_config()["momentum"] == 0
+
+
+def changes_gradients(optimizer: Any) -> list[str]:
+    """Arguments by which a Keras optimizer changes a whole gradient before its step."""
+    names = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_transformers")
+    return [name for name in names if getattr(optimizer, name, None)]
+
+
+def described(optimizer: Any) -> str:
+    """Name of an optimizer and of the settings that make it more than that.
+
+    >>> described(tf.keras.optimizers.legacy.Adam(amsgrad=True, clipnorm=1.0))
+    'Adam with amsgrad, clipnorm'
+    """
+    more = ["amsgrad"] if getattr(optimizer, "amsgrad", False) else []
+    more += changes_gradients(optimizer)
+    return f"{type(optimizer).__name__}{' with ' if more else ''}{', '.join(more)}"
 
 
 def row_optimizer(optimizer: Any) -> Any:
@@ -161,10 +179,11 @@ def row_optimizer(optimizer: Any) -> Any:
     if type(optimizer) is legacy.Adam and not optimizer.amsgrad:
         config = optimizer.get_config()
         config.pop("amsgrad")
-        return RowAdam(**(config | {"learning_rate": optimizer._hyper["learning_rate"]}))
+        config["learning_rate"] = optimizer._hyper["learning_rate"]
+        return RowAdam(**config, gradient_transformers=optimizer.gradient_transformers)
     if _is_plain_sgd(optimizer) or type(optimizer) in (legacy.Adagrad, legacy.Ftrl):
         return optimizer
     raise InputError(
         f'update="lazy" works with Adam, Adagrad, Ftrl and SGD without momentum, '
-        f'not with {type(optimizer).__name__}; choose one of them or update="dense"'
+        f'not with {described(optimizer)}; choose one of them or update="dense"'
     )

@@ -13,6 +13,7 @@ from cowclip_merlin.optimizer.clippy import bounded_step
 from cowclip_merlin.optimizer.config import Config, check, choose_backend, in_force, row_optimizer
 from cowclip_merlin.optimizer.engine import warn_of_stale_rows
 from cowclip_merlin.optimizer.gradients import clipped
+from cowclip_merlin.optimizer.row_adam import RowAdam
 from cowclip_merlin.optimizer.row_state import RowStates
 
 tf = compat.tensorflow()
@@ -106,8 +107,15 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
                 backend=backend,
             )
         )
-        self.embedding_optimizer = compat.legacy_optimizer(embedding_optimizer)
+        # Files of HDF5 write the class without the package that it is registered under.
+        with tf.keras.utils.custom_object_scope({"RowAdam": RowAdam}):
+            self.embedding_optimizer = compat.legacy_optimizer(embedding_optimizer)
         self.dense_optimizer = compat.legacy_optimizer(dense_optimizer)
+        if self.embedding_optimizer is self.dense_optimizer:
+            raise InputError(
+                "embedding_optimizer and dense_optimizer are one object, which would count each "
+                "step twice; give two"
+            )
         if update == "lazy":
             self.embedding_optimizer = row_optimizer(self.embedding_optimizer)
         self._in_force = in_force(self._config, self.embedding_optimizer)
@@ -196,6 +204,16 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             self._caught_up.update(each.ref() for each in group)
             self._states.engine.catch_up(group, tf.reshape(ids, [-1]))
 
+    def expect(self, group: Sequence[Any]) -> None:
+        """With `update="exact"`: create the state of these tables in this order, once.
+
+        Keras's `get_weights` and `set_weights` of an optimizer know variables by their order; it
+        should not depend on which row is read first.
+        """
+        if self._in_force.update == "exact":
+            with tf.init_scope():
+                self._create_state(list(group), True)
+
     def flush(self) -> None:
         """With `update="exact"`: bring every row of every table up to date.
 
@@ -203,11 +221,12 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         a variable that is read directly shows each row as of the last step it took part in.
         """
         for table in self._states.tables if self._states and self._config.update != "lazy" else ():
-            replicas = self._distribution_strategy
-            if replicas is not None and tf.distribute.in_cross_replica_context():
-                replicas.run(self._states.engine.flush, args=(table,))
-            else:
+            # The table's own, which need not be where this is called from: all replicas have rows.
+            replicas = getattr(table, "distribute_strategy", None)
+            if replicas is None or tables.in_replica_of(replicas):
                 self._states.engine.flush(table)
+            else:
+                replicas.run(self._states.engine.flush, args=(table,))
 
     def _step_of_tables(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
         """One step by the embedding optimizer: its gradients are clipped, or its updates."""
@@ -245,6 +264,10 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
 
     def _create_own_weights(self) -> None:
         _ = self.iterations  # created on first access
+        for optimizer in ("embedding_optimizer", "dense_optimizer"):
+            # All three are called "iter", and a file of HDF5 takes each name once.
+            with tf.name_scope(optimizer):
+                _ = getattr(self, optimizer).iterations
         for name in ("clipped_share", "mean_clip_factor"):
             if name not in self._statistics:
                 self._statistics[name] = self.add_weight(
@@ -283,6 +306,16 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
     def weights(self) -> list[Any]:
         """Own counters, then the embedding optimizer's and the dense optimizer's variables."""
         return self._weights + self.embedding_optimizer.weights + self.dense_optimizer.weights
+
+    def get_weights(self) -> list[Any]:
+        """As in Keras, rows up to date: what they owe is not among these."""
+        self.flush()
+        return super().get_weights()
+
+    def set_weights(self, weights: list[Any]) -> None:
+        """As in Keras; steps that rows had missed do not move what is set."""
+        self.flush()
+        super().set_weights(weights)
 
     def _create_all_weights(self, var_list: Iterable[Any]) -> None:
         """Create all state for these variables (Keras calls it before it loads weights)."""

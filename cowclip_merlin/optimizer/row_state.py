@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cowclip_merlin import compat, kernels
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer import arrays, engine
 from cowclip_merlin.optimizer.engine import KernelEngine, TableState
@@ -46,13 +47,23 @@ class RowStates:
         return [state.w for state in self._states.values()]
 
     def state_of(self, table: Any) -> TableState:
-        """The table's variables, created when they are first asked for."""
+        """The table's variables, created when they are first asked for.
+
+        Raises:
+            InputError: the table is not float32.
+        """
         if table.ref() not in self._states:
             with tf.init_scope():
                 self._states[table.ref()] = self._create(table)
         return self._states[table.ref()]
 
     def _create(self, table: Any) -> TableState:
+        if table.dtype.base_dtype != tf.float32:
+            raise InputError(
+                f"table {table.name!r} is {table.dtype.base_dtype.name}, but rows are moved one by "
+                'one in float32: make it float32, or use update="dense" with backend="tensorflow"'
+            )
+        self._owner._create_own_weights()
         adam = self._owner.embedding_optimizer
         adam._create_all_weights([table])
         m, v = adam.get_slot(table, "m"), adam.get_slot(table, "v")

@@ -61,6 +61,12 @@ def with_shape(gradient: Any) -> Any:
     return tf.IndexedSlices(gradient.values, gradient.indices, shape)
 
 
+def in_replica_of(strategy: Any) -> bool:
+    """Whether this runs in one replica of that strategy."""
+    here = tf.distribute.get_strategy() is strategy
+    return here and not tf.distribute.in_cross_replica_context()
+
+
 def looks_like_table(variable: Any) -> bool:
     """Keras and Merlin call the weights of an embedding layer `embeddings`."""
     name = variable.name.rsplit("/", 1)[-1].split(":")[0]

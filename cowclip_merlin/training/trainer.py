@@ -173,7 +173,8 @@ class Trainer:
         self.checkpoints.loss_sum.numpy()  # waits for a GPU to finish
         seconds = time.perf_counter() - started - paused
         self._pause()
-        return seconds, self.data.rows - first * plan.batch_size
+        # A run that was stopped in the last step of an epoch has no rows left in it.
+        return seconds, max(0, self.data.rows - first * plan.batch_size)
 
     def _observe(self, batch: Any, epoch: int, done: int) -> None:
         """Let the recorder see the batch that comes after `done` steps of this epoch."""

@@ -81,6 +81,66 @@ def test_predict_and_save_see_current_tables(tf, schema, batch, tmp_path, eager)
     assert dense(batch).shape == got.shape
 
 
+def owing(tf, schema, update):
+    """A model whose absent rows have missed 80 steps, and an optimizer to go on with."""
+    model = MODELS["deepfm"](schema, **SMALL)
+    optimizer = cc.CowClip(tf.keras.optimizers.legacy.Adam(1e-2), l2=1e-2, update=update)
+    model.compile(optimizer, "binary_crossentropy")
+    start = model.get_weights()
+    model.fit(clicks(tf), verbose=0)
+    return model, start, cc.CowClip.from_config(optimizer.get_config())
+
+
+@pytest.mark.parametrize("way", ["set_weights", "load_weights", "compile", "attach"])
+def test_no_step_is_lost_or_comes_late(tf, schema, tmp_path, way):
+    """Replaced weights stay as they are; steps an optimizer owes are done when it is replaced."""
+    ends = []
+    for update in ("dense", "exact"):
+        model, start, other = owing(tf, schema, update)
+        if way == "set_weights":
+            model.set_weights(start)
+        elif way == "load_weights":
+            fresh = MODELS["deepfm"](schema, **SMALL)
+            fresh.save_weights(str(tmp_path / "start.h5"))
+            model.load_weights(str(tmp_path / "start.h5"))
+        elif way == "compile":
+            model.blocks[0].embedding.trainable = False
+            model.compile(other, "binary_crossentropy")
+        else:
+            attach(model, other)
+            model.optimizer = other
+        ends.append(model.get_weights())
+    for dense, exact in zip(*ends, strict=True):
+        np.testing.assert_allclose(exact, dense, atol=1e-6)
+
+
+@pytest.mark.parametrize("view", ["predict_on_batch", "test_on_batch"])
+def test_one_batch_sees_current_tables(tf, schema, batch, view):
+    label = np.zeros([40, 1], "f")
+    seen = []
+    for update in ("dense", "exact"):
+        model, *_ = owing(tf, schema, update)
+        given = (batch,) if view == "predict_on_batch" else (batch, label)
+        seen.append(getattr(model, view)(*given))
+    np.testing.assert_allclose(seen[1], seen[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("tables", ["fused", "per_field"])
+def test_state_is_in_the_order_of_the_variables(tf, schema, tables):
+    """So `set_weights` of an optimizer that has not seen a batch takes what one that has gives."""
+    one, _ = fitted(tf, schema, "deepfm", "exact", epochs=1, tables=tables)
+    other = MODELS["deepfm"](schema, tables=tables, **SMALL)
+    optimizer = cc.CowClip.from_config(one.optimizer.get_config())
+    other.compile(optimizer, "binary_crossentropy")
+    optimizer._create_all_weights(other.trainable_variables)
+    other.set_weights(one.get_weights())
+    optimizer.set_weights(one.optimizer.get_weights())
+    for model in (one, other):
+        model.fit(clicks(tf, 40), verbose=0)
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-6)
+
+
 def test_training_goes_on_after_saving(tf, schema, tmp_path):
     model, _ = fitted(tf, schema, "dcn", "exact", epochs=1)
     model.save(str(tmp_path / "m"))
@@ -99,6 +159,11 @@ def test_cowclip_is_found_inside_other_optimizers(tf, schema):
         optimizers_and_blocks=[mm.OptimizerBlocks(cowclip, model.blocks[0])],
     )
     assert find_cowclip(several) is cowclip
+    rest = mm.MultiOptimizer(
+        default_optimizer=cowclip,
+        optimizers_and_blocks=[mm.OptimizerBlocks("adam", model.blocks[0].logit)],
+    )
+    assert find_cowclip(rest) is cowclip
     assert find_cowclip(tf.keras.optimizers.legacy.Adam()) is None
     attach(model, tf.keras.optimizers.legacy.Adam())
 

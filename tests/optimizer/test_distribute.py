@@ -105,3 +105,62 @@ print("equal")
 def test_fit_under_a_strategy():
     done = subprocess.run([sys.executable, "-c", FIT], capture_output=True, text=True, timeout=300)
     assert done.stdout.endswith("equal\n"), done.stderr[-3000:]
+
+
+FLUSH = """
+import numpy as np
+import cowclip_merlin as cc
+from cowclip_merlin import compat
+
+tf = compat.tensorflow()
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+rng = np.random.default_rng(0)
+rows, dim, b = 12, 3, 4
+start = rng.normal(0, .1, (rows, dim))
+batches = [(rng.integers(0, rows, b), rng.normal(0, .3, (b, dim))) for _ in range(6)]
+
+def optimizer(update):
+    return cc.CowClip(tf.keras.optimizers.legacy.Adam(1e-2), "adam", l2=1e-2, update=update)
+
+def train(strategy, update, made_in_scope, flushed_in_scope):
+    n = strategy.num_replicas_in_sync
+    opt = None if made_in_scope else optimizer(update)
+    with strategy.scope():
+        table = tf.Variable(start, dtype=tf.float32, name="embeddings")
+        opt = opt or optimizer(update)
+
+        @tf.function
+        def step(ids, g):
+            def replica():
+                i = tf.distribute.get_replica_context().replica_id_in_sync_group
+                part = slice(i * (b // n), (i + 1) * (b // n))
+                opt.catch_up(table, ids[part])
+                slices = tf.IndexedSlices(g[part], ids[part], tf.constant([rows, dim]))
+                opt.apply_gradients([(slices, table)])
+            strategy.run(replica)
+
+        for ids, g in batches:
+            step(tf.constant(ids), tf.constant(g, tf.float32))
+        if flushed_in_scope:
+            opt.flush()
+    if not flushed_in_scope:
+        opt.flush()
+    return [x.numpy() for x in strategy.experimental_local_results(table)]
+
+(expected,) = train(tf.distribute.get_strategy(), "dense", True, True)
+for made_in_scope in (True, False):
+    for flushed_in_scope in (True, False):
+        two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        for got in train(two, "exact", made_in_scope, flushed_in_scope):
+            worst = abs(got - expected).max()
+            assert worst < 1e-6, (made_in_scope, flushed_in_scope, worst)
+print("equal")
+"""
+
+
+def test_a_flush_is_one_of_all_replicas_wherever_it_is_called():
+    done = subprocess.run(
+        [sys.executable, "-c", FLUSH], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.endswith("equal\n"), done.stderr[-3000:]

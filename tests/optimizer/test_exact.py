@@ -211,3 +211,20 @@ def test_the_backend_is_logged_once(tf, caplog):
     with caplog.at_level("INFO", logger="cowclip_merlin"):
         Trainee(tf, update="exact").train(3, 0)
     assert [r.message for r in caplog.records] == ["update exact, backend numba"]
+
+
+def test_weights_of_the_optimizer_are_those_of_dense(tf):
+    """Its lists of weights do not hold what rows owe, so there they owe nothing."""
+    ends = []
+    for update in ("dense", "exact"):
+        table = tf.Variable(tf.ones([4, 2]), name="embeddings")
+        optimizer = cc.CowClip(update=update, l2=1e-2)
+        for row in (0, 1, 2, 1):
+            optimizer.catch_up(table, tf.constant([row]))
+            g = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([row]), tf.constant([4, 2]))
+            optimizer.apply_gradients([(g, table)])
+        weights = optimizer.get_weights()
+        optimizer.set_weights(weights)
+        ends.append([table.numpy(), *weights])
+    for dense, exact in zip(*ends, strict=True):
+        np.testing.assert_allclose(exact, dense, rtol=1e-6)

@@ -139,6 +139,38 @@ def test_saved_model_keeps_predictions_and_settings(tf, tmp_path, clicks):
     assert loaded.optimizer.get_config()["r"] == 0.7
 
 
+@pytest.mark.parametrize("update", ["dense", "lazy"])
+def test_a_model_in_hdf5_goes_on_where_it_was(tf, tmp_path, clicks, update):
+    adam = tf.keras.optimizers.legacy.Adam
+    one = click_model(tf)
+    one.compile(cc.CowClip(adam(1e-2), adam(1e-2), update=update, l2=1e-2), "binary_crossentropy")
+    one.fit(*clicks, batch_size=20, shuffle=False, verbose=0)
+    one.save(str(tmp_path / "model.h5"))
+    other = tf.keras.models.load_model(str(tmp_path / "model.h5"))
+    assert int(other.optimizer.iterations) == int(one.optimizer.iterations) > 0
+    for model in (one, other):
+        model.fit(*clicks, batch_size=20, shuffle=False, verbose=0)
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6)
+
+
+def test_every_variable_has_a_name_of_its_own(tf):
+    table, optimizer = tf.Variable(tf.ones([4, 2]), name="embeddings"), cc.CowClip(update="exact")
+    optimizer.catch_up(table, tf.constant([1]))
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([4, 2]))
+    optimizer.apply_gradients([(slices, table), (tf.ones([1]), tf.Variable([1.0], name="w"))])
+    names = [variable.name for variable in optimizer.weights]
+    assert len(names) == len(set(names)) == 7
+
+
+@pytest.mark.parametrize("given", [{"update": "exact"}, {"update": "lazy", "backend": "numba"}])
+def test_a_table_of_another_type_is_refused(tf, given):
+    table = tf.Variable(tf.ones([5, 2], tf.float64), name="embeddings")
+    slices = tf.IndexedSlices(tf.ones([1, 2], tf.float64), tf.constant([1]), tf.constant([5, 2]))
+    with pytest.raises(InputError, match="is float64, but rows are moved"):
+        cc.CowClip(**given).apply_gradients([(slices, table)])
+
+
 def test_a_keras_regularizer_is_refused_with_the_remedy(tf, clicks):
     model = click_model(tf, regularizer=tf.keras.regularizers.L2(1e-5))
     model.compile(cc.CowClip(), "binary_crossentropy")
@@ -201,6 +233,43 @@ def test_wrong_arguments_are_named(tf, arguments, message):
 def test_an_optimizer_with_weight_decay_is_refused(tf):
     with pytest.raises(InputError, match="weight_decay"):
         cc.CowClip(tf.keras.optimizers.Adam(weight_decay=0.1))
+
+
+@pytest.mark.parametrize("setting", ["clipnorm", "clipvalue", "global_clipnorm", "amsgrad"])
+@pytest.mark.parametrize("given", [{"update": "exact"}, {"backend": "numba"}])
+def test_a_setting_that_rows_would_not_follow_is_refused(tf, setting, given):
+    """Neither kernels nor replayed steps know a clip of the whole gradient."""
+    adam = tf.keras.optimizers.legacy.Adam(**{setting: 1e-3})
+    with pytest.raises(InputError, match=f"not with Adam with {setting}; use "):
+        cc.CowClip(adam, **given)
+
+
+def halved(pairs):
+    return [
+        (type(g)(g.values / 2, g.indices, g.dense_shape) if hasattr(g, "indices") else g / 2, v)
+        for g, v in pairs
+    ]
+
+
+@pytest.mark.parametrize("setting", [{"clipvalue": 1e-3}, {"gradient_transformers": [halved]}])
+def test_lazy_keeps_what_the_optimizer_does_to_gradients(tf, setting):
+    """With all rows in the batch it is "dense"."""
+    ends = []
+    for update in ("dense", "lazy"):
+        table = tf.Variable(tf.ones([3, 2]))
+        # SGD would show a scale, Adam only a large epsilon.
+        adam = tf.keras.optimizers.legacy.Adam(0.1, epsilon=1.0, **setting)
+        optimizer = cc.CowClip(adam, l2=0.0, update=update)
+        slices = tf.IndexedSlices(tf.fill([3, 2], 0.5), tf.range(3), tf.constant([3, 2]))
+        optimizer.apply_gradients([(slices, table)])
+        ends.append(table.numpy())
+    np.testing.assert_allclose(ends[1], ends[0], rtol=1e-6)
+
+
+def test_one_object_as_both_optimizers_is_refused(tf):
+    adam = tf.keras.optimizers.legacy.Adam()
+    with pytest.raises(InputError, match="one object, which would count each step twice"):
+        cc.CowClip(adam, adam)
 
 
 def test_variables_in_a_configuration_are_refused(tf):

@@ -20,6 +20,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import batches, read_columns, steps_per_epoch
 from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.training.trainer import Stopped, Trainer
 from cowclip_merlin.workflows import PreparedData
 
 SMALL = {"mlp": (16, 8), "batch_size": 256, "base_batch_size": 64, "seed": 5}
@@ -185,6 +186,29 @@ def test_a_signal_ends_with_a_checkpoint(data, uninterrupted, tmp_path, number):
     assert "--resume" in errors
     assert main(["train", str(data), "--out", str(out), *ARGUMENTS, "--resume"]) == 0
     assert_bit_equal(out, uninterrupted)
+
+
+def test_stopped_in_the_last_step_of_an_epoch(data, tmp_path, monkeypatch):
+    """What is left of the epoch then has no rows, and no fewer."""
+    rows = PreparedData.load(data).rows["train"]
+    settings = RunSettings(model="deepfm", epochs=1, **(SMALL | {"batch_size": rows // 2 + 1}))
+    assert rows % settings.batch_size
+    step, done = Trainer._train_batch, []
+
+    def stopped(self, batch):
+        step(self, batch)
+        done.append(batch)
+        if len(done) == self.steps:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Trainer, "_train_batch", stopped)
+        train(data, settings, out=tmp_path / "run")
+    (resumed,) = train(data, settings, out=tmp_path / "run", resume=True)
+    assert resumed["rows_per_second"] == 0
+    (straight,) = train(data, settings, out=tmp_path / "straight")
+    assert resumed["test_auc"] == straight["test_auc"]
+    assert resumed["train_loss"] == straight["train_loss"]
 
 
 def test_a_finished_run_can_be_lengthened(data, uninterrupted, tmp_path):
