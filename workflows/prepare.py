@@ -52,7 +52,7 @@ class PrepareSettings:
         hugectr: write what HugeCTR reads, too.
         scheduler: address of a Dask scheduler.
         device: "auto", "cpu" or "gpu".
-        overwrite: replace `out` if it is there.
+        overwrite: replace `out` if it is a prepared folder; anything else is left alone.
     """
 
     files: tuple[Path, ...]
@@ -130,8 +130,7 @@ def prepare(settings: PrepareSettings) -> PreparedData:
         OSError: the disk is full, or may not be written.
     """
     out = settings.out
-    if out.exists() and not settings.overwrite:
-        raise InputError(f"{out}: is there already; use --overwrite to replace it")
+    _check_place(settings)
     base = None if settings.like is None else PreparedData.load(settings.like)
     layout = settings.layout() if base is None else _like(base.layout, settings)
     split = settings.division() if base is None else None
@@ -151,6 +150,22 @@ def prepare(settings: PrepareSettings) -> PreparedData:
         with suppress(OSError):
             shutil.rmtree(work)
     return PreparedData.load(out)
+
+
+def _check_place(settings: PrepareSettings) -> None:
+    """Refuse a place that is taken: to replace a folder is to delete all that is in it."""
+    out = settings.out
+    if not out.exists():
+        return
+    if not settings.overwrite:
+        raise InputError(f"{out}: is there already; use --overwrite to replace it")
+    if not (out / "dataset.json").is_file():
+        raise InputError(
+            f"{out}: no dataset.json in it, so --overwrite does not delete it; use another --out"
+        )
+    for file in settings.files:
+        if out.resolve() in file.resolve().parents:
+            raise InputError(f"{file}: is in {out}, which would be replaced; use another --out")
 
 
 def _like(layout: Layout, settings: PrepareSettings) -> Layout:

@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
     parser.add_argument("--max-bad-fraction", type=float, default=0.001, metavar="F")
     parser.add_argument("--partition-mb", type=float, default=32, metavar="N")
-    parser.add_argument("--overwrite", action="store_true", help="replace DATA if it is there")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace DATA if it is a prepared folder"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -74,6 +74,27 @@ CASES = {
         ],
         r"data.*--overwrite",
     ),
+    "folder to replace is of something else": (
+        lambda p: [
+            *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),
+            *("--out", str(p.write("mine/thesis.txt", b"years of work").parent)),
+        ],
+        r"mine: no dataset\.json.*another --out",
+    ),
+    "file to replace": (
+        lambda p: [
+            *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),
+            *("--out", str(p.write("thesis.txt", b"years of work"))),
+        ],
+        r"thesis\.txt: no dataset\.json",
+    ),
+    "log in the folder to replace": (
+        lambda p: [
+            *p.prepare("table", p.inside(p.data(), "t.csv", GOOD_TABLE), *TABLE_OPTIONS),
+            *("--overwrite", "--out", str(p.path / "data")),
+        ],
+        r"data/t\.csv: is in .*data, which would be replaced",
+    ),
     "like a folder of another kind": (
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--like", p.data()
