@@ -105,6 +105,12 @@ class PrepareSettings:
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(f"column {twice[0]!r} is named twice; give each column one role")
+        for name in self.categorical:
+            if "/" in name or "\0" in name:
+                raise InputError(
+                    f"column {name!r} cannot be categorical: files are named after it; rename it "
+                    "in the log, without the slash"
+                )
         return Layout(
             kind="table",
             label=self.label,
@@ -136,6 +142,8 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     split = settings.division() if base is None else None
     gpu = use_gpu(settings.device)
     for file in settings.files:
+        if file.is_dir():
+            raise InputError(f"{file}: is a folder; name the files in it, as in {file}/*.parquet")
         if not file.is_file():
             raise InputError(f"{file}: no such file; check the path")
     if not out.parent.is_dir():

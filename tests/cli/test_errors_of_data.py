@@ -62,7 +62,46 @@ CASES = {
         lambda p: p.prepare(
             "table", p.write("t.csv", csv("0,1,1", "1,1,1", "7,1,1")), *TABLE_OPTIONS
         ),
-        r"label|t\.csv",
+        r"t\.csv:4: y is '7', neither 0 nor 1",
+    ),
+    "header that is not UTF-8": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE.decode().encode("utf-16")), *TABLE_OPTIONS
+        ),
+        r"t\.csv: the header is not UTF-8 text; convert",
+    ),
+    "other separator": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE.replace(b",", b";")), *TABLE_OPTIONS
+        ),
+        r"t\.csv: no column 'y' in the header \('y;a;b'\); separate columns by commas",
+    ),
+    "space in a name": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE.replace(b"a", b" a", 1)), *TABLE_OPTIONS
+        ),
+        r"no column 'a' in the header \('y', ' a', 'b'\); check the names",
+    ),
+    "binary header": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", b"\0" * 5000 + b"\n" + GOOD_TABLE), *TABLE_OPTIONS
+        ),
+        r"no column 'y' in the header \('[x0\\]{1,160}'\); separate",
+    ),
+    "slash in a name": (
+        lambda p: p.prepare(
+            "table",
+            p.write("t.csv", GOOD_TABLE.replace(b"a", b"../a", 1)),
+            "--label",
+            "y",
+            "--categorical",
+            "../a,b",
+        ),
+        r"column '\.\./a'.*rename",
+    ),
+    "folder as a file": (
+        lambda p: p.prepare("table", p.path, *TABLE_OPTIONS),
+        r"is a folder; name the files in it",
     ),
     "prepared folder exists": (
         lambda p: [
