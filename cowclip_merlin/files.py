@@ -34,6 +34,19 @@ def replacing(path: Path | str) -> Iterator[Path]:
         raise
 
 
+def refuse_no_file(path: Path | str) -> None:
+    """Refuse, before long work, a place where no file can be written after it.
+
+    Raises:
+        InputError: it is a folder, or in a folder that is not there.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file to write")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent}: no such folder; make it first")
+
+
 def write_json(path: Path | str, value: Any) -> None:
     """Write a value as indented JSON, whole or not at all."""
     with replacing(path) as temporary:
