@@ -160,6 +160,14 @@ CASES = {
         lambda p: ["bench", "--update", "exactt"],
         r"'exactt'; choose one of dense, exact, lazy$",
     ),
+    "r without a clip": (
+        lambda p: p.train(p.data(), "--clip", "none", "--r", "1"),
+        r"--r does nothing under the clip none.*--clip cowclip or adaptive_field",
+    ),
+    "bound of another clip": (
+        lambda p: p.train(p.data(), "--bound", "1"),
+        r"--bound does nothing under the clip cowclip.*--clip global or field or column",
+    ),
     "negative seed": (lambda p: p.train(p.data(), "--seed", "-1"), r"seed is -1;.*at least 0"),
     "seed too large": (lambda p: p.train(p.data(), "--seed", 2**32), r"seed is 4294967296;"),
     "negative steps between checkpoints": (
