@@ -138,7 +138,7 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     out = settings.out
     _check_place(settings)
     base = None if settings.like is None else PreparedData.load(settings.like)
-    layout = settings.layout() if base is None else _like(base.layout, settings)
+    layout = settings.layout() if base is None else _like(base, settings)
     split = settings.division() if base is None else None
     gpu = use_gpu(settings.device)
     for file in settings.files:
@@ -176,11 +176,19 @@ def _check_place(settings: PrepareSettings) -> None:
             raise InputError(f"{file}: is in {out}, which would be replaced; use another --out")
 
 
-def _like(layout: Layout, settings: PrepareSettings) -> Layout:
+def _like(base: PreparedData, settings: PrepareSettings) -> Layout:
+    """The layout of `base`, if this log is of its kind and its vocabulary is all there."""
+    layout = base.layout
     if settings.kind != layout.kind:
         raise InputError(
             f"{settings.like}: is a {layout.kind} log, not a {settings.kind} log; name its kind"
         )
+    for name in layout.categorical:
+        for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
+            if not (base.path / "categories" / file).is_file():
+                raise InputError(
+                    f"{base.path}/categories/{file}: no such file; prepare {base.path} again"
+                )
     if settings.kind == "table":
         return replace(layout, separator=_separator(settings.files[0]))
     return layout

@@ -13,6 +13,11 @@ def csv(*rows):
     return "\n".join(["y,a,b", *rows]).encode() + b"\n"
 
 
+def without(data, field):
+    (data / "categories" / f"unique.{field}.parquet").unlink()
+    return data
+
+
 TABLE_OPTIONS = ("--label", "y", "--categorical", "a,b")
 GOOD_TABLE = csv(*[f"{i % 2},{i % 5},{i % 3}" for i in range(100)])
 
@@ -139,6 +144,12 @@ CASES = {
             "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--like", p.data()
         ),
         r"criteo.*table",
+    ),
+    "like a folder without all of its vocabulary": (
+        lambda p: p.prepare(
+            "criteo", p.write("x.txt", b"\n".join(p.lines())), "--like", without(p.data(), "C5")
+        ),
+        r"data/categories/unique\.C5\.parquet: no such file; prepare .*data again",
     ),
     "no such scheduler": (
         lambda p: p.prepare(

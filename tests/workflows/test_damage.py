@@ -120,6 +120,25 @@ def test_quoted_commas(prepared):
     assert cc.workflows.value_to_id(prepared(text), "a") == {"u, v": 3}
 
 
+def test_parquet_of_pandas_needs_no_conversion(tmp_path):
+    n = np.arange(400)
+    frame = pd.DataFrame({"y": n % 2 == 0, "a": n % 5, "x": np.where(n % 3, n / 400, np.nan)})
+    frame["a"] = frame.a.where(n % 7 > 0).astype("Int64")
+    frame.to_parquet(tmp_path / "t.parquet")
+    data = make(
+        tmp_path / "t.parquet", tmp_path / "data", kind="table", label="y", categorical=("a",),
+        continuous=("x",),
+    )  # fmt: skip
+    assert data.description["quarantined"] == 0 and data.clicks == 200
+    assert sorted(cc.workflows.value_to_id(data, "a")) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_comma_in_a_name_of_a_column(prepared):
+    text = 'y,"a, b",b,x\n' + "".join(f"{i % 2},u,{i % 3},{i}\n" for i in range(100))
+    data = prepared(text, categorical=("a, b",))
+    assert cc.workflows.value_to_id(data, "a, b") == {"u": 3}
+
+
 def test_an_interrupted_prepare_leaves_nothing(log, tmp_path):
     code = (
         "import sys, os, signal\n"
