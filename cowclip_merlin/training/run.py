@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat
 from cowclip_merlin.diagnostics.frequency import read_deciles
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import refuse_no_file, write_json
+from cowclip_merlin.files import alone_in, refuse_no_file, write_json
 from cowclip_merlin.loading import (
     Columns,
     bytes_of,
@@ -91,13 +91,15 @@ def train(
     used = start(settings.seed, device)
     columns = _open(prepared, settings, plan.data_memory)
     created = not out.exists()
-    try:
-        return _train(config, prepared, columns, plan, out, resume, used)
-    except (InputError, OSError):
-        # Nothing that could be resumed was written: leave no half of a run behind.
-        if created and not (out / "checkpoints" / "checkpoint").exists():
-            shutil.rmtree(out, ignore_errors=True)
-        raise
+    out.mkdir(parents=True, exist_ok=True)
+    with alone_in(out):
+        try:
+            return _train(config, prepared, columns, plan, out, resume, used)
+        except (InputError, OSError):
+            # Nothing that could be resumed was written: leave no half of a run behind.
+            if created and not (out / "checkpoints" / "checkpoint").exists():
+                shutil.rmtree(out, ignore_errors=True)
+            raise
 
 
 def _open(prepared: PreparedData, settings: RunSettings, memory: int | None) -> dict[str, Columns]:
@@ -131,7 +133,6 @@ def _train(
     device: str,
 ) -> list[dict[str, Any]]:
     settings, values = config.settings, config.values
-    out.mkdir(parents=True, exist_ok=True)
     with records.log_to(out / "train.log") as log:
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
         optimizer = build_optimizer(settings, values, prepared, steps=steps)

@@ -1,11 +1,15 @@
 """Mistakes in settings, prepared folders and run folders: `train`, `evaluate`, `scale`."""
 
+import fcntl
 import json
+import os
 import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
+from cowclip_merlin.cli import main
 
 
 def missing_checkpoint(p):
@@ -194,3 +198,16 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_one_line_and_exit_code_2(case, refused):
     refused(*CASES[case])
+
+
+def test_a_second_training_into_the_same_folder_is_refused(refused, place):
+    run = place.path / "out"
+    run.mkdir()
+    first = os.open(run, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    data = place.data()
+    try:
+        refused(lambda p: p.train(data), r"out: another process writes a run there; use another")
+    finally:
+        os.close(first)
+    assert main(place.train(data)) == 0
