@@ -18,7 +18,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, Hyperparameters, scale
 
 if TYPE_CHECKING:
-    from cowclip_merlin import models, workflows
+    from cowclip_merlin import diagnostics, models, training, workflows
     from cowclip_merlin.metrics import log_loss, roc_auc
     from cowclip_merlin.optimizer import CowClip
 
@@ -29,16 +29,18 @@ __all__ = [
     "CowClip",
     "Hyperparameters",
     "InputError",
+    "diagnostics",
     "load_model",
     "log_loss",
     "models",
     "roc_auc",
     "scale",
+    "training",
     "workflows",
 ]
 
 _LAZY = {"CowClip": "optimizer", "roc_auc": "metrics", "log_loss": "metrics"}
-_LAZY_MODULES = ("models", "workflows")
+_LAZY_MODULES = ("diagnostics", "models", "training", "workflows")
 
 # TensorFlow decides once, when it is imported, which Keras it offers.
 request_keras_2()

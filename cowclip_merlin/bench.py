@@ -61,7 +61,9 @@ class BenchSettings:
         for name, choices in known.items():
             for value in getattr(self, name):
                 if value not in choices:
-                    raise InputError(f"unknown {name[:-1]} {value!r}; choose of {choices}")
+                    raise InputError(
+                        f"unknown {name[:-1]} {value!r}; choose one of {', '.join(choices)}"
+                    )
         if min((*self.batches, self.rounds, self.rows_per_turn)) < 1:
             raise InputError("batches, rounds and rows per turn must be at least 1")
         if self.vocabulary < FIELDS * 4:

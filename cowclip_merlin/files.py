@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -32,6 +33,42 @@ def replacing(path: Path | str) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes that ask for the same out of a folder.
+
+    The lock ends with the process, however that ends, and leaves no file behind.
+
+    Raises:
+        InputError: another process is in it.
+    """
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # disks without locks
+            try:
+                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"{folder}: another process writes a run there; use another --out"
+                ) from None
+        yield
+    finally:
+        os.close(place)
+
+
+def refuse_no_file(path: Path | str) -> None:
+    """Refuse, before long work, a place where no file can be written after it.
+
+    Raises:
+        InputError: it is a folder, or in a folder that is not there.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file to write")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent}: no such folder; make it first")
 
 
 def write_json(path: Path | str, value: Any) -> None:

@@ -57,16 +57,41 @@ def read_header(text: bytes, layout: Layout, file: Path) -> list[str]:
     """Names of the columns in a header line.
 
     Raises:
-        InputError: a column of the layout is missing, or is there twice.
+        InputError: it is no UTF-8 text; a column of the layout is missing, or is there twice.
     """
-    names = _cells(text.decode("utf-8", "replace"), layout.separator)
+    try:
+        names = _cells(text.decode("utf-8"), layout.separator)
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{file}: the header is not UTF-8 text; convert the file to UTF-8, or name it .gz or "
+            ".parquet if it is that"
+        ) from None
     for name in (layout.label, *layout.categorical, *layout.continuous):
         if name not in names:
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            raise InputError(f"{file}: no column {name!r} in the header ({shown}); check the names")
+            raise InputError(
+                f"{file}: no column {name!r} in the header ({_shown(names)}); "
+                f"{_remedy(names, layout)}"
+            )
         if names.count(name) > 1:
             raise InputError(f"{file}: column {name!r} is twice in the header; rename one of them")
     return names
+
+
+def _shown(names: list[str]) -> str:
+    """The first names, quoted, so that spaces around them are seen.
+
+    >>> _shown(["a", " b"])
+    "'a', ' b'"
+    """
+    return ", ".join(repr(name[:40]) for name in names[:8]) + (", ..." if len(names) > 8 else "")
+
+
+def _remedy(names: list[str], layout: Layout) -> str:
+    if len(names) > 1:
+        return "check the names"
+    if layout.separator == ",":
+        return "separate columns by commas, or by tabs in a file named .tsv or .txt"
+    return "separate columns by tabs, or by commas in a file named .csv"
 
 
 class Parser:
@@ -220,7 +245,7 @@ class Parser:
             return f"{len(cells)} columns instead of {len(self.columns)}"
         row = dict(zip(self.columns, cells, strict=True))
         if row[layout.label] not in LABELS:
-            return f"label {row[layout.label]!r} is neither 0 nor 1"
+            return f"{layout.label} is {row[layout.label]!r}, neither 0 nor 1"
         for name in layout.continuous:
             if row[name] and not _is_number(row[name], whole=name in layout.integer):
                 what = "a whole number" if name in layout.integer else "a number"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,28 @@ def _checked_batch(batch: Any, layout: Layout, file: Path, start: int) -> Piece:
         whole = pc.equal(numbers[name], pc.floor(numbers[name]))
         good = pc.and_(good, pc.fill_null(whole, True))
     mask = np.asarray(good)
+
+    def row(i: int) -> dict[str, float | None]:
+        return {name: column[i].as_py() for name, column in numbers.items()}
+
     bad = [
-        BadLine(str(file), start + int(i) + 1, "label or number out of range", b"")
+        BadLine(str(file), start + int(i) + 1, _reason(row(int(i)), layout), b"")
         for i in np.flatnonzero(~mask)
     ]
     return Piece(table.filter(mask), np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
+
+
+def _reason(values: dict[str, float | None], layout: Layout) -> str:
+    """What is wrong with the label and numbers of a bad row."""
+    label = values[layout.label]
+    if label not in (0, 1):
+        return f"{layout.label} is {'missing' if label is None else f'{label:g}'}, neither 0 nor 1"
+    for name in layout.integer:
+        value = values[name]
+        if value is not None and value != math.floor(value):
+            return f"{name} is {value:g}, not a whole number"
+    name = next(n for n, x in values.items() if x is not None and not math.isfinite(x))
+    return f"{name} is {values[name]:g}, not a finite number"
 
 
 def _cast(column: Any, kind: Any, name: str, file: Path) -> Any:

@@ -52,7 +52,7 @@ class PrepareSettings:
         hugectr: write what HugeCTR reads, too.
         scheduler: address of a Dask scheduler.
         device: "auto", "cpu" or "gpu".
-        overwrite: replace `out` if it is there.
+        overwrite: replace `out` if it is a prepared folder; anything else is left alone.
     """
 
     files: tuple[Path, ...]
@@ -105,6 +105,12 @@ class PrepareSettings:
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(f"column {twice[0]!r} is named twice; give each column one role")
+        for name in self.categorical:
+            if "/" in name or "\0" in name:
+                raise InputError(
+                    f"column {name!r} cannot be categorical: files are named after it; rename it "
+                    "in the log, without the slash"
+                )
         return Layout(
             kind="table",
             label=self.label,
@@ -130,13 +136,14 @@ def prepare(settings: PrepareSettings) -> PreparedData:
         OSError: the disk is full, or may not be written.
     """
     out = settings.out
-    if out.exists() and not settings.overwrite:
-        raise InputError(f"{out}: is there already; use --overwrite to replace it")
+    _check_place(settings)
     base = None if settings.like is None else PreparedData.load(settings.like)
-    layout = settings.layout() if base is None else _like(base.layout, settings)
+    layout = settings.layout() if base is None else _like(base, settings)
     split = settings.division() if base is None else None
     gpu = use_gpu(settings.device)
     for file in settings.files:
+        if file.is_dir():
+            raise InputError(f"{file}: is a folder; name the files in it, as in {file}/*.parquet")
         if not file.is_file():
             raise InputError(f"{file}: no such file; check the path")
     if not out.parent.is_dir():
@@ -153,11 +160,35 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     return PreparedData.load(out)
 
 
-def _like(layout: Layout, settings: PrepareSettings) -> Layout:
+def _check_place(settings: PrepareSettings) -> None:
+    """Refuse a place that is taken: to replace a folder is to delete all that is in it."""
+    out = settings.out
+    if not out.exists():
+        return
+    if not settings.overwrite:
+        raise InputError(f"{out}: is there already; use --overwrite to replace it")
+    if not (out / "dataset.json").is_file():
+        raise InputError(
+            f"{out}: no dataset.json in it, so --overwrite does not delete it; use another --out"
+        )
+    for file in settings.files:
+        if out.resolve() in file.resolve().parents:
+            raise InputError(f"{file}: is in {out}, which would be replaced; use another --out")
+
+
+def _like(base: PreparedData, settings: PrepareSettings) -> Layout:
+    """The layout of `base`, if this log is of its kind and its vocabulary is all there."""
+    layout = base.layout
     if settings.kind != layout.kind:
         raise InputError(
             f"{settings.like}: is a {layout.kind} log, not a {settings.kind} log; name its kind"
         )
+    for name in layout.categorical:
+        for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
+            if not (base.path / "categories" / file).is_file():
+                raise InputError(
+                    f"{base.path}/categories/{file}: no such file; prepare {base.path} again"
+                )
     if settings.kind == "table":
         return replace(layout, separator=_separator(settings.files[0]))
     return layout

@@ -30,6 +30,19 @@ COMMANDS = (
 )
 
 
+_PATHS = (
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+)
+"""What is wrong with a path that was given, and no fault of ours."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, without the usage before it."""
 
@@ -73,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             return _fail(f"{error.filename or 'output'}: no space left on the disk; free some")
-        if error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.EISDIR, errno.EROFS):
+        if error.errno in _PATHS:
             return _fail(f"{error.filename}: {error.strerror}; check the path and its rights")
         return _crash()
     except KeyboardInterrupt:

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measure and print."""
     from cowclip_merlin.bench import BenchSettings, measure, table
-    from cowclip_merlin.files import write_json
+    from cowclip_merlin.files import refuse_no_file, write_json
     from cowclip_merlin.training.build import choose_device
 
     settings = BenchSettings(
@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> None:
         rounds=args.rounds,
         rows_per_turn=args.rows_per_turn,
     )
+    if args.json:
+        refuse_no_file(args.json)
     choose_device(args.device)
     result = measure(settings)
     result["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")

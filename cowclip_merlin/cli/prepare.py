@@ -21,18 +21,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--label", metavar="COL", help="table: the 0/1 column")
     parser.add_argument("--categorical", default="", metavar="COLS", help="table: a,b,c")
     parser.add_argument("--continuous", default="", metavar="COLS", help="table: x,y,z")
-    parser.add_argument("--split", default="random", choices=("random", "time"))
-    parser.add_argument("--test-fraction", type=float, metavar="F")
-    parser.add_argument("--seed", type=int, default=1234, metavar="N", help="of the random split")
-    parser.add_argument("--freq-threshold", type=int, default=0, metavar="N")
+    parser.add_argument(
+        "--split",
+        default="random",
+        choices=("random", "time"),
+        help="time: the last rows, in the order of the files, are the test rows (default: random)",
+    )
+    parser.add_argument(
+        "--test-fraction",
+        type=float,
+        metavar="F",
+        help="share of the test rows (default: criteo 0.1, by time 1/7; avazu 0.2; table 0.1)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1234, metavar="N", help="of the random split (default: 1234)"
+    )
+    parser.add_argument(
+        "--freq-threshold",
+        type=int,
+        default=0,
+        metavar="N",
+        help="ids seen less often share one row (default: 0, all have their own)",
+    )
     parser.add_argument("--log", action="store_true", help="log(1 + x) of continuous columns")
     parser.add_argument("--like", metavar="DATA", help="use its vocabulary; all rows become test")
     parser.add_argument("--hugectr", action="store_true", help="write what HugeCTR reads, too")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running Dask scheduler")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
-    parser.add_argument("--max-bad-fraction", type=float, default=0.001, metavar="F")
-    parser.add_argument("--partition-mb", type=float, default=32, metavar="N")
-    parser.add_argument("--overwrite", action="store_true", help="replace DATA if it is there")
+    parser.add_argument(
+        "--max-bad-fraction",
+        type=float,
+        default=0.001,
+        metavar="F",
+        help="share of damaged rows above which nothing is written (default: 0.001)",
+    )
+    parser.add_argument(
+        "--partition-mb",
+        type=float,
+        default=32,
+        metavar="N",
+        help="text read at a time; the memory needed grows with it (default: 32)",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace DATA if it is a prepared folder"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from cowclip_merlin.cli.words import whole_numbers
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, RULES
 from cowclip_merlin.training.settings import (
     BACKENDS,
@@ -42,6 +43,14 @@ _HELP = {
     "lambda_abs": "clip clippy: what is added to that bound",
 }
 
+_CLIPS_THAT_USE = {
+    "r": ("cowclip", "adaptive_field"),
+    "zeta": ("cowclip",),
+    "bound": ("global", "field", "column"),
+    "lambda_rel": ("clippy",),
+    "lambda_abs": ("clippy",),
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip train`."""
@@ -49,17 +58,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
     parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(MODELS))
     parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows a step")
-    parser.add_argument("--base-batch-size", type=int, default=1024, metavar="N")
-    parser.add_argument("--preset", metavar="NAME", help=", ".join(PRESETS))
-    parser.add_argument("--rule", default="cowclip", metavar="RULE", help=", ".join(RULES))
-    parser.add_argument("--clip", metavar="CLIP", help=", ".join(CLIPS))
-    parser.add_argument("--update", default="dense", metavar="UPDATE", help=", ".join(UPDATES))
+    _add(parser, "base-batch-size", 1024, "N", "at which the rates below hold")
     parser.add_argument(
-        "--backend", default="auto", metavar="NAME", help=f"what moves rows: {', '.join(BACKENDS)}"
+        "--preset",
+        metavar="NAME",
+        help=f"values for what is not given: {', '.join(PRESETS)} (default: that of the data's "
+        "kind; criteo for a table)",
     )
+    _add(parser, "rule", "cowclip", "RULE", ", ".join(RULES))
     parser.add_argument(
-        "--optimizer", default="adam", metavar="NAME", help=f"{', '.join(OPTIMIZERS)}"
+        "--clip",
+        metavar="CLIP",
+        help=", ".join(CLIPS) + " (default: cowclip under the rule cowclip, else none)",
     )
+    _add(parser, "update", "dense", "UPDATE", ", ".join(UPDATES))
+    _add(parser, "backend", "auto", "NAME", f"what moves rows: {', '.join(BACKENDS)}")
+    _add(parser, "optimizer", "adam", "NAME", ", ".join(OPTIMIZERS))
     parser.add_argument(
         "--initial-accumulator",
         type=float,
@@ -69,26 +83,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in OVERRIDES:
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=float, metavar="X", help=_HELP[name])
-    parser.add_argument("--epochs", type=int, default=10, metavar="N")
-    parser.add_argument("--seed", type=int, default=1234, metavar="N")
-    parser.add_argument("--embedding-dim", type=int, default=10, metavar="N")
-    parser.add_argument("--mlp", default="400,400,400", metavar="N,N", help="hidden widths")
-    parser.add_argument("--continuous", default="deep", metavar="HOW", help="deep, all")
-    parser.add_argument("--tables", default="fused", metavar="HOW", help="fused, per_field")
+    _add_sizes(parser)
+    _add_run(parser)
+
+
+def _add(
+    parser: argparse.ArgumentParser, name: str, value: int | str, like: str, text: str
+) -> None:
+    """An option with a default, which its help names."""
     parser.add_argument(
-        "--precision",
-        default="float32",
-        metavar="NAME",
-        help=f"in which hidden and cross layers compute: {', '.join(PRECISIONS)}",
+        f"--{name}",
+        type=type(value),
+        default=value,
+        metavar=like,
+        help=f"{text} (default: {value})",
     )
-    parser.add_argument("--checkpoint-every", type=int, default=0, metavar="STEPS")
-    parser.add_argument(
-        "--diagnostics-every",
-        type=int,
-        default=100,
-        metavar="STEPS",
-        help="steps between looks at clip and norms, for cowclip inspect; 0: none (default: 100)",
-    )
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    _add(parser, "epochs", 10, "N", "passes over the training rows")
+    _add(parser, "seed", 1234, "N", "of initialisation and row order")
+    _add(parser, "embedding-dim", 10, "N", "length of an embedding row")
+    _add(parser, "mlp", "400,400,400", "N,N", "hidden widths")
+    _add(parser, "continuous", "deep", "HOW", "deep, all")
+    _add(parser, "tables", "fused", "HOW", "fused, per_field")
+    what = f"in which hidden and cross layers compute: {', '.join(PRECISIONS)}"
+    _add(parser, "precision", "float32", "NAME", what)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    steps = "steps between checkpoints, beside those after each epoch; 0: none"
+    _add(parser, "checkpoint-every", 0, "STEPS", steps)
+    looks = "steps between looks at clip and norms, for cowclip inspect; 0: none"
+    _add(parser, "diagnostics-every", 100, "STEPS", looks)
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
     parser.add_argument(
         "--data-memory",
@@ -111,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def settings_of(args: argparse.Namespace) -> RunSettings:
     """The settings that the arguments ask for."""
     given = {name: getattr(args, name) for name in OVERRIDES}
-    return RunSettings(
+    settings = RunSettings(
         model=args.model,
         batch_size=args.batch_size,
         base_batch_size=args.base_batch_size,
@@ -132,6 +159,19 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
         validation_fraction=args.validation_fraction,
         precision=args.precision,
     )
+    _refuse_idle(settings)
+    return settings
+
+
+def _refuse_idle(settings: RunSettings) -> None:
+    """Refuse a value that the clip in force does not look at."""
+    clip = settings.effective_clip
+    for name, clips in _CLIPS_THAT_USE.items():
+        if name in settings.overrides and clip not in clips:
+            raise InputError(
+                f"--{name.replace('_', '-')} does nothing under the clip {clip}; leave it away, or "
+                f"use --clip {' or '.join(clips)}"
+            )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ BINS = 40
 
 
 def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Any:
-    """The paper's Figure 4: distribution of (a) `||g||` and (b) `||g|| / cnt`.
+    """The paper's Figure 4: distribution of the norms of gradients, (a) as such, (b) over `cnt`.
 
     One curve for each group of ids by their occurrences in the batch. In (a) the groups lie
     apart, since a row's gradient is a sum over its occurrences; (b) shows how far the count

@@ -63,6 +63,18 @@ class RunConfig:
         )
 
 
+def refuse_other_folder(out: Path) -> None:
+    """Refuse to make a run folder of a file, or of a folder of prepared data.
+
+    Raises:
+        InputError: it is one.
+    """
+    if (out / "dataset.json").exists():
+        raise InputError(f"{out}: holds prepared data; use another --out for the run")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; give --out a folder")
+
+
 def refuse_other_run(out: Path, config: RunConfig) -> None:
     """Refuse to go on with a run folder that is of another run.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat
 from cowclip_merlin.diagnostics.frequency import read_deciles
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import write_json
+from cowclip_merlin.files import alone_in, refuse_no_file, write_json
 from cowclip_merlin.loading import (
     Columns,
     bytes_of,
@@ -24,7 +24,7 @@ from cowclip_merlin.loading import (
 from cowclip_merlin.training import evaluation, records
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
 from cowclip_merlin.training.checkpoint import Checkpoints
-from cowclip_merlin.training.config import RunConfig, refuse_other_run
+from cowclip_merlin.training.config import RunConfig, refuse_other_folder, refuse_other_run
 from cowclip_merlin.training.settings import RunSettings
 from cowclip_merlin.training.trainer import Plan, Trainer
 
@@ -70,8 +70,10 @@ def train(
     prepared = PreparedData.load(data)
     values = settings.hyperparameters(prepared.kind)
     check_sizes(prepared, settings)
-    if diagnostics_every < 0:
-        raise InputError(f"--diagnostics-every is {diagnostics_every}; it must be 0 or more")
+    for name, steps in (("checkpoint", checkpoint_every), ("diagnostics", diagnostics_every)):
+        if steps < 0:
+            raise InputError(f"--{name}-every is {steps}; it must be 0 or more")
+    refuse_other_folder(out)
     plan = Plan(
         batch_size=settings.batch_size,
         epochs=settings.epochs,
@@ -89,13 +91,15 @@ def train(
     used = start(settings.seed, device)
     columns = _open(prepared, settings, plan.data_memory)
     created = not out.exists()
-    try:
-        return _train(config, prepared, columns, plan, out, resume, used)
-    except (InputError, OSError):
-        # Nothing that could be resumed was written: leave no half of a run behind.
-        if created and not (out / "checkpoints" / "checkpoint").exists():
-            shutil.rmtree(out, ignore_errors=True)
-        raise
+    out.mkdir(parents=True, exist_ok=True)
+    with alone_in(out):
+        try:
+            return _train(config, prepared, columns, plan, out, resume, used)
+        except (InputError, OSError):
+            # Nothing that could be resumed was written: leave no half of a run behind.
+            if created and not (out / "checkpoints" / "checkpoint").exists():
+                shutil.rmtree(out, ignore_errors=True)
+            raise
 
 
 def _open(prepared: PreparedData, settings: RunSettings, memory: int | None) -> dict[str, Columns]:
@@ -129,7 +133,6 @@ def _train(
     device: str,
 ) -> list[dict[str, Any]]:
     settings, values = config.settings, config.values
-    out.mkdir(parents=True, exist_ok=True)
     with records.log_to(out / "train.log") as log:
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
         optimizer = build_optimizer(settings, values, prepared, steps=steps)
@@ -238,6 +241,8 @@ def evaluate_run(
 
     config = RunConfig.load(Path(run))
     prepared = PreparedData.load(data)
+    if predictions is not None:
+        refuse_no_file(predictions)
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other one")
     start(config.settings.seed, device)

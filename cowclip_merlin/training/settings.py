@@ -102,6 +102,8 @@ class RunSettings:
         for name in ("batch_size", "base_batch_size", "epochs", "embedding_dim"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed is {self.seed}; it must be at least 0 and below 2**32")
         if any(width < 1 for width in self.mlp):
             raise InputError(f"mlp is {self.mlp}; every width must be at least 1")
         for name in self.overrides:

@@ -18,7 +18,11 @@ class Place:
         self.path, self._data, self._run, self._log = folder, data, run, log
 
     def write(self, name, content=b""):
-        path = self.path / name
+        return self.inside(self.path, name, content)
+
+    def inside(self, folder, name, content):
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         return path
 
@@ -91,7 +95,8 @@ def refused(place, capsys):
         assert code == 2, (lines, errors[-2000:])
         assert len(lines) == 1 and lines[0].startswith("cowclip"), lines
         assert re.search(pattern, lines[0]), lines[0]
-        new = {path for path in place.path.rglob("*")} - before
-        assert not new, f"left behind: {sorted(map(str, new))}"
+        after = {path for path in place.path.rglob("*")}
+        assert not after - before, f"left behind: {sorted(map(str, after - before))}"
+        assert not before - after, f"deleted: {sorted(map(str, before - after))}"
 
     return check

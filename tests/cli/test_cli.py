@@ -1,11 +1,12 @@
 """The command line: help, exit codes, full disks."""
 
+import argparse
 import subprocess
 import sys
 
 import pytest
 
-from cowclip_merlin.cli import COMMANDS, main
+from cowclip_merlin.cli import COMMANDS, build_parser, main
 
 
 @pytest.fixture
@@ -60,6 +61,18 @@ def test_every_command_has_help_with_examples(command, capsys):
         main([command, "--help"])
     assert end.value.code == 0
     assert f"cowclip {command}" in capsys.readouterr().out.split("examples:")[1]
+
+
+@pytest.mark.parametrize("command", ["train", "prepare"])
+def test_help_says_what_every_default_is(command):
+    parser = build_parser()._subparsers._group_actions[0].choices[command]
+    silent = [
+        action.option_strings[0]
+        for action in parser._actions
+        if action.default not in (None, False, "", argparse.SUPPRESS, "auto", 0.0)
+        and "default: " not in action.help
+    ]
+    assert not silent
 
 
 def test_scale_prints_every_rule(capsys):

@@ -13,6 +13,11 @@ def csv(*rows):
     return "\n".join(["y,a,b", *rows]).encode() + b"\n"
 
 
+def without(data, field):
+    (data / "categories" / f"unique.{field}.parquet").unlink()
+    return data
+
+
 TABLE_OPTIONS = ("--label", "y", "--categorical", "a,b")
 GOOD_TABLE = csv(*[f"{i % 2},{i % 5},{i % 3}" for i in range(100)])
 
@@ -62,7 +67,46 @@ CASES = {
         lambda p: p.prepare(
             "table", p.write("t.csv", csv("0,1,1", "1,1,1", "7,1,1")), *TABLE_OPTIONS
         ),
-        r"label|t\.csv",
+        r"t\.csv:4: y is '7', neither 0 nor 1",
+    ),
+    "header that is not UTF-8": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE.decode().encode("utf-16")), *TABLE_OPTIONS
+        ),
+        r"t\.csv: the header is not UTF-8 text; convert",
+    ),
+    "other separator": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE.replace(b",", b";")), *TABLE_OPTIONS
+        ),
+        r"t\.csv: no column 'y' in the header \('y;a;b'\); separate columns by commas",
+    ),
+    "space in a name": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE.replace(b"a", b" a", 1)), *TABLE_OPTIONS
+        ),
+        r"no column 'a' in the header \('y', ' a', 'b'\); check the names",
+    ),
+    "binary header": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", b"\0" * 5000 + b"\n" + GOOD_TABLE), *TABLE_OPTIONS
+        ),
+        r"no column 'y' in the header \('[x0\\]{1,160}'\); separate",
+    ),
+    "slash in a name": (
+        lambda p: p.prepare(
+            "table",
+            p.write("t.csv", GOOD_TABLE.replace(b"a", b"../a", 1)),
+            "--label",
+            "y",
+            "--categorical",
+            "../a,b",
+        ),
+        r"column '\.\./a'.*rename",
+    ),
+    "folder as a file": (
+        lambda p: p.prepare("table", p.path, *TABLE_OPTIONS),
+        r"is a folder; name the files in it",
     ),
     "prepared folder exists": (
         lambda p: [
@@ -74,11 +118,38 @@ CASES = {
         ],
         r"data.*--overwrite",
     ),
+    "folder to replace is of something else": (
+        lambda p: [
+            *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),
+            *("--out", str(p.write("mine/thesis.txt", b"years of work").parent)),
+        ],
+        r"mine: no dataset\.json.*another --out",
+    ),
+    "file to replace": (
+        lambda p: [
+            *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),
+            *("--out", str(p.write("thesis.txt", b"years of work"))),
+        ],
+        r"thesis\.txt: no dataset\.json",
+    ),
+    "log in the folder to replace": (
+        lambda p: [
+            *p.prepare("table", p.inside(p.data(), "t.csv", GOOD_TABLE), *TABLE_OPTIONS),
+            *("--overwrite", "--out", str(p.path / "data")),
+        ],
+        r"data/t\.csv: is in .*data, which would be replaced",
+    ),
     "like a folder of another kind": (
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--like", p.data()
         ),
         r"criteo.*table",
+    ),
+    "like a folder without all of its vocabulary": (
+        lambda p: p.prepare(
+            "criteo", p.write("x.txt", b"\n".join(p.lines())), "--like", without(p.data(), "C5")
+        ),
+        r"data/categories/unique\.C5\.parquet: no such file; prepare .*data again",
     ),
     "no such scheduler": (
         lambda p: p.prepare(

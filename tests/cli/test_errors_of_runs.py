@@ -1,11 +1,15 @@
 """Mistakes in settings, prepared folders and run folders: `train`, `evaluate`, `scale`."""
 
+import fcntl
 import json
+import os
 import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
+from cowclip_merlin.cli import main
 
 
 def missing_checkpoint(p):
@@ -144,6 +148,48 @@ CASES = {
         lambda p: p.evaluate(p.run(), p.data(), "--predictions", p.path / "no" / "f.parquet"),
         r"f\.parquet|no",
     ),
+    "predictions in place of a folder": (
+        lambda p: p.evaluate(p.run(), p.data(), "--predictions", p.path),
+        r"is a folder; name a file",
+    ),
+    "figures below a file": (
+        lambda p: ["inspect", str(p.run()), "--out", str(p.write("file") / "figures")],
+        r"file/figures: Not a directory; check the path",
+    ),
+    "results of bench into a missing folder": (
+        lambda p: ["bench", "--rounds", "1", "--json", str(p.path / "no" / "step.json")],
+        r"no: no such folder; make it first",
+    ),
+    "unknown update of bench": (
+        lambda p: ["bench", "--update", "exactt"],
+        r"'exactt'; choose one of dense, exact, lazy$",
+    ),
+    "r without a clip": (
+        lambda p: p.train(p.data(), "--clip", "none", "--r", "1"),
+        r"--r does nothing under the clip none.*--clip cowclip or adaptive_field",
+    ),
+    "bound of another clip": (
+        lambda p: p.train(p.data(), "--bound", "1"),
+        r"--bound does nothing under the clip cowclip.*--clip global or field or column",
+    ),
+    "negative seed": (lambda p: p.train(p.data(), "--seed", "-1"), r"seed is -1;.*at least 0"),
+    "seed too large": (lambda p: p.train(p.data(), "--seed", 2**32), r"seed is 4294967296;"),
+    "negative steps between checkpoints": (
+        lambda p: p.train(p.data(), "--checkpoint-every", "-3"),
+        r"--checkpoint-every is -3",
+    ),
+    "run into the prepared folder": (
+        lambda p: p.train(p.data(), out="data"),
+        r"data: holds prepared data; use another --out",
+    ),
+    "run in place of a file": (
+        lambda p: p.train(p.data(), out=p.write("log.txt").name),
+        r"log\.txt: is a file; give --out a folder",
+    ),
+    "run below a file": (
+        lambda p: p.train(p.data(), out=p.write("log.txt").name + "/run"),
+        r"log\.txt/run: Not a directory; check the path",
+    ),
     "scale to a negative batch": (lambda p: ["scale", "--to", "-5"], r"-5"),
     "unknown command": (lambda p: ["trian"], r"trian"),
 }
@@ -152,3 +198,16 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_one_line_and_exit_code_2(case, refused):
     refused(*CASES[case])
+
+
+def test_a_second_training_into_the_same_folder_is_refused(refused, place):
+    run = place.path / "out"
+    run.mkdir()
+    first = os.open(run, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    data = place.data()
+    try:
+        refused(lambda p: p.train(data), r"out: another process writes a run there; use another")
+    finally:
+        os.close(first)
+    assert main(place.train(data)) == 0

@@ -3,14 +3,23 @@
 import inspect
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 from markdown_pages import ROOT
 
 import cowclip_merlin as cc
-from cowclip_merlin import models, training, workflows
+from cowclip_merlin import diagnostics, models, training, workflows
+from cowclip_merlin.cli import COMMANDS
 
-MODULES = {"cc": cc, "cc.models": models, "cc.workflows": workflows, "cc.training": training}
+MODULES = {
+    "cc": cc,
+    "cc.diagnostics": diagnostics,
+    "cc.models": models,
+    "cc.training": training,
+    "cc.workflows": workflows,
+}
 CONSTANTS = {
     "cc.PRESETS": ("cowclip_merlin/scaling.py", "The paper's settings for its two data sets"),
     "cc.models.MODELS": ("models/__init__.py", "The four builders by name"),
@@ -42,6 +51,21 @@ def test_every_public_name_is_in_the_table_of_names(module):
     wanted = [expected(n, v) for n, v in names.items() if not inspect.ismodule(v)]
     found = [row for row in rows_of("api.md") if re.match(rf"\[`{module}\.\w+`", row[0])]
     assert sorted(found) == sorted(wanted)
+
+
+def test_every_public_name_is_there_after_the_one_import_of_the_page():
+    names = [
+        match[1] for row in rows_of("api.md") if (match := re.match(r"\[`(cc\.[\w.]+)`", row[0]))
+    ]
+    code = "\n".join(["import cowclip_merlin as cc", *names])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert len(names) > 20 and done.returncode == 0, done.stderr
+
+
+def test_every_command_is_named():
+    line = (ROOT / "docs/api.md").read_text().split("## Command line")[1].split(";")[0]
+    named = re.findall(r"`(?:cowclip )?(\w+)`", line)
+    assert sorted(named) == sorted(COMMANDS)
 
 
 def test_presets_are_those_of_the_code():

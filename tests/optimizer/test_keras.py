@@ -49,6 +49,15 @@ def test_the_two_lines_of_the_readme(tf, clicks):
     assert np.isfinite(history["loss"][0])
 
 
+def test_the_weights_go_through_h5(tf, clicks, tmp_path):
+    model = click_model(tf)
+    model.compile(cc.CowClip(), "binary_crossentropy")
+    model.fit(*clicks, batch_size=128, epochs=1, verbose=0)
+    model.save(tmp_path / "m.h5", include_optimizer=False)
+    again = tf.keras.models.load_model(tmp_path / "m.h5")
+    np.testing.assert_array_equal(again(clicks[0]), model(clicks[0]))
+
+
 def test_under_loss_scaling_nothing_changes(tf, clicks):
     ids, y = clicks
     ends = []

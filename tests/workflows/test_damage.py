@@ -33,8 +33,8 @@ def test_damaged_lines_are_set_aside(prepared, tmp_path, capsys):
     good = [f"{i % 2},{i % 7},{i % 3},{i / 4}".encode() for i in range(3000)]
     damage = {
         5: (b"1,2,3", "3 columns instead of 4"),
-        700: (b"2,1,1,1", "label '2' is neither 0 nor 1"),
-        701: (b",1,1,1", "label '' is neither 0 nor 1"),
+        700: (b"2,1,1,1", "y is '2', neither 0 nor 1"),
+        701: (b",1,1,1", "y is '', neither 0 nor 1"),
         1500: (b"1,\xff\xfe,1,1", "not UTF-8"),
         2500: (b"1,1,1,many", "x is 'many', not a number"),
         2501: (b"1,1,1,nan", "x is 'nan', not a number"),
@@ -81,6 +81,21 @@ def test_integers_that_are_none(log, tmp_path):
     )
 
 
+def test_damaged_rows_of_parquet_are_named(tmp_path, capsys):
+    frame = pd.DataFrame({"y": np.arange(3000) % 2, "a": "u", "x": np.linspace(0, 1, 3000)})
+    frame.loc[7, "y"] = 2
+    frame.loc[9, "x"] = np.inf
+    frame.to_parquet(tmp_path / "t.parquet")
+    data = make(
+        tmp_path / "t.parquet", tmp_path / "data", kind="table", label="y", categorical=("a",),
+        continuous=("x",), max_bad_fraction=0.01,
+    )  # fmt: skip
+    assert data.description["quarantined"] == 2
+    out = capsys.readouterr().out
+    assert "t.parquet:8: y is 2, neither 0 nor 1\n" in out
+    assert "t.parquet:10: x is inf, not a finite number\n" in out
+
+
 def test_a_failure_leaves_the_old_folder_in_place(log, tmp_path):
     out = tmp_path / "data"
     make(log, out)
@@ -103,6 +118,25 @@ def test_windows_line_ends(prepared):
 def test_quoted_commas(prepared):
     text = "y,a,b,x\n" + "".join(f'{i % 2},"u, v",{i % 3},{i}\n' for i in range(100))
     assert cc.workflows.value_to_id(prepared(text), "a") == {"u, v": 3}
+
+
+def test_parquet_of_pandas_needs_no_conversion(tmp_path):
+    n = np.arange(400)
+    frame = pd.DataFrame({"y": n % 2 == 0, "a": n % 5, "x": np.where(n % 3, n / 400, np.nan)})
+    frame["a"] = frame.a.where(n % 7 > 0).astype("Int64")
+    frame.to_parquet(tmp_path / "t.parquet")
+    data = make(
+        tmp_path / "t.parquet", tmp_path / "data", kind="table", label="y", categorical=("a",),
+        continuous=("x",),
+    )  # fmt: skip
+    assert data.description["quarantined"] == 0 and data.clicks == 200
+    assert sorted(cc.workflows.value_to_id(data, "a")) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_comma_in_a_name_of_a_column(prepared):
+    text = 'y,"a, b",b,x\n' + "".join(f"{i % 2},u,{i % 3},{i}\n" for i in range(100))
+    data = prepared(text, categorical=("a, b",))
+    assert cc.workflows.value_to_id(data, "a, b") == {"u": 3}
 
 
 def test_an_interrupted_prepare_leaves_nothing(log, tmp_path):
