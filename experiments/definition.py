@@ -136,11 +136,14 @@ def load(name: str) -> Experiment:
     >>> load("table2").corner
     'rule'
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    own = name.endswith((".yaml", ".yml"))
+    path = Path(name) if own else FOLDER / f"{name}.yaml"
+    if own and not path.is_file():
+        raise InputError(f"{path}: no such file; check the path")
     if not path.is_file():
         near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"no experiment {name!r}{hint} There are {', '.join(names())}")
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"no experiment {name!r}; {hint}there are {', '.join(names())}")
     return parse(path, _read(path))
 
 

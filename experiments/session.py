@@ -109,15 +109,22 @@ class Session:
     def _results_of(self, runs: Sequence[Run]) -> dict[Run, Result]:
         return results_of(runs, self.place)
 
-    def _left(self, experiment: Experiment) -> list[Run]:
-        """Runs that are asked for and have no result yet."""
-        chosen, runs = self.settings.lines, self.runs(experiment)
-        for label in chosen:
-            known = sorted({run.label for run in runs})
+    def check(self, experiment: Experiment) -> None:
+        """Refuse what can be seen to be wrong before anything is run.
+
+        Raises:
+            InputError: it has not all of the lines that are asked for, or the data are too few.
+        """
+        known = sorted({run.label for run in self.runs(experiment)})
+        for label in self.settings.lines if known else ():
             if label not in known:
                 raise InputError(
                     f"{experiment.name} has no line {label!r}; --lines takes {'; '.join(known)}"
                 )
+
+    def _left(self, experiment: Experiment) -> list[Run]:
+        """Runs that are asked for and have no result yet."""
+        chosen, runs = self.settings.lines, self.runs(experiment)
         return todo([run for run in runs if not chosen or run.label in chosen], self.place)
 
     def dry_run(self, experiment: Experiment) -> str:
@@ -134,8 +141,6 @@ class Session:
     def run(self, experiment: Experiment) -> str:
         """Run what is missing, a line for each run as it ends; write and return what it shows."""
         trained = experiment.kind in (*RUN_KINDS, "sweep")
-        if trained:
-            self._left(experiment)  # wrong words are refused before a folder is made
         with only_one(self.settings.out):
             if trained:
                 self._train(experiment)

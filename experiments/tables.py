@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cowclip_merlin.experiments.definition import MEASURES, Experiment, Line
+from cowclip_merlin.experiments.definition import MEASURES, NAMED, Experiment, Line
 from cowclip_merlin.experiments.plan import Run, allowed, factor, missing
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
@@ -45,7 +45,7 @@ def table_of_runs(
     return table_of(
         experiment,
         unit=MEASURES[experiment.measure],
-        columns=tuple(heading(s, regime) for s in columns),
+        columns=_headings(columns, regime),
         rows=tuple(
             (line.label, tuple(cells[line.label, s] for s in columns)) for line in experiment.lines
         ),
@@ -62,6 +62,15 @@ def _columns(experiment: Experiment, regime: Regime) -> list[int | str]:
     """All multipliers of the lines, in order of size."""
     every = {m for line in experiment.lines for m in line.multipliers}
     return sorted(every, key=lambda m: (factor(m, regime), str(m)))
+
+
+def _headings(columns: Sequence[int | str], regime: Regime) -> tuple[str, ...]:
+    """Of all columns; where the largest batch is another column's, too, it says so."""
+    plain = [heading(s, regime) for s in columns]
+    return tuple(
+        f"{text} ({s})" if s in NAMED and plain.count(text) > 1 else text
+        for s, text in zip(columns, plain)
+    )
 
 
 def heading(multiplier: int | str, regime: Regime) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BLANK = b"\r\n"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ def open_raw(file: Path) -> Any:
 def blocks(file: Path, size: int) -> Iterator[Block]:
     """The file in blocks of about `size` bytes that end at a line's end.
 
+    Blank lines at the end of the file are no lines.
+
     Raises:
         InputError: the file is missing, empty, or damaged gzip.
     """
@@ -52,15 +55,25 @@ def blocks(file: Path, size: int) -> Iterator[Block]:
                 break
             if start and len(text) >= len(BYTE_ORDER_MARK):
                 text, start = text.removeprefix(BYTE_ORDER_MARK), False
-            end = text.rfind(b"\n") + 1
+            end = _end_of_lines(text)
             rest = text[end:]
             if end:
                 yield Block(line, text[:end])
                 line += text.count(b"\n", 0, end)
-    if rest:
+    if rest.strip(_BLANK):
         yield Block(line, rest + b"\n")
     elif line == 1:
         raise InputError(f"{file}: the file is empty; give a log with at least one row")
+
+
+def _end_of_lines(text: bytes) -> int:
+    """Where the whole lines end, without blank ones after them, which may be the file's end.
+
+    >>> _end_of_lines(b"a\\n\\nb\\n\\n"), _end_of_lines(b"a\\nb"), _end_of_lines(b"\\n")
+    (5, 2, 0)
+    """
+    content = text[: text.rfind(b"\n") + 1].rstrip(_BLANK)
+    return text.find(b"\n", len(content)) + 1 if content else 0
 
 
 def _read(stream: Any, size: int, file: Path) -> bytes:
@@ -71,10 +84,11 @@ def _read(stream: Any, size: int, file: Path) -> bytes:
 
 
 def count_lines(file: Path, size: int = 1 << 24) -> int:
-    """Number of lines, the last one with or without its line end."""
-    lines, last = 0, b"\n"
+    """Number of lines, the last one with or without its line end, as `blocks` has them."""
+    before, lines = 0, 0
     with open_raw(file) as stream:
         while text := _read(stream, size, file):
-            lines += text.count(b"\n")
-            last = text[-1:]
-    return lines + (last != b"\n")
+            if content := text.rstrip(_BLANK):
+                lines = before + content.count(b"\n") + 1
+            before += text.count(b"\n")
+    return lines

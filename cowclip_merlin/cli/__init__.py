@@ -75,7 +75,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    args = build_parser().parse_args(argv)
+    args, unknown = build_parser().parse_known_args(argv)
+    if unknown:
+        return _fail(f"unknown: {' '.join(unknown)}; see cowclip {args.command} --help")
     try:
         return args.run(args) or 0
     except BrokenPipeError:  # the reader of our output has seen enough, as in `| head`

@@ -72,6 +72,8 @@ def run_session(args: argparse.Namespace, kinds: tuple[str, ...]) -> int:
     experiments = load_all(args.names, kinds)
     session = Session(settings_of(args))
     for experiment in experiments:
+        session.check(experiment)
+    for experiment in experiments:
         if args.dry_run:
             print(session.dry_run(experiment) + "\n")
             continue

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.training.config import RunConfig
 
 LINES = 10  # probes that are shown of a long run
+FEW = 3  # below that, how to get more of them is said
 
 
 def report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table: Any) -> str:
@@ -25,6 +26,12 @@ def report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table: Any) -
     probe = table[table.step == last]
     split = config.settings.scored_split
     parts = [settings_line(config), _epochs(epochs, split), "clip by step\n" + _steps(table)]
+    looks = table.step.nunique()
+    if looks < FEW:
+        parts.append(
+            f"{looks} look{'s' * (looks > 1)} in all: train with a smaller --diagnostics-every for "
+            "more"
+        )
     if config.settings.effective_clip == "clippy":
         parts.append("Clippy bounds steps, not gradients: how much is in the table of the epochs")
     parts.append(f"fields at step {last:,}, most clipped first\n" + _fields(probe))

@@ -45,6 +45,10 @@ def load_folder(path: str | Path) -> Folder:
     path = Path(path)
     if not path.is_dir():
         raise InputError(f"{path}: no such folder; give what cowclip experiment wrote")
+    if (path / "config.json").is_file():
+        raise InputError(
+            f"{path}: is one run, which cowclip inspect shows; give what cowclip experiment wrote"
+        )
     results = read_results(path)
     tables = [read_table(file) for file in _files(path / "tables")]
     figures = [read_figure(file) for file in _figure_files(path / "figures")]

@@ -192,6 +192,10 @@ CASES = {
     ),
     "scale to a negative batch": (lambda p: ["scale", "--to", "-5"], r"-5"),
     "unknown command": (lambda p: ["trian"], r"trian"),
+    "unknown option": (
+        lambda p: p.train(p.data(), "--epoch-count", "2"),
+        r"unknown: --epoch-count 2; see cowclip train --help",
+    ),
 }
 
 

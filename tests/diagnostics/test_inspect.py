@@ -103,6 +103,14 @@ def test_a_run_on_validation_rows_shows_their_scores(data, tmp_path, capsys):
     assert f"{row['validation_auc']:.5f}" in text and f"{row['validation_log_loss']:.5f}" in text
 
 
+def test_few_looks_are_said_with_the_remedy(data, run, tmp_path, capsys):
+    train(data, replace(SETTINGS, epochs=1), out=tmp_path / "run", diagnostics_every=1000)
+    assert main(["inspect", str(tmp_path / "run")]) == 0
+    assert "1 look in all: train with a smaller --diagnostics-every" in capsys.readouterr().out
+    assert main(["inspect", str(run[0])]) == 0
+    assert "in all" not in capsys.readouterr().out
+
+
 def test_one_probe_is_enough_for_every_figure(run):
     table = read_diagnostics(run[0])
     for draw in FIGURES.values():

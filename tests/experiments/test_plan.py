@@ -13,6 +13,7 @@ from cowclip_merlin.experiments import estimate
 from cowclip_merlin.experiments.definition import load
 from cowclip_merlin.experiments.plan import missing, plan
 from cowclip_merlin.experiments.regime import MOST_LR, PAPER_ROWS, regime
+from cowclip_merlin.experiments.tables import table_of_runs
 from cowclip_merlin.scaling import RULES, scale
 
 PAPER = regime(PAPER_ROWS)
@@ -87,6 +88,12 @@ def test_what_the_size_cannot_carry_is_said():
     assert missing(load("table3"), PAPER) == []
     (line, *_) = missing(load("table3"), SMALL)
     assert line == "DeepFM at 64 times, 128 times the base batch: more than this size carries"
+
+
+def test_two_columns_of_one_batch_have_two_headings():
+    small = regime(450_000, epochs=4, max_multiplier=8)
+    shown = table_of_runs(load("effect"), small, {}, data="", command="")
+    assert shown.columns == ("x1 = 1,024", "x8 = 8,192", "x8 = 8,192 (largest)")
 
 
 def test_equal_runs_have_equal_hashes_and_others_have_not():

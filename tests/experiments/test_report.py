@@ -174,6 +174,12 @@ def test_a_folder_without_results_is_refused(tmp_path, capsys):
     assert "no results in it; make them with cowclip experiment" in capsys.readouterr().err
 
 
+def test_a_run_in_place_of_results_is_named_as_such(tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "r.html")]) == 2
+    assert "is one run, which cowclip inspect shows" in capsys.readouterr().err
+
+
 def test_the_command_says_what_is_on_the_page(spare, tmp_path, capsys):
     out = tmp_path / "report.html"
     out.write_text("an older one")

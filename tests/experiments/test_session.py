@@ -129,10 +129,12 @@ def test_a_diverged_run_is_a_result(file, data, tmp_path, capsys):
         (["table2", "--data", "DATA", "--scale", "2"], "--scale is 2"),
         (["table2", "--data", "DATA", "--scale", "half"], "--scale 'half' is no share"),
         (["table2", "--data", "DATA", "--seeds", "0"], "--seeds is 0"),
-        (["table2", "--data", "DATA", "--lines", "x"], "no line 'x'"),
+        (["table2", "--data", "DATA", "--lines", "x"], "table2 has no line 'x'"),
+        (["table2", "table6", "--data", "DATA", "--lines", "linear"], "table6 has no line"),
         (["table2", "--data", "DATA", "--steps", "5000"], "too few for 5000 steps"),
         (["sweep_r", "--data", "DATA"], "run by `cowclip sweep sweep_r`"),
         (["tabel2", "--data", "DATA"], "did you mean table2"),
+        (["mine.yaml", "--data", "DATA"], "mine.yaml: no such file"),
     ],
 )
 def test_wrong_words_on_the_command_line(data, tmp_path, capsys, monkeypatch, arguments, words):

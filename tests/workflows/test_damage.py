@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
-from cowclip_merlin.workflows.blocks import Block
+from cowclip_merlin.workflows.blocks import Block, blocks, count_lines
 from cowclip_merlin.workflows.layout import Layout
 from cowclip_merlin.workflows.lines import Parser
 from cowclip_merlin.workflows.split import Split, is_test
@@ -38,7 +38,7 @@ def test_damaged_lines_are_set_aside(prepared, tmp_path, capsys):
         1500: (b"1,\xff\xfe,1,1", "not UTF-8"),
         2500: (b"1,1,1,many", "x is 'many', not a number"),
         2501: (b"1,1,1,nan", "x is 'nan', not a number"),
-        2999: (b"", "columns instead of 4"),
+        2900: (b"", "columns instead of 4"),
     }
     lines = [damage[i][0] if i in damage else line for i, line in enumerate(good)]
     data = prepared(b"y,a,b,x\n" + b"\n".join(lines) + b"\n", max_bad_fraction=0.01)
@@ -55,6 +55,31 @@ def test_damaged_lines_are_set_aside(prepared, tmp_path, capsys):
     position = np.array([i for i in range(3000) if i not in damage], np.uint64)
     test = is_test(position, Split(test_fraction=0.1))
     assert read(data, "test").y.tolist() == np.array(expected)[test].tolist()
+
+
+@settings(deadline=None)
+@given(
+    lines=st.lists(st.sampled_from([b"1,2", b"", b"0,x\r", b"\r"]), min_size=1, max_size=12),
+    ended=st.booleans(),
+    size=st.integers(1, 9),
+)
+def test_blank_lines_at_the_end_are_no_lines(tmp_path_factory, lines, ended, size):
+    file = tmp_path_factory.getbasetemp() / "blank.csv"
+    file.write_bytes(b"\n".join(lines) + b"\n" * ended)
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        with pytest.raises(InputError, match="the file is empty"):
+            list(blocks(file, size))
+        return
+    found = list(blocks(file, size))
+    text = b"".join(block.text for block in found)
+    assert text == b"\n".join(lines) + b"\n"
+    assert count_lines(file, size) == len(lines)
+    at = 1
+    for block in found:
+        assert block.first_line == at and block.text.endswith(b"\n")
+        at += block.text.count(b"\n")
 
 
 def test_damage_never_moves_other_rows_between_the_splits(log, data, tmp_path):
