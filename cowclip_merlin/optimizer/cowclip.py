@@ -15,13 +15,14 @@ from cowclip_merlin.optimizer.engine import warn_of_stale_rows
 from cowclip_merlin.optimizer.gradients import clipped
 from cowclip_merlin.optimizer.row_adam import RowAdam
 from cowclip_merlin.optimizer.row_state import RowStates
+from cowclip_merlin.optimizer.statistics import ClipStatistics
 
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
-class CowClip(tf.keras.optimizers.legacy.Optimizer):
+class CowClip(ClipStatistics):
     """Adam (or another Keras optimizer) with adaptive column-wise clipping of embeddings.
 
     One step is Algorithm 1 of Zheng et al. (arXiv 2204.06240): gradients and counts are
@@ -121,7 +122,6 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         self._in_force = in_force(self._config, self.embedding_optimizer)
         self._track_trackable(self.embedding_optimizer, "embedding_optimizer")
         self._track_trackable(self.dense_optimizer, "dense_optimizer")
-        self._statistics: dict[str, Any] = {}
         self.backend = choose_backend(self._config, self.embedding_optimizer)
         _log.info("update %s, backend %s", update, self.backend)
         self._states = None
@@ -248,47 +248,6 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             return table.shape[-1] == 1
         return tables.matches(table, self._config.skip)
 
-    # -- what is logged ---------------------------------------------------------------------
-
-    @property
-    def clipped_share(self) -> Any:
-        """Share of the batch's distinct rows that the last step clipped, scalar variable."""
-        self._create_own_weights()
-        return self._statistics["clipped_share"]
-
-    @property
-    def mean_clip_factor(self) -> Any:
-        """Mean factor of the batch's distinct rows in the last step, scalar variable."""
-        self._create_own_weights()
-        return self._statistics["mean_clip_factor"]
-
-    def _create_own_weights(self) -> None:
-        _ = self.iterations  # created on first access
-        for optimizer in ("embedding_optimizer", "dense_optimizer"):
-            # All three are called "iter", and a file of HDF5 takes each name once.
-            with tf.name_scope(optimizer):
-                _ = getattr(self, optimizer).iterations
-        for name in ("clipped_share", "mean_clip_factor"):
-            if name not in self._statistics:
-                self._statistics[name] = self.add_weight(
-                    name,
-                    [],
-                    dtype=tf.float32,
-                    trainable=False,
-                    synchronization=tf.VariableSynchronization.ON_READ,
-                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-                )
-
-    def _record(self, factors: list[Any]) -> None:
-        """Keep what is logged of the factors of the batch's rows, one tensor per table."""
-        if not factors:
-            return
-        present = tf.concat([tf.cast(f, tf.float32) for f in factors], 0)
-        total = tf.cast(tf.size(present), tf.float32)
-        cut = tf.reduce_sum(tf.cast(present < 1, tf.float32))
-        self.clipped_share.assign(tf.math.divide_no_nan(cut, total))
-        self.mean_clip_factor.assign(tf.math.divide_no_nan(tf.reduce_sum(present), total))
-
     # -- what Keras asks for ----------------------------------------------------------------
 
     @property
@@ -327,6 +286,14 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             ].append(v)
         for is_table, group in groups.items():
             self._create_state(group, is_table)
+
+    def _create_own_weights(self) -> None:
+        _ = self.iterations  # created on first access
+        for optimizer in ("embedding_optimizer", "dense_optimizer"):
+            # All three are called "iter", and a file of HDF5 takes each name once.
+            with tf.name_scope(optimizer):
+                _ = getattr(self, optimizer).iterations
+        super()._create_own_weights()
 
     def _create_state(self, variables: list[Any], is_table: bool) -> None:
         """Own counters, the inner optimizer's slots, and what the row engine keeps."""
