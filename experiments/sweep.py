@@ -18,6 +18,8 @@ from cowclip_merlin.experiments.tables import heading
 from cowclip_merlin.files import read_json, write_json
 
 VALIDATION_FRACTION = 0.1
+BEAM = 2
+"""How many of the best points have all their neighbours tried."""
 
 
 def sweep_plan(
@@ -30,9 +32,10 @@ def sweep_plan(
 ) -> list[Run]:
     """Runs of a sweep: trained without the validation rows, scored on them.
 
-    First the grid. Once that has its results, the neighbours of the best point, and so on until
-    no neighbour is better, so that the best is not the best only for lying at the grid's end. The
-    rows held out are missing from an epoch, so the largest batch makes a little fewer steps.
+    First the grid. Once that has its results, the neighbours of the two best points, and so on
+    until those stay the best, so that the best is not the best only for lying at the grid's end,
+    or on a lower hill. The rows held out are missing from an epoch, so the largest batch makes a
+    little fewer steps.
 
     Args:
         sweep: of kind "sweep".
@@ -51,7 +54,8 @@ def sweep_plan(
         if not runs or len(results) < len(runs):
             return runs
         named = {label(sweep, point): point for point in points}
-        new = [p for p in neighbours(sweep, named[best_label(results)]) if p not in points]
+        near = [p for best in ranked(results)[:BEAM] for p in neighbours(sweep, named[best])]
+        new = [p for p in dict.fromkeys(near) if p not in points]
         if not new:
             return runs
         points += new
@@ -74,20 +78,20 @@ def mean_score(places: Mapping[int | str, list[float]]) -> float:
     return statistics.fmean(map(statistics.fmean, places.values()))
 
 
-def best_label(results: Mapping[Run, Result]) -> str:
-    """The point with the best mean AUC on the validation rows, the first of equal ones.
+def ranked(results: Mapping[Run, Result]) -> list[str]:
+    """Points by their mean AUC on the validation rows, best first; equal ones as they were run.
 
     A point that was not run at all the batches of the others is not among them.
     """
     found = scores(results)
     most = max(map(len, found.values()))
     means = {label: mean_score(p) for label, p in found.items() if len(p) == most}
-    return max(means, key=means.__getitem__)
+    return sorted(means, key=means.__getitem__, reverse=True)
 
 
 def best(sweep: Experiment, results: Mapping[Run, Result]) -> dict[str, float]:
     """Base values of the best point."""
-    chosen = best_label(results)
+    chosen = ranked(results)[0]
     values = next(run.settings.overrides for run in results if run.label == chosen)
     return {name: values[name] for name in (*sweep.grid, *sweep.grid_factors)}
 
@@ -108,7 +112,7 @@ def sweep_table(
         data=data,
         notes=(
             "Scored on rows cut from the training split; test rows are not seen.",
-            "From the grid's best point on, neighbours were tried until none was better.",
+            "Neighbours of the two best points were tried until none was better.",
         ),
         command=command,
     )
