@@ -107,7 +107,7 @@ def _figure(
         figure,
         name=name or experiment.name,
         title=title or experiment.title,
-        caption=caption or experiment.caption or experiment.claim,
+        caption=caption or experiment.caption or f"Claim: {experiment.claim}",
         alt=title or experiment.title,
         **_said(session, experiment),
     )
