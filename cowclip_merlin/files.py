@@ -36,23 +36,26 @@ def replacing(path: Path | str) -> Iterator[Path]:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes that ask for the same out of a folder.
+def alone_in(folder: Path, taken: str) -> Iterator[None]:
+    """Keep other processes that ask for the same out of a folder; it is made if it is not there.
 
     The lock ends with the process, however that ends, and leaves no file behind.
+
+    Args:
+        folder: whose owner this process wants to be.
+        taken: what to say if another one is.
 
     Raises:
         InputError: another process is in it.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     place = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # disks without locks
             try:
                 fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(
-                    f"{folder}: another process writes a run there; use another --out"
-                ) from None
+                raise InputError(f"{folder}: {taken}") from None
         yield
     finally:
         os.close(place)

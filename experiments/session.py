@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +18,10 @@ from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.experiments.runner import Place, results_of, run_all, todo
 from cowclip_merlin.experiments.show import show
 from cowclip_merlin.experiments.variant import Variant
+from cowclip_merlin.files import alone_in
 from cowclip_merlin.workflows import PreparedData
+
+_TAKEN = "another experiment or sweep is working in it; wait for it, or use another --out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +143,7 @@ class Session:
     def run(self, experiment: Experiment) -> str:
         """Run what is missing, a line for each run as it ends; write and return what it shows."""
         trained = experiment.kind in (*RUN_KINDS, "sweep")
-        with only_one(self.settings.out):
+        with alone_in(self.settings.out, _TAKEN):
             if trained:
                 self._train(experiment)
             return "\n".join(show(self, experiment))
@@ -197,27 +199,6 @@ def load_all(names: Sequence[str], kinds: Sequence[str]) -> list[Experiment]:
             verb = "sweep" if experiment.kind == "sweep" else "experiment"
             raise InputError(f"{experiment.name} is run by `cowclip {verb} {experiment.name}`")
     return found
-
-
-@contextmanager
-def only_one(out: Path) -> Iterator[None]:
-    """The results folder, made if it is not there, for this process alone.
-
-    Raises:
-        InputError: another process is working in it.
-    """
-    import fcntl
-
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(
-                f"{out}: another experiment or sweep is working in it; wait for it, or use another "
-                "--out"
-            ) from None
-        yield
 
 
 def _line(result: Result) -> str:

@@ -91,8 +91,7 @@ def train(
     used = start(settings.seed, device)
     columns = _open(prepared, settings, plan.data_memory)
     created = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
-    with alone_in(out):
+    with alone_in(out, "another process writes a run there; use another --out"):
         try:
             return _train(config, prepared, columns, plan, out, resume, used)
         except (InputError, OSError):

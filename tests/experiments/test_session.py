@@ -10,9 +10,9 @@ import pytest
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.results import example, read_results, write_results
-from cowclip_merlin.experiments.session import only_one
 from cowclip_merlin.experiments.table import as_text, measured, verdict
 from cowclip_merlin.experiments.table_json import read_table
+from cowclip_merlin.files import alone_in
 from cowclip_merlin.training.records import read_metrics
 
 MINE = """
@@ -179,7 +179,7 @@ def test_the_printed_table_shows_signs(file, data, tmp_path):
 
 def test_one_process_at_a_time_works_in_a_folder(file, data, tmp_path, capsys):
     out = tmp_path / "results"
-    with only_one(out):
+    with alone_in(out, "taken"):
         assert experiment(file, data, out) == 2
     assert "another experiment or sweep is working in it" in capsys.readouterr().err
     assert read_results(out) == []
