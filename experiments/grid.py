@@ -38,11 +38,14 @@ class Axis:
         inner = sorted(set(self.values))
         if len(inner) < 2:
             return inner
-        down = _further(inner[0], inner[0] / inner[1]) if inner[0] > 0 else []
-        return [*reversed(down), *inner, *_further(inner[-1], inner[-1] / (inner[-2] or 1.0))]
+        return [*reversed(_further(*inner[:2])), *inner, *_further(inner[-1], inner[-2])]
 
 
-def _further(end: float, ratio: float) -> list[float]:
+def _further(end: float, before: float) -> list[float]:
+    """Values beyond an end; none where one of the two is 0, which has no ratio."""
+    if 0 in (end, before):
+        return []
+    ratio = end / before
     return [float(f"{end * ratio**step:.6g}") for step in range(1, FURTHER + 1)]
 
 

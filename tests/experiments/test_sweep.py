@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.experiments.definition import load, names
-from cowclip_merlin.experiments.grid import FURTHER, axes, grid, neighbours
+from cowclip_merlin.experiments.grid import FURTHER, Axis, axes, grid, neighbours
 from cowclip_merlin.experiments.plan import plan
 from cowclip_merlin.experiments.regime import regime
 from cowclip_merlin.experiments.sweep import best, sweep_plan, sweep_table
@@ -54,6 +54,19 @@ def test_a_neighbour_is_one_step_on_one_axis(name):
         for other in near:
             assert sum(a != b for a, b in zip(point, other)) == 1
             assert point in neighbours(sweep, other)
+
+
+@pytest.mark.parametrize(
+    ("values", "ladder"),
+    [
+        ((2.0,), [2]),
+        ((0.0, 1e-5), [0, 1e-5]),
+        ((0.0, 2.0, 1.0), [0, 1, 2, 4, 8, 16]),
+        ((3.0, 1.0), [0.037037, 0.111111, 0.333333, 1, 3, 9, 27, 81]),
+    ],
+)
+def test_an_axis_goes_on_in_the_ratio_of_its_end_and_not_from_zero(values, ladder):
+    assert Axis(name="l2", values=values, factor=False).ladder() == ladder
 
 
 @settings(deadline=None, max_examples=25)  # an example plans some hundred runs
