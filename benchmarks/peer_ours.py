@@ -14,7 +14,7 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.bench import CONTINUOUS, random_model
 from cowclip_merlin.loading import DeviceData, batches, steps_per_epoch
-from cowclip_merlin.training.build import warm_up
+from cowclip_merlin.training.build import computing_in, warm_up
 from cowclip_merlin.training.evaluation import Scorer
 from cowclip_merlin.training.step import make_step
 
@@ -22,7 +22,7 @@ Probabilities = npt.NDArray[np.float64]
 
 
 def run(name: str, log: Log, job: Job) -> tuple[float, Probabilities | None]:
-    """One training run of "bare-mlp", "keras-adam" or "cowclip UPDATE".
+    """One training run of "bare-mlp", "keras-adam", "cowclip UPDATE" or "cowclip UPDATE PRECISION".
 
     Returns:
         Rows per second, and the held-out rows' click probabilities; the bare MLP has none.
@@ -66,7 +66,8 @@ def _bare_mlp(log: Log, job: Job) -> float:
 def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
     """Train as `cowclip train` does: the same rows in memory, the same step."""
     tf = compat.tensorflow()
-    model = _model(log, job)
+    with computing_in(_precision(name)):
+        model = _model(log, job)
     optimizer = _optimizer(name, log, job)
     optimizer._create_all_weights(model.trainable_variables)
     loss_sum = tf.Variable(0.0, dtype=tf.float64)
@@ -90,6 +91,11 @@ def _model(log: Log, job: Job) -> Any:
         init_std=job.init_std,
         seed=job.seed,
     )
+
+
+def _precision(name: str) -> str:
+    """Of the hidden layers: the third word of the name, float32 where there is none."""
+    return (*name.split(), "float32", "float32")[2]
 
 
 def _optimizer(name: str, log: Log, job: Job) -> Any:

@@ -15,7 +15,12 @@ from cowclip_merlin.training.settings import UPDATES
 
 BASE_BATCH, WARMUP_SHARE = 1024, 0.1
 YARDSTICK, REFERENCE = "bare-mlp", "cowclip lazy"
-OURS = (YARDSTICK, *(f"cowclip {update}" for update in UPDATES), "keras-adam")
+OURS = (
+    YARDSTICK,
+    *(f"cowclip {update}" for update in UPDATES),
+    "cowclip exact bfloat16",
+    "keras-adam",
+)
 PEERS: Mapping[str, tuple[str, ...]] = {
     "deepctr": ("deepctr",),
     "fuxictr": ("fuxictr", "--loader=fuxictr"),

@@ -8,7 +8,7 @@ All train a DeepFM (embeddings of 10, MLP 400-400-400, no dropout) on the same g
 the same batches, equally long, in turn round by round. The contestants:
 
 bare-mlp         the MLP's arithmetic alone, on constant input: the yardstick
-cowclip UPDATE   this project's training step
+cowclip UPDATE   this project's training step, with hidden layers in float32 or as named after it
 keras-adam       this project's model under plain Keras Adam: no clip, no penalty
 deepctr          DeepCTR's DeepFM, Keras Adam, `model.fit`
 fuxictr          DeepFM of FuxiCTR's layers, its own data loader and training step

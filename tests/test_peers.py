@@ -29,13 +29,27 @@ def test_ours_run_and_the_others_say_what_they_need(peers, tmp_path):
     rows = {row["contestant"]: row for row in result["results"]}
     assert tuple(rows) == peers.CONTESTANTS
     assert rows["bare-mlp"]["ratio_to_bare_mlp"] == 1 and rows["bare-mlp"]["auc"] is None
-    for name in ("cowclip dense", "cowclip lazy", "keras-adam"):
+    for name in peers.OURS[1:]:
         assert rows[name]["rows_per_second"] > 0 and 0 < rows[name]["auc"] < 1
     text = peers.table(result)
     for kind in ("deepctr", "fuxictr"):
         assert f"not run: give --{kind}-python" in text
     assert "not run: give --authors-python and --authors" in text
     assert str(tmp_path) not in json.dumps(result)
+
+
+def test_the_third_word_is_the_precision(peers, tmp_path, monkeypatch):
+    import peer_ours
+
+    settings = small(peers, tmp_path, contestants=("cowclip exact", "cowclip exact bfloat16"))
+    made, original = [], peer_ours._model
+    monkeypatch.setattr(peer_ours, "_model", lambda *a: made.append(original(*a)) or made[-1])
+    peers.compare(settings)
+    kinds = [
+        {layer.compute_dtype for layer in model.submodules if hasattr(layer, "compute_dtype")}
+        for model in made
+    ]
+    assert "bfloat16" not in kinds[0] and "bfloat16" in kinds[1]
 
 
 def test_a_peer_that_fails_is_told(peers, tmp_path):
