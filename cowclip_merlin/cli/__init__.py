@@ -10,7 +10,7 @@ import errno
 import importlib
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from cowclip_merlin import __version__
@@ -79,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         return _fail(f"unknown: {' '.join(unknown)}; see cowclip {args.command} --help")
     try:
+        _check_paths(vars(args))
         return args.run(args) or 0
     except BrokenPipeError:  # the reader of our output has seen enough, as in `| head`
         sys.stderr.close()
@@ -96,6 +97,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except Exception:
         return _crash()
+
+
+def _check_paths(given: Mapping[str, object]) -> None:
+    """An empty path, as from an unset variable of the shell, would mean the current folder."""
+    for name in ("out", "data", "run_folder", "files"):
+        value = given.get(name)
+        if value == "" or (isinstance(value, list) and "" in value):
+            raise InputError(f"the path of {name} is empty; give one, or set the shell's variable")
 
 
 def _fail(message: str) -> int:

@@ -82,6 +82,20 @@ def test_scale_prints_every_rule(capsys):
         assert text in out
 
 
+@pytest.mark.parametrize(
+    "argv, name",
+    [
+        (["train", "DATA", "--model", "deepfm", "--batch-size", "8", "--out", ""], "out"),
+        (["train", "", "--model", "deepfm", "--batch-size", "8", "--out", "run"], "data"),
+        (["evaluate", "", "DATA"], "run_folder"),
+        (["prepare", "criteo", "log.txt", "", "--out", "data"], "files"),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(argv, name, capsys):
+    assert main(argv) == 2
+    assert f"the path of {name} is empty" in capsys.readouterr().err
+
+
 def test_the_program_runs_as_a_module():
     done = subprocess.run(
         [sys.executable, "-m", "cowclip_merlin", "scale", "--to", "0"], capture_output=True,
