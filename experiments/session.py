@@ -19,6 +19,7 @@ from cowclip_merlin.experiments.runner import Place, results_of, run_all, todo
 from cowclip_merlin.experiments.show import show
 from cowclip_merlin.experiments.variant import Variant
 from cowclip_merlin.files import alone_in
+from cowclip_merlin.training import RunSettings
 from cowclip_merlin.workflows import PreparedData
 
 _TAKEN = "another experiment or sweep is working in it; wait for it, or use another --out"
@@ -159,6 +160,16 @@ class Session:
     def results(self, experiment: Experiment) -> dict[Run, Result]:
         """The results of its runs that are there."""
         return self._results_of(self.runs(experiment))
+
+    def chosen(self, sweep: Experiment) -> RunSettings | None:
+        """What a sweep found best, to train with; None before it has all its results.
+
+        None as well for a share of the rows, since the regime of all of them is another one.
+        """
+        results = self.results(sweep)
+        if self.settings.scale < 1 or len(results) < len(self.runs(sweep)):
+            return None
+        return sweeps.best_settings(results)
 
     def describe(self) -> str:
         """The data set in words."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.experiments.table import Cell, Table, measured, table_of
 from cowclip_merlin.experiments.tables import heading
 from cowclip_merlin.files import read_json, write_json
+from cowclip_merlin.training import RunSettings
 
 VALIDATION_FRACTION = 0.1
 BEAM = 2
@@ -91,9 +93,16 @@ def ranked(results: Mapping[Run, Result]) -> list[str]:
 
 def best(sweep: Experiment, results: Mapping[Run, Result]) -> dict[str, float]:
     """Base values of the best point."""
-    chosen = ranked(results)[0]
-    values = next(run.settings.overrides for run in results if run.label == chosen)
+    values = best_settings(results).overrides
     return {name: values[name] for name in (*sweep.grid, *sweep.grid_factors)}
+
+
+def best_settings(results: Mapping[Run, Result]) -> RunSettings:
+    """Settings of the best point at its largest batch, to train on all training rows."""
+    chosen = ranked(results)[0]
+    tried = (run.settings for run in results if run.label == chosen)
+    largest = max(tried, key=lambda settings: settings.batch_size)
+    return replace(largest, validation_fraction=0.0)
 
 
 def sweep_table(

@@ -5,8 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.cli.words import whole_numbers
+
+if TYPE_CHECKING:
+    from cowclip_merlin.experiments.definition import Experiment
+    from cowclip_merlin.experiments.session import Session
 
 HELP = "run a table or figure of the paper on your data, and print it beside the paper's"
 EXAMPLES = """examples:
@@ -83,7 +88,18 @@ def run_session(args: argparse.Namespace, kinds: tuple[str, ...]) -> int:
             print("cowclip: stopped; the same command goes on from here", file=sys.stderr)
             return 128 + stop.signal_number
         print("\n" + shown + "\n")
+        if experiment.kind == "sweep":
+            _print_next(session, experiment)
     return 0
+
+
+def _print_next(session: Session, sweep: Experiment) -> None:
+    """What a person does with a sweep's result, beside experiments."""
+    from cowclip_merlin.cli.train import command_of
+
+    chosen = session.chosen(sweep)
+    if chosen is not None:
+        print(f"to train with the best of it:\n  {command_of(chosen)}\n")
 
 
 def settings_of(args: argparse.Namespace):  # noqa: ANN201

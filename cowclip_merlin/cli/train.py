@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 
 from cowclip_merlin.cli.words import whole_numbers
@@ -161,6 +162,23 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
     )
     _refuse_idle(settings)
     return settings
+
+
+def command_of(settings: RunSettings) -> str:
+    """The command that trains with these settings; DATA and RUN stand for the folders.
+
+    >>> command_of(RunSettings(model="dcn", batch_size=8, mlp=(4, 2), overrides={"l2": 0.5}))
+    'cowclip train DATA --out RUN --model dcn --batch-size 8 --mlp 4,2 --l2 0.5'
+    """
+    usual = RunSettings(model=MODELS[0], batch_size=1).as_dict() | {"model": "", "batch_size": 0}
+    words = ["cowclip", "train", "DATA", "--out", "RUN"]
+    clip = settings.effective_clip
+    given = {k: v for k, v in settings.as_dict().items() if k != "overrides" and v != usual[k]}
+    used = {k: v for k, v in settings.overrides.items() if clip in _CLIPS_THAT_USE.get(k, (clip,))}
+    for name, value in {**given, **used}.items():
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        words += [f"--{name.replace('_', '-')}", text]
+    return shlex.join(words)
 
 
 def _refuse_idle(settings: RunSettings) -> None:

@@ -1,12 +1,25 @@
 """The command line: help, exit codes, full disks."""
 
 import argparse
+import shlex
 import subprocess
 import sys
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from cowclip_merlin.cli import COMMANDS, build_parser, main
+from cowclip_merlin.cli.train import command_of, settings_of
+from cowclip_merlin.scaling import RULES
+from cowclip_merlin.training.settings import (
+    BACKENDS,
+    CLIPS,
+    MODELS,
+    PRECISIONS,
+    UPDATES,
+    RunSettings,
+)
 
 
 @pytest.fixture
@@ -94,6 +107,38 @@ def test_scale_prints_every_rule(capsys):
 def test_an_empty_path_is_not_the_current_folder(argv, name, capsys):
     assert main(argv) == 2
     assert f"the path of {name} is empty" in capsys.readouterr().err
+
+
+ONE_OF = {
+    "model": MODELS,
+    "rule": tuple(RULES),
+    "clip": (None, *CLIPS),
+    "update": UPDATES,
+    "preset": (None, "criteo", "avazu"),
+    "precision": PRECISIONS,
+    "continuous": ("deep", "all"),
+    "tables": ("fused", "per_field"),
+    "backend": BACKENDS,
+}
+
+
+@hypothesis.given(st.data())
+def test_the_command_of_settings_gives_the_settings(data):
+    known = {name: data.draw(st.sampled_from(values)) for name, values in ONE_OF.items()}
+    sizes = ("batch_size", "base_batch_size", "epochs", "seed", "embedding_dim")
+    known |= {name: data.draw(st.integers(1, 2**31)) for name in sizes}
+    known["mlp"] = tuple(data.draw(st.lists(st.integers(1, 999), min_size=1, max_size=3)))
+    known["validation_fraction"] = data.draw(st.floats(0, 0.99))
+    plain = st.sampled_from(["embedding_lr", "dense_lr", "l2", "init_std", "warmup_epochs"])
+    known["overrides"] = data.draw(st.dictionaries(plain, st.floats(0, 1e9)))
+    settings = RunSettings(**known)
+    args = build_parser().parse_args(shlex.split(command_of(settings))[1:])
+    assert settings_of(args) == settings
+
+
+def test_the_command_leaves_out_what_the_clip_does_not_read():
+    settings = RunSettings(model="dcn", batch_size=8, rule="none", overrides={"r": 0.5, "l2": 1.0})
+    assert command_of(settings).endswith("--rule none --l2 1.0")
 
 
 def test_the_program_runs_as_a_module():

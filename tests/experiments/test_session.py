@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import threading
 import time
@@ -99,9 +100,25 @@ def test_a_sweep_keeps_its_best_and_experiments_use_it(file, data, tmp_path, cap
     chosen = max(results.values(), key=lambda r: r.auc)
     (tuned,) = json.loads((out / "tuned.json").read_text()).values()
     assert tuned == {"cowclip": {"r": chosen.r}}
+    printed = capsys.readouterr().out
+    assert "test rows are not seen" in printed
     assert experiment(file, data, out, "--lines", "CowClip", "--seeds", "1") == 0
-    assert read_results(out)[-1].r == chosen.r
-    assert "test rows are not seen" in capsys.readouterr().out
+    used = read_results(out)[-1]
+    assert used.r == chosen.r
+    (command,) = [line for line in printed.splitlines() if line.startswith("  cowclip train")]
+    run = tmp_path / "run"
+    words = {"DATA": str(data), "RUN": str(run)}
+    assert main([words.get(word, word) for word in shlex.split(command)[1:]]) == 0
+    assert float(read_metrics(run / "metrics.csv", epochs=1)[-1]["test_auc"]) == used.auc
+
+
+def test_a_sweep_on_a_share_of_the_rows_names_no_command(data, tmp_path, capsys):
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(SWEEP)
+    out = tmp_path / "results"
+    given = ("--seeds", "1", "--scale", "1/2", "--steps", "25")
+    assert experiment(str(sweep), data, out, *given, verb="sweep") == 0
+    assert "cowclip train" not in capsys.readouterr().out
 
 
 def test_dry_run_trains_nothing(file, data, tmp_path, capsys):
