@@ -102,6 +102,7 @@ class Experiment:
         notes: below the table.
         grid: for "sweep": name -> values at the base batch that are tried.
         grid_factors: for "sweep": name -> what the base value is multiplied by.
+        source: the file's name if it is one of your own; empty for those beside this module.
     """
 
     name: str
@@ -117,6 +118,12 @@ class Experiment:
     notes: tuple[str, ...] = ()
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     grid_factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def word(self) -> str:
+        """What the command line calls it by."""
+        return self.source or self.name
 
 
 def names() -> list[str]:
@@ -152,7 +159,7 @@ def load(name: str) -> Experiment:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"no experiment {name!r}; {hint}there are {', '.join(names())}")
-    return parse(path, read_yaml(path))
+    return replace(parse(path, read_yaml(path)), source=path.name if own else "")
 
 
 def parse(path: Path, value: Mapping[str, Any]) -> Experiment:
@@ -162,7 +169,7 @@ def parse(path: Path, value: Mapping[str, Any]) -> Experiment:
         InputError: a key or value is unknown, missing or of the wrong kind.
     """
     given = {key: each for key, each in value.items() if each is not None}
-    check_known(path, "", given, Experiment, without=("name",))
+    check_known(path, "", given, Experiment, without=("name", "source"))
     check_required(path, "", given, ("title", "claim"))
     check_kinds(path, "", given, Experiment)
     _check_choices(path, given)

@@ -9,7 +9,10 @@ import time
 import pytest
 
 from cowclip_merlin.cli import main
+from cowclip_merlin.cli.experiment import share
+from cowclip_merlin.experiments.definition import load
 from cowclip_merlin.experiments.results import example, read_results, write_results
+from cowclip_merlin.experiments.session import Session, SessionSettings
 from cowclip_merlin.experiments.table import as_text, measured, verdict
 from cowclip_merlin.experiments.table_json import read_table
 from cowclip_merlin.files import alone_in
@@ -57,7 +60,9 @@ def test_runs_once_records_and_prints(file, data, tmp_path, capsys):
         assert float(rows[-1]["test_auc"]) == result.auc
         assert not (out / "runs" / result.run_id / "checkpoints").exists()
     table = read_table(out / "tables" / "mine.json")
-    assert table.command.startswith("cowclip experiment mine --data DATA --seeds 2 --epochs 1")
+    assert table.command.startswith(
+        "cowclip experiment mine.yaml --data DATA --out RESULTS --seeds 2 --epochs 1"
+    )
     auc = [100 * r.auc for r in results if (r.rule, r.batch_size) == ("none", 8)]
     cell = dict(table.rows)["no scaling"][0]
     assert len(auc) == 2 and cell.mean == pytest.approx(sum(auc) / 2) and cell.runs == 2
@@ -118,6 +123,39 @@ def test_a_diverged_run_is_a_result(file, data, tmp_path, capsys):
     assert experiment(str(path), data, out, "--lines", "no scaling", "--seeds", "1") == 0
     assert {r.status for r in read_results(out)} == {"diverged"}
     assert "diverged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["curves", "time"])
+def test_a_figure_of_runs_that_all_diverged(kind, data, tmp_path, capsys):
+    path = tmp_path / "wild.yaml"
+    line = "{label: a, rule: none, overrides: {dense_lr: 1e30}, multipliers: [1]}"
+    path.write_text(f"title: t\nclaim: c\nkind: {kind}\nlines: [{line}]")
+    assert experiment(str(path), data, tmp_path / "results", "--seeds", "1") == 0
+    assert "no figure: every run diverged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lines: [{label: a, multipliers: [512]}]", "a at 512 times the base batch: more than"),
+        ("kind: gradients\nlines: [{label: a, multipliers: [512]}]", "use more rows, or smaller"),
+        ("lines: [{label: a, clip: global, update: exact, multipliers: [1]}]", "mine.yaml, a: up"),
+    ],
+)
+def test_what_cannot_be_run_is_said_before_anything_is(data, tmp_path, capsys, text, words):
+    path, out = tmp_path / "mine.yaml", tmp_path / "results"
+    path.write_text(f"title: t\nclaim: c\n{text}")
+    fine = tmp_path / "fine.yaml"
+    fine.write_text(MINE)
+    assert main(["experiment", str(fine), str(path), "--data", str(data), "--out", str(out)]) == 2
+    assert words in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_command_takes_the_same_share_of_the_rows(data, tmp_path):
+    session = Session(SessionSettings(data=data, out=tmp_path, scale=1 / 3))
+    words = session.command(load("table2")).split()
+    assert share(words[words.index("--scale") + 1]) == 1 / 3
 
 
 @pytest.mark.parametrize(
