@@ -17,6 +17,7 @@ from cowclip_merlin.experiments.table import as_text, measured, verdict
 from cowclip_merlin.experiments.table_json import read_table
 from cowclip_merlin.files import alone_in
 from cowclip_merlin.training.records import read_metrics
+from cowclip_merlin.workflows import PreparedData
 
 MINE = """
 title: A small table
@@ -188,14 +189,59 @@ def test_list(capsys):
     assert "table12" in capsys.readouterr().out
 
 
-def test_a_damaged_results_table_is_named(file, data, tmp_path, capsys):
+GOOD = example(run_id="GOOD", config_hash="b", seconds=1.5)
+
+
+def damaged(text, how):
+    """The table with its last line, that of `GOOD`, changed."""
+    first, last = text[: text.index("GOOD")], text[text.index("GOOD") :]
+    return first + how(last)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (lambda line: line.replace("0.78", "x"), "line 3 is damaged (could not convert"),
+        (lambda line: line.replace("0.78", "78"), "line 3 is damaged (auc is 78.0, not from 0"),
+        (lambda line: line.replace("0.78", "nan"), "line 3 is damaged (auc is nan"),
+        (lambda line: line[: len(line) // 2], "line 3 is damaged (it has not 37 cells)"),
+        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it has not 37 cells)"),
+        (lambda line: line.replace("done", "ok"), "status is 'ok', not done or diverged"),
+        (lambda line: line.replace("test", "dev"), "split is 'dev', not test or validation"),
+        (lambda line: line.replace("1.5", "-1.5"), "seconds is -1.5"),
+        (lambda line: line + line, "line 4 is of the same run as line 3 (config_hash b)"),
+        (lambda line: line.replace("GOOD", "\udce4"), "no table of runs ('utf-8'"),
+    ],
+)
+def test_a_damaged_results_table_is_named(file, data, tmp_path, capsys, how, words):
     out = tmp_path / "results"
     out.mkdir()
-    write_results(out, [example(), example(config_hash="b")])
-    lines = (out / "results.csv").read_text().splitlines()
-    (out / "results.csv").write_text("\n".join([*lines[:2], lines[2].replace("0.78", "x")]))
+    write_results(out, [example(), GOOD])
+    path = out / "results.csv"
+    text = damaged(path.read_bytes().decode(), how)
+    path.write_bytes(text.encode(errors="surrogateescape"))
     assert experiment(file, data, out) == 2
-    assert "results.csv: line 3 is damaged" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "results.csv: " in said and words in said
+    assert not (out / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ([1], "holds [1] in place of a mapping"),
+        ({"baseline": 1}, "holds 1 in place of a mapping"),
+        ({"baseline": {"l3": 1}}, "'l3'; choose one of"),
+        ({"baseline": {"l2": "x"}}, "tuned values.l2 is 'x'; give a number"),
+    ],
+)
+def test_damaged_tuned_values_are_named(file, data, tmp_path, capsys, value, words):
+    out = tmp_path / "results"
+    out.mkdir()
+    (out / "tuned.json").write_text(json.dumps({PreparedData.load(data).fingerprint: value}))
+    assert experiment(file, data, out) == 2
+    said = capsys.readouterr().err
+    assert "tuned.json: " in said and words in said
 
 
 def test_verdicts_need_two_seeds_and_a_difference():
