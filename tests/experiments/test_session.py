@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from cowclip_merlin.cli.experiment import share
 from cowclip_merlin.experiments.definition import load
 from cowclip_merlin.experiments.results import example, read_results, write_results
 from cowclip_merlin.experiments.session import Session, SessionSettings
-from cowclip_merlin.experiments.table import as_text, measured, verdict
+from cowclip_merlin.experiments.table import Cell, Table, as_text, measured, verdict
 from cowclip_merlin.experiments.table_json import read_table
 from cowclip_merlin.files import alone_in
 from cowclip_merlin.training.records import read_metrics
@@ -267,3 +268,14 @@ def test_one_process_at_a_time_works_in_a_folder(file, data, tmp_path, capsys):
         assert experiment(file, data, out) == 2
     assert "another experiment or sweep is working in it" in capsys.readouterr().err
     assert read_results(out) == []
+
+
+def test_the_printed_legend_names_what_is_there():
+    plain = Table(
+        name="t", title="T", claim="", unit="rates", corner="", columns=("1K",),
+        rows=(("a", (Cell(text="1e-4"),)),), reference="a at batch 1",
+    )  # fmt: skip
+    assert as_text(plain).splitlines()[-1] == "rates"
+    number = Cell(mean=1.0, spread=0.5, runs=3, published=2.0, verdict="noise")
+    text = as_text(replace(plain, rows=(("a", (number,)),)))
+    assert "rates; mean ± standard deviation over seeds; [published]; against a at batch 1:" in text
