@@ -6,11 +6,13 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.cli.experiment import share
+from cowclip_merlin.experiments import runner
 from cowclip_merlin.experiments.definition import load
 from cowclip_merlin.experiments.results import example, read_results, write_results
 from cowclip_merlin.experiments.session import Session, SessionSettings
@@ -95,6 +97,32 @@ def test_a_stopped_experiment_goes_on(file, data, tmp_path, capsys):
     assert experiment(file, data, stopped, *only) == 0
     (a,), (b,) = read_results(whole), read_results(stopped)
     assert (a.auc, a.log_loss, a.config_hash) == (b.auc, b.log_loss, b.config_hash)
+
+
+def half_removed(folder):
+    for part in folder.glob("*.index"):
+        part.unlink()
+    raise SystemExit
+
+
+def not_recorded(folder, result):
+    raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("name", "killed"),
+    [("shutil", SimpleNamespace(rmtree=half_removed)), ("append_result", not_recorded)],
+)
+def test_killed_after_the_last_step_of_a_run(file, data, tmp_path, monkeypatch, name, killed):
+    out, only = tmp_path / "results", ["--lines", "CowClip", "--seeds", "1"]
+    assert experiment(file, data, tmp_path / "whole", *only) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, name, killed)
+        with pytest.raises(SystemExit):
+            experiment(file, data, out, *only)
+    assert experiment(file, data, out, *only) == 0
+    (whole,), (mine,) = read_results(tmp_path / "whole"), read_results(out)
+    assert (mine.auc, mine.best_epoch, mine.epochs) == (whole.auc, whole.best_epoch, whole.epochs)
 
 
 def test_a_sweep_keeps_its_best_and_experiments_use_it(file, data, tmp_path, capsys):
