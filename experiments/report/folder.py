@@ -107,7 +107,10 @@ def _versions(path: Path, results: Sequence[Result]) -> dict[str, list[str]]:
         config = path / "runs" / result.run_id / "config.json"
         if not config.exists():
             continue
-        versions = read_json(config).get("versions", {})
+        described = read_json(config)
+        versions = described.get("versions", {}) if isinstance(described, dict) else None
+        if not isinstance(versions, dict) or not all(isinstance(v, str) for v in versions.values()):
+            raise InputError(f"{config}: holds no versions by name; delete the file")
         for package, version in versions.items():
             # The revision has a line of its own, from the results.
             if package != "git_revision" and version not in found.setdefault(package, []):

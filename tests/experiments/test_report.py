@@ -160,6 +160,14 @@ DAMAGE = {
     "from outside": (lambda f: spoil_svg(f, SVG.format('<image href="//e.org/a"/>')), r"href"),
     "style from outside": (lambda f: spoil_svg(f, SVG.format('<g fill="url(//e)"/>')), r"fill"),
     "versions": (lambda f: (f / "runs/none-256-1/config.json").write_text("{"), r"config\.json"),
+    "versions that are none": (
+        lambda f: (f / "runs/none-256-1/config.json").write_text('{"versions": [1]}'),
+        r"config\.json: holds no versions by name",
+    ),
+    "what sweeps chose": (
+        lambda f: (f / "tuned.json").write_text("[1]"),
+        r"tuned\.json: holds \[1\]",
+    ),
 }
 
 
