@@ -61,6 +61,28 @@ def alone_in(folder: Path, taken: str) -> Iterator[None]:
         os.close(place)
 
 
+@contextmanager
+def reading_parquet(path: Path | str) -> Iterator[None]:
+    """Says of a parquet file of a prepared folder, in one line, that it is not there or damaged.
+
+    Raises:
+        InputError: the block could not read the file.
+    """
+    import pyarrow
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; prepare the data again") from None
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the file's
+            raise
+        words = " ".join(str(error).split())
+        raise InputError(
+            f"{path}: damaged parquet ({words:.120}); prepare the data again"
+        ) from None
+
+
 def refuse_no_file(path: Path | str) -> None:
     """Refuse, before long work, a place where no file can be written after it.
 

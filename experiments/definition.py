@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.checks import (
+    check_kinds,
+    check_known,
+    check_one_of,
+    check_required,
+    rates,
+    read_yaml,
+)
 from cowclip_merlin.scaling import PRESETS, RULES
-from cowclip_merlin.training.settings import CLIPS, MODELS, OVERRIDES, UPDATES
+from cowclip_merlin.training.settings import CLIPS, MODELS, UPDATES
 
 FOLDER = Path(__file__).parent
 NAMED = {"largest": 1, "beyond": 2}
@@ -20,6 +27,7 @@ RUN_KINDS = ("runs", "curves", "time")
 KINDS = (*RUN_KINDS, "sweep", "hyperparameters", "parameters", "frequencies", "gradients")
 MEASURES = {"auc": "AUC %", "log_loss": "log loss", "minutes": "minutes of training"}
 OPTIMIZERS = ("adam", "adagrad")
+SIZED_KINDS = ("hyperparameters", "parameters")  # at the paper's sizes, whatever the data are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +102,7 @@ class Experiment:
         notes: below the table.
         grid: for "sweep": name -> values at the base batch that are tried.
         grid_factors: for "sweep": name -> what the base value is multiplied by.
+        source: the file's name if it is one of your own; empty for those beside this module.
     """
 
     name: str
@@ -109,6 +118,12 @@ class Experiment:
     notes: tuple[str, ...] = ()
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     grid_factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def word(self) -> str:
+        """What the command line calls it by."""
+        return self.source or self.name
 
 
 def names() -> list[str]:
@@ -144,123 +159,123 @@ def load(name: str) -> Experiment:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"no experiment {name!r}; {hint}there are {', '.join(names())}")
-    return parse(path, _read(path))
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    import yaml
-
-    try:
-        value = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: no YAML ({error}); mend the file") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: holds no mapping; begin with `title:`")
-    return value
+    return replace(parse(path, read_yaml(path)), source=path.name if own else "")
 
 
 def parse(path: Path, value: Mapping[str, Any]) -> Experiment:
-    """An experiment from what its file holds.
+    """An experiment from what its file holds; a key without a value is as good as absent.
 
     Raises:
         InputError: a key or value is unknown, missing or of the wrong kind.
     """
-    given = dict(value)
-    lines = given.pop("lines", None) or []
-    if not isinstance(lines, list):
-        raise InputError(f"{path}: lines is {lines!r}; it must be a list")
-    _known(path, "", given, Experiment, without=("name", "lines"))
-    _required(path, "", given, ("title", "claim"))
-    parsed = tuple(_line(path, number, line) for number, line in enumerate(lines, 1))
-    for name in ("notes", "reference"):
-        if given.get(name) is not None:
-            given[name] = tuple(given[name])
+    given = {key: each for key, each in value.items() if each is not None}
+    check_known(path, "", given, Experiment, without=("name", "source"))
+    check_required(path, "", given, ("title", "claim"))
+    check_kinds(path, "", given, Experiment)
+    _check_choices(path, given)
+    lines = tuple(
+        _line(path, number, each) for number, each in enumerate(given.pop("lines", ()), 1)
+    )
+    _check_labels(path, lines)
+    lists = {name: tuple(given[name]) for name in ("notes", "reference") if name in given}
     name = re.sub(r"[^\w-]", "_", path.stem, flags=re.ASCII)  # files are named after it
-    experiment = Experiment(name=name, lines=parsed, **given)
-    _one_of(path, "kind", experiment.kind, KINDS)
-    _one_of(path, "measure", experiment.measure, MEASURES)
-    _one_of(path, "preset", experiment.preset, PRESETS)
-    if experiment.kind in (*RUN_KINDS, "gradients") and not parsed:
+    experiment = Experiment(name=name, lines=lines, **given | lists)
+    if experiment.kind in (*RUN_KINDS, "gradients") and not lines:
         raise InputError(f"{path}: lines is missing; {experiment.kind} needs at least one")
     if experiment.kind == "sweep":
         experiment = _sweep(path, experiment)
     _check_reference(path, experiment)
+    _check_sizes(path, experiment)
     return experiment
+
+
+def _check_choices(path: Path, given: Mapping[str, Any]) -> None:
+    for name, known in {"kind": KINDS, "measure": MEASURES, "preset": PRESETS}.items():
+        if name in given:
+            check_one_of(path, name, given[name], known)
 
 
 def _line(path: Path, number: int, value: Any) -> Line:
     where = f"lines[{number}]."
     if not isinstance(value, dict):
         raise InputError(f"{path}: lines[{number}] is {value!r}; it must be a mapping")
-    _known(path, where, value, Line)
-    _required(path, where, value, ("label", "multipliers"))
-    multipliers = value["multipliers"]
-    if not isinstance(multipliers, list) or not multipliers:
-        raise InputError(f"{path}: {where}multipliers is {multipliers!r}; give a list like [1, 8]")
-    for multiplier in multipliers:
-        whole = isinstance(multiplier, int) and multiplier >= 1
-        if not whole and multiplier not in NAMED:
+    given = {key: each for key, each in value.items() if each is not None}
+    check_known(path, where, given, Line)
+    check_required(path, where, given, ("label", "multipliers"))
+    check_kinds(path, where, given, Line)
+    _check_multipliers(path, where, given)
+    for name, known in _CHOICES.items():
+        if name in given:
+            check_one_of(path, where + name, given[name], known)
+    numbers = {n: rates(path, where + n, given[n]) for n in ("overrides", "factors") if n in given}
+    return Line(**{**given, **numbers, "multipliers": tuple(given["multipliers"])})
+
+
+_CHOICES: Mapping[str, Any] = {
+    "model": MODELS,
+    "rule": RULES,
+    "optimizer": OPTIMIZERS,
+    "clip": CLIPS,
+    "update": UPDATES,
+    "dense_rule": ("linear",),
+}
+
+
+def _check_multipliers(path: Path, where: str, given: Mapping[str, Any]) -> None:
+    """They are numbers or names, each once; what is published or noted belongs to one of them."""
+    multipliers: Sequence[Any] = given["multipliers"]
+    if not multipliers:
+        raise InputError(f"{path}: {where}multipliers is []; give a list like [1, 8]")
+    for place, multiplier in enumerate(multipliers):
+        if not (type(multiplier) is int and multiplier >= 1) and multiplier not in (*NAMED,):
             raise InputError(
                 f"{path}: {where}multipliers holds {multiplier!r}; use whole numbers from 1 on, "
                 f"or {' or '.join(NAMED)}"
             )
-    line = Line(**{**value, "multipliers": tuple(multipliers)})
-    _one_of(path, where + "model", line.model, MODELS)
-    _one_of(path, where + "rule", line.rule, RULES)
-    _one_of(path, where + "optimizer", line.optimizer, OPTIMIZERS)
-    _one_of(path, where + "clip", line.clip, (None, *CLIPS))
-    _one_of(path, where + "update", line.update, (None, *UPDATES))
-    _one_of(path, where + "dense_rule", line.dense_rule, (None, "linear"))
-    numbers = {n: _numbers(path, where + n, getattr(line, n)) for n in ("overrides", "factors")}
-    return replace(line, **numbers)
+        if multiplier in multipliers[:place]:
+            raise InputError(f"{path}: {where}multipliers holds {multiplier!r} twice; give it once")
+    for name in ("published", "notes"):
+        for multiplier in given.get(name, ()):
+            if multiplier not in multipliers:
+                raise InputError(
+                    f"{path}: {where}{name} is for {multiplier!r}, which is not among the "
+                    "multipliers; add it there, or take it out here"
+                )
 
 
-def _known(
-    path: Path, where: str, given: Mapping[str, Any], kind: Any, without: tuple[str, ...] = ()
-) -> None:
-    known = [f.name for f in fields(kind) if f.name not in without]
-    for key in given:
-        if key not in known:
-            raise InputError(f"{path}: unknown {where}{key}; use {', '.join(known)}")
-
-
-def _required(path: Path, where: str, given: Mapping[str, Any], keys: tuple[str, ...]) -> None:
-    for key in keys:
-        if key not in given:
-            raise InputError(f"{path}: {where}{key} is missing; give it")
-
-
-def _one_of(path: Path, name: str, value: Any, known: Any) -> None:
-    if value not in known:
-        choices = ", ".join(str(k) for k in known if k is not None)
-        raise InputError(f"{path}: {name} is {value!r}; choose one of {choices}")
-
-
-def _numbers(path: Path, where: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """Rates by name; YAML takes 1e-4, without a point, for text."""
-    return {name: _number(path, where, name, value) for name, value in values.items()}
-
-
-def _number(path: Path, where: str, name: str, value: Any) -> float:
-    _one_of(path, f"a name in {where}", name, OVERRIDES)
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise InputError(f"{path}: {where}.{name} is {value!r}; give a number from 0 on")
-    return number
+def _check_labels(path: Path, lines: Sequence[Line]) -> None:
+    """Rows are told apart by their labels."""
+    first: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if first.setdefault(line.label, number) != number:
+            raise InputError(
+                f"{path}: lines[{number}].label is {line.label!r}, as that of "
+                f"lines[{first[line.label]}]; give each line a label of its own"
+            )
 
 
 def _check_reference(path: Path, experiment: Experiment) -> None:
     if experiment.reference is None:
         return
-    label, multiplier = experiment.reference
-    found = [line for line in experiment.lines if line.label == label]
-    if not found or multiplier not in found[0].multipliers:
+    cells = [(line.label, m) for line in experiment.lines for m in line.multipliers]
+    if experiment.reference not in cells:
         raise InputError(
-            f"{path}: reference is {label!r} at {multiplier!r}, which is no cell of the table"
+            f"{path}: reference is {list(experiment.reference)!r}, which is no cell of the table; "
+            "give a label and one of its multipliers"
         )
+
+
+def _check_sizes(path: Path, experiment: Experiment) -> None:
+    """Names of multipliers stand for a size of the data, which some tables have not."""
+    if experiment.kind not in SIZED_KINDS:
+        return
+    for number, line in enumerate(experiment.lines, 1):
+        for multiplier in line.multipliers:
+            if multiplier in NAMED:
+                raise InputError(
+                    f"{path}: lines[{number}].multipliers holds {multiplier!r}, which "
+                    f"{experiment.kind} cannot take; use whole numbers"
+                )
 
 
 def _sweep(path: Path, experiment: Experiment) -> Experiment:
@@ -270,11 +285,18 @@ def _sweep(path: Path, experiment: Experiment) -> Experiment:
     if not experiment.grid and not experiment.grid_factors:
         raise InputError(f"{path}: grid and grid_factors are missing; give one of them")
     grids = {n: _grid(path, n, getattr(experiment, n)) for n in ("grid", "grid_factors")}
+    for name in grids["grid"]:
+        if name in grids["grid_factors"]:
+            raise InputError(f"{path}: {name} is in grid and in grid_factors; leave one out")
     return replace(experiment, **grids)
 
 
 def _grid(path: Path, where: str, grid: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    found = {}
     for name, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InputError(f"{path}: {where}.{name} is {values!r}; give a list of numbers")
-    return {n: tuple(_number(path, where, n, v) for v in values) for n, values in grid.items()}
+        found[name] = tuple(rates(path, where, {name: value})[name] for value in values)
+        if len(set(found[name])) < len(values):
+            raise InputError(f"{path}: {where}.{name} is {values!r}; give each number once")
+    return found

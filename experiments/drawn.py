@@ -28,7 +28,7 @@ GRADIENT_STEP = 1000
 def curves(results: Results, regime: Regime, runs_folder: Path) -> Any:
     """Figures 5 and 6: test AUC and losses by epoch, a line for each line and batch.
 
-    Diverged runs are left out.
+    Diverged runs are left out; one must have ended.
     """
     groups = _by_place(results)
     panels = {"test AUC, %": ("test_auc", 100.0), "test log loss": ("test_log_loss", 1.0)}
@@ -78,7 +78,7 @@ def multipliers(experiment: Experiment, results: Results) -> Any | None:
     published = [
         Line(label=line.label, x=tuple(known), runs=[list(known.values())])
         for line in experiment.lines
-        if len(known := {m: v for m, v in line.published.items() if m not in NAMED}) > 1
+        if (known := {m: v for m, v in line.published.items() if m not in NAMED})
     ]
     return draw_multipliers([line for line in ours if line is not None], published)
 

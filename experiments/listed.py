@@ -33,7 +33,7 @@ def hyperparameter_table(experiment: Experiment, *, command: str) -> Table:
         unit="embedding rate / dense rate / L2 (/ r / zeta)",
         columns=tuple(f"{m}K" for m in columns),
         rows=tuple(rows),
-        data="the paper's sizes",
+        data="The paper's sizes",
         notes=_misprints(experiment),
         command=command,
     )

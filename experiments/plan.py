@@ -147,8 +147,13 @@ def settings(
 
 
 def exact_can(settings: RunSettings, preset: str) -> bool:
-    """Whether `update="exact"` is possible: absent rows must be moved by L2 alone, unclipped."""
+    """Whether `update="exact"` is possible: absent rows must be moved by L2 alone, unclipped.
+
+    Adagrad's rows must not be moved at all; the optimizer can replay Adam's steps only.
+    """
     values = settings.hyperparameters(preset)
+    if settings.optimizer == "adagrad" and values.l2:
+        return False
     clip = settings.effective_clip
     return clip == "none" or (clip == "cowclip" and 2 * values.l2 <= values.r)
 

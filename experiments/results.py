@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,8 @@ class Result:
     load: float
 
 
+STATUSES = ("done", "diverged")
+SPLITS = ("test", "validation")
 COLUMNS = tuple(field.name for field in fields(Result))
 _KINDS = {"int": int, "float": float, "str": str}
 _CONVERT = {field.name: _KINDS[str(field.type)] for field in fields(Result)}
@@ -109,26 +112,60 @@ def read_results(folder: str | Path) -> list[Result]:
     path = Path(folder) / "results.csv"
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(_results(path, csv.DictReader(file)))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: no table of runs ({error}); use another --out") from None
+
+
+def _results(path: Path, reader: csv.DictReader[str]) -> Iterator[Result]:
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+        raise InputError(f"{path}: its columns are not those of this version; use another --out")
+    first: dict[str, int] = {}
+    for row in reader:
+        number = reader.line_num
+        result = _result(path, number, row)
+        if first.setdefault(result.config_hash, number) != number:
             raise InputError(
-                f"{path}: its columns are not those of this version; use another --out"
+                f"{path}: line {number} is of the same run as line {first[result.config_hash]} "
+                f"(config_hash {result.config_hash}); delete one of them"
             )
-        return [_result(path, number, row) for number, row in enumerate(reader, 2)]
+        yield result
 
 
 def _result(path: Path, number: int, row: Mapping[str, str]) -> Result:
     try:
-        return Result(**{name: convert(row[name]) for name, convert in _CONVERT.items()})
+        if None in row or None in row.values():
+            raise ValueError(f"it has not {len(COLUMNS)} cells")
+        result = Result(**{name: convert(row[name]) for name, convert in _CONVERT.items()})
+        _check(result)
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: line {number} is damaged ({error}); delete the line") from None
+    return result
+
+
+def _check(result: Result) -> None:
+    """Refuse what no run can have written.
+
+    Raises:
+        ValueError: a value is none of those that its column can have.
+    """
+    for name, known in (("status", STATUSES), ("split", SPLITS)):
+        if getattr(result, name) not in known:
+            raise ValueError(f"{name} is {getattr(result, name)!r}, not {' or '.join(known)}")
+    if result.status == "done" and not 0 <= result.auc <= 1:
+        raise ValueError(f"auc is {result.auc}, not from 0 to 1")
+    if result.status == "done" and not (math.isfinite(result.log_loss) and result.log_loss >= 0):
+        raise ValueError(f"log_loss is {result.log_loss}, not a number from 0 on")
+    if not (math.isfinite(result.seconds) and result.seconds >= 0):
+        raise ValueError(f"seconds is {result.seconds}, not a number from 0 on")
 
 
 def write_results(folder: str | Path, results: Iterable[Result]) -> None:
     """Write the whole table, whole or not at all."""
     path = Path(folder) / "results.csv"
-    with replacing(path) as temporary, temporary.open("w", newline="") as file:
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(asdict(result) for result in results)
@@ -151,4 +188,4 @@ def append_result(folder: str | Path, result: Result) -> None:
 def example(**changed: Any) -> Result:
     """A result with made-up values, for examples and tests."""
     blank = {name: kind() for name, kind in _CONVERT.items()}
-    return Result(**blank | {"status": "done", "auc": 0.78} | changed)
+    return Result(**blank | {"status": "done", "split": "test", "auc": 0.78} | changed)

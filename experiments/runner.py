@@ -76,6 +76,11 @@ def run_all(runs: Sequence[Run], place: Place) -> Iterator[Result]:
     for run in runs:
         result = run_one(run, place)
         append_result(place.out, result)
+        checkpoints = place.out / "runs" / result.run_id / "checkpoints"
+        if result.status == "done" and checkpoints.exists():
+            # Three times the tables, for every run. Not before the result is safe: half of them
+            # cannot be resumed from.
+            shutil.rmtree(checkpoints)
         yield result
 
 
@@ -96,7 +101,6 @@ def run_one(run: Run, place: Place) -> Result:
             raise
         epochs = list(records.read_metrics(folder / "metrics.csv", epochs=run.settings.epochs))
         return _result(run, place, data, epochs, "diverged", load, started)
-    shutil.rmtree(folder / "checkpoints")  # three times the tables, for every run
     return _result(run, place, data, epochs, "done", load, started)
 
 

@@ -12,7 +12,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import sweep as sweeps
 from cowclip_merlin.experiments.definition import RUN_KINDS, Experiment, load
 from cowclip_merlin.experiments.estimate import estimate
-from cowclip_merlin.experiments.plan import Run, describe, plan
+from cowclip_merlin.experiments.plan import Run, describe, missing, plan
 from cowclip_merlin.experiments.regime import Regime, regime
 from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.experiments.runner import Place, results_of, run_all, todo
@@ -20,6 +20,7 @@ from cowclip_merlin.experiments.show import show
 from cowclip_merlin.experiments.variant import Variant
 from cowclip_merlin.files import alone_in
 from cowclip_merlin.training import RunSettings
+from cowclip_merlin.training.build import build_optimizer
 from cowclip_merlin.workflows import PreparedData
 
 _TAKEN = "another experiment or sweep is working in it; wait for it, or use another --out"
@@ -116,14 +117,33 @@ class Session:
         """Refuse what can be seen to be wrong before anything is run.
 
         Raises:
-            InputError: it has not all of the lines that are asked for, or the data are too few.
+            InputError: it has not all of the lines that are asked for, the data are too few, or
+                settings of a line do not go together.
         """
-        known = sorted({run.label for run in self.runs(experiment)})
+        runs = self.runs(experiment)
+        if experiment.kind in (*RUN_KINDS, "gradients", "sweep") and not runs:
+            raise InputError(
+                f"{experiment.word}: {missing(experiment, self.regime(experiment))[0]}; use more "
+                "rows, or smaller multipliers"
+            )
+        self._check_settings(experiment, runs)
+        known = sorted({run.label for run in runs})
         for label in self.settings.lines if known else ():
             if label not in known:
                 raise InputError(
                     f"{experiment.name} has no line {label!r}; --lines takes {'; '.join(known)}"
                 )
+
+    def _check_settings(self, experiment: Experiment, runs: Sequence[Run]) -> None:
+        """Refuse in a line of text what its runs would refuse, maybe hours later."""
+        data = self.place.data
+        for run in runs:
+            try:
+                build_optimizer(
+                    run.settings, run.settings.hyperparameters(data.kind), data, steps=1
+                )
+            except InputError as error:
+                raise InputError(f"{experiment.word}, {run.label}: {error}") from None
 
     def _left(self, experiment: Experiment) -> list[Run]:
         """Runs that are asked for and have no result yet."""
@@ -181,11 +201,11 @@ class Session:
         return f"{self.place.name}: {rows}, {ids}{whole}; MLP {widths}"
 
     def command(self, experiment: Experiment) -> str:
-        """The command that makes this again; DATA stands for the prepared folder."""
+        """The command that makes this again; DATA and RESULTS stand for the two folders."""
         usual = asdict(SessionSettings(data=Path(), out=Path()))
         given = asdict(self.settings)
         words = ["cowclip", "sweep" if experiment.kind == "sweep" else "experiment"]
-        words += [experiment.name, "--data", "DATA"]
+        words += [experiment.word, "--data", "DATA", "--out", "RESULTS"]
         for name, value in usual.items():
             if name not in ("data", "out", "device", "lines") and given[name] != value:
                 words += [f"--{name.replace('_', '-')}", _argument(given[name])]
@@ -194,7 +214,7 @@ class Session:
 
 def _argument(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value!r}"  # in full: another share is another choice of rows
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -208,7 +228,7 @@ def load_all(names: Sequence[str], kinds: Sequence[str]) -> list[Experiment]:
     for experiment in found:
         if (experiment.kind == "sweep") != ("sweep" in kinds):
             verb = "sweep" if experiment.kind == "sweep" else "experiment"
-            raise InputError(f"{experiment.name} is run by `cowclip {verb} {experiment.name}`")
+            raise InputError(f"{experiment.name} is run by `cowclip {verb} {experiment.word}`")
     return found
 
 

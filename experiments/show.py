@@ -52,13 +52,28 @@ def _parameters(session: Session, experiment: Experiment) -> Iterator[str]:
 
 
 def _curves(session: Session, experiment: Experiment) -> Iterator[str]:
-    results, runs = session.results(experiment), session.place.out / "runs"
+    results, runs = _ended(session, experiment), session.place.out / "runs"
+    if not results:
+        yield _NO_FIGURE
+        return
     yield _figure(session, experiment, drawn.curves(results, session.regime(experiment), runs))
 
 
 def _time(session: Session, experiment: Experiment) -> Iterator[str]:
-    results = session.results(experiment)
+    results = _ended(session, experiment)
+    if not results:
+        yield _NO_FIGURE
+        return
     yield _figure(session, experiment, drawn.times(results, session.regime(experiment)))
+
+
+_NO_FIGURE = "no figure: every run diverged"
+
+
+def _ended(session: Session, experiment: Experiment) -> drawn.Results:
+    """The results that can be drawn."""
+    found = session.results(experiment)
+    return {run: result for run, result in found.items() if result.status == "done"}
 
 
 def _frequencies(session: Session, experiment: Experiment) -> Iterator[str]:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.checks import rates
 from cowclip_merlin.experiments.definition import Experiment
 from cowclip_merlin.experiments.grid import expand, grid, label, neighbours
 from cowclip_merlin.experiments.plan import Run, Tuned, plan
@@ -142,15 +144,35 @@ def _cells(
 
 
 def read_tuned(out: Path, fingerprint: str) -> Tuned:
-    """What sweeps chose for this data set: group -> name -> base value."""
-    path = out / "tuned.json"
-    return read_json(path).get(fingerprint, {}) if path.exists() else {}
+    """What sweeps chose for this data set: group -> name -> base value.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    return _read_all(out / "tuned.json").get(fingerprint, {})
+
+
+def _read_all(path: Path) -> dict[str, dict[str, dict[str, float]]]:
+    """Of all data sets, by fingerprint; nothing if there is no file."""
+    every = read_json(path) if path.exists() else {}
+    for of_data in _mapping(path, every).values():
+        for values in _mapping(path, of_data).values():
+            rates(path, "tuned values", _mapping(path, values))
+    return every
+
+
+def _mapping(path: Path, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{path}: holds {value!r:.40} in place of a mapping; delete the file and sweep again"
+        )
+    return value
 
 
 def write_tuned(out: Path, fingerprint: str, group: str, values: Mapping[str, float]) -> None:
     """Keep what a sweep chose; it is added to what other sweeps of this group chose."""
     path = out / "tuned.json"
-    every = read_json(path) if path.exists() else {}
+    every = _read_all(path)
     mine = every.setdefault(fingerprint, {})
     mine[group] = {**mine.get(group, {}), **values}
     write_json(path, every)

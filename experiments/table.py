@@ -142,9 +142,20 @@ def as_text(table: Table) -> str:
     lines = [[table.corner, *table.columns], *body]
     widths = [max(len(line[j]) for line in lines) for j in range(len(lines[0]))]
     text = ["  ".join(x.ljust(w) for x, w in zip(line, widths)).rstrip() for line in lines]
-    legend = f"{table.unit}; mean ± standard deviation over seeds, [published]"
-    if table.reference:
-        legend += f"; against {table.reference}: + better, - worse, = within noise"
+    legend = _legend(table)
     head = [table.title, *([table.data] if table.data else [])]
     missing = [f"not run: {line}" for line in table.missing]
     return "\n".join([*head, "", *text, "", legend, *table.notes, *missing])
+
+
+def _legend(table: Table) -> str:
+    """What the parts of its cells are."""
+    cells = [cell for _, row in table.rows for cell in row]
+    parts = [table.unit]
+    if any(cell.spread is not None for cell in cells):
+        parts.append("mean ± standard deviation over seeds")
+    if any(cell.published is not None for cell in cells):
+        parts.append("[published]")
+    if any(cell.verdict for cell in cells):
+        parts.append(f"against {table.reference}: + better, - worse, = within noise")
+    return "; ".join(parts)

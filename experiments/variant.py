@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import write_json
+from cowclip_merlin.files import reading_parquet, write_json
+from cowclip_merlin.loading.columns import refuse_missing, refuse_outside
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.counts import FIRST_VALUE, SPECIAL
 from cowclip_merlin.workflows.folder import SPLITS, write_schema
@@ -158,9 +159,14 @@ def _tables(data: PreparedData, split: str, fraction: float) -> Iterator[Any]:
 
     rng = np.random.default_rng([SAMPLE_SEED, SPLITS.index(split)])
     for file in data.files(split):
-        for batch in pq.ParquetFile(file).iter_batches(batch_size=1 << 18):
-            chosen = _choice(rng, batch.num_rows, fraction)
-            yield batch if chosen is None else batch.filter(chosen)
+        with reading_parquet(file):
+            parquet = pq.ParquetFile(file)
+            refuse_missing(file, parquet.schema_arrow.names, data)
+            for batch in parquet.iter_batches(batch_size=1 << 18):
+                for name, size in data.cardinalities.items():
+                    refuse_outside(file, name, batch.column(name).to_numpy(), size)
+                chosen = _choice(rng, batch.num_rows, fraction)
+                yield batch if chosen is None else batch.filter(chosen)
 
 
 def _choice(rng: np.random.Generator, rows: int, fraction: float) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import reading_parquet
 from cowclip_merlin.workflows.layout import Layout
 
 if TYPE_CHECKING:
@@ -57,13 +58,15 @@ def read_counts(data: PreparedData, field: str) -> Any:
     """Arrow table id, value, count of one field, ids in order.
 
     Raises:
-        InputError: no such field.
+        InputError: no such field, or its file is missing or damaged.
     """
     import pyarrow.parquet as pq
 
     if field not in data.categorical:
         raise InputError(f"{data.path}: no field {field!r}; it has {', '.join(data.categorical)}")
-    return pq.read_table(data.path / "counts" / f"{field}.parquet")
+    file = data.path / "counts" / f"{field}.parquet"
+    with reading_parquet(file):
+        return pq.read_table(file)
 
 
 def value_to_id(data: PreparedData, field: str) -> dict[str, int]:

@@ -68,7 +68,7 @@ class PreparedData:
                 layout=_layout(value["layout"]),
                 recipe=Recipe(**value["recipe"]),
                 statistics=Statistics(**value["statistics"]),
-                rows=value["rows"],
+                rows=_rows(value["rows"]),
                 clicks=value["clicks"],
                 fingerprint=value["fingerprint"],
                 description=value,
@@ -120,6 +120,12 @@ class PreparedData:
     def workflow(self) -> Any:
         """The fitted `nvtabular.Workflow`, for raw columns as text and numbers."""
         return graph.load(self.layout, self.recipe, self.statistics, self.path)
+
+
+def _rows(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or any(type(value[split]) is not int for split in SPLITS):
+        raise TypeError(f"rows is {value!r:.60}")
+    return value
 
 
 def _layout(value: Mapping[str, Any]) -> Layout:

@@ -54,8 +54,8 @@ def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], place: int) -> No
     import matplotlib
 
     colours = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY_BLUE, BLACK)
-    # Line styles tell repeats apart.
-    styles = ("-", "--", ":", "-.")
+    # Markers tell the colours apart in grey print, line styles the repeats.
+    markers, styles = "os^vDPX", ("-", "--", ":", "-.")
     if len(count) == 0:
         return
     rank = np.arange(1, len(count) + 1)
@@ -67,7 +67,9 @@ def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], place: int) -> No
             count[keep],
             color=colours[place % len(colours)],
             linestyle=styles[place // len(colours) % len(styles)],
-            marker="." if len(count) < 4 else None,
+            marker=markers[place % len(markers)],
+            markersize=3,
+            markevery=max(1, len(keep) // 6),
             label=field,
         )
 

@@ -95,10 +95,8 @@ def _counts(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
     file = data.path / "counts" / f"{field}.parquet"
     try:
         count = read_counts(data, field)["count"].to_numpy()
-    except FileNotFoundError:
-        raise InputError(
-            f"{file}: no such file; prepare the data again, or train with --diagnostics-every 0"
-        ) from None
+    except InputError as error:
+        raise InputError(f"{error}, or train with --diagnostics-every 0") from None
     if len(count) != data.cardinalities[field]:
         raise InputError(
             f"{file}: {len(count)} ids, but the field has {data.cardinalities[field]}; prepare the "

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import reading_parquet
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -138,10 +139,11 @@ def parts(data: PreparedData, split: str) -> Iterator[Part]:
     import pyarrow.parquet as pq
 
     for file in data.files(split):
-        parquet = pq.ParquetFile(file)
-        refuse_missing(file, parquet.schema_arrow.names, data)
-        for batch in parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted(data)):
-            yield Part(file, batch.num_rows, lambda name, b=batch, f=file: _values(f, b, name))
+        with reading_parquet(file):
+            parquet = pq.ParquetFile(file)
+            refuse_missing(file, parquet.schema_arrow.names, data)
+            for batch in parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted(data)):
+                yield Part(file, batch.num_rows, lambda name, b=batch, f=file: _values(f, b, name))
 
 
 def refuse_missing(file: Path, present: Iterable[str], data: PreparedData) -> None:
@@ -168,13 +170,18 @@ def _values(file: Path, batch: Any, name: str) -> npt.NDArray[Any]:
 
 def _ids(part: Part, name: str, cardinality: int) -> Any:
     values = part.column(name)
-    wrong = (values < 0) | (values >= cardinality)
+    refuse_outside(part.file, name, values, cardinality)
+    return values
+
+
+def refuse_outside(file: Path, name: str, ids: Any, cardinality: int) -> None:
+    """An InputError for the first id of a column that its field does not have."""
+    wrong = (ids < 0) | (ids >= cardinality)
     if wrong.any():
         raise InputError(
-            f"{part.file}: column {name!r} holds id {values[wrong][0]}, outside its vocabulary of "
+            f"{file}: column {name!r} holds id {ids[wrong][0]}, outside its vocabulary of "
             f"{cardinality} ids; use the files that the same prepare wrote"
         )
-    return values
 
 
 def _finite(part: Part, name: str) -> Any:

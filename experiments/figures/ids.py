@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.experiments.figures.lines import panels, plain
+from cowclip_merlin.experiments.figures.lines import legend_below, panels, plain
 from cowclip_merlin.palette import BLACK, SKY_BLUE
 from cowclip_merlin.workflows.report import plot_frequencies
 
@@ -38,11 +38,7 @@ def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Any:
     plot_frequencies(left, falling)
     left.set(xlabel="id, by falling frequency", ylabel="occurrences in the training rows")
     _histogram(right, together)
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, title="field", loc="outside lower center", fontsize=8, frameon=False,
-        ncols=min(9, max(1, len(labels))), handlelength=2.6, columnspacing=1.2,
-    )  # fmt: skip
+    legend_below(figure, left, title="field")
     return figure
 
 

@@ -119,13 +119,15 @@ def draw_line(axes: Any, line: Line, look: dict[str, Any]) -> None:
 def legend_below(figure: Any, axes: Any, *, title: str = "") -> None:
     """One legend for all panels, below them, where it hides no point."""
     handles, labels = axes.get_legend_handles_labels()
-    # A letter of this size is about 5 points wide, a line and its margins 50.
-    entry = 50 + 5 * max(map(len, labels), default=0)
+    # A letter of this size is about 5 points wide, a line and its margins 60.
+    entry = 60 + 5 * max(map(len, labels), default=0)
+    most = max(1, min(len(labels), int(72 * figure.get_figwidth() / entry)))
+    rows = math.ceil(len(labels) / most)  # as full as each other
     figure.legend(
         handles,
         labels,
         loc="outside lower center",
-        ncols=max(1, min(len(labels), int(72 * figure.get_figwidth() / entry))),
+        ncols=math.ceil(len(labels) / max(1, rows)) or 1,
         fontsize=9,
         title=title or None,
         title_fontsize=8.5,

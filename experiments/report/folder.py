@@ -9,7 +9,9 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.figures.files import FigureFile, read_figure
+from cowclip_merlin.experiments.plan import Tuned
 from cowclip_merlin.experiments.results import Result, read_results
+from cowclip_merlin.experiments.sweep import read_tuned
 from cowclip_merlin.experiments.table import Table
 from cowclip_merlin.experiments.table_json import read_table
 from cowclip_merlin.files import read_json
@@ -26,6 +28,7 @@ class Folder:
         tables: in natural order of their names, "table2" before "table10".
         figures: in the same order.
         versions: package -> versions that its runs were made with.
+        tuned: what sweeps chose for the data: group -> name -> base value.
     """
 
     path: Path
@@ -34,6 +37,7 @@ class Folder:
     tables: Sequence[Table]
     figures: Sequence[FigureFile]
     versions: dict[str, list[str]]
+    tuned: Tuned
 
 
 def load_folder(path: str | Path) -> Folder:
@@ -61,7 +65,13 @@ def load_folder(path: str | Path) -> Folder:
         tables=tables,
         figures=figures,
         versions=_versions(path, results),
+        tuned=_tuned(path, results),
     )
+
+
+def _tuned(path: Path, results: Sequence[Result]) -> Tuned:
+    """Of the data of the last run; those of a folder's other data are another data set's."""
+    return read_tuned(path, results[-1].data_fingerprint) if results else {}
 
 
 def _title(results: Sequence[Result]) -> str:
@@ -97,7 +107,10 @@ def _versions(path: Path, results: Sequence[Result]) -> dict[str, list[str]]:
         config = path / "runs" / result.run_id / "config.json"
         if not config.exists():
             continue
-        versions = read_json(config).get("versions", {})
+        described = read_json(config)
+        versions = described.get("versions", {}) if isinstance(described, dict) else None
+        if not isinstance(versions, dict) or not all(isinstance(v, str) for v in versions.values()):
+            raise InputError(f"{config}: holds no versions by name; delete the file")
         for package, version in versions.items():
             # The revision has a line of its own, from the results.
             if package != "git_revision" and version not in found.setdefault(package, []):

@@ -117,7 +117,8 @@ def _runs(folder: Folder) -> list[str]:
         return []
     diverged = sum(run.status == "diverged" for run in runs)
     minutes = sum(run.seconds for run in runs) / 60
-    time = f"{minutes:.0f} minutes" if minutes < 60 else f"{minutes / 60:.1f} hours"
+    whole = f"{minutes:.0f} minute{'s' * (round(minutes) != 1)}"
+    time = whole if minutes < 60 else f"{minutes / 60:.1f} hours"
     seeds = len({run.seed for run in runs})
     return [
         f"{len(runs):,} run{'s' * (len(runs) > 1)} with {seeds} seed{'s' * (seeds > 1)}, "

@@ -46,7 +46,8 @@ class Section:
         anchor: id of the section.
         folder: what was read.
         headline: what it shows.
-        glance: per table: view, numbers better, within noise, worse, measured, and not run.
+        glance: per table: view, numbers better, within noise, worse (none of the three where
+            nothing is compared), measured, and not run.
         tables: as text, each with the figures that are drawn from it.
         figures: the others.
         missing: heading, and what was not run.
@@ -57,7 +58,7 @@ class Section:
     anchor: str
     folder: Folder
     headline: Headline
-    glance: Sequence[tuple[TableView, Sequence[int]]]
+    glance: Sequence[tuple[TableView, Sequence[int | str]]]
     tables: Sequence[tuple[TableView, Sequence[Drawing]]]
     figures: Sequence[Drawing]
     missing: Sequence[tuple[str, Sequence[str]]]
@@ -141,12 +142,13 @@ def _missing(folder: Folder) -> list[tuple[str, Sequence[str]]]:
     return [*lacking, ("Experiments that were not made", absent)] if absent else lacking
 
 
-def _counts(table: Table) -> list[int]:
+def _counts(table: Table) -> list[int | str]:
     numbers = list(judged(table))
+    verdicts = [count(numbers, k) if numbers else "" for k in ("better", "noise", "worse")]
     cells = [cell for _, row in table.rows for cell in row]
     measured = sum(cell.mean is not None for cell in cells)
     absent = sum(cell.mean is None and cell.text == "not run" for cell in cells)
-    return [*(count(numbers, k) for k in ("better", "noise", "worse")), measured, absent]
+    return [*verdicts, measured, absent]
 
 
 def render(sections: Sequence[Section]) -> str:

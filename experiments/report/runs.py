@@ -32,7 +32,16 @@ def environment(folder: Folder) -> list[tuple[str, str]]:
         ("scores of", _distinct(run.split for run in runs)),
     ]
     packages = [f"{name} {', '.join(v)}" for name, v in folder.versions.items()]
-    return [(k, v) for k, v in [*found, ("versions", "; ".join(packages))] if v]
+    found += [("versions", "; ".join(packages)), ("base values that sweeps chose", _tuned(folder))]
+    return [(k, v) for k, v in found if v]
+
+
+def _tuned(folder: Folder) -> str:
+    """By group: `cowclip` and `baseline` are those of all lines, the others those of one."""
+    return "; ".join(
+        f"{group}: " + ", ".join(f"{name} {value:.3g}" for name, value in values.items())
+        for group, values in folder.tuned.items()
+    )
 
 
 def _distinct(values: Iterable[str]) -> str:

@@ -32,6 +32,21 @@ def other_model(p):
     return p.evaluate(run, p.data())
 
 
+def cut_parquet(p):
+    data = p.data()
+    (file,) = (data / "test").glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-100])
+    return p.train(data)
+
+
+def rows_in_words(p):
+    data = p.data()
+    described = json.loads((data / "dataset.json").read_text())
+    described["rows"]["test"] = "many"
+    (data / "dataset.json").write_text(json.dumps(described))
+    return p.train(data)
+
+
 def no_parquet(p):
     data = p.data()
     shutil.rmtree(data / "train")
@@ -125,6 +140,8 @@ CASES = {
     ),
     "label 2 in prepared data": (lambda p: p.train(p.column("label", 0, 2)), r"'label'.*2"),
     "parquet files gone": (no_parquet, r"train"),
+    "parquet file cut short": (cut_parquet, r"test/part_?-?0+.*\.parquet: damaged parquet"),
+    "rows of dataset.json that are no number": (rows_in_words, r"dataset\.json \(rows is"),
     "column gone": (missing_column, r"'C7'"),
     "data of another version": (other_version_of_data, r"99"),
     "run of another version": (other_version_of_run, r"99"),

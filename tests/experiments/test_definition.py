@@ -1,11 +1,15 @@
 """Experiment files: all that are there are sound, and wrong ones are refused in one line."""
 
+from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definition import load, names, parse
+from cowclip_merlin.experiments.definition import Experiment, Line, load, names, parse
 from cowclip_merlin.experiments.grid import expand
 from cowclip_merlin.experiments.plan import allowed, plan
 from cowclip_merlin.experiments.regime import regime
@@ -66,6 +70,31 @@ def test_every_file_is_sound(name):
         ({"measure": "auroc"}, "measure is 'auroc'"),
         ({"preset": "criteo2"}, "preset is 'criteo2'"),
         ({"reference": ["b", 1]}, "no cell of the table"),
+        ({"title": 5}, "title is 5; give a text"),
+        ({"notes": "one"}, "notes is 'one'; give a list of texts"),
+        ({"reference": "a"}, "reference is 'a'; give a label and a multiplier"),
+        ({"lines": [LINE | {"label": False}]}, r"lines\[1\]\.label is False; give a text"),
+        ({"lines": [LINE, LINE]}, r"lines\[2\]\.label is 'a', as that of lines\[1\]"),
+        ({"lines": [LINE | {"multipliers": [True]}]}, "multipliers holds True"),
+        ({"lines": [LINE | {"multipliers": [[1]]}]}, r"multipliers holds \[1\]"),
+        ({"lines": [LINE | {"multipliers": [1, 8, 1]}]}, "multipliers holds 1 twice"),
+        ({"lines": [LINE | {"rule": ["none"]}]}, r"rule is \['none'\]; give a text"),
+        ({"lines": [LINE | {"epochs": "3"}]}, r"epochs is '3'; give a whole number"),
+        ({"lines": [LINE | {"keep_top": 0}]}, "keep_top is 0; give a whole number from 1 on"),
+        ({"lines": [LINE | {"published": 80.76}]}, "published is 80.76; give numbers by"),
+        ({"lines": [LINE | {"published": {1: "80.76"}}]}, "give numbers by multiplier"),
+        ({"lines": [LINE | {"published": {8: 80.31}}]}, "published is for 8, which is not among"),
+        ({"lines": [LINE | {"overrides": [1]}]}, r"overrides is \[1\]; give numbers by name"),
+        ({"kind": "sweep", "grid": [1]}, r"grid is \[1\]; give lists of numbers by name"),
+        ({"kind": "sweep", "grid": {"r": [1, 1.0]}}, r"grid\.r is \[1, 1\.0\]; give each .* once"),
+        (
+            {"kind": "sweep", "grid": {"r": [1]}, "grid_factors": {"r": [2]}},
+            "r is in grid and in grid_factors",
+        ),
+        (
+            {"kind": "parameters", "lines": [LINE | {"multipliers": ["largest"]}]},
+            "'largest', which parameters cannot take",
+        ),
     ],
 )
 def test_wrong_files_are_refused_with_the_place(tmp_path, changed, words):
@@ -74,11 +103,45 @@ def test_wrong_files_are_refused_with_the_place(tmp_path, changed, words):
         parse(tmp_path / "mine.yaml", value)
 
 
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.sampled_from(("a", "", "r")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from((1, "r")), inner),
+    max_leaves=4,
+)
+KEYS = tuple(field.name for field in fields(Experiment) if field.name != "name")
+OF_A_LINE = tuple(field.name for field in fields(Line))
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), ANYTHING), st.sampled_from(OF_A_LINE), ANYTHING)
+def test_whatever_a_file_holds_is_taken_or_refused_in_one_line(changed, key, value):
+    line = LINE | {key: value}
+    try:
+        experiment = parse(Path("mine.yaml"), {**WHOLE, "lines": [line], **changed})
+    except InputError as error:
+        assert "\n" not in str(error) and str(error).startswith("mine.yaml: ")
+    else:
+        assert isinstance(experiment.title, str) and isinstance(experiment.notes, tuple)
+
+
+def test_a_key_without_a_value_is_as_good_as_absent(tmp_path):
+    line = LINE | {"published": None, "update": None}
+    experiment = parse(tmp_path / "mine.yaml", {**WHOLE, "notes": None, "lines": [line]})
+    assert experiment == parse(tmp_path / "mine.yaml", WHOLE)
+
+
+def test_a_key_that_is_given_twice(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("title: t\nclaim: c\nlines: [{label: a, label: b, multipliers: [1]}]")
+    with pytest.raises(InputError, match=r"mine\.yaml: no YAML \(label twice in line 3"):
+        load(str(file))
+
+
 def test_a_file_that_is_no_yaml(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("title: [")
-    with pytest.raises(InputError, match=r"mine\.yaml: no YAML"):
+    with pytest.raises(InputError, match=r"mine\.yaml: no YAML") as error:
         load(str(file))
+    assert "\n" not in str(error.value)
     file.write_text("just words")
     with pytest.raises(InputError, match="holds no mapping"):
         load(str(file))

@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import figures
+from cowclip_merlin.experiments.definition import load
+from cowclip_merlin.experiments.drawn import multipliers
 from cowclip_merlin.experiments.figures import Line
 from cowclip_merlin.experiments.figures.lines import style
 from cowclip_merlin.experiments.figures.times import step_ms
-from cowclip_merlin.experiments.regime import PAPER_ROWS
+from cowclip_merlin.experiments.plan import plan
+from cowclip_merlin.experiments.regime import PAPER_ROWS, regime
+from cowclip_merlin.experiments.results import example
 from cowclip_merlin.experiments.table import Cell, Table
 from cowclip_merlin.experiments.table_json import read_table, write_table
 
@@ -206,3 +210,26 @@ def test_a_damaged_table_is_named_in_one_line(tmp_path, change, message):
     with pytest.raises(InputError, match=message) as error:
         read_table(path)
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "fields", [[f"C{k}" for k in range(26)], [f"crossed_{k}" for k in range(11)]]
+)
+def test_the_legend_of_a_figure_lies_within_it(fields):
+    figure = figures.draw_ids({field: [5, 3, 1] for field in fields})
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == len(fields)
+    inside, whole = legend.get_window_extent(), figure.bbox
+    assert whole.x0 <= inside.x0 and inside.x1 <= whole.x1
+    markers = [line.get_marker() for line in figure.axes[0].get_lines()]
+    assert len(set(markers[:7])) == 7, "told apart without colours"
+
+
+def test_a_rule_that_was_published_at_one_batch_is_a_point():
+    experiment = load("table2")
+    runs = {run: example(auc=0.7) for run in plan(experiment, regime(450_000, epochs=3), seeds=1)}
+    _, published = multipliers(experiment, runs).axes
+    found = {line.label: line.published for line in experiment.lines}
+    shown = {c.get_label(): dict(zip(*c[0].get_data())) for c in published.containers}
+    assert shown == found and shown["sqrt"] == {8: 80.28}

@@ -75,7 +75,7 @@ def test_a_data_set_that_got_another_name_has_the_last_one(tmp_path):
     runs = read_results(folder)
     write_results(folder, [*runs[:-1], replace(runs[-1], data="last name")])
     assert load_folder(folder).title == "last name"
-    other = replace(runs[-1], data="other", data_fingerprint="0")
+    other = replace(runs[-1], data="other", data_fingerprint="0", config_hash="other")
     write_results(folder, [*runs, other])
     assert load_folder(folder).title == "first name, other"
 

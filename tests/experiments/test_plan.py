@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import estimate
-from cowclip_merlin.experiments.definition import load
+from cowclip_merlin.experiments.definition import load, parse
 from cowclip_merlin.experiments.plan import missing, plan
 from cowclip_merlin.experiments.regime import MOST_LR, PAPER_ROWS, regime
 from cowclip_merlin.experiments.tables import table_of_runs
@@ -121,6 +122,12 @@ def test_where_exact_is_not_possible_dense_takes_its_place():
     tuned = {"cowclip": {"l2": 0.01, "r": 0.1}}
     assert settings("table3", SMALL, "DeepFM", 4, tuned=tuned).update == "exact"
     assert settings("table3", SMALL, "DeepFM", 8, tuned=tuned).update == "dense"
+    line = {"label": "a", "rule": "none", "optimizer": "adagrad", "multipliers": [1]}
+    for l2, update in ((0.0, "exact"), (1e-4, "dense")):
+        lines = [line | {"overrides": {"l2": l2}}]
+        own = parse(Path("own.yaml"), {"title": "t", "claim": "c", "lines": lines})
+        (run,) = plan(own, SMALL, seeds=1)
+        assert run.settings.update == update
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.25])

@@ -11,6 +11,8 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.report import write_report
 from cowclip_merlin.experiments.report.cells import MINUS
 from cowclip_merlin.experiments.report.folder import natural
+from cowclip_merlin.experiments.results import read_results
+from cowclip_merlin.experiments.sweep import write_tuned
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +39,22 @@ def test_every_table_and_figure_is_there(page):
         assert name in ids
     for title in ("Table 5: minutes of training by batch", "figure4 & what it shows"):
         assert title in page.text
+
+
+def test_a_table_that_compares_nothing_has_no_counts_of_verdicts(page):
+    glance = page.text.partition("tables at a glance")[2]
+    assert "Table 5: minutes of training by batch 32 0" in glance
+    assert "DeepFM 1 2 4 8 1" in glance
+
+
+def test_values_that_sweeps_chose_are_shown(spare, tmp_path):
+    fingerprint = read_results(spare)[-1].data_fingerprint
+    write_tuned(spare, fingerprint, "cowclip", {"r": 0.1, "l2": 1.7130817e-4})
+    write_tuned(spare, "of other data", "cowclip", {"r": 77.0})
+    write_report([spare], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<dt>base values that sweeps chose</dt><dd>cowclip: r 0.1, l2 0.000171</dd>" in text
+    assert "77" not in text.partition("base values that")[2].partition("</dl>")[0]
 
 
 def test_a_figure_of_a_table_stands_with_it(html):
@@ -142,6 +160,14 @@ DAMAGE = {
     "from outside": (lambda f: spoil_svg(f, SVG.format('<image href="//e.org/a"/>')), r"href"),
     "style from outside": (lambda f: spoil_svg(f, SVG.format('<g fill="url(//e)"/>')), r"fill"),
     "versions": (lambda f: (f / "runs/none-256-1/config.json").write_text("{"), r"config\.json"),
+    "versions that are none": (
+        lambda f: (f / "runs/none-256-1/config.json").write_text('{"versions": [1]}'),
+        r"config\.json: holds no versions by name",
+    ),
+    "what sweeps chose": (
+        lambda f: (f / "tuned.json").write_text("[1]"),
+        r"tuned\.json: holds \[1\]",
+    ),
 }
 
 

@@ -6,15 +6,22 @@ import shlex
 import signal
 import threading
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from cowclip_merlin.cli import main
+from cowclip_merlin.cli.experiment import share
+from cowclip_merlin.experiments import runner
+from cowclip_merlin.experiments.definition import load
 from cowclip_merlin.experiments.results import example, read_results, write_results
-from cowclip_merlin.experiments.table import as_text, measured, verdict
+from cowclip_merlin.experiments.session import Session, SessionSettings
+from cowclip_merlin.experiments.table import Cell, Table, as_text, measured, verdict
 from cowclip_merlin.experiments.table_json import read_table
 from cowclip_merlin.files import alone_in
 from cowclip_merlin.training.records import read_metrics
+from cowclip_merlin.workflows import PreparedData
 
 MINE = """
 title: A small table
@@ -58,7 +65,9 @@ def test_runs_once_records_and_prints(file, data, tmp_path, capsys):
         assert float(rows[-1]["test_auc"]) == result.auc
         assert not (out / "runs" / result.run_id / "checkpoints").exists()
     table = read_table(out / "tables" / "mine.json")
-    assert table.command.startswith("cowclip experiment mine --data DATA --seeds 2 --epochs 1")
+    assert table.command.startswith(
+        "cowclip experiment mine.yaml --data DATA --out RESULTS --seeds 2 --epochs 1"
+    )
     auc = [100 * r.auc for r in results if (r.rule, r.batch_size) == ("none", 8)]
     cell = dict(table.rows)["no scaling"][0]
     assert len(auc) == 2 and cell.mean == pytest.approx(sum(auc) / 2) and cell.runs == 2
@@ -89,6 +98,32 @@ def test_a_stopped_experiment_goes_on(file, data, tmp_path, capsys):
     assert experiment(file, data, stopped, *only) == 0
     (a,), (b,) = read_results(whole), read_results(stopped)
     assert (a.auc, a.log_loss, a.config_hash) == (b.auc, b.log_loss, b.config_hash)
+
+
+def half_removed(folder):
+    for part in folder.glob("*.index"):
+        part.unlink()
+    raise SystemExit
+
+
+def not_recorded(folder, result):
+    raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("name", "killed"),
+    [("shutil", SimpleNamespace(rmtree=half_removed)), ("append_result", not_recorded)],
+)
+def test_killed_after_the_last_step_of_a_run(file, data, tmp_path, monkeypatch, name, killed):
+    out, only = tmp_path / "results", ["--lines", "CowClip", "--seeds", "1"]
+    assert experiment(file, data, tmp_path / "whole", *only) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, name, killed)
+        with pytest.raises(SystemExit):
+            experiment(file, data, out, *only)
+    assert experiment(file, data, out, *only) == 0
+    (whole,), (mine,) = read_results(tmp_path / "whole"), read_results(out)
+    assert (mine.auc, mine.best_epoch, mine.epochs) == (whole.auc, whole.best_epoch, whole.epochs)
 
 
 def test_a_sweep_keeps_its_best_and_experiments_use_it(file, data, tmp_path, capsys):
@@ -137,6 +172,39 @@ def test_a_diverged_run_is_a_result(file, data, tmp_path, capsys):
     assert "diverged" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kind", ["curves", "time"])
+def test_a_figure_of_runs_that_all_diverged(kind, data, tmp_path, capsys):
+    path = tmp_path / "wild.yaml"
+    line = "{label: a, rule: none, overrides: {dense_lr: 1e30}, multipliers: [1]}"
+    path.write_text(f"title: t\nclaim: c\nkind: {kind}\nlines: [{line}]")
+    assert experiment(str(path), data, tmp_path / "results", "--seeds", "1") == 0
+    assert "no figure: every run diverged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lines: [{label: a, multipliers: [512]}]", "a at 512 times the base batch: more than"),
+        ("kind: gradients\nlines: [{label: a, multipliers: [512]}]", "use more rows, or smaller"),
+        ("lines: [{label: a, clip: global, update: exact, multipliers: [1]}]", "mine.yaml, a: up"),
+    ],
+)
+def test_what_cannot_be_run_is_said_before_anything_is(data, tmp_path, capsys, text, words):
+    path, out = tmp_path / "mine.yaml", tmp_path / "results"
+    path.write_text(f"title: t\nclaim: c\n{text}")
+    fine = tmp_path / "fine.yaml"
+    fine.write_text(MINE)
+    assert main(["experiment", str(fine), str(path), "--data", str(data), "--out", str(out)]) == 2
+    assert words in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_command_takes_the_same_share_of_the_rows(data, tmp_path):
+    session = Session(SessionSettings(data=data, out=tmp_path, scale=1 / 3))
+    words = session.command(load("table2")).split()
+    assert share(words[words.index("--scale") + 1]) == 1 / 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -167,14 +235,59 @@ def test_list(capsys):
     assert "table12" in capsys.readouterr().out
 
 
-def test_a_damaged_results_table_is_named(file, data, tmp_path, capsys):
+GOOD = example(run_id="GOOD", config_hash="b", seconds=1.5)
+
+
+def damaged(text, how):
+    """The table with its last line, that of `GOOD`, changed."""
+    first, last = text[: text.index("GOOD")], text[text.index("GOOD") :]
+    return first + how(last)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (lambda line: line.replace("0.78", "x"), "line 3 is damaged (could not convert"),
+        (lambda line: line.replace("0.78", "78"), "line 3 is damaged (auc is 78.0, not from 0"),
+        (lambda line: line.replace("0.78", "nan"), "line 3 is damaged (auc is nan"),
+        (lambda line: line[: len(line) // 2], "line 3 is damaged (it has not 37 cells)"),
+        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it has not 37 cells)"),
+        (lambda line: line.replace("done", "ok"), "status is 'ok', not done or diverged"),
+        (lambda line: line.replace("test", "dev"), "split is 'dev', not test or validation"),
+        (lambda line: line.replace("1.5", "-1.5"), "seconds is -1.5"),
+        (lambda line: line + line, "line 4 is of the same run as line 3 (config_hash b)"),
+        (lambda line: line.replace("GOOD", "\udce4"), "no table of runs ('utf-8'"),
+    ],
+)
+def test_a_damaged_results_table_is_named(file, data, tmp_path, capsys, how, words):
     out = tmp_path / "results"
     out.mkdir()
-    write_results(out, [example(), example(config_hash="b")])
-    lines = (out / "results.csv").read_text().splitlines()
-    (out / "results.csv").write_text("\n".join([*lines[:2], lines[2].replace("0.78", "x")]))
+    write_results(out, [example(), GOOD])
+    path = out / "results.csv"
+    text = damaged(path.read_bytes().decode(), how)
+    path.write_bytes(text.encode(errors="surrogateescape"))
     assert experiment(file, data, out) == 2
-    assert "results.csv: line 3 is damaged" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "results.csv: " in said and words in said
+    assert not (out / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ([1], "holds [1] in place of a mapping"),
+        ({"baseline": 1}, "holds 1 in place of a mapping"),
+        ({"baseline": {"l3": 1}}, "'l3'; choose one of"),
+        ({"baseline": {"l2": "x"}}, "tuned values.l2 is 'x'; give a number"),
+    ],
+)
+def test_damaged_tuned_values_are_named(file, data, tmp_path, capsys, value, words):
+    out = tmp_path / "results"
+    out.mkdir()
+    (out / "tuned.json").write_text(json.dumps({PreparedData.load(data).fingerprint: value}))
+    assert experiment(file, data, out) == 2
+    said = capsys.readouterr().err
+    assert "tuned.json: " in said and words in said
 
 
 def test_verdicts_need_two_seeds_and_a_difference():
@@ -200,3 +313,14 @@ def test_one_process_at_a_time_works_in_a_folder(file, data, tmp_path, capsys):
         assert experiment(file, data, out) == 2
     assert "another experiment or sweep is working in it" in capsys.readouterr().err
     assert read_results(out) == []
+
+
+def test_the_printed_legend_names_what_is_there():
+    plain = Table(
+        name="t", title="T", claim="", unit="rates", corner="", columns=("1K",),
+        rows=(("a", (Cell(text="1e-4"),)),), reference="a at batch 1",
+    )  # fmt: skip
+    assert as_text(plain).splitlines()[-1] == "rates"
+    number = Cell(mean=1.0, spread=0.5, runs=3, published=2.0, verdict="noise")
+    text = as_text(replace(plain, rows=(("a", (number,)),)))
+    assert "rates; mean ± standard deviation over seeds; [published]; against a at batch 1:" in text

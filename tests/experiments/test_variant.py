@@ -1,10 +1,15 @@
 """Changed data sets: which rows and ids are kept, and that the rest is untouched."""
 
+import shutil
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.variant import Variant, derive, renumber
 from cowclip_merlin.loading import read_columns
@@ -80,3 +85,42 @@ def test_a_share_without_rows_leaves_no_folder(data, tmp_path):
 def test_out_of_range(values):
     with pytest.raises(InputError):
         Variant(**values)
+
+
+def a_strange_id(folder):
+    (file,) = (folder / "train").glob("*.parquet")
+    table = pq.read_table(file)
+    ids = table["C2"].to_numpy().copy()
+    ids[0] = 10_000_000
+    place = table.column_names.index("C2")
+    pq.write_table(table.set_column(place, "C2", pa.array(ids)), file)
+
+
+def cut(name):
+    def short(folder):
+        (file,) = folder.glob(name)
+        file.write_bytes(file.read_bytes()[:-100])
+
+    return short
+
+
+@pytest.mark.parametrize(
+    ("damage", "name", "words"),
+    [
+        (a_strange_id, "mine.yaml", "column 'C2' holds id 10000000, outside its vocabulary"),
+        (cut("test/*.parquet"), "mine.yaml", "damaged parquet"),
+        (cut("counts/C2.parquet"), "figure3", "C2.parquet: damaged parquet"),
+        (lambda folder: (folder / "counts" / "C2.parquet").unlink(), "figure3", "no such file"),
+    ],
+)
+def test_a_damaged_data_folder_is_one_line(
+    data, tmp_path, capsys, monkeypatch, damage, name, words
+):
+    shutil.copytree(data, tmp_path / "data")
+    damage(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    line = "{label: a, keep_top: 3, multipliers: [1]}"
+    (tmp_path / "mine.yaml").write_text(f"title: t\nclaim: c\nlines: [{line}]")
+    assert main(["experiment", name, "--data", "data", "--max-multiplier", "4"]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
