@@ -115,6 +115,7 @@ def _write(data: PreparedData, variant: Variant, out: Path) -> None:
     known = replace(data.statistics, cardinalities=sizes)
     description = dict(data.description) | {
         "statistics": asdict(known),
+        "recipe": asdict(replace(data.recipe, fit_on="train")),  # as it is counted here
         "rows": rows,
         "clicks": clicks,
         "fingerprint": variant.fingerprint(data),

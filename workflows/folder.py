@@ -77,6 +77,11 @@ class PreparedData:
             raise InputError(f"{path}: damaged dataset.json ({error}); prepare again") from error
 
     @property
+    def fitted_rows(self) -> int:
+        """Rows that ids were counted in."""
+        return sum(self.rows[split] for split in self.recipe.fitted_splits)
+
+    @property
     def kind(self) -> str:
         """ "criteo", "avazu" or "table"."""
         return self.layout.kind

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import replacing
 from cowclip_merlin.workflows.layout import AVAZU, CRITEO, Layout
 
+FIT_ON: Mapping[str, tuple[str, ...]] = {"train": ("train",), "all": ("train", "test")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -26,15 +28,25 @@ class Recipe:
     Attributes:
         freq_threshold: ids seen less often become out of vocabulary; 0 keeps all.
         log: take log(1 + x) of the continuous columns, negative values as 0, before the scaling.
+        fit_on: rows that ids, counts and ranges are learned from: "train", or "all", test rows
+            too, as the paper's authors do.
     """
 
     freq_threshold: int = 0
     log: bool = False
+    fit_on: str = "train"
 
     def __post_init__(self) -> None:
-        """Refuse a negative threshold."""
+        """Refuse a negative threshold and unknown rows."""
         if self.freq_threshold < 0:
             raise InputError(f"--freq-threshold is {self.freq_threshold}; it must be at least 0")
+        if self.fit_on not in FIT_ON:
+            raise InputError(f"--fit-on is {self.fit_on!r}; choose one of {', '.join(FIT_ON)}")
+
+    @property
+    def fitted_splits(self) -> tuple[str, ...]:
+        """Splits that are learned from."""
+        return FIT_ON[self.fit_on]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,6 +83,16 @@ class PrepareSettings:
             raise InputError(f"--max-bad-fraction is {self.max_bad_fraction}; use 0 to below 1")
         if not self.partition_mb > 0:
             raise InputError(f"--partition-mb is {self.partition_mb}; it must be positive")
+        self._refuse_idle()
+
+    def _refuse_idle(self) -> None:
+        """Refuse what does nothing beside `like`."""
+        usual = (Recipe(), "random", None)
+        if self.like is not None and (self.recipe, self.split, self.test_fraction) != usual:
+            raise InputError(
+                f"--like {self.like}: columns are transformed as there and all rows are test rows; "
+                "leave --freq-threshold, --log, --fit-on, --split and --test-fraction away"
+            )
 
     def layout(self) -> Layout:
         """Columns of the log.
@@ -127,7 +137,7 @@ class PrepareSettings:
 
 
 def prepare(settings: PrepareSettings) -> PreparedData:
-    """Read, check, divide, fit on the training rows, transform, write, describe.
+    """Read, check, divide, fit (on the training rows by default), transform, write, describe.
 
     The folder appears whole, or not at all.
 
@@ -247,10 +257,11 @@ def _transform(
     gpu: bool,
     hugectr: bool,
 ) -> graph.Statistics:
-    """Fit on the training rows (or take what `base` learned) and write both splits."""
+    """Fit on the recipe's rows (or take what `base` learned) and write both splits."""
     if base is None:
         workflow = graph.build(layout, recipe, data)
-        workflow.fit(graph.dataset(ingested.files["train"], gpu=gpu))
+        fitted = [file for split in recipe.fitted_splits for file in ingested.files[split]]
+        workflow.fit(graph.dataset(fitted, gpu=gpu))
         graph.order_ties(data / "categories", layout)
         forget_categories()
         known = graph.statistics(workflow, layout)
@@ -265,12 +276,19 @@ def _transform(
 
 
 def _record(settings: PrepareSettings, split: Split | None) -> Mapping[str, Any]:
-    """Settings that decide what is written, for `dataset.json`."""
+    """Settings that decide what is written, for `dataset.json`.
+
+    Rows to fit on are named where they are not the usual ones, so that the fingerprints of data
+    that were prepared before there was a choice still hold.
+    """
+    recipe = asdict(settings.recipe)
+    if recipe["fit_on"] == "train":
+        del recipe["fit_on"]
     return {
         "kind": settings.kind,
         "like": None if settings.like is None else settings.like.name,
         "split": None if split is None else asdict(split),
-        "recipe": asdict(settings.recipe),
+        "recipe": recipe,
         "max_bad_fraction": settings.max_bad_fraction,
         "hugectr": settings.hugectr,
     }

@@ -17,7 +17,7 @@ BATCHES = tuple(1024 * 2**i for i in range(8))
 
 
 def frequencies(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
-    """Occurrences of each value of a field in the training rows, falling."""
+    """Occurrences of each value of a field in the rows that were fitted on, falling."""
     return read_counts(data, field)["count"].to_numpy()[len(SPECIAL) :]
 
 
@@ -76,17 +76,18 @@ def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], place: int) -> No
 
 def summary(data: PreparedData, counts: dict[str, npt.NDArray[np.int64]], *, name: str) -> str:
     """One page in Markdown."""
-    rows, total = data.rows["train"], sum(data.rows.values())
+    fitted, total = data.fitted_rows, sum(data.rows.values())
+    where = "in train" if data.recipe.fit_on == "train" else "in train and test"
     ids = sum(map(len, counts.values()))
     once = sum(int((count == 1).sum()) for count in counts.values())
     lines = [
         f"# {name}: a {data.kind} log",
         "",
-        f"- rows: {total:,} ({rows:,} train, {data.rows['test']:,} test)",
+        f"- rows: {total:,} ({data.rows['train']:,} train, {data.rows['test']:,} test)",
         f"- quarantined rows: {data.description['quarantined']:,}",
         f"- click rate: {100 * data.clicks / max(total, 1):.2f}%",
         f"- fields: {len(data.categorical)} categorical, {len(data.continuous)} continuous",
-        f"- distinct ids in train: {ids:,}; seen once: {100 * once / max(ids, 1):.1f}%",
+        f"- distinct ids {where}: {ids:,}; seen once: {100 * once / max(ids, 1):.1f}%",
         "",
         "Ids per field, and how many of them are expected in a batch at least once "
         "(they are more frequent than 1 / batch):",
@@ -94,8 +95,8 @@ def summary(data: PreparedData, counts: dict[str, npt.NDArray[np.int64]], *, nam
         "| field | ids | seen once | " + " | ".join(f"{b // 1024}K" for b in BATCHES) + " |",
         "|---|" + "---:|" * (2 + len(BATCHES)),
     ]
-    lines += [_line(field, count, rows) for field, count in counts.items()]
-    lines.append(_line("all", np.concatenate([*counts.values()]), rows))
+    lines += [_line(field, count, fitted) for field, count in counts.items()]
+    lines.append(_line("all", np.concatenate([*counts.values()]), fitted))
     return "\n".join([*lines, "", "![ids by frequency](figures/ids_by_frequency.svg)", ""])
 
 

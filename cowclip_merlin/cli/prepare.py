@@ -44,6 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ids seen less often share one row (default: 0, all have their own)",
     )
     parser.add_argument("--log", action="store_true", help="log(1 + x) of continuous columns")
+    parser.add_argument(
+        "--fit-on",
+        default="train",
+        choices=("train", "all"),
+        help="rows that ids, counts and ranges are learned from; all: test rows, too, as the "
+        "paper's authors do (default: train)",
+    )
     parser.add_argument("--like", metavar="DATA", help="use its vocabulary; all rows become test")
     parser.add_argument("--hugectr", action="store_true", help="write what HugeCTR reads, too")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running Dask scheduler")
@@ -83,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
             split=args.split,
             test_fraction=args.test_fraction,
             seed=args.seed,
-            recipe=Recipe(freq_threshold=args.freq_threshold, log=args.log),
+            recipe=Recipe(freq_threshold=args.freq_threshold, log=args.log, fit_on=args.fit_on),
             max_bad_fraction=args.max_bad_fraction,
             partition_mb=args.partition_mb,
             hugectr=args.hugectr,

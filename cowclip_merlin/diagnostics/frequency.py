@@ -86,7 +86,7 @@ def read_deciles(data: PreparedData, *, batch_size: int) -> Deciles:
         InputError: the counts are missing, or do not fit the vocabulary.
     """
     counts = [_counts(data, field) for field in data.categorical]
-    return deciles(counts, rows=data.rows["train"], batch_size=batch_size)
+    return deciles(counts, rows=data.fitted_rows, batch_size=batch_size)
 
 
 def _counts(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
