@@ -141,6 +141,19 @@ def test_state_is_in_the_order_of_the_variables(tf, schema, tables):
         np.testing.assert_allclose(b, a, atol=1e-6)
 
 
+@pytest.mark.parametrize("update", ["dense", "exact"])
+def test_keras_saves_the_best_model(tf, schema, batch, tmp_path, update):
+    """`ModelCheckpoint` gives `save` arguments that Merlin's does not take."""
+    path = str(tmp_path / "best")
+    kept = tf.keras.callbacks.ModelCheckpoint(path, monitor="val_loss", save_best_only=True)
+    model = MODELS["deepfm"](schema, **SMALL)
+    optimizer = cc.CowClip(tf.keras.optimizers.legacy.Adam(1e-2), l2=1e-2, update=update)
+    model.compile(optimizer, "binary_crossentropy")
+    model.fit(clicks(tf), validation_data=clicks(tf, 40), callbacks=[kept], verbose=0)
+    np.testing.assert_allclose(cc.load_model(path)(batch), model(batch), atol=1e-6)
+    assert (tmp_path / "best" / ".merlin").is_dir()
+
+
 def test_training_goes_on_after_saving(tf, schema, tmp_path):
     model, _ = fitted(tf, schema, "dcn", "exact", epochs=1)
     model.save(str(tmp_path / "m"))
