@@ -76,8 +76,13 @@ def _rows(column: Any) -> int:
 
 
 def _integer(x: Any) -> Any:
+    """Ids as int64, or as int32 if they came so and no GPU computes.
+
+    TensorFlow adds and reshapes int32 in the host's memory: each batch would go there and back.
+    """
     x = tf.convert_to_tensor(x)
-    return x if x.dtype in (tf.int32, tf.int64) else tf.cast(x, tf.int64)
+    narrow = x.dtype == tf.int32 and not tf.config.list_logical_devices("GPU")
+    return x if narrow else tf.cast(x, tf.int64)
 
 
 def _side_by_side(parts: list[Any]) -> Any:
