@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.kernels.nvrtc import load_nvrtc
 from cowclip_merlin.loading.columns import (
     Columns,
     Part,
@@ -33,6 +34,7 @@ def read_columns_on_gpu(data: PreparedData, split: str) -> Columns:
     Raises:
         InputError: as `read_columns`.
     """
+    load_nvrtc()  # CuPy compiles what it calculates with
     import cupy
 
     return collect(data, split, _parts(data, split), cupy)
