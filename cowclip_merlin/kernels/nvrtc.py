@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def load_nvrtc() -> list[str]:
-    """Load the compiler from NVIDIA's Python package `nvidia-cuda-nvrtc-cu12`, if that is installed.
+    """Load the compiler of NVIDIA's Python package `nvidia-cuda-nvrtc-cu12`, if that is there.
 
     CuPy 13 asks the system for it by name. A machine that has a driver, and TensorFlow's CUDA
     from packages, does not know it; once it is loaded, its name is enough.
