@@ -216,6 +216,7 @@ def warn_of_stale_rows(table: Any) -> None:
     """Say that a gradient may come from rows that had missed steps."""
     warnings.warn(
         f'update="exact": rows of {table.name!r} were not brought up to date before the forward '
-        "pass read them; use the models of cowclip_merlin, or call catch_up(table, ids) first",
+        "pass read them; use the models of cowclip_merlin with training=True, or call "
+        "catch_up(table, ids) first",
         stacklevel=4,
     )
