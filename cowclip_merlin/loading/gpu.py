@@ -37,7 +37,10 @@ def read_columns_on_gpu(data: PreparedData, split: str) -> Columns:
     load_nvrtc()  # CuPy compiles what it calculates with
     import cupy
 
-    return collect(data, split, _parts(data, split), cupy)
+    columns = collect(data, split, _parts(data, split), cupy)
+    # TensorFlow's stream does not wait for CuPy's, on which the last copies may still run.
+    cupy.cuda.get_current_stream().synchronize()
+    return columns
 
 
 def _parts(data: PreparedData, split: str) -> Iterator[Part]:
