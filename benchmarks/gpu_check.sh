@@ -44,7 +44,8 @@ run() {
 check() {
     echo "GPU: $gpu"
     run "$python" -m pytest tests/kernels -rs
-    run "$python" -m pytest tests/optimizer tests/models tests/training -rs
+    run "$python" -m pytest tests/optimizer tests/models -rs
+    run "$python" tests/smoke.py
     for d in 1 10 16 64; do
         run "$python" benchmarks/kernels.py --backend cupy --d "$d" \
             --batches 1024 8192 65536 131072 --copy-mb 1024 --json "$stem-kernels-d$d.json"
