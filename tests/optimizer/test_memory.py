@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import cowclip_merlin as cc
+from cowclip_merlin.kernels import load
 from cowclip_merlin.optimizer import arrays
 from cowclip_merlin.optimizer.arrays import on_host, refuse_elsewhere, shared
 
@@ -217,6 +218,7 @@ def test_streams_wait_for_each_other(tf):
     if not tf.config.list_logical_devices("GPU"):
         pytest.skip("needs a GPU")
     pytest.importorskip("cupy")
+    load("cupy")  # finds the compiler
     from cowclip_merlin.optimizer.arrays import on_device
 
     variable = tf.Variable(tf.zeros([4096, 4096]))
