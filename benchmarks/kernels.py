@@ -21,8 +21,6 @@ of its calls. On a GPU the clock is CUDA's events. Nothing here imports TensorFl
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -35,7 +33,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from cowclip_merlin.bench import FIELDS, field_sizes, random_rows
+from cowclip_merlin.bench import FIELDS, field_sizes, processor, random_rows
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import write_json
 from cowclip_merlin.kernels import RowSettings, load
@@ -104,16 +102,6 @@ class Cupy:
             "cuda_driver": runtime.driverGetVersion(),
             "cuda_runtime": runtime.runtimeGetVersion(),
         }
-
-
-def processor() -> dict[str, Any]:
-    """Model and cores of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
-    return {"machine": platform.machine(), "processor": model, "cores": os.cpu_count()}
 
 
 def choose(backend: str) -> Numba | Cupy:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -249,11 +250,25 @@ def _ratio(mine: list[float], other: list[float]) -> float:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, cores and GPUs of this machine."""
+    """Processor, cores, and the GPUs that TensorFlow uses, by name."""
     from cowclip_merlin import compat
 
-    gpus = compat.tensorflow().config.list_physical_devices("GPU")
-    return {"machine": platform.machine(), "cores": os.cpu_count(), "gpus": len(gpus)}
+    tf = compat.tensorflow()
+    known = [
+        tf.config.experimental.get_device_details(g) for g in tf.config.get_visible_devices("GPU")
+    ]
+    names = [details.get("device_name", "unknown") for details in known]
+    return processor() | {"gpus": len(names), "gpu": ", ".join(names)}
+
+
+def processor() -> dict[str, Any]:
+    """Model and cores of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
+    return {"machine": platform.machine(), "processor": model, "cores": os.cpu_count()}
 
 
 def table(result: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ class Columns:
                 [b, F] and "continuous" [b, C].
         """
         if "categorical" in inputs:
-            ids = inputs["categorical"]
+            ids = _integer(inputs["categorical"])
             x = inputs.get("continuous", tf.zeros([tf.shape(ids)[0], 0]))
         else:
             ids = _side_by_side([_integer(inputs[name]) for name in self.fields])
@@ -63,7 +63,7 @@ class Columns:
             x = _side_by_side(parts) if parts else tf.zeros([tf.shape(ids)[0], 0])
         x = tf.cast(x, tf.float32)
         x.set_shape([None, len(self.continuous)])
-        return _integer(ids), x
+        return ids, x
 
 
 def _rows(column: Any) -> int:
@@ -76,8 +76,13 @@ def _rows(column: Any) -> int:
 
 
 def _integer(x: Any) -> Any:
+    """Ids as int64, or as int32 if they came so and no GPU computes.
+
+    TensorFlow calculates with int32 in the host's memory: each batch would go there and back.
+    """
     x = tf.convert_to_tensor(x)
-    return x if x.dtype in (tf.int32, tf.int64) else tf.cast(x, tf.int64)
+    narrow = x.dtype == tf.int32 and not tf.config.list_logical_devices("GPU")
+    return x if narrow else tf.cast(x, tf.int64)
 
 
 def _side_by_side(parts: list[Any]) -> Any:

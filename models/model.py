@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from cowclip_merlin.models.embedding import FusedEmbedding
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
+merlin_base = sys.modules[mm.Model.__module__]
 
 
 def find_cowclip(optimizer: Any) -> Any | None:
@@ -92,11 +94,19 @@ class CTRModel(mm.Model):
         self.flush()
         return super().predict_on_batch(*args, **kwargs)
 
-    def save(self, *args: Any, **kwargs: Any) -> Any:
-        """As in Merlin, tables up to date; what is saved holds nothing of the optimizer's."""
+    def save(self, export_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in Merlin, tables up to date; what is saved holds nothing of the optimizer's.
+
+        Keras's `overwrite` and `options`, which `ModelCheckpoint` gives, are taken as well.
+        """
         self.flush()
         with self._detached():
-            return super().save(*args, **kwargs)
+            if not {"overwrite", "options"} & set(kwargs):
+                return super().save(export_path, *args, **kwargs)
+            # Merlin's `save` knows neither, that of its base is Keras's.
+            super(mm.Model, self).save(export_path, *args, save_format="tf", **kwargs)
+            schema = merlin_base.get_output_schema(export_path)
+            return merlin_base.save_merlin_metadata(export_path, self.schema, schema)
 
     def save_weights(self, *args: Any, **kwargs: Any) -> Any:
         """As in Keras, tables up to date."""

@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from cowclip_merlin.bench import BenchSettings, field_sizes, random_rows
+from cowclip_merlin import compat
+from cowclip_merlin.bench import BenchSettings, field_sizes, hardware, random_rows
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 
@@ -35,3 +36,12 @@ def test_ids_lie_in_their_fields():
 def test_wrong_settings(bad):
     with pytest.raises(InputError):
         BenchSettings(**bad)
+
+
+def test_the_hardware_is_named(monkeypatch):
+    tf = compat.tensorflow()
+    assert hardware()["gpus"] == 0 and {"processor", "cores", "machine"} <= set(hardware())
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["one", "two"])
+    details = {"one": {"device_name": "NVIDIA H200"}, "two": {}}
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", details.get)
+    assert hardware() | {"gpus": 2, "gpu": "NVIDIA H200, unknown"} == hardware()

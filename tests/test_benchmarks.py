@@ -60,9 +60,28 @@ def test_a_dry_run_of_the_gpu_check_runs_nothing(tmp_path):
     commands = [line for line in out.splitlines() if line.startswith("+ ")]
     assert all(line.startswith("+ no-such-python ") for line in commands)
     assert "tests/kernels" in commands[0] and "tests/optimizer" in commands[1]
-    assert "--backend cupy" in commands[2]
-    assert "cowclip_merlin bench --device gpu" in commands[-1]
+    assert "tests/smoke.py" in commands[2] and "--backend cupy" in commands[3]
+    step = next(line for line in commands if "--vocabulary 33800000" in line)
+    assert "cowclip_merlin bench --device gpu" in step and ",131072" in step
+    for name in ("vocabulary", "loading", "baseline"):
+        assert any(f"benchmarks/{name}.py --device gpu" in line for line in commands)
     assert str(results) in commands[-1] and not results.exists()
+
+
+def test_the_gpu_check_calls_what_there_is():
+    """Every option that it gives is one of the command's own."""
+    _, out, _ = run("benchmarks/gpu_check.sh", PYTHON=sys.executable, DRY_RUN="1")
+    for line in out.splitlines():
+        if line.startswith("+ ") and "pytest" not in line and "smoke" not in line:
+            command = line[2:].split()
+            known = run(*command[: 3 if command[1] == "-m" else 2], *_bench_of(command), "--help")
+            assert known[0] == 0, known[2]
+            given = [word for word in command if word.startswith("--")]
+            assert [word for word in given if word not in known[1]] == []
+
+
+def _bench_of(command):
+    return ["bench"] if command[1] == "-m" else []
 
 
 def test_the_gpu_check_says_that_there_is_no_gpu(tmp_path):

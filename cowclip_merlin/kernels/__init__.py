@@ -31,6 +31,7 @@ from cowclip_merlin.kernels.interface import (
     RowSettings,
     UniqueRows,
 )
+from cowclip_merlin.kernels.nvrtc import load_nvrtc
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -59,6 +60,8 @@ def load(name: str) -> ModuleType:
         # OpenMP reads it when numba first starts its threads. They would otherwise spin while
         # they wait, on cores that TensorFlow, or another program, needs.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if name == "cupy":
+        load_nvrtc()
     try:
         return importlib.import_module(f"cowclip_merlin.kernels.{name}")
     except ImportError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.kernels.nvrtc import load_nvrtc
 from cowclip_merlin.loading.columns import (
     Columns,
     Part,
@@ -33,9 +34,13 @@ def read_columns_on_gpu(data: PreparedData, split: str) -> Columns:
     Raises:
         InputError: as `read_columns`.
     """
+    load_nvrtc()  # CuPy compiles what it calculates with
     import cupy
 
-    return collect(data, split, _parts(data, split), cupy)
+    columns = collect(data, split, _parts(data, split), cupy)
+    # TensorFlow's stream does not wait for CuPy's, on which the last copies may still run.
+    cupy.cuda.get_current_stream().synchronize()
+    return columns
 
 
 def _parts(data: PreparedData, split: str) -> Iterator[Part]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
 
 tf = compat.tensorflow()
 
@@ -34,6 +35,22 @@ def _written(variables: Sequence[Any], done: Sequence[Any]) -> None:
         for variable in variables:
             # Does nothing, but a tf.function takes it for a write of the variable.
             tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+
+
+def refuse_elsewhere(table: Any, backend: str) -> None:
+    """Refuse a table in memory that the kernels of this backend do not see.
+
+    Raises:
+        InputError: numba's would move a copy of a table on a GPU, and nothing would be learned.
+    """
+    wanted = {"numba": "CPU", "cupy": "GPU"}[backend]
+    found = tf.DeviceSpec.from_string(table.device).device_type
+    if found not in (None, wanted):
+        raise InputError(
+            f"table {table.name!r} is in the memory of {table.device}, but "
+            f'backend="{backend}" moves rows on the {wanted}: create the table under '
+            f'tf.device("{wanted}"), or use another backend'
+        )
 
 
 def on_host(
@@ -73,6 +90,9 @@ def on_device(
 ) -> list[Any]:
     """As `on_host`, but for a function of CuPy arrays, on a GPU.
 
+    Inputs of int32 come as int64 and those of bfloat16 as their bits, uint16: TensorFlow keeps
+    int32 in the host's memory, and calls no Python function with it on a GPU; CuPy has no bfloat16.
+
     TensorFlow gives out no stream that CuPy could wait for, so each waits for the other by way
     of the host.
     """
@@ -80,14 +100,44 @@ def on_device(
 
     def call(*tensors: Any) -> Any:
         tf.test.experimental.sync_devices()
-        results = function(*(cupy.from_dlpack(_Exported(x)) for x in tensors))
-        cupy.cuda.get_current_stream().synchronize()
-        return [tf.experimental.dlpack.from_dlpack(x.__dlpack__()) for x in results]
+        with cupy.cuda.Device(_place(tensors[-1]).device_index or 0):
+            results = function(*(_lent(x, cupy) for x in tensors))
+            cupy.cuda.get_current_stream().synchronize()
+            return [_taken(x) for x in results]
 
-    memory = [shared(variable) for variable in variables]
-    results = tf.py_function(call, [*inputs, *memory], types)
+    tensors = [*map(_for_gpu, inputs), *map(shared, variables)]
+    if tf.executing_eagerly():  # py_function would keep every function that it is given
+        results = call(*tensors)
+    else:
+        wide = [tf.int64 if each == tf.int32 else each for each in types]
+        results = tf.py_function(call, tensors, wide)
     _written(variables, results)
-    return results
+    return [tf.cast(x, each) for x, each in zip(results, types)]
+
+
+def _for_gpu(x: Any) -> Any:
+    """A type that TensorFlow keeps on a GPU and CuPy knows."""
+    if x.dtype == tf.bfloat16:
+        return tf.bitcast(x, tf.uint16)
+    return tf.cast(x, tf.int64) if x.dtype == tf.int32 else x
+
+
+def _place(tensor: Any) -> Any:
+    return tf.DeviceSpec.from_string(tensor.backing_device)
+
+
+def _lent(tensor: Any, cupy: Any) -> Any:
+    """The tensor's memory as CuPy's array; there is none to lend where it has no elements."""
+    if 0 in tuple(tensor.shape):
+        return cupy.empty(tuple(tensor.shape), tensor.dtype.as_numpy_dtype)
+    return cupy.from_dlpack(_Exported(tensor))
+
+
+def _taken(x: Any) -> Any:
+    """CuPy's array as a tensor in the same memory."""
+    return (
+        tf.experimental.dlpack.from_dlpack(x.__dlpack__()) if x.size else tf.zeros(x.shape, x.dtype)
+    )
 
 
 class _Exported:
@@ -95,10 +145,11 @@ class _Exported:
 
     def __init__(self, tensor: Any) -> None:
         self._capsule = tf.experimental.dlpack.to_dlpack(tensor)
-        self._gpu = "GPU" in tensor.device
+        place = _place(tensor)
+        self._device = (2 if place.device_type == "GPU" else 1, place.device_index or 0)
 
     def __dlpack__(self, **_: Any) -> Any:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (2 if self._gpu else 1, 0)
+        return self._device

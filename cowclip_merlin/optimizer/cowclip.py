@@ -127,7 +127,8 @@ class CowClip(ClipStatistics):
         self._states = None
         if self._in_force.update == "exact" or self.backend != "tensorflow":
             self._states = RowStates(self, self.backend, exact=update != "lazy")
-        self._caught_up: set[Any] = set()
+        # In a graph, what was brought up to date before it was made says nothing of its own reads.
+        self._caught_up: set[tuple[Any, bool]] = set()
 
     # -- one step ---------------------------------------------------------------------------
 
@@ -181,7 +182,7 @@ class CowClip(ClipStatistics):
         """One step by the row engine; the clip factors of the clipped tables."""
         if self._config.update == "exact":
             for _, table in pairs:
-                if table.ref() not in self._caught_up:
+                if (table.ref(), tf.executing_eagerly()) not in self._caught_up:
                     warn_of_stale_rows(table)
         factors = self._states.engine.update(pairs)
         if self._config.update == "dense":
@@ -201,7 +202,7 @@ class CowClip(ClipStatistics):
         """
         if self._in_force.update == "exact":
             group = list(table) if isinstance(table, (list, tuple)) else [table]
-            self._caught_up.update(each.ref() for each in group)
+            self._caught_up.update((each.ref(), tf.executing_eagerly()) for each in group)
             self._states.engine.catch_up(group, tf.reshape(ids, [-1]))
 
     def expect(self, group: Sequence[Any]) -> None:

@@ -110,10 +110,12 @@ class KernelEngine(Engine):
         return groups
 
     def _sorted(self, ids: Any) -> Any:
-        # Lookup and update of a step, and the tables of a model, often have the same ids.
-        memo = self._memo.get("groups")
+        # Lookup and update of a step, and the tables of a model, often have the same ids. Each
+        # GPU has its own: one cannot compare with the memory of another.
+        device = str(getattr(ids, "device", None))
+        memo = self._memo.get(device)
         if memo is None or not (memo[0].shape == ids.shape and bool((memo[0] == ids).all())):
-            memo = self._memo["groups"] = (ids.copy(), self.kernels.group_rows(ids))
+            memo = self._memo[device] = (ids.copy(), self.kernels.group_rows(ids))
         return memo[1]
 
     def _replay(self, state: TableState, settings: RowSettings, rows: Any) -> None:
@@ -214,6 +216,7 @@ def warn_of_stale_rows(table: Any) -> None:
     """Say that a gradient may come from rows that had missed steps."""
     warnings.warn(
         f'update="exact": rows of {table.name!r} were not brought up to date before the forward '
-        "pass read them; use the models of cowclip_merlin, or call catch_up(table, ids) first",
+        "pass read them; use the models of cowclip_merlin with training=True, or call "
+        "catch_up(table, ids) first",
         stacklevel=4,
     )

@@ -24,7 +24,7 @@ class RowStates:
     """
 
     def __init__(self, owner: Any, backend: str, *, exact: bool) -> None:
-        self._owner, self._exact = owner, exact
+        self._owner, self._backend, self._exact = owner, backend, exact
         # Now, while they are numbers: in the graph of a first step they have no value yet.
         self._betas = {k: owner.embedding_optimizer.get_config()[k] for k in ("beta_1", "beta_2")}
         self._states: dict[Any, TableState] = {}
@@ -50,7 +50,7 @@ class RowStates:
         """The table's variables, created when they are first asked for.
 
         Raises:
-            InputError: the table is not float32.
+            InputError: the table is not float32, or not where the kernels are.
         """
         if table.ref() not in self._states:
             with tf.init_scope():
@@ -63,6 +63,8 @@ class RowStates:
                 f"table {table.name!r} is {table.dtype.base_dtype.name}, but rows are moved one by "
                 'one in float32: make it float32, or use update="dense" with backend="tensorflow"'
             )
+        if self._backend != "tensorflow":
+            arrays.refuse_elsewhere(table, self._backend)
         self._owner._create_own_weights()
         adam = self._owner.embedding_optimizer
         adam._create_all_weights([table])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
@@ -22,11 +22,18 @@ def choose_device(device: str) -> str:
         device: "auto", "cpu" or "gpu".
 
     Raises:
-        InputError: a GPU is asked for and TensorFlow sees none.
+        InputError: a GPU is asked for and TensorFlow sees none, or the CPU when TensorFlow has
+            started with a GPU.
     """
     tf = compat.tensorflow()
     if device == "cpu":
-        tf.config.set_visible_devices([], "GPU")
+        try:
+            tf.config.set_visible_devices([], "GPU")
+        except RuntimeError as error:
+            raise InputError(
+                "--device cpu: TensorFlow has started with a GPU in this process; set "
+                'CUDA_VISIBLE_DEVICES="" before it starts'
+            ) from error
         return "cpu"
     gpus = tf.config.list_physical_devices("GPU")
     if device == "gpu" and not gpus:
@@ -35,7 +42,8 @@ def choose_device(device: str) -> str:
             "or use --device cpu"
         )
     for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
+        with suppress(RuntimeError, ValueError):  # TensorFlow has started, or memory was divided
+            tf.config.experimental.set_memory_growth(gpu, True)
     return "gpu" if gpus else "cpu"
 
 

@@ -1,5 +1,7 @@
 """The four models under `update="exact"`: what fit, evaluate, predict and save see."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,39 @@ def test_without_bringing_rows_up_to_date_the_weights_differ(tf, schema, monkeyp
     with pytest.warns(UserWarning, match="not brought up to date"):
         stale, _ = fitted(tf, schema, "deepfm", "exact")
     assert np.abs(stale.get_weights()[0] - expected.get_weights()[0]).max() > 1e-4
+
+
+def own_loop(tf, schema, update, training):
+    """Weights after a loop as users write them, and what they were told."""
+    model = MODELS["deepfm"](schema, **SMALL)
+    optimizer = cc.CowClip(tf.keras.optimizers.legacy.Adam(1e-2), l2=1e-2, update=update)
+    attach(model, optimizer)
+    variables, loss_of = model.trainable_variables, tf.keras.losses.BinaryCrossentropy()
+
+    @tf.function
+    def step(inputs, label):
+        with tf.GradientTape() as tape:
+            loss = loss_of(label, model(inputs, training=training))
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    model(next(iter(clicks(tf)))[0])  # to look at it; this one sees current rows in any case
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for rows in clicks(tf):
+            step(*rows)
+    optimizer.flush()
+    told = [w for w in caught if "not brought up to date" in str(w.message)]
+    return [v.numpy() for v in variables], told
+
+
+@pytest.mark.parametrize("training", [True, None])
+def test_a_loop_of_your_own(tf, schema, training):
+    """In a graph only training brings rows up to date: without it you are told."""
+    dense, _ = own_loop(tf, schema, "dense", training)
+    exact, told = own_loop(tf, schema, "exact", training)
+    assert bool(told) == (training is None)
+    worst = max(np.abs(a - b).max() for a, b in zip(dense, exact, strict=True))
+    assert worst <= 1e-6 if training else worst > 1e-4
 
 
 @pytest.mark.parametrize("eager", [False, True])
@@ -139,6 +174,19 @@ def test_state_is_in_the_order_of_the_variables(tf, schema, tables):
         model.fit(clicks(tf, 40), verbose=0)
     for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_allclose(b, a, atol=1e-6)
+
+
+@pytest.mark.parametrize("update", ["dense", "exact"])
+def test_keras_saves_the_best_model(tf, schema, batch, tmp_path, update):
+    """`ModelCheckpoint` gives `save` arguments that Merlin's does not take."""
+    path = str(tmp_path / "best")
+    kept = tf.keras.callbacks.ModelCheckpoint(path, monitor="val_loss", save_best_only=True)
+    model = MODELS["deepfm"](schema, **SMALL)
+    optimizer = cc.CowClip(tf.keras.optimizers.legacy.Adam(1e-2), l2=1e-2, update=update)
+    model.compile(optimizer, "binary_crossentropy")
+    model.fit(clicks(tf), validation_data=clicks(tf, 40), callbacks=[kept], verbose=0)
+    np.testing.assert_allclose(cc.load_model(path)(batch), model(batch), atol=1e-6)
+    assert (tmp_path / "best" / ".merlin").is_dir()
 
 
 def test_training_goes_on_after_saving(tf, schema, tmp_path):

@@ -162,3 +162,19 @@ def test_wrong_schemas_are_named(schema):
     bare = Schema([ColumnSchema("a", tags=[Tags.CATEGORICAL]), *schema.select_by_name("click")])
     with pytest.raises(InputError, match="'a' has no integer domain"):
         cc.models.deepfm(bare)
+
+
+def test_on_a_gpu_no_ids_go_through_the_host(tf, schema, monkeypatch):
+    """TensorFlow's int32 arithmetic is in the host's memory: there ids must be int64 at once."""
+
+    def types_of_ids(gpus):
+        monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: gpus)
+        model = MODELS["deepfm"](schema, **SMALL)
+        ids = tf.TensorSpec([None, 3], tf.int32)
+        traced = tf.function(
+            lambda ids, x: logits(model, {"categorical": ids, "continuous": x})
+        ).get_concrete_function(ids, tf.TensorSpec([None, 2]))
+        used = [x for op in traced.graph.get_operations() if op.type != "Cast" for x in op.inputs]
+        return {x.dtype for x in used if x.dtype.is_integer and x.shape[1:] == [3]}
+
+    assert types_of_ids([]) == {tf.int32} and types_of_ids(["GPU:0"]) == {tf.int64}

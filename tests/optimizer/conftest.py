@@ -9,6 +9,12 @@ def tf():
     return compat.tensorflow()
 
 
+@pytest.fixture(scope="session")
+def kernels(tf):
+    """The backend that has kernels for where the tables are."""
+    return "cupy" if tf.config.list_logical_devices("GPU") else "numba"
+
+
 class Reference:
     """Algorithm 1 in NumPy float64, one table: slow, obvious, row by row."""
 

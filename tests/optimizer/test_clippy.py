@@ -196,6 +196,7 @@ from cowclip_merlin import compat
 
 tf = compat.tensorflow()
 cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_visible_devices([], "GPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 rng = np.random.default_rng(0)
 start = rng.normal(0, .1, (12, 4)).astype("f")

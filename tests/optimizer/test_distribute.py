@@ -10,6 +10,7 @@ from cowclip_merlin import compat
 
 tf = compat.tensorflow()
 cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_visible_devices([], "GPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 rng = np.random.default_rng(0)
 rows, dim, b, steps = 12, 4, 16, 30
@@ -81,6 +82,7 @@ from cowclip_merlin import compat
 
 tf = compat.tensorflow()
 cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_visible_devices([], "GPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 rng = np.random.default_rng(0)
 ids, y = rng.integers(0, 9, (128, 1)), rng.integers(0, 2, (128, 1))
@@ -114,6 +116,7 @@ from cowclip_merlin import compat
 
 tf = compat.tensorflow()
 cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_visible_devices([], "GPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 rng = np.random.default_rng(0)
 rows, dim, b = 12, 3, 4

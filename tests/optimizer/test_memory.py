@@ -4,14 +4,24 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import cowclip_merlin as cc
-from cowclip_merlin.optimizer.arrays import on_host, shared
+from cowclip_merlin.kernels import load
+from cowclip_merlin.optimizer import arrays
+from cowclip_merlin.optimizer.arrays import on_host, refuse_elsewhere, shared
 
 pytestmark = pytest.mark.filterwarnings("ignore:update=.exact.:UserWarning")
+
+
+@pytest.fixture
+def on_cpu(tf):
+    """Where NumPy sees the memory of a variable."""
+    with tf.device("CPU"):
+        yield
 
 
 def address(tensor):
@@ -28,7 +38,7 @@ def add_one(tf, variable):
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 1000, 100_000])
 @pytest.mark.parametrize("graph", [False, True])
-def test_what_is_written_stays(tf, rows, graph):
+def test_what_is_written_stays(tf, on_cpu, rows, graph):
     variable = tf.Variable(tf.zeros([rows, 3]))
 
     def step():
@@ -44,7 +54,7 @@ def test_what_is_written_stays(tf, rows, graph):
     assert (variable.numpy() == 4).all()
 
 
-def test_the_table_is_not_copied(tf):
+def test_the_table_is_not_copied(tf, on_cpu):
     """Looked up, evaluated, assigned: the memory that kernels see is the variable's own."""
     variable, seen = tf.Variable(tf.random.normal([50_000, 10])), []
 
@@ -63,7 +73,7 @@ def test_the_table_is_not_copied(tf):
     assert address(shared(variable)) == seen[0]
 
 
-def test_other_tensors_keep_their_values(tf):
+def test_other_tensors_keep_their_values(tf, on_cpu):
     start = tf.ones([50_000, 4])
     one, two = tf.Variable(start), tf.Variable(start)
     add_one(tf, one)
@@ -73,7 +83,7 @@ def test_other_tensors_keep_their_values(tf):
     assert [x.numpy().max() for x in (start, one, two)] == [1.0, 2.0, 3.0]
 
 
-def test_a_variable_that_is_assigned_between_steps(tf):
+def test_a_variable_that_is_assigned_between_steps(tf, on_cpu):
     variable = tf.Variable(tf.zeros([1000, 2]))
     step = tf.function(lambda: add_one(tf, variable))
     step()
@@ -83,7 +93,8 @@ def test_a_variable_that_is_assigned_between_steps(tf):
 
 
 CUPY = """
-import ctypes, sys, types
+import contextlib, ctypes, os, sys, types
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import numpy as np
@@ -108,14 +119,30 @@ keep = []
 fake = fake_cupy(Path(sys.argv[2]))
 fake.from_dlpack, fake.empty = from_dlpack, empty
 stream = types.SimpleNamespace(synchronize=lambda: None)
-fake.cuda = types.SimpleNamespace(get_current_stream=lambda: stream)
+fake.cuda = types.SimpleNamespace(
+    get_current_stream=lambda: stream, Device=lambda number: contextlib.nullcontext()
+)
 sys.modules["cupy"] = fake
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
+from cowclip_merlin.optimizer import arrays
+from tensorflow.python.framework import kernels
 tf = compat.tensorflow()
+arrays.refuse_elsewhere = lambda *_: None  # the tables are on the CPU
 
-def train(backend):
+def check_placement(step):
+    # A GPU takes a call of Python only if all of its types are among these.
+    on_gpu, = (k for k in kernels.get_registered_kernels_for_op("EagerPyFunc").kernel
+               if k.device_type in ("DEFAULT", "GPU"))
+    allowed = {c.name: set(c.allowed_values.list.type) for c in on_gpu.constraint}
+    calls = [op for op in step.get_operations() if op.type == "EagerPyFunc"]
+    assert calls
+    for op in calls:
+        for name, types in allowed.items():
+            assert {t.as_datatype_enum for t in op.get_attr(name)} <= types, op.get_attr(name)
+
+def train(backend, dtype=tf.float32, eager=False):
     rng = np.random.default_rng(0)
     table = tf.Variable(rng.normal(0, 1e-2, (40, 10)).astype("f"), name="embeddings")
     wide = tf.Variable(np.zeros((40, 1), "f"), name="wide_embeddings")
@@ -123,7 +150,6 @@ def train(backend):
     opt = cc.CowClip(adam, l2=1e-2, update="exact", backend=backend)
     assert opt.backend == backend
 
-    @tf.function
     def step(ids, g):
         opt.catch_up(table, ids)
         opt.catch_up(wide, ids)
@@ -132,20 +158,31 @@ def train(backend):
             (tf.IndexedSlices(g[:, :1], ids, tf.constant([40, 1])), wide),
         ])
 
-    for _ in range(30):
-        ids = np.minimum(rng.pareto(0.5, 12), 39).astype(np.int32)
-        step(tf.constant(ids), tf.constant(rng.normal(0, 0.1, (12, 10)).astype("f")))
+    if not eager:
+        step = tf.function(step, input_signature=[
+            tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, 10], dtype)
+        ])
+        if backend == "cupy":
+            check_placement(step.get_concrete_function().graph)
+    for n in (12,) * 20 + (0,) + (12,) * 10:
+        ids = np.minimum(rng.pareto(0.5, n), 39).astype(np.int32)
+        g = rng.normal(0, 0.1, (n, 10)).astype("f")
+        step(tf.constant(ids), tf.cast(tf.constant(g), dtype))
     opt.flush()
     return table.numpy(), wide.numpy()
 
-for a, b in zip(train("numba"), train("cupy")):
-    assert np.abs(a - b).max() <= 1e-6 * np.abs(a).max(), np.abs(a - b).max()
-print("equal")
+for given in ({}, {"dtype": tf.bfloat16}, {"eager": True}):
+    for a, b in zip(train("numba", **given), train("cupy", **given)):
+        assert np.abs(a - b).max() <= 1e-6 * np.abs(a).max(), (given, np.abs(a - b).max())
+    print("equal")
 """
 
 
 def test_the_way_to_cupy_and_back(tmp_path):
-    """The path of a GPU on the CPU: real DLPack, emulated kernels, no streams to wait for."""
+    """The path of a GPU on the CPU: real DLPack, emulated kernels, no streams to wait for.
+
+    In the graph, with gradients in bfloat16, and eagerly; one batch is empty.
+    """
     sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
     from emulated_cupy import COMPILER
 
@@ -155,7 +192,25 @@ def test_the_way_to_cupy_and_back(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CUPY, here, str(tmp_path)], capture_output=True, text=True
     )
-    assert done.stdout.endswith("equal\n"), done.stderr[-3000:]
+    assert done.stdout == "equal\n" * 3, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("backend, device", [("numba", "GPU:0"), ("cupy", "CPU:0")])
+def test_a_table_in_other_memory_is_refused(backend, device):
+    """numba would be given a copy of a table on a GPU, and its writes would be lost."""
+    table = SimpleNamespace(name="t:0", device=f"/job:localhost/replica:0/task:0/device:{device}")
+    with pytest.raises(cc.InputError, match=f"table 't:0' is in the memory of .*{device}, but"):
+        refuse_elsewhere(table, backend)
+
+
+def test_where_a_table_lies_is_looked_at(tf, monkeypatch):
+    asked = []
+    monkeypatch.setattr(arrays, "refuse_elsewhere", lambda *given: asked.append(given))
+    with tf.device("CPU"):
+        table = tf.Variable(tf.ones([3, 2]), name="embeddings")
+    for backend in ("numba", "tensorflow"):
+        cc.CowClip(update="exact", backend=backend).catch_up(table, [1])
+    assert [(id(t), backend) for t, backend in asked] == [(id(table), "numba")]
 
 
 def test_streams_wait_for_each_other(tf):
@@ -163,6 +218,7 @@ def test_streams_wait_for_each_other(tf):
     if not tf.config.list_logical_devices("GPU"):
         pytest.skip("needs a GPU")
     pytest.importorskip("cupy")
+    load("cupy")  # finds the compiler
     from cowclip_merlin.optimizer.arrays import on_device
 
     variable = tf.Variable(tf.zeros([4096, 4096]))

@@ -171,8 +171,13 @@ def test_reading_by_cudf_gives_the_same_columns(folder, monkeypatch):
             return SimpleNamespace(values=column.values, null_count=int(column.isna().sum()))
 
     monkeypatch.setitem(sys.modules, "cudf", SimpleNamespace(read_parquet=Frame))
-    monkeypatch.setitem(sys.modules, "cupy", np)
+    waits = []
+    stream = SimpleNamespace(synchronize=lambda: waits.append("TensorFlow may read"))
+    cuda = SimpleNamespace(get_current_stream=lambda: stream)
+    cupy = SimpleNamespace(empty=np.empty, cuda=cuda)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     read, expected = gpu.read_columns_on_gpu(folder, "train"), read_columns(folder, "train")
+    assert waits == ["TensorFlow may read"]
     for name in NAMES:
         np.testing.assert_array_equal(getattr(read, name), getattr(expected, name))
     damaged(folder, "I1", with_value("I1", np.inf))

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.training import RunSettings, train
-from cowclip_merlin.training.build import build_optimizer
+from cowclip_merlin.training.build import build_optimizer, choose_device
 from cowclip_merlin.training.config import RunConfig
 from cowclip_merlin.workflows import PreparedData
 
@@ -179,3 +180,18 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
 def test_wrong_settings_are_named(given, message):
     with pytest.raises(InputError, match=message):
         RunSettings(**BIG, **given)
+
+
+def test_a_device_is_chosen_after_tensorflow_has_started(monkeypatch):
+    """On a GPU, in a script that has computed before: its settings are fixed by then."""
+    config = compat.tensorflow().config
+
+    def too_late(*_):
+        raise RuntimeError("cannot be modified after being initialized")
+
+    monkeypatch.setattr(config, "list_physical_devices", lambda kind: ["GPU:0"])
+    monkeypatch.setattr(config, "set_visible_devices", too_late)
+    monkeypatch.setattr(config.experimental, "set_memory_growth", too_late)
+    assert choose_device("auto") == choose_device("gpu") == "gpu"
+    with pytest.raises(InputError, match=r"has started with a GPU.*CUDA_VISIBLE_DEVICES"):
+        choose_device("cpu")
