@@ -1,5 +1,7 @@
 """Our optimizer against numbers recorded from the paper's authors' code; see authors/record.py."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +70,83 @@ def test_where_our_default_differs():
             furthest = max(furthest, np.abs(got - clipped).max())
             assert (np.abs(got) <= np.abs(clipped) * (1 + 1e-5) + 1e-9).all()
     assert furthest > 1e-2
+
+
+REPLICAS = """
+import sys
+import numpy as np
+import cowclip_merlin as cc
+from cowclip_merlin import clip, compat
+
+tf = compat.tensorflow()
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+vectors = dict(np.load(sys.argv[1]))
+rate, l2, zeta = map(float, vectors["settings"])
+tables, direction, ids, label = (
+    vectors["replicas_" + name] for name in ("tables", "direction", "ids", "label")
+)
+r, b, (rows, d) = 0.1, ids.shape[1], tables[0].shape
+zeta *= r**2  # as in the other tests: their bound is multiplied by r twice
+
+
+def gradient(table, ids, label, n):
+    with tf.GradientTape() as tape:
+        z = tf.linalg.matvec(tf.gather(table, ids), direction) * 50
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, z)) / n
+    return tape.gradient(loss, table)
+
+
+def their_step(table, optimizer, ids, label, n):
+    cnt = tf.math.bincount(ids, minlength=rows)
+    w = tf.convert_to_tensor(table)
+    g = tf.convert_to_tensor(gradient(table, ids, label, n)) + 2 * l2 * w / n
+    field = tf.zeros([rows], tf.int32)
+    all_rows = clip.Rows(g=g, w=w, cnt=cnt, field=field, num_fields=1)
+    factor = clip.cowclip_factor(all_rows, clip.Settings(r=r, zeta=zeta))
+    optimizer.apply_gradients([(g * factor[:, None], table)])
+
+
+def our_step(table, optimizer, ids, label, n):
+    optimizer.apply_gradients([(gradient(table, ids, label, n), table)])
+
+
+def train(strategy, one_step):
+    n = strategy.num_replicas_in_sync
+    with strategy.scope():
+        table = tf.Variable(tables[0], name="embeddings")
+        optimizer = tf.keras.optimizers.legacy.Adam(rate)
+        if one_step is our_step:
+            optimizer = cc.CowClip(optimizer, r=r, zeta=zeta, l2=l2)
+
+    @tf.function
+    def step(ids, label):
+        def replica():
+            first = tf.distribute.get_replica_context().replica_id_in_sync_group * (b // n)
+            part = slice(first, first + b // n)
+            one_step(table, optimizer, ids[part], label[part], n)
+        strategy.run(replica)
+
+    ends = []
+    for place in range(len(ids)):
+        step(tf.constant(ids[place]), tf.constant(label[place]))
+        ends.append(table.numpy())
+    return np.stack(ends)
+
+
+one, two = tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+theirs, ours = train(two, their_step), train(two, our_step)
+assert abs(theirs - tables[1:]).max() <= 2e-6, abs(theirs - tables[1:]).max()
+assert abs(ours - train(one, our_step)).max() <= 2e-6
+assert abs(ours - theirs).max() > 1e-3, abs(ours - theirs).max()
+print("shown", abs(theirs - tables[1:]).max(), abs(ours - theirs).max())
+"""
+
+
+def test_replicas_that_clip_by_themselves():
+    """Theirs, by our pure function and Keras's Adam; ours differs, and is that of one device."""
+    vectors = Path(__file__).parent / "authors" / "vectors.npz"
+    done = subprocess.run(
+        [sys.executable, "-c", REPLICAS, str(vectors)], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.startswith("shown"), done.stderr[-3000:]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from cowclip_merlin.workflows.counts import id_to_value, read_counts, value_to_id
 from cowclip_merlin.workflows.folder import PreparedData
 from cowclip_merlin.workflows.graph import Recipe, avazu, criteo, table
-from cowclip_merlin.workflows.prepare import PrepareSettings, prepare
+from cowclip_merlin.workflows.prepare import prepare
+from cowclip_merlin.workflows.settings import PrepareSettings
 
 __all__ = [
     "PrepareSettings",

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cowclip_merlin as cc
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
 from cowclip_merlin.workflows.split import Split, is_test
 
@@ -62,6 +63,7 @@ def make(file, out, **settings):
         {},
         {"recipe": Recipe(freq_threshold=3, log=True)},
         {"split": "time"},
+        {"recipe": Recipe(freq_threshold=2, fit_on="all")},
     ],
 )
 def test_criteo_against_pandas(log, tmp_path, settings):
@@ -73,23 +75,68 @@ def test_criteo_against_pandas(log, tmp_path, settings):
     test = is_test(position, split, total=len(frame))
     raw = {"train": frame[~test].reset_index(), "test": frame[test].reset_index()}
     recipe = settings.get("recipe", Recipe())
+    fitted = frame if recipe.fit_on == "all" else raw["train"]
+    assert data.fitted_rows == len(fitted)
     assert data.rows == {name: len(f) for name, f in raw.items()}
     assert len(data.files("train")) > 1
     for name in raw:
         got = read(data, name)
         assert got.label.tolist() == raw[name].label.tolist()
         for column in CATEGORIES:
-            ids, _ = slow_ids(raw["train"], column, recipe.freq_threshold)
+            ids, _ = slow_ids(fitted, column, recipe.freq_threshold)
             expected = [ids.get(v, 2) if isinstance(v, str) else 1 for v in raw[name][column]]
             assert got[column].tolist() == expected, column
         for column in NUMBERS:
             x = {n: f[column].fillna(0).to_numpy(float) for n, f in raw.items()}
             if recipe.log:
                 x = {n: np.log1p(np.maximum(v, 0)) for n, v in x.items()}
-            low, high = x["train"].min(), x["train"].max()
+            learned = np.concatenate([x[n] for n in recipe.fitted_splits])
+            low, high = learned.min(), learned.max()
             expected = (x[name] - low) / (high - low)
             np.testing.assert_allclose(got[column], expected, rtol=1e-6, atol=1e-7)
             assert got[column].dtype == np.float32
+
+
+def test_the_authors_encoders_see_the_test_rows(log, tmp_path):
+    """Theirs: a number for each value of train and test together, ranges of both. Ours: train's."""
+    theirs = make(log, tmp_path / "all", recipe=Recipe(fit_on="all"))
+    ours, frame = make(log, tmp_path / "train"), raw_frame(log)
+    assert ours.fingerprint != theirs.fingerprint
+    test = read(theirs, "test"), read(ours, "test")
+    for column in CATEGORIES:
+        values = frame[column].nunique() + frame[column].isna().any()
+        codes = pd.concat([read(theirs, split)[column] for split in ("train", "test")])
+        assert codes.nunique() == values, "one to one with the values, as a LabelEncoder's"
+        assert 2 not in set(codes)
+    assert any(2 in set(test[1][column]) for column in CATEGORIES), "ours knows what is new"
+    assert all(test[0][column].between(0, 1).all() for column in NUMBERS)
+    assert "in train and test: " in (theirs.path / "summary.md").read_text()
+    assert "in train: " in (ours.path / "summary.md").read_text()
+
+
+def test_the_split_is_seeded_where_theirs_is_not(log, tmp_path):
+    one, same, other = (make(log, tmp_path / str(i), seed=s) for i, s in enumerate((1, 1, 2)))
+    assert_same(one, same)
+    assert read(one, "test").label.tolist() != read(other, "test").label.tolist()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"split": "time"},
+        {"test_fraction": 0.5},
+        {"recipe": Recipe(log=True)},
+        {"recipe": Recipe(fit_on="all")},
+    ],
+)
+def test_what_does_nothing_beside_like_is_refused(log, data, tmp_path, given):
+    with pytest.raises(InputError, match="leave --freq-threshold"):
+        PrepareSettings(files=(log,), out=tmp_path / "new", like=data, **given)
+
+
+def test_rows_to_fit_on_are_known():
+    with pytest.raises(InputError, match="--fit-on is 'test'; choose one of train, all"):
+        Recipe(fit_on="test")
 
 
 def test_counts_and_both_ways_of_reading_them(log, data):
