@@ -59,7 +59,7 @@ class PeerSettings:
     ids: int = 220_000
     batches: tuple[int, ...] = (1024, 8192, 65536)
     epochs: int = 1
-    rounds: int = 3
+    rounds: int = 5
     lr: float = 1e-3
     rule: str = "sqrt"
     mlp: tuple[int, ...] = (400, 400, 400)

@@ -1,6 +1,6 @@
 """This project beside others that train the same model: rows per second and test AUC.
 
-    python benchmarks/peers.py [--rows 450000] [--batches 1024,8192,65536] [--rounds 3]
+    python benchmarks/peers.py [--rows 450000] [--batches 1024,8192,65536] [--rounds 5]
         [--deepctr-python PYTHON] [--fuxictr-python PYTHON]
         [--authors CHECKOUT --authors-python PYTHON] [--json FILE]
 
@@ -229,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ids", type=int, default=220_000)
     parser.add_argument("--batches", type=numbers, default=(1024, 8192, 65536), metavar="A,B,C")
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--rule", default="sqrt", choices=tuple(RULES))
     parser.add_argument("--contestants", type=_names, default=CONTESTANTS, metavar="A,B,C")

@@ -55,6 +55,8 @@ class Result:
         tensorflow: version.
         hardware: processor or GPU, in words.
         load: running processes in the minute before the run began.
+        versions: of Python and of the packages that it stands on, as text; empty in tables of
+            before they were kept.
     """
 
     run_id: str
@@ -94,11 +96,13 @@ class Result:
     tensorflow: str
     hardware: str
     load: float
+    versions: str = ""
 
 
 STATUSES = ("done", "diverged")
 SPLITS = ("test", "validation")
 COLUMNS = tuple(field.name for field in fields(Result))
+_WITHOUT_VERSIONS = COLUMNS[:-1]
 _KINDS = {"int": int, "float": float, "str": str}
 _CONVERT = {field.name: _KINDS[str(field.type)] for field in fields(Result)}
 
@@ -120,12 +124,12 @@ def read_results(folder: str | Path) -> list[Result]:
 
 
 def _results(path: Path, reader: csv.DictReader[str]) -> Iterator[Result]:
-    if tuple(reader.fieldnames or ()) != COLUMNS:
+    if tuple(reader.fieldnames or ()) not in (COLUMNS, _WITHOUT_VERSIONS):
         raise InputError(f"{path}: its columns are not those of this version; use another --out")
     first: dict[str, int] = {}
     for row in reader:
         number = reader.line_num
-        result = _result(path, number, row)
+        result = _result(path, number, {"versions": ""} | row)
         if first.setdefault(result.config_hash, number) != number:
             raise InputError(
                 f"{path}: line {number} is of the same run as line {first[result.config_hash]} "

@@ -166,7 +166,11 @@ def _result(
         tensorflow=versions["tensorflow"],
         hardware=hardware(),
         load=round(load, 2),
+        versions=", ".join(f"{name} {is_}" for name, is_ in versions.items() if name in _STATED),
     )
+
+
+_STATED = ("python", *records.PACKAGES)
 
 
 def rows_trained(data: PreparedData, run: Run) -> int:

@@ -187,7 +187,8 @@ class Session:
         None as well for a share of the rows, since the regime of all of them is another one.
         """
         results = self.results(sweep)
-        if self.settings.scale < 1 or len(results) < len(self.runs(sweep)):
+        whole = self.settings.scale == 1 and len(results) == len(self.runs(sweep))
+        if not (whole and sweeps.some_ended(results)):
             return None
         return sweeps.best_settings(results)
 

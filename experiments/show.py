@@ -34,7 +34,7 @@ def _runs(session: Session, experiment: Experiment) -> Iterator[str]:
 
 def _sweep(session: Session, experiment: Experiment) -> Iterator[str]:
     results, regime, place = session.results(experiment), session.regime(experiment), session.place
-    if results:
+    if sweep.some_ended(results):
         values = sweep.best(experiment, results)
         group = experiment.lines[0].tuned_group
         sweep.write_tuned(place.out, place.fingerprint, group, values)

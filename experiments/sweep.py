@@ -107,6 +107,11 @@ def best_settings(results: Mapping[Run, Result]) -> RunSettings:
     return replace(largest, validation_fraction=0.0)
 
 
+def some_ended(results: Mapping[Run, Result]) -> bool:
+    """Whether there is anything to choose from: a run that did not diverge."""
+    return any(not math.isnan(result.auc) for result in results.values())
+
+
 def sweep_table(
     sweep: Experiment, regime: Regime, results: Mapping[Run, Result], *, data: str, command: str
 ) -> Table:

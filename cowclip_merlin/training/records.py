@@ -34,7 +34,7 @@ METRICS = (
 )
 """Columns of `metrics.csv`; those of the rows that a run does not score stay empty."""
 
-_PACKAGES = (
+PACKAGES = (
     "tensorflow",
     "tf-keras",
     "merlin-models",
@@ -58,7 +58,7 @@ def versions() -> dict[str, str]:
     revision = _git_revision()
     if revision:
         found["git_revision"] = revision
-    for package in _PACKAGES:
+    for package in PACKAGES:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -15,7 +15,12 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.cli.experiment import share
 from cowclip_merlin.experiments import runner
 from cowclip_merlin.experiments.definition import load
-from cowclip_merlin.experiments.results import example, read_results, write_results
+from cowclip_merlin.experiments.results import (
+    append_result,
+    example,
+    read_results,
+    write_results,
+)
 from cowclip_merlin.experiments.session import Session, SessionSettings
 from cowclip_merlin.experiments.table import Cell, Table, as_text, measured, verdict
 from cowclip_merlin.experiments.table_json import read_table
@@ -64,6 +69,8 @@ def test_runs_once_records_and_prints(file, data, tmp_path, capsys):
         rows = read_metrics(out / "runs" / result.run_id / "metrics.csv", epochs=9)
         assert float(rows[-1]["test_auc"]) == result.auc
         assert not (out / "runs" / result.run_id / "checkpoints").exists()
+        assert f"tensorflow {result.tensorflow}" in result.versions
+        assert "python 3." in result.versions and "numpy " in result.versions
     table = read_table(out / "tables" / "mine.json")
     assert table.command.startswith(
         "cowclip experiment mine.yaml --data DATA --out RESULTS --seeds 2 --epochs 1"
@@ -145,6 +152,19 @@ def test_a_sweep_keeps_its_best_and_experiments_use_it(file, data, tmp_path, cap
     words = {"DATA": str(data), "RUN": str(run)}
     assert main([words.get(word, word) for word in shlex.split(command)[1:]]) == 0
     assert float(read_metrics(run / "metrics.csv", epochs=1)[-1]["test_auc"]) == used.auc
+
+
+def test_a_sweep_whose_runs_all_diverge_chooses_nothing(data, tmp_path, capsys):
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(
+        "kind: sweep\ntitle: T\nclaim: C\nlines: [{label: CowClip, multipliers: [largest],"
+        " overrides: {dense_lr: 1.0e30}}]\ngrid: {r: [1.0]}\n"
+    )
+    out = tmp_path / "results"
+    assert experiment(str(sweep), data, out, "--seeds", "1", verb="sweep") == 0
+    assert {r.status for r in read_results(out)} == {"diverged"}
+    assert not (out / "tuned.json").exists()
+    assert "cowclip train" not in capsys.readouterr().out
 
 
 def test_a_sweep_on_a_share_of_the_rows_names_no_command(data, tmp_path, capsys):
@@ -250,8 +270,8 @@ def damaged(text, how):
         (lambda line: line.replace("0.78", "x"), "line 3 is damaged (could not convert"),
         (lambda line: line.replace("0.78", "78"), "line 3 is damaged (auc is 78.0, not from 0"),
         (lambda line: line.replace("0.78", "nan"), "line 3 is damaged (auc is nan"),
-        (lambda line: line[: len(line) // 2], "line 3 is damaged (it has not 37 cells)"),
-        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it has not 37 cells)"),
+        (lambda line: line[: len(line) // 2], "line 3 is damaged (it has not 38 cells)"),
+        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it has not 38 cells)"),
         (lambda line: line.replace("done", "ok"), "status is 'ok', not done or diverged"),
         (lambda line: line.replace("test", "dev"), "split is 'dev', not test or validation"),
         (lambda line: line.replace("1.5", "-1.5"), "seconds is -1.5"),
@@ -270,6 +290,18 @@ def test_a_damaged_results_table_is_named(file, data, tmp_path, capsys, how, wor
     said = capsys.readouterr().err
     assert "results.csv: " in said and words in said
     assert not (out / "runs").exists()
+
+
+def test_a_table_from_before_versions_were_kept_is_read_and_added_to(tmp_path):
+    write_results(tmp_path, [GOOD])
+    path = tmp_path / "results.csv"
+    lines = path.read_text().splitlines()
+    assert lines[0].endswith(",versions") and lines[1].endswith(",")
+    path.write_text(f"{lines[0].removesuffix(',versions')}\n{lines[1][:-1]}\n")
+    assert read_results(tmp_path) == [GOOD]
+    new = example(versions="python 3.11.9, numpy 1.26.4")
+    append_result(tmp_path, new)
+    assert read_results(tmp_path) == [GOOD, new]
 
 
 @pytest.mark.parametrize(
