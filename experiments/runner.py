@@ -166,7 +166,7 @@ def _result(
         tensorflow=versions["tensorflow"],
         hardware=hardware(),
         load=round(load, 2),
-        versions=", ".join(f"{name} {is_}" for name, is_ in versions.items() if name in _STATED),
+        versions=", ".join(f"{k} {versions[k]}" for k in versions if k in _STATED),
     )
 
 
