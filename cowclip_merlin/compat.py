@@ -186,6 +186,14 @@ def merlin_models() -> Any:
         raise
 
 
+def save_by_keras(model: Any, export_path: Any, *args: Any, **kwargs: Any) -> None:
+    """Save a Merlin model with arguments that Keras's `save` knows and Merlin's does not."""
+    mm = merlin_models()
+    base = sys.modules[mm.Model.__module__]
+    super(mm.Model, model).save(export_path, *args, save_format="tf", **kwargs)
+    base.save_merlin_metadata(export_path, model.schema, base.get_output_schema(export_path))
+
+
 @cache
 def nvtabular() -> Any:
     """`nvtabular`; Merlin's core imports TensorFlow if it is there, so that goes first."""

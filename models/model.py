@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from cowclip_merlin.models.embedding import FusedEmbedding
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
-merlin_base = sys.modules[mm.Model.__module__]
 
 
 def find_cowclip(optimizer: Any) -> Any | None:
@@ -103,10 +101,7 @@ class CTRModel(mm.Model):
         with self._detached():
             if not {"overwrite", "options"} & set(kwargs):
                 return super().save(export_path, *args, **kwargs)
-            # Merlin's `save` knows neither, that of its base is Keras's.
-            super(mm.Model, self).save(export_path, *args, save_format="tf", **kwargs)
-            schema = merlin_base.get_output_schema(export_path)
-            return merlin_base.save_merlin_metadata(export_path, self.schema, schema)
+            return compat.save_by_keras(self, export_path, *args, **kwargs)
 
     def save_weights(self, *args: Any, **kwargs: Any) -> Any:
         """As in Keras, tables up to date."""
