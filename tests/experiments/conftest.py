@@ -8,6 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from made_results import AWKWARD, make_results, rules_table
+from small_experiment import MINE
 
 from cowclip_merlin.experiments.report import write_report
 
@@ -26,3 +27,11 @@ def file(results, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
     write_report(results, path)
     return path
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """An experiment's file of one's own."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINE)
+    return str(path)

@@ -10,56 +10,25 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from small_experiment import MINE, SWEEP, experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.cli.experiment import share
 from cowclip_merlin.experiments import runner
 from cowclip_merlin.experiments.definition import load
 from cowclip_merlin.experiments.results import (
-    append_result,
-    example,
     read_results,
-    write_results,
 )
 from cowclip_merlin.experiments.session import Session, SessionSettings
 from cowclip_merlin.experiments.table import Cell, Table, as_text, measured, verdict
 from cowclip_merlin.experiments.table_json import read_table
 from cowclip_merlin.files import alone_in
 from cowclip_merlin.training.records import read_metrics
-from cowclip_merlin.workflows import PreparedData
-
-MINE = """
-title: A small table
-claim: Nothing.
-reference: [no scaling, 1]
-lines:
-  - {label: no scaling, rule: none, multipliers: [1, 4], published: {1: 80.76}}
-  - {label: CowClip, multipliers: [4, 64]}
-"""
-SWEEP = """
-kind: sweep
-title: A small sweep
-claim: Nothing.
-lines: [{label: CowClip, multipliers: [largest]}]
-grid: {r: [1.0, 0.1]}
-"""
-SMALL = ["--epochs", "1", "--seeds", "2", "--max-multiplier", "4", "--mlp", "8", "--device", "cpu"]
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text(MINE)
-    return str(path)
-
-
-def experiment(file, data, out, *more, verb="experiment"):
-    return main([verb, file, "--data", str(data), "--out", str(out), *SMALL, *more])
-
-
-def test_runs_once_records_and_prints(file, data, tmp_path, capsys):
+def test_runs_once_records_and_prints(mine, data, tmp_path, capsys):
     out = tmp_path / "results"
-    assert experiment(file, data, out) == 0
+    assert experiment(mine, data, out) == 0
     printed = capsys.readouterr().out
     assert "A small table" in printed and "[80.76]" in printed
     assert "CowClip at 64 times the base batch: more than this size carries" in printed
@@ -79,15 +48,15 @@ def test_runs_once_records_and_prints(file, data, tmp_path, capsys):
     cell = dict(table.rows)["no scaling"][0]
     assert len(auc) == 2 and cell.mean == pytest.approx(sum(auc) / 2) and cell.runs == 2
     before = (out / "results.csv").read_bytes()
-    assert experiment(file, data, out) == 0
+    assert experiment(mine, data, out) == 0
     assert (out / "results.csv").read_bytes() == before
     assert "[1/" not in capsys.readouterr().out
 
 
-def test_a_stopped_experiment_goes_on(file, data, tmp_path, capsys):
+def test_a_stopped_experiment_goes_on(mine, data, tmp_path, capsys):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     only = ["--lines", "CowClip", "--seeds", "1", "--epochs", "6"]
-    assert experiment(file, data, whole, *only) == 0
+    assert experiment(mine, data, whole, *only) == 0
 
     def interrupt():
         while not list(stopped.glob("runs/*/metrics.csv")):
@@ -97,12 +66,12 @@ def test_a_stopped_experiment_goes_on(file, data, tmp_path, capsys):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt, daemon=True).start()
     try:
-        assert experiment(file, data, stopped, *only) == 130
+        assert experiment(mine, data, stopped, *only) == 130
     finally:
         signal.signal(signal.SIGINT, before)
     assert "the same command goes on" in capsys.readouterr().err
     assert read_results(stopped) == []
-    assert experiment(file, data, stopped, *only) == 0
+    assert experiment(mine, data, stopped, *only) == 0
     (a,), (b,) = read_results(whole), read_results(stopped)
     assert (a.auc, a.log_loss, a.config_hash) == (b.auc, b.log_loss, b.config_hash)
 
@@ -121,19 +90,19 @@ def not_recorded(folder, result):
     ("name", "killed"),
     [("shutil", SimpleNamespace(rmtree=half_removed)), ("append_result", not_recorded)],
 )
-def test_killed_after_the_last_step_of_a_run(file, data, tmp_path, monkeypatch, name, killed):
+def test_killed_after_the_last_step_of_a_run(mine, data, tmp_path, monkeypatch, name, killed):
     out, only = tmp_path / "results", ["--lines", "CowClip", "--seeds", "1"]
-    assert experiment(file, data, tmp_path / "whole", *only) == 0
+    assert experiment(mine, data, tmp_path / "whole", *only) == 0
     with monkeypatch.context() as patch:
         patch.setattr(runner, name, killed)
         with pytest.raises(SystemExit):
-            experiment(file, data, out, *only)
-    assert experiment(file, data, out, *only) == 0
+            experiment(mine, data, out, *only)
+    assert experiment(mine, data, out, *only) == 0
     (whole,), (mine,) = read_results(tmp_path / "whole"), read_results(out)
     assert (mine.auc, mine.best_epoch, mine.epochs) == (whole.auc, whole.best_epoch, whole.epochs)
 
 
-def test_a_sweep_keeps_its_best_and_experiments_use_it(file, data, tmp_path, capsys):
+def test_a_sweep_keeps_its_best_and_experiments_use_it(mine, data, tmp_path, capsys):
     out, sweep = tmp_path / "results", tmp_path / "sweep.yaml"
     sweep.write_text(SWEEP)
     assert experiment(str(sweep), data, out, "--seeds", "1", verb="sweep") == 0
@@ -144,7 +113,7 @@ def test_a_sweep_keeps_its_best_and_experiments_use_it(file, data, tmp_path, cap
     assert tuned == {"cowclip": {"r": chosen.r}}
     printed = capsys.readouterr().out
     assert "test rows are not seen" in printed
-    assert experiment(file, data, out, "--lines", "CowClip", "--seeds", "1") == 0
+    assert experiment(mine, data, out, "--lines", "CowClip", "--seeds", "1") == 0
     used = read_results(out)[-1]
     assert used.r == chosen.r
     (command,) = [line for line in printed.splitlines() if line.startswith("  cowclip train")]
@@ -176,14 +145,14 @@ def test_a_sweep_on_a_share_of_the_rows_names_no_command(data, tmp_path, capsys)
     assert "cowclip train" not in capsys.readouterr().out
 
 
-def test_dry_run_trains_nothing(file, data, tmp_path, capsys):
-    assert experiment(file, data, tmp_path / "results", "--dry-run") == 0
+def test_dry_run_trains_nothing(mine, data, tmp_path, capsys):
+    assert experiment(mine, data, tmp_path / "results", "--dry-run") == 0
     printed = capsys.readouterr().out
     assert "6 runs, about" in printed and "base batch 8, largest 32" in printed
     assert not (tmp_path / "results").exists()
 
 
-def test_a_diverged_run_is_a_result(file, data, tmp_path, capsys):
+def test_a_diverged_run_is_a_result(mine, data, tmp_path, capsys):
     path = tmp_path / "wild.yaml"
     path.write_text(MINE.replace("rule: none,", "rule: none, overrides: {dense_lr: 1e30},"))
     out = tmp_path / "results"
@@ -255,73 +224,6 @@ def test_list(capsys):
     assert "table12" in capsys.readouterr().out
 
 
-GOOD = example(run_id="GOOD", config_hash="b", seconds=1.5)
-
-
-def damaged(text, how):
-    """The table with its last line, that of `GOOD`, changed."""
-    first, last = text[: text.index("GOOD")], text[text.index("GOOD") :]
-    return first + how(last)
-
-
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        (lambda line: line.replace("0.78", "x"), "line 3 is damaged (could not convert"),
-        (lambda line: line.replace("0.78", "78"), "line 3 is damaged (auc is 78.0, not from 0"),
-        (lambda line: line.replace("0.78", "nan"), "line 3 is damaged (auc is nan"),
-        (lambda line: line[: len(line) // 2], "line 3 is damaged (it has not 38 cells)"),
-        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it has not 38 cells)"),
-        (lambda line: line.replace("done", "ok"), "status is 'ok', not done or diverged"),
-        (lambda line: line.replace("test", "dev"), "split is 'dev', not test or validation"),
-        (lambda line: line.replace("1.5", "-1.5"), "seconds is -1.5"),
-        (lambda line: line + line, "line 4 is of the same run as line 3 (config_hash b)"),
-        (lambda line: line.replace("GOOD", "\udce4"), "no table of runs ('utf-8'"),
-    ],
-)
-def test_a_damaged_results_table_is_named(file, data, tmp_path, capsys, how, words):
-    out = tmp_path / "results"
-    out.mkdir()
-    write_results(out, [example(), GOOD])
-    path = out / "results.csv"
-    text = damaged(path.read_bytes().decode(), how)
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    assert experiment(file, data, out) == 2
-    said = capsys.readouterr().err
-    assert "results.csv: " in said and words in said
-    assert not (out / "runs").exists()
-
-
-def test_a_table_from_before_versions_were_kept_is_read_and_added_to(tmp_path):
-    write_results(tmp_path, [GOOD])
-    path = tmp_path / "results.csv"
-    lines = path.read_text().splitlines()
-    assert lines[0].endswith(",versions") and lines[1].endswith(",")
-    path.write_text(f"{lines[0].removesuffix(',versions')}\n{lines[1][:-1]}\n")
-    assert read_results(tmp_path) == [GOOD]
-    new = example(versions="python 3.11.9, numpy 1.26.4")
-    append_result(tmp_path, new)
-    assert read_results(tmp_path) == [GOOD, new]
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ([1], "holds [1] in place of a mapping"),
-        ({"baseline": 1}, "holds 1 in place of a mapping"),
-        ({"baseline": {"l3": 1}}, "'l3'; choose one of"),
-        ({"baseline": {"l2": "x"}}, "tuned values.l2 is 'x'; give a number"),
-    ],
-)
-def test_damaged_tuned_values_are_named(file, data, tmp_path, capsys, value, words):
-    out = tmp_path / "results"
-    out.mkdir()
-    (out / "tuned.json").write_text(json.dumps({PreparedData.load(data).fingerprint: value}))
-    assert experiment(file, data, out) == 2
-    said = capsys.readouterr().err
-    assert "tuned.json: " in said and words in said
-
-
 def test_verdicts_need_two_seeds_and_a_difference():
     small = measured([80.0, 80.1, 79.9])
     assert verdict(measured([80.05, 80.0, 79.95]), small) == "noise"
@@ -331,18 +233,18 @@ def test_verdicts_need_two_seeds_and_a_difference():
     assert verdict(measured([81.0]), small) == ""
 
 
-def test_the_printed_table_shows_signs(file, data, tmp_path):
+def test_the_printed_table_shows_signs(mine, data, tmp_path):
     out = tmp_path / "results"
-    assert experiment(file, data, out, "--lines", "no scaling") == 0
+    assert experiment(mine, data, out, "--lines", "no scaling") == 0
     text = as_text(read_table(out / "tables" / "mine.json"))
     assert "against no scaling at batch 8" in text
     assert "not run" in text.splitlines()[-2] + text.splitlines()[-1]
 
 
-def test_one_process_at_a_time_works_in_a_folder(file, data, tmp_path, capsys):
+def test_one_process_at_a_time_works_in_a_folder(mine, data, tmp_path, capsys):
     out = tmp_path / "results"
     with alone_in(out, "taken"):
-        assert experiment(file, data, out) == 2
+        assert experiment(mine, data, out) == 2
     assert "another experiment or sweep is working in it" in capsys.readouterr().err
     assert read_results(out) == []
 

@@ -8,53 +8,11 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from slow_frames import CATEGORIES, NUMBERS, assert_same, make, raw_frame, read, slow_ids
 
 import cowclip_merlin as cc
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
 from cowclip_merlin.workflows.split import Split, is_test
-
-CRITEO = ["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
-CATEGORIES, NUMBERS = CRITEO[14:], CRITEO[1:14]
-
-
-def read(data, split):
-    files = data.files(split)
-    return pd.concat([pq.read_table(f).to_pandas() for f in files], ignore_index=True)
-
-
-def raw_frame(file):
-    """The log as pandas reads it, every category as text."""
-    types = dict.fromkeys(CATEGORIES, str)
-    return pd.read_csv(
-        file,
-        sep="\t",
-        header=None,
-        names=CRITEO,
-        dtype=types,
-        na_values=[""],
-        keep_default_na=False,
-    )
-
-
-def slow_ids(train, column, threshold=0):
-    """value -> id: 1 missing, 2 unknown, then by falling frequency and value."""
-    counts = {}
-    for value in train[column]:
-        if isinstance(value, str):
-            counts[value] = counts.get(value, 0) + 1
-    kept = [v for v in counts if counts[v] >= threshold]
-    ordered = sorted(kept, key=lambda v: (-counts[v], v))
-    return {v: 3 + i for i, v in enumerate(ordered)}, counts
-
-
-def assert_same(a, b):
-    for split in ("train", "test"):
-        pd.testing.assert_frame_equal(read(a, split), read(b, split))
-
-
-def make(file, out, **settings):
-    return prepare(PrepareSettings(files=(file,), out=out, **settings))
 
 
 @pytest.mark.parametrize(
@@ -95,48 +53,6 @@ def test_criteo_against_pandas(log, tmp_path, settings):
             expected = (x[name] - low) / (high - low)
             np.testing.assert_allclose(got[column], expected, rtol=1e-6, atol=1e-7)
             assert got[column].dtype == np.float32
-
-
-def test_the_authors_encoders_see_the_test_rows(log, tmp_path):
-    """Theirs: a number for each value of train and test together, ranges of both. Ours: train's."""
-    theirs = make(log, tmp_path / "all", recipe=Recipe(fit_on="all"))
-    ours, frame = make(log, tmp_path / "train"), raw_frame(log)
-    assert ours.fingerprint != theirs.fingerprint
-    test = read(theirs, "test"), read(ours, "test")
-    for column in CATEGORIES:
-        values = frame[column].nunique() + frame[column].isna().any()
-        codes = pd.concat([read(theirs, split)[column] for split in ("train", "test")])
-        assert codes.nunique() == values, "one to one with the values, as a LabelEncoder's"
-        assert 2 not in set(codes)
-    assert any(2 in set(test[1][column]) for column in CATEGORIES), "ours knows what is new"
-    assert all(test[0][column].between(0, 1).all() for column in NUMBERS)
-    assert "in train and test: " in (theirs.path / "summary.md").read_text()
-    assert "in train: " in (ours.path / "summary.md").read_text()
-
-
-def test_the_split_is_seeded_where_theirs_is_not(log, tmp_path):
-    one, same, other = (make(log, tmp_path / str(i), seed=s) for i, s in enumerate((1, 1, 2)))
-    assert_same(one, same)
-    assert read(one, "test").label.tolist() != read(other, "test").label.tolist()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"split": "time"},
-        {"test_fraction": 0.5},
-        {"recipe": Recipe(log=True)},
-        {"recipe": Recipe(fit_on="all")},
-    ],
-)
-def test_what_does_nothing_beside_like_is_refused(log, data, tmp_path, given):
-    with pytest.raises(InputError, match="leave --freq-threshold"):
-        PrepareSettings(files=(log,), out=tmp_path / "new", like=data, **given)
-
-
-def test_rows_to_fit_on_are_known():
-    with pytest.raises(InputError, match="--fit-on is 'test'; choose one of train, all"):
-        Recipe(fit_on="test")
 
 
 def test_counts_and_both_ways_of_reading_them(log, data):

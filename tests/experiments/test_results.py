@@ -1,0 +1,80 @@
+"""Results tables and tuned values that were edited by hand, damaged, or written long ago."""
+
+import json
+
+import pytest
+from small_experiment import experiment
+
+from cowclip_merlin.experiments.results import (
+    append_result,
+    example,
+    read_results,
+    write_results,
+)
+from cowclip_merlin.workflows import PreparedData
+
+GOOD = example(run_id="GOOD", config_hash="b", seconds=1.5)
+
+
+def damaged(text, how):
+    """The table with its last line, that of `GOOD`, changed."""
+    first, last = text[: text.index("GOOD")], text[text.index("GOOD") :]
+    return first + how(last)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (lambda line: line.replace("0.78", "x"), "line 3 is damaged (could not convert"),
+        (lambda line: line.replace("0.78", "78"), "line 3 is damaged (auc is 78.0, not from 0"),
+        (lambda line: line.replace("0.78", "nan"), "line 3 is damaged (auc is nan"),
+        (lambda line: line[: len(line) // 2], "line 3 is damaged (it has not 38 cells)"),
+        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it has not 38 cells)"),
+        (lambda line: line.replace("done", "ok"), "status is 'ok', not done or diverged"),
+        (lambda line: line.replace("test", "dev"), "split is 'dev', not test or validation"),
+        (lambda line: line.replace("1.5", "-1.5"), "seconds is -1.5"),
+        (lambda line: line + line, "line 4 is of the same run as line 3 (config_hash b)"),
+        (lambda line: line.replace("GOOD", "\udce4"), "no table of runs ('utf-8'"),
+    ],
+)
+def test_a_damaged_results_table_is_named(mine, data, tmp_path, capsys, how, words):
+    out = tmp_path / "results"
+    out.mkdir()
+    write_results(out, [example(), GOOD])
+    path = out / "results.csv"
+    text = damaged(path.read_bytes().decode(), how)
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    assert experiment(mine, data, out) == 2
+    said = capsys.readouterr().err
+    assert "results.csv: " in said and words in said
+    assert not (out / "runs").exists()
+
+
+def test_a_table_from_before_versions_were_kept_is_read_and_added_to(tmp_path):
+    write_results(tmp_path, [GOOD])
+    path = tmp_path / "results.csv"
+    lines = path.read_text().splitlines()
+    assert lines[0].endswith(",versions") and lines[1].endswith(",")
+    path.write_text(f"{lines[0].removesuffix(',versions')}\n{lines[1][:-1]}\n")
+    assert read_results(tmp_path) == [GOOD]
+    new = example(versions="python 3.11.9, numpy 1.26.4")
+    append_result(tmp_path, new)
+    assert read_results(tmp_path) == [GOOD, new]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ([1], "holds [1] in place of a mapping"),
+        ({"baseline": 1}, "holds 1 in place of a mapping"),
+        ({"baseline": {"l3": 1}}, "'l3'; choose one of"),
+        ({"baseline": {"l2": "x"}}, "tuned values.l2 is 'x'; give a number"),
+    ],
+)
+def test_damaged_tuned_values_are_named(mine, data, tmp_path, capsys, value, words):
+    out = tmp_path / "results"
+    out.mkdir()
+    (out / "tuned.json").write_text(json.dumps({PreparedData.load(data).fingerprint: value}))
+    assert experiment(mine, data, out) == 2
+    said = capsys.readouterr().err
+    assert "tuned.json: " in said and words in said
