@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import os
-import platform
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.bench import hardware
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.plan import Run
 from cowclip_merlin.experiments.results import Result, append_result, read_results
@@ -164,7 +164,7 @@ def _result(
         started=started,
         revision=versions.get("git_revision", versions["cowclip_merlin"]),
         tensorflow=versions["tensorflow"],
-        hardware=hardware(),
+        hardware=in_words(hardware()),
         load=round(load, 2),
         versions=", ".join(f"{k} {versions[k]}" for k in versions if k in _STATED),
     )
@@ -197,19 +197,12 @@ def _scores(
     }
 
 
-def hardware() -> str:
-    """GPU, or processor and cores, in words."""
-    gpus = compat.tensorflow().config.list_physical_devices("GPU")
-    if gpus:
-        details = compat.tensorflow().config.experimental.get_device_details(gpus[0])
-        return f"{len(gpus)} x {details.get('device_name', 'GPU')}"
-    return f"{os.cpu_count()} CPU cores, {_processor()}"
+def in_words(machine: Mapping[str, Any]) -> str:
+    """GPU, or processor and cores, of what `bench.hardware` found.
 
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    >>> in_words({"gpus": 0, "gpu": "", "cores": 2, "processor": "AMD EPYC", "machine": "x86_64"})
+    '2 CPU cores, AMD EPYC'
+    """
+    if machine["gpus"]:
+        return f"{machine['gpus']} x {machine['gpu'].split(', ')[0]}"
+    return f"{machine['cores']} CPU cores, {machine['processor'] or machine['machine']}"
