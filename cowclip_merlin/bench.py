@@ -124,10 +124,10 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     data = DeviceData(random_rows(rows, sizes))
     what = (settings.updates, settings.backends, settings.clips, settings.precisions)
     kinds = list(product(settings.models, *what))
-    steps = {kind: _step(*kind, sizes, data) for kind in kinds}
+    steps = {kind: training_step(*kind, sizes, data) for kind in kinds}
     cases = [Case(m, b, *rest) for b in settings.batches for m, *rest in kinds]
     cases += [Case(YARDSTICK, b) for b in settings.batches]
-    steps |= {(YARDSTICK, b): _bare_mlp(b) for b in settings.batches}
+    steps |= {(YARDSTICK, b): bare_mlp(b) for b in settings.batches}
     speeds: dict[Case, list[float]] = {case: [] for case in cases}
     for turn in tqdm(range(settings.rounds + 1), desc="rounds", disable=None, leave=False):
         for case in cases:
@@ -146,7 +146,7 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     }
 
 
-def _step(
+def training_step(
     model: str,
     update: str,
     backend: str,
@@ -155,6 +155,17 @@ def _step(
     sizes: dict[str, int],
     data: DeviceData,
 ) -> Any:
+    """What trains one of the four models on the rows of these numbers and returns the loss's sum.
+
+    Args:
+        model: its name.
+        update: "dense", "exact" or "lazy".
+        backend: what moves rows.
+        clip: "cowclip" or "none".
+        precision: of the hidden layers.
+        sizes: ids of each field.
+        data: the rows; it takes their numbers, int [b].
+    """
     from cowclip_merlin import compat
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.training.build import computing_in
@@ -196,8 +207,8 @@ def random_model(model: str, sizes: dict[str, int], **settings: Any) -> Any:
     return models.MODELS[model](merlin_schema(layout, known), **({"seed": 1} | settings))
 
 
-def _bare_mlp(batch: int) -> Any:
-    """The arithmetic of the hidden layers: forward, backward and Adam, nothing else."""
+def bare_mlp(batch: int) -> Any:
+    """The yardstick, to be called with anything: the MLP alone, forward, backward and Adam."""
     from cowclip_merlin import compat
 
     tf = compat.tensorflow()

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -212,6 +212,27 @@ def _nvml_sees_a_gpu() -> bool:
         return pynvml.nvmlDeviceGetCount() > 0
     except Exception:
         return False
+
+
+# Where TensorFlow 2.12 to 2.21 keep it, and where earlier ones did.
+_XPLANE_HOMES = ("tensorflow.tsl.profiler.protobuf", "tensorflow.core.profiler.protobuf")
+
+
+@cache
+def xplane() -> Any:
+    """Protobuf module of what TensorFlow's profiler writes, with `XSpace`, `XPlane`, `XLine`.
+
+    Raises:
+        ImportError: it is at none of the known places.
+    """
+    tf = tensorflow()
+    for home in _XPLANE_HOMES:
+        with suppress(ImportError):
+            return importlib.import_module(f"{home}.xplane_pb2")
+    raise ImportError(
+        f"TensorFlow {tf.__version__} has xplane_pb2 in none of "
+        f"{', '.join(_XPLANE_HOMES)}: 2.12 to 2.21 have it"
+    )
 
 
 @contextmanager
