@@ -1,0 +1,100 @@
+"""What `step_profile.py` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+TOP, WIDTH = 20, 74  # operations and kernels shown, and characters of their names
+
+OVERLAP = """Operations run on several threads at a time: their times overlap, and their sum can be
+more than the step. On a GPU they launch kernels, whose own times are below."""
+
+
+def text(result: dict[str, Any]) -> str:
+    """The whole result, batch by batch."""
+    machine = result["machine"]
+    head = (
+        f"peaks of this machine: {machine['flop_per_second'] / 1e9:,.1f} GFLOP/s "
+        f"({result['precision']} matrix product), "
+        f"{machine['bytes_per_second'] / 1e9:,.1f} GB/s (copy, read and written)"
+    )
+    return "\n\n".join([head, *(_batch(result, found) for found in result["results"])])
+
+
+def _batch(result: dict[str, Any], found: dict[str, Any]) -> str:
+    profile = found["profile"]
+    title = (
+        f"{result['model']}, {result['update']}, {result['precision']}, "
+        f"{result['vocabulary']:,} ids, batch {found['batch']:,}, "
+        f"{found['distinct_rows']:,.0f} distinct rows"
+    )
+    total = [{"name": "all operations", **_sum(profile["groups"])}]
+    parts = [
+        f"{title}\n{'=' * len(title)}",
+        limits(found),
+        f"{profile['steps']} profiled steps of {profile['ms']:.2f} ms",
+        table("operations", profile["groups"] + total),
+        OVERLAP,
+        table("longest operations", profile["operations"][:TOP]),
+        *(_gpu(gpu) for gpu in profile["gpus"]),
+    ]
+    if result["device"] == "gpu" and not any(gpu["kernels"] for gpu in profile["gpus"]):
+        parts.append("The profiler saw no kernel on the GPU: CUPTI is not there, or not allowed.")
+    return "\n\n".join(parts)
+
+
+def limits(found: dict[str, Any]) -> str:
+    """Limit, bare MLP and step."""
+    counted, step, bare = found["limit"], found["step"], found["bare_mlp"]
+    flop, moved = sum(counted["flop"].values()), sum(counted["bytes"].values())
+    return "\n".join(
+        [
+            f"{'counted limit':<16}{counted['ms']:>10.2f} ms   {flop / 1e9:,.2f} GFLOP in "
+            f"{counted['arithmetic_ms']:.2f} ms and {moved / 1e6:,.1f} MB in "
+            f"{counted['traffic_ms']:.2f} ms, added",
+            _timed("bare MLP", bare) + ", in float32",
+            _timed("step", step),
+            f"the step takes {found['step_to_limit']:.2f} times the counted limit and "
+            f"{found['step_to_mlp']:.2f} times the bare MLP",
+        ]
+    )
+
+
+def _timed(name: str, found: dict[str, Any]) -> str:
+    return (
+        f"{name:<16}{found['ms']:>10.2f} ms   median of {found['steps']} steps; of turns "
+        f"{found['fastest']:.2f} to {found['slowest']:.2f}"
+    )
+
+
+def table(head: str, rows: Sequence[dict[str, Any]]) -> str:
+    """Names, milliseconds and calls a step."""
+    lines = [f"{head:<{WIDTH}}{'ms a step':>12}{'calls a step':>14}"]
+    lines += [
+        f"{shortened(row['name']):<{WIDTH}}{row['ms']:>12.3f}{row['calls']:>14.1f}" for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def shortened(name: str) -> str:
+    """Long names lose characters near the front: layer and operation are at the end.
+
+    >>> len(shortened("a" * 100)), shortened("Sum:Sum")
+    (72, 'Sum:Sum')
+    """
+    most, front = WIDTH - 2, WIDTH // 3
+    return name if len(name) <= most else f"{name[:front]}...{name[front + 3 - most :]}"
+
+
+def _gpu(gpu: dict[str, Any]) -> str:
+    head = f"{gpu['device']}: busy for {gpu['busy_ms']:.3f} ms of a step, {gpu['busy_share']:.0%}"
+    kernels = {"name": "all kernels", **_sum(gpu["kernels"])}
+    copies = gpu["copies"] or [{"name": "none", "ms": 0.0, "calls": 0.0}]
+    return "\n\n".join(
+        [head, table("copies", copies), table("kernels", [*gpu["kernels"][:TOP], kernels])]
+    )
+
+
+def _sum(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    return {key: sum(row[key] for row in rows) for key in ("ms", "calls")}

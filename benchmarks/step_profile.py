@@ -1,0 +1,266 @@
+"""Where the time of a training step goes, and the counted limit of the step.
+
+    python benchmarks/step_profile.py [--model deepfm] [--batch-sizes 1024,65536] [--update exact]
+        [--precision float32] [--vocabulary 1000000] [--steps 60] [--device auto|cpu|gpu]
+        [--json FILE]
+
+The step is the one that `cowclip bench` times: random rows with power-law ids, CowClip, Adam. For
+each batch size it is warmed up for --steps steps, so that rows miss some; then it and the bare MLP
+(forward, backward and Adam alone, in float32) are timed in turn, --rounds turns, --steps steps of
+each in all; then TensorFlow's profiler records --steps more. Each of these ends early after
+--seconds, once it has made a few steps.
+
+The profile is by operation on the host, and on a GPU by kernel, CuPy's included. Operations run on
+several threads at a time, so their times overlap and their sum can be more than the step. On a GPU
+the host's operations only launch kernels. Profiled steps are a little slower than others.
+
+The limit is counted from the sizes of the model and the distinct rows of these batches, against
+the best matrix product (of --precision) and the best copy that the machine shows in the same run:
+see step_limit.py. Both times are added, since on a CPU the same cores do both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import cycle
+from math import ceil
+from pathlib import Path
+from statistics import mean, median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from circumstances import circumstances, load_now, numbers
+from profile_events import read_space, summary
+from profile_text import text
+from step_limit import Machine, Sizes, limit, mean_distinct
+
+from cowclip_merlin import compat
+from cowclip_merlin.bench import (
+    BenchSettings,
+    bare_mlp,
+    field_sizes,
+    random_rows,
+    training_step,
+)
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import refuse_no_file, write_json
+from cowclip_merlin.loading import Columns, DeviceData
+from cowclip_merlin.training.build import choose_device
+
+POOL, MOST_BATCHES = 8, 256  # batches before rows come again
+LEAST_STEPS = 3  # of a turn that ends early
+_SAME = ("model", "update", "precision", "vocabulary", "steps", "seconds", "rounds", "copy_mb")
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileSettings:
+    """What is measured.
+
+    Attributes:
+        model: name of a model.
+        batches: batch sizes.
+        update: "dense", "exact" or "lazy".
+        precision: of the hidden layers: "float32" or "bfloat16".
+        vocabulary: ids in all fields together.
+        steps: warm-up steps, timed steps (of whole turns), profiled steps of a batch size, each.
+        seconds: after which each of these ends early.
+        rounds: turns of the step and the bare MLP, and of the machine's peaks.
+        squares: sides of the matrices whose product shows the peak.
+        copy_mb: megabytes of the array whose copy shows the bandwidth.
+
+    Raises:
+        InputError: a value is unknown or out of range.
+    """
+
+    model: str = "deepfm"
+    batches: Sequence[int] = (1024, 65536)
+    update: str = "exact"
+    precision: str = "float32"
+    vocabulary: int = 1_000_000
+    steps: int = 60
+    seconds: float = 20.0
+    rounds: int = 5
+    squares: Sequence[int] = (2048, 4096)
+    copy_mb: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        BenchSettings(
+            models=(self.model,),
+            batches=self.batches,
+            updates=(self.update,),
+            precisions=(self.precision,),
+            vocabulary=self.vocabulary,
+            rounds=self.rounds,
+        )
+        if min(self.steps, *self.squares, self.copy_mb) < 1 or not self.seconds > 0:
+            raise InputError("steps, seconds, squares and megabytes must be positive")
+
+
+def measure(settings: ProfileSettings, device: str) -> dict[str, Any]:
+    """Time, profile and limit at every batch size, ready for JSON.
+
+    Args:
+        settings: what is measured.
+        device: "cpu" or "gpu", the one that TensorFlow was made to use.
+
+    Raises:
+        InputError: a GPU is to be measured, and CuPy is not there.
+    """
+    load = load_now()
+    machine = Machine.measured(
+        device=device,
+        precision=settings.precision,
+        squares=settings.squares,
+        copy_mb=settings.copy_mb,
+        rounds=settings.rounds,
+    )
+    sizes = field_sizes(settings.vocabulary)
+    rows = random_rows(POOL * max(settings.batches), sizes)
+    data = DeviceData(rows)
+    kind = (settings.model, settings.update, "auto", "cowclip", settings.precision)
+    step = training_step(*kind, sizes, data)
+    return {
+        "what": "training step: time by operation, and counted limit",
+        "device": device,
+        **asdict(settings),
+        "machine": asdict(machine),
+        "results": [_result(settings, step, batch, rows, machine) for batch in settings.batches],
+        "load_before": load,
+    }
+
+
+def _result(
+    settings: ProfileSettings, step: Any, batch: int, rows: Columns, machine: Machine
+) -> dict[str, Any]:
+    taken = batches_of(len(rows), batch)
+    feed, bare = cycle(taken), bare_mlp(batch)
+
+    def train() -> None:
+        step(next(feed))
+
+    timing = _timing(settings, train, lambda: bare(None))
+    distinct = mean_distinct(rows.ids, field_sizes(settings.vocabulary), taken)
+    sizes = Sizes(model=settings.model, vocabulary=settings.vocabulary)
+    counted = limit(sizes, machine, update=settings.update, batch=batch, distinct=distinct)
+    return {
+        "batch": batch,
+        "distinct_rows": distinct,
+        **timing,
+        "limit": counted,
+        "step_to_limit": timing["step"]["ms"] / counted["ms"],
+        "profile": _profile(settings, train),
+    }
+
+
+def batches_of(rows: int, batch: int) -> list[Any]:
+    """Numbers of rows of each batch: all rows in a random order, or as many as are needed.
+
+    >>> [len(numbers) for numbers in batches_of(10, 4)]
+    [4, 4]
+    """
+    count = min(rows // batch, MOST_BATCHES)
+    order = np.random.default_rng(batch).permutation(rows)[: count * batch]
+    return list(order.reshape(count, batch))
+
+
+def _timing(settings: ProfileSettings, train: Run, bare: Run) -> dict[str, Any]:
+    """The step and the bare MLP in turn, after a warm-up of both."""
+    timed(train, settings.steps, settings.seconds)
+    timed(bare, LEAST_STEPS, settings.seconds)
+    rounds = min(settings.rounds, settings.steps)
+    steps, seconds = ceil(settings.steps / rounds), settings.seconds / rounds
+    turns = [(timed(train, steps, seconds), timed(bare, steps, seconds)) for _ in range(rounds)]
+    mine, yardstick = zip(*turns)
+    return {
+        "step": _spread(mine),
+        "bare_mlp": _spread(yardstick),
+        "step_to_mlp": median(median(a) / median(b) for a, b in turns),
+    }
+
+
+def timed(run: Run, steps: int, seconds: float) -> list[float]:
+    """Milliseconds of each step; fewer steps if the time is up."""
+    found: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(found) < steps and (len(found) < LEAST_STEPS or time.perf_counter() < end):
+        started = time.perf_counter()
+        run()
+        found.append(1000 * (time.perf_counter() - started))
+    return found
+
+
+def _spread(turns: Sequence[list[float]]) -> dict[str, Any]:
+    """Median of all steps, and the fastest and slowest turn."""
+    medians = [median(turn) for turn in turns]
+    every = [ms for turn in turns for ms in turn]
+    return {
+        "ms": median(every),
+        "fastest": min(medians),
+        "slowest": max(medians),
+        "steps": len(every),
+    }
+
+
+def _profile(settings: ProfileSettings, train: Run) -> dict[str, Any]:
+    """What the profiler sees of some steps, a step."""
+    with TemporaryDirectory() as folder:
+        with compat.tensorflow().profiler.experimental.Profile(folder):
+            found = timed(train, settings.steps, settings.seconds)
+        space = read_space(Path(folder))
+    ms = mean(found)
+    return {"steps": len(found), "ms": ms} | summary(space, len(found), ms)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = ProfileSettings()
+    for flag, name in (("--batch-sizes", "batches"), ("--squares", "squares")):
+        default = ",".join(map(str, getattr(known, name)))
+        parser.add_argument(flag, dest=name, default=default, metavar="A,B,C")
+    for name in _SAME:
+        default = getattr(known, name)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
+    return parser
+
+
+def settings_from(args: argparse.Namespace) -> ProfileSettings:
+    """The settings that the command line asks for."""
+    lists = {name: numbers(getattr(args, name)) for name in ("batches", "squares")}
+    return ProfileSettings(**lists, **{name: getattr(args, name) for name in _SAME})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, write JSON."""
+    args = _parser().parse_args(arguments)
+    try:
+        settings = settings_from(args)
+        if args.json:
+            refuse_no_file(args.json)
+        result = measure(settings, choose_device(args.device))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        raise SystemExit(130) from None
+    result |= circumstances(__file__, arguments, result["load_before"])
+    print(text(result))
+    print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
+    if args.json:
+        write_json(args.json, result)
+
+
+if __name__ == "__main__":
+    main()
