@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one command: the tests that can run on one, the speed of the kernels,
-# of the training step (all models; DeepFM with Criteo's 33.8 million ids), of the loaders, the cost
-# against the vocabulary, and the baseline beside CowClip.
+# of the training step (all models; DeepFM with Criteo's 33.8 million ids), where its time goes kernel
+# by kernel and its counted limit, the speed of the loaders, the cost against the vocabulary, and the
+# baseline beside CowClip.
 #
 #   benchmarks/gpu_check.sh            with the Python that is active, or PYTHON=...
 #   DRY_RUN=1 benchmarks/gpu_check.sh  prints the commands and runs none
@@ -56,6 +57,8 @@ check() {
         --json "$stem-step-models.json"
     run "${bench[@]}" --vocabulary 33800000 --clip cowclip --precision float32,bfloat16 \
         --json "$stem-step-33m-ids.json"
+    run "$python" benchmarks/step_profile.py --device gpu --batch-sizes 1024,131072 \
+        --squares 4096,8192 --copy-mb 1024 --json "$stem-step-profile.json"
     run "$python" benchmarks/vocabulary.py --device gpu --json "$stem-vocabulary.json"
     run "$python" benchmarks/loading.py --device gpu --json "$stem-loading.json"
     run "$python" benchmarks/baseline.py --device gpu --json "$stem-baseline.json"

@@ -63,7 +63,7 @@ def test_a_dry_run_of_the_gpu_check_runs_nothing(tmp_path):
     assert "tests/smoke.py" in commands[2] and "--backend cupy" in commands[3]
     step = next(line for line in commands if "--vocabulary 33800000" in line)
     assert "cowclip_merlin bench --device gpu" in step and ",131072" in step
-    for name in ("vocabulary", "loading", "baseline"):
+    for name in ("step_profile", "vocabulary", "loading", "baseline"):
         assert any(f"benchmarks/{name}.py --device gpu" in line for line in commands)
     assert str(results) in commands[-1] and not results.exists()
 
