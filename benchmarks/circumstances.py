@@ -42,7 +42,8 @@ def parser(about: str | None, *, device: bool = True, json: bool = True) -> argp
     made = Parser(description=about, formatter_class=_Help)
     if device:
         choices = ("auto", "cpu", "gpu")
-        made.add_argument("--device", default="auto", choices=choices, help="TensorFlow's")
+        what = "for TensorFlow; auto: a GPU if it sees one"
+        made.add_argument("--device", default="auto", choices=choices, help=what)
     if json:
         made.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
     return made

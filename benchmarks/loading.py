@@ -228,7 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows", known.rows, "of the generated log")
     batches, what = list(known.batches), "rows of a batch"
     made.add_argument("--batch-sizes", type=int, nargs="+", default=batches, metavar="N", help=what)
-    add("--model", known.model, ", ".join(MODELS))
+    add("--model", known.model, f"one of {', '.join(MODELS)}")
     add("--rounds", known.rounds, "turns of each")
     add("--seconds", known.seconds, "least length of a turn")
     what = "for the streamed rows (default: a third of all)"

@@ -79,6 +79,7 @@ class PeerSettings:
         among("--rule", (self.rule,), tuple(RULES))
         once({"--contestants": self.contestants, "--batches": self.batches})
         at_least_one({"--batches": self.batches, "--epochs": self.epochs, "--rounds": self.rounds})
+        at_least_one({"mlp": self.mlp})
         above_zero({"--lr": self.lr})
         enough_ids("--ids", self.ids)
         self._check_rows()

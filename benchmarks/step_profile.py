@@ -238,7 +238,7 @@ def _profile(settings: ProfileSettings, train: Run) -> dict[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     made, known = parser(__doc__), ProfileSettings()
     add = partial(option, made)
-    add("--model", known.model, ", ".join(MODELS))
+    add("--model", known.model, f"one of {', '.join(MODELS)}")
     add("--batch-sizes", known.batches, "rows of a step")
     add("--update", known.update, ", ".join(UPDATES))
     add("--precision", known.precision, f"of the hidden layers: {', '.join(PRECISIONS)}")

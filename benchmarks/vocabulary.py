@@ -224,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--vocabularies", known.vocabularies, "ids of all fields together, rising")
     add("--batch-sizes", known.batches, "rows of a step")
     add("--updates", known.updates, "some of these")
-    add("--model", known.model, ", ".join(MODELS))
+    add("--model", known.model, f"one of {', '.join(MODELS)}")
     add("--mlp", known.mlp, "widths of the hidden layers")
     add("--embedding-dim", known.embedding_dim, "length of an embedding")
     add("--rounds", known.rounds, "turns of every configuration")
