@@ -4,6 +4,8 @@ PYTHON := $(VENV)/bin/python
 DOCS_VENV ?= .venv-docs
 SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/doctrees
 WORK ?= work/demo
+# Two peers run in environments of their own, with packages that are not in $(VENV).
+FOREIGN := --ignore=benchmarks/peer_deepctr.py --ignore=benchmarks/peer_fuxictr.py
 
 .PHONY: help venv demo test doctest lint format smoke gpu-check docs linkcheck lock clean
 
@@ -21,6 +23,7 @@ test: venv ## the whole test suite
 
 doctest: venv ## the examples in the docstrings
 	@$(PYTHON) -m pytest --doctest-modules cowclip_merlin models workflows experiments examples $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest --doctest-modules -o pythonpath=benchmarks $(FOREIGN) benchmarks $(PYTEST_ARGS)
 
 lint: venv ## ruff: rules and format
 	@$(PYTHON) -m ruff check .

@@ -1,9 +1,10 @@
 """The paper's baseline beside CowClip at growing batches: seconds an epoch and test AUC.
 
     python benchmarks/baseline.py [--data DIR | --rows 1000000 --seed 7] [--work DIR]
-        [--base-batch-size 1024] [--multipliers 8,16,32,64,128] [--updates exact,dense]
+        [--model deepfm] [--mlp 400,400,400] [--base-batch-size 1024]
+        [--multipliers 8,16,32,64,128] [--updates exact,dense]
         [--embedding-lr X --dense-lr X --l2 X ...] [--epochs 3] [--seeds 1] [--rounds 1]
-        [--json FILE]
+        [--device auto|cpu|gpu] [--json FILE]
 
 Without --data a Criteo-format log is generated and prepared once in --work. The lines:
 
@@ -37,20 +38,32 @@ import argparse
 import shutil
 import statistics
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from baseline_lines import Comparison, Line
-from circumstances import circumstances, load_now, numbers
+from circumstances import (
+    circumstances,
+    finish,
+    leave,
+    load_now,
+    option,
+    orderly,
+    parser,
+    refuse_no_files,
+)
 
+from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.demo import Demo, prepare_data
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import read_json, write_json
+from cowclip_merlin.files import read_json
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.training import Stopped, train
+from cowclip_merlin.training.build import choose_device
 from cowclip_merlin.training.config import RunConfig
 from cowclip_merlin.training.records import read_metrics
-from cowclip_merlin.training.settings import OVERRIDES
+from cowclip_merlin.training.settings import MODELS, OVERRIDES
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -197,59 +210,63 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, metavar="DIR", help="prepared; default: generated")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of the generated log")
-    parser.add_argument("--seed", type=int, default=7, help="of the generated log")
-    parser.add_argument("--work", type=Path, default=Path("work/baseline"), metavar="DIR")
-    parser.add_argument("--model", default="deepfm")
-    parser.add_argument("--base-batch-size", type=int, default=1024, metavar="N")
-    parser.add_argument("--multipliers", default="8,16,32,64,128", metavar="A,B,C")
-    parser.add_argument("--updates", default="exact", metavar="A,B", help="of CowClip's lines")
+    made, known = parser(__doc__), Comparison
+    made.add_argument("--data", type=Path, metavar="DIR", help="prepared, not a generated log")
+    for flag, default in (("--rows", known.rows), ("--seed", known.log_seed)):
+        what = f"of the generated log (default: {default})"
+        made.add_argument(flag, type=int, metavar="N", help=what)
     for name in OVERRIDES:
-        parser.add_argument("--" + name.replace("_", "-"), type=float, metavar="X")
-    parser.add_argument("--mlp", default="400,400,400", metavar="N,N", help="hidden widths")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--seeds", type=int, default=1, help="runs of every line, seeds from 1 on")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
-    return parser
+        what = "at the base batch, instead of the preset's"
+        made.add_argument("--" + name.replace("_", "-"), type=float, metavar="X", help=what)
+    add = partial(option, made)
+    add("--work", Path("work/baseline"), "folder of log, data and runs")
+    add("--model", known.model, f"one of {', '.join(MODELS)}")
+    add("--mlp", known.mlp, "widths of the hidden layers")
+    add("--base-batch-size", known.base_batch, "of the baseline, where the rates hold")
+    add("--multipliers", known.multipliers, "CowClip's batches, in base batches")
+    add("--updates", known.updates, "of CowClip's lines: exact, dense")
+    add("--epochs", known.epochs, "passes of every run")
+    add("--seeds", known.seeds, "runs of every line, with seeds from 1 on")
+    add("--rounds", known.rounds, "times that all runs are gone through")
+    return made
 
 
 def comparison_from(args: argparse.Namespace) -> Comparison:
     """The comparison that the command line asks for."""
     given = {name: getattr(args, name) for name in OVERRIDES}
-    same = ("data", "work", "rows", "model", "epochs", "seeds", "rounds", "device")
+    same = ("data", "work", "model", "epochs", "seeds", "rounds", "device")
+    log = {"rows": args.rows, "log_seed": args.seed}
+    log = {name: value for name, value in log.items() if value is not None}
+    if args.data is not None and log:
+        raise InputError("--rows and --seed are of a generated log; leave them away with --data")
     return Comparison(
         **{name: getattr(args, name) for name in same},
-        log_seed=args.seed,
+        **log,
         base_batch=args.base_batch_size,
-        multipliers=numbers(args.multipliers),
+        multipliers=whole_numbers("--multipliers", args.multipliers, like="8,16,32"),
         updates=tuple(args.updates.split(",")),
-        mlp=numbers(args.mlp),
+        mlp=whole_numbers("--mlp", args.mlp, like="400,400,400"),
         overrides={name: value for name, value in given.items() if value is not None},
     )
 
 
+@orderly()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compare, print the table, write JSON."""
     args = _parser().parse_args(arguments)
+    comparison = comparison_from(args)
+    refuse_no_files(args.json)
+    choose_device(args.device)
     try:
-        result = compare(comparison_from(args))
-    except InputError as error:
-        raise SystemExit(f"error: {error}") from None
-    except Stopped:
-        raise SystemExit("stopped; delete the last folder in WORK/runs to start again") from None
+        result = compare(comparison)
+    except Stopped as stop:
+        runs = comparison.work / "runs"
+        line = f"stopped; delete the last folder in {runs} to start again"
+        leave(128 + stop.signal_number, line)
     result |= circumstances(__file__, arguments, result["load_before"])
-    print("\n" + table(result))
-    if result["best_possible_auc"]:
-        print(f"best possible AUC on this log: {100 * result['best_possible_auc']:.2f}%")
-    print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
-    if args.json:
-        write_json(args.json, result)
+    best = result["best_possible_auc"]
+    known = f"\nbest possible AUC on this log: {100 * best:.2f}%" if best else ""
+    finish(result, f"\n{table(result)}{known}", args.json)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from circumstances import among, at_least_one, once
+
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings
 
@@ -53,15 +55,13 @@ class Comparison:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""
-        for update in self.updates:
-            if update not in UPDATES:
-                raise InputError(f"unknown update {update!r}; choose of {', '.join(UPDATES)}")
-        for what in (self.multipliers, self.updates):
-            if len(set(what)) < len(what):
-                raise InputError(f"{', '.join(map(str, what))}: give every value once")
-        counts = (self.base_batch, *self.multipliers, self.epochs, self.seeds, self.rounds)
-        if min(counts) < 1:
-            raise InputError("batches, multipliers, epochs, seeds and rounds must be at least 1")
+        among("--updates", self.updates, UPDATES)
+        once({"--multipliers": self.multipliers, "--updates": self.updates})
+        counts = {"--base-batch-size": self.base_batch, "--multipliers": self.multipliers}
+        counts |= {"--epochs": self.epochs, "--seeds": self.seeds, "--rounds": self.rounds}
+        at_least_one(counts | {"--rows": self.rows})
+        if not 0 <= self.log_seed < 2**64:
+            raise InputError(f"--seed is {self.log_seed}; give 0 or more, below 2**64")
         self.settings(self.lines()[0], seed=1)  # refuses a model or an MLP that cannot be
 
     def lines(self) -> list[Line]:

@@ -1,7 +1,8 @@
 """What the diagnostics cost: training steps with and without them, in turn.
 
     python benchmarks/diagnostics.py [--batch-sizes 1024,16384] [--update exact] [--every 100]
-        [--vocabulary 300000] [--rounds 5] [--seconds 60] [--json FILE]
+        [--vocabulary 300000] [--mlp 400,400,400] [--rounds 5] [--seconds 60]
+        [--device auto|cpu|gpu] [--json FILE]
 
 A DeepFM with embeddings of 10 on random rows with power-law ids, as in `cowclip bench`. A turn is
 --every steps; with diagnostics one of them is preceded by a probe, whose numbers go to a CSV file
@@ -23,21 +24,36 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from circumstances import circumstances, load_now, numbers
+from circumstances import (
+    among,
+    at_least_one,
+    circumstances,
+    enough_ids,
+    finish,
+    load_now,
+    once,
+    option,
+    orderly,
+    parser,
+    refuse_no_files,
+)
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench import field_sizes, random_model, random_rows
+from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.diagnostics.frequency import deciles
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import write_json
 from cowclip_merlin.loading import Columns, DeviceData
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.training.build import choose_device
 from cowclip_merlin.training.settings import UPDATES
+
+SAME = ("update", "every", "vocabulary", "rounds", "seconds")  # as options and in the JSON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +70,7 @@ class CostSettings:
         seconds: at least so long.
 
     Raises:
-        InputError: a value is unknown or out of range.
+        InputError: a value is unknown, out of range or there twice.
     """
 
     batches: Sequence[int] = (1024, 16384)
@@ -67,12 +83,13 @@ class CostSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        if self.update not in UPDATES:
-            raise InputError(f"unknown update {self.update!r}; choose of {', '.join(UPDATES)}")
-        if min(*self.batches, *self.mlp, self.every, self.rounds) < 1:
-            raise InputError("batches, widths, steps and rounds must be at least 1")
-        if self.vocabulary < 104:
-            raise InputError(f"vocabulary is {self.vocabulary}; it must be at least 104")
+        among("--update", (self.update,), UPDATES)
+        at_least_one({"--batch-sizes": self.batches, "--mlp": self.mlp})
+        at_least_one({"--every": self.every, "--rounds": self.rounds})
+        once({"--batch-sizes": self.batches})
+        if not 0 <= self.seconds < float("inf"):
+            raise InputError(f"--seconds is {self.seconds:g}; give 0 or more")
+        enough_ids("--vocabulary", self.vocabulary)
 
 
 @dataclass
@@ -181,10 +198,9 @@ def measure(settings: CostSettings) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             times = _times(settings, Run(settings, batch, Path(folder)))
         results.append(_result(settings, batch, times))
-    same = ("update", "every", "vocabulary", "rounds", "seconds")
     return {
         "what": "cost of diagnostics in training",
-        **{name: getattr(settings, name) for name in same},
+        **{name: getattr(settings, name) for name in SAME},
         "mlp": list(settings.mlp),
         "results": results,
         "load_before": load,
@@ -244,42 +260,37 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    made, known = parser(__doc__), CostSettings()
+    add = partial(option, made)
+    add("--batch-sizes", known.batches, "rows of a step")
+    add("--update", known.update, ", ".join(UPDATES))
+    add("--every", known.every, "steps between probes, and of a turn")
+    add("--vocabulary", known.vocabulary, "ids of all fields together")
+    add("--mlp", known.mlp, "widths of the hidden layers")
+    add("--rounds", known.rounds, "of each batch size, at least")
+    add("--seconds", known.seconds, "go on with rounds until so many have passed")
+    return made
+
+
+def settings_from(args: argparse.Namespace) -> CostSettings:
+    """The settings that the command line asks for."""
+    return CostSettings(
+        batches=whole_numbers("--batch-sizes", args.batch_sizes, like="1024,16384"),
+        mlp=whole_numbers("--mlp", args.mlp, like="400,400,400"),
+        **{name: getattr(args, name) for name in SAME},
     )
-    known = CostSettings()
-    for name, flag in (("batches", "--batch-sizes"), ("mlp", "--mlp")):
-        default = ",".join(map(str, getattr(known, name)))
-        parser.add_argument(flag, dest=name, default=default, metavar="A,B,C")
-    parser.add_argument("--update", default=known.update, metavar="UPDATE")
-    parser.add_argument("--every", type=int, default=known.every, help="steps between probes")
-    parser.add_argument("--vocabulary", type=int, default=known.vocabulary)
-    parser.add_argument("--rounds", type=int, default=known.rounds)
-    parser.add_argument("--seconds", type=float, default=known.seconds)
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
-    return parser
 
 
+@orderly()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table, write JSON."""
     args = _parser().parse_args(arguments)
-    same = ("update", "every", "vocabulary", "rounds", "seconds")
-    try:
-        settings = CostSettings(
-            batches=numbers(args.batches),
-            mlp=numbers(args.mlp),
-            **{name: getattr(args, name) for name in same},
-        )
-        choose_device(args.device)
-        result = measure(settings)
-    except InputError as error:
-        raise SystemExit(f"error: {error}") from None
+    settings = settings_from(args)
+    refuse_no_files(args.json)
+    choose_device(args.device)
+    result = measure(settings)
     result |= circumstances(__file__, arguments, result["load_before"])
-    print(table(result))
-    print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
-    if args.json:
-        write_json(args.json, result)
+    finish(result, table(result), args.json)
 
 
 if __name__ == "__main__":

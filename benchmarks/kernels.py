@@ -1,7 +1,8 @@
 """Speed of the row kernels, beside the copy bandwidth that the machine shows in the same run.
 
     python benchmarks/kernels.py [--backend auto|numba|cupy] [--batches 1024 8192 65536]
-        [--gaps 1 10 100 1000] [--d 10] [--vocabulary 1000000] [--json FILE]
+        [--gaps 1 10 100 1000] [--d 10] [--vocabulary 1000000] [--rounds 5] [--copy-mb 256]
+        [--json FILE]
 
 Ids are Criteo-like: 26 fields, power law, n = 26 * batch of them, u distinct. Bytes are those that
 a kernel cannot avoid: each input read once, each output written once, indexes of 4 bytes.
@@ -22,101 +23,32 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from functools import partial
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from circumstances import (
+    at_least_one,
+    circumstances,
+    enough_ids,
+    finish,
+    load_now,
+    once,
+    option,
+    orderly,
+    parser,
+    refuse_no_files,
+)
+from kernel_sides import Cupy, Numba, choose
 
-from cowclip_merlin.bench import FIELDS, field_sizes, processor, random_rows
-from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import write_json
+from cowclip_merlin.bench import FIELDS, field_sizes, random_rows
 from cowclip_merlin.kernels import RowSettings, load
-from cowclip_merlin.training.records import versions
 
 SETTINGS = RowSettings(l2=1e-4)
 LEAST_SECONDS, MOST_CALLS = 0.02, 20  # of a turn
-
-
-@njit(parallel=True)
-def parallel_copy(source: Any, target: Any) -> None:
-    """Copy with all threads."""
-    for i in prange(len(source)):
-        target[i] = source[i]
-
-
-class Numba:
-    """The kernels on the CPU."""
-
-    name = "numba"
-    put = staticmethod(np.array)
-    copy = staticmethod(parallel_copy)
-
-    def seconds(self, run: Callable[[], Any]) -> float:
-        """Time of one call."""
-        started = time.perf_counter()
-        run()
-        return time.perf_counter() - started
-
-    def hardware(self) -> dict[str, Any]:
-        """Processor and cores."""
-        return processor()
-
-
-class Cupy:
-    """The kernels on the GPU."""
-
-    name = "cupy"
-
-    def __init__(self) -> None:
-        import cupy
-
-        self.cupy, self.put = cupy, cupy.asarray
-
-    def copy(self, source: Any, target: Any) -> None:
-        """Copy on the device."""
-        self.cupy.copyto(target, source)
-
-    def seconds(self, run: Callable[[], Any]) -> float:
-        """Time of one call by the GPU's clock; it holds the call's waits for the host, too."""
-        start, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        return self.cupy.cuda.get_elapsed_time(start, end) / 1000
-
-    def hardware(self) -> dict[str, Any]:
-        """Processor and GPU."""
-        runtime = self.cupy.cuda.runtime
-        gpu = runtime.getDeviceProperties(self.cupy.cuda.Device().id)
-        return processor() | {
-            "gpu": gpu["name"].decode(),
-            "gpu_memory_gb": round(gpu["totalGlobalMem"] / 1e9, 1),
-            "compute_capability": f"{gpu['major']}.{gpu['minor']}",
-            "cuda_driver": runtime.driverGetVersion(),
-            "cuda_runtime": runtime.runtimeGetVersion(),
-        }
-
-
-def choose(backend: str) -> Numba | Cupy:
-    """The backend of a name; "auto" is cupy if there is a device for it."""
-    if backend == "numba":
-        return Numba()
-    try:
-        import cupy
-
-        found = cupy.cuda.is_available()
-    except ImportError:
-        found = False
-    if backend == "cupy" and not found:
-        raise InputError("cupy is not installed or finds no GPU: choose --backend numba")
-    return Cupy() if found else Numba()
 
 
 @dataclass(frozen=True)
@@ -245,39 +177,44 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def _parser() -> argparse.ArgumentParser:
+    made = parser(__doc__, device=False)
+    backends, add = ("auto", "numba", "cupy"), partial(option, made)
+    made.add_argument("--backend", default="auto", choices=backends, help="auto: cupy on a GPU")
+    batches, gaps = [1024, 8192, 65536], [1, 10, 100, 1000]
+    made.add_argument("--batches", type=int, nargs="+", default=batches, metavar="N", help="rows")
+    what = "steps that a replay makes up; none: no replay"
+    made.add_argument("--gaps", type=int, nargs="*", default=gaps, metavar="N", help=what)
+    add("--d", 10, "length of a row of the table")
+    add("--vocabulary", 1_000_000, "ids of all fields together")
+    add("--rounds", 5, "turns of every kernel")
+    add("--copy-mb", 256, "megabytes of the array that is copied")
+    return made
+
+
+def _check(args: argparse.Namespace) -> None:
+    lists = {"--batches": args.batches, "--gaps": args.gaps}
+    once(lists)
+    at_least_one(lists | {"--d": args.d, "--rounds": args.rounds, "--copy-mb": args.copy_mb})
+    enough_ids("--vocabulary", args.vocabulary)
+    refuse_no_files(args.json)
+
+
+@orderly()
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--backend", default="auto", choices=("auto", "numba", "cupy"))
-    parser.add_argument("--batches", type=int, nargs="+", default=[1024, 8192, 65536])
-    parser.add_argument("--gaps", type=int, nargs="*", default=[1, 10, 100, 1000])
-    parser.add_argument("--d", type=int, default=10, help="length of a row")
-    parser.add_argument("--vocabulary", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--copy-mb", type=int, default=256, help="size of the array copied")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    args = parser.parse_args()
-    try:
-        side = choose(args.backend)
-    except InputError as error:
-        parser.error(str(error))
+    args = _parser().parse_args(arguments)
+    _check(args)
+    busy, side = load_now(), choose(args.backend)
     cases = [copy_case(side, args.copy_mb)]
     for batch in args.batches:
         cases += cases_of(side, batch, args.d, args.vocabulary, args.gaps)
-    results = measure(side, cases, args.rounds)
-    known = versions() | {"numba": metadata.version("numba")}
-    print(table(results))
-    print(f"{side.name} kernels, d = {args.d}, {side.hardware()}")
-    if args.json:
-        settings = {"d": args.d, "vocabulary": args.vocabulary, "rounds": args.rounds}
-        write_json(
-            args.json,
-            {"what": "row kernels", "backend": side.name, **settings, "results": results}
-            | {"hardware": side.hardware(), "versions": known}
-            | {"date": datetime.now(timezone.utc).isoformat(timespec="seconds")},
-        )
+    result = {"what": "row kernels", "backend": side.name}
+    result |= {"d": args.d, "vocabulary": args.vocabulary, "rounds": args.rounds}
+    result |= {"results": measure(side, cases, args.rounds)}
+    result |= circumstances(__file__, arguments, busy, machine=side.hardware())
+    result["versions"]["numba"] = metadata.version("numba")
+    finish(result, f"{table(result['results'])}\n{side.name} kernels, d = {args.d}", args.json)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Rows per second of the loaders, and of the training step that they feed, in one process.
 
-    python benchmarks/loading.py [--rows 1000000] [--rounds 5] [--json FILE]
+    python benchmarks/loading.py [--rows 1000000] [--batch-sizes 1024 131072] [--model deepfm]
+        [--rounds 5] [--seconds 2] [--data-memory MB] [--work DIR] [--device auto|cpu|gpu]
+        [--json FILE]
 
 A generated Criteo-format log is prepared once in --work. Resident and streamed rows are those of
 `cowclip train`, the streamed ones with --data-memory for a third of them (and no less than three
-batches need); Merlin's Loader reads the same folder. The step is DeepFM's with CowClip and dense
+batches need); Merlin's Loader reads the same folder. The step is the model's with CowClip and dense
 updates. Every round gives each of them a turn of the same length; medians and ratios are over
 the rounds. A turn starts with the epoch, so shuffling and the first chunk are in it.
 """
@@ -14,36 +16,82 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from circumstances import (
+    above_zero,
+    among,
+    at_least_one,
+    circumstances,
+    finish,
+    load_now,
+    once,
+    option,
+    orderly,
+    parser,
+    refuse_no_files,
+)
+
 from cowclip_merlin import compat
-from cowclip_merlin.bench import hardware
-from cowclip_merlin.cli import main as cowclip
-from cowclip_merlin.files import write_json
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.generate import generate
 from cowclip_merlin.loading import Columns, Data, DeviceData, StreamedData, bytes_of, open_columns
 from cowclip_merlin.loading.stream import least_memory
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
-from cowclip_merlin.training.records import versions
+from cowclip_merlin.training.settings import MODELS
 from cowclip_merlin.training.step import make_step
-from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
 Turn = Callable[[], tuple[int, float]]
 WHO = ("resident", "streamed", "merlin", "step")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoadingSettings:
+    """What is measured.
+
+    Attributes:
+        rows: of the generated log.
+        batches: batch sizes.
+        model: name of a model, of the step.
+        rounds: turns of each.
+        seconds: least length of a turn.
+        memory: bytes for the streamed rows; None for a third of all.
+
+    Raises:
+        InputError: a value is unknown, out of range or there twice.
+    """
+
+    rows: int = 1_000_000
+    batches: Sequence[int] = (1024, 131072)
+    model: str = "deepfm"
+    rounds: int = 5
+    seconds: float = 2.0
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        among("--model", (self.model,), MODELS)
+        once({"--batch-sizes": self.batches})
+        at_least_one({"--rows": self.rows, "--batch-sizes": self.batches, "--rounds": self.rounds})
+        above_zero({"--seconds": self.seconds})
+
+
 def prepared(work: Path, rows: int) -> PreparedData:
     """The prepared log of this size, made if need be."""
-    log, folder = work / f"log-{rows}.txt", work / f"data-{rows}"
+    folder = work / f"data-{rows}"
     if not (folder / "dataset.json").exists():
         work.mkdir(parents=True, exist_ok=True)
-        generate(log, rows=rows, seed=11)
-        if cowclip(["prepare", "criteo", str(log), "--out", str(folder)]):
-            raise SystemExit(f"{folder}: could not be prepared")
-        log.unlink()
+        with TemporaryDirectory(dir=work) as place:
+            log = Path(place) / "log.txt"
+            generate(log, rows=rows, seed=11)
+            prepare(PrepareSettings(kind="criteo", files=(log,), out=folder))
     return PreparedData.load(folder)
 
 
@@ -118,28 +166,28 @@ def training(
 
 
 def turns(
-    data: PreparedData, columns: Columns, batch_size: int, args: argparse.Namespace
+    data: PreparedData, columns: Columns, batch_size: int, settings: LoadingSettings
 ) -> dict[str, Turn]:
     """Everything that has a turn at this batch size."""
     resident = DeviceData(columns)
-    memory = bytes_of(args.data_memory) or columns.bytes_per_row * len(columns) // 3
+    memory = settings.memory or columns.bytes_per_row * len(columns) // 3
     memory = max(memory, least_memory(len(columns), columns.bytes_per_row, batch_size))
     epochs = {
         "resident": ours(resident, batch_size),
         "streamed": ours(StreamedData(columns, memory=memory), batch_size),
         "merlin": merlins(data, batch_size),
-        "step": training(data, resident, batch_size, args.model),
+        "step": training(data, resident, batch_size, settings.model),
     }
-    return {who: counted(epoch, args.seconds) for who, epoch in epochs.items()}
+    return {who: counted(epoch, settings.seconds) for who, epoch in epochs.items()}
 
 
 def measure(
-    data: PreparedData, columns: Columns, batch_size: int, args: argparse.Namespace
+    data: PreparedData, columns: Columns, batch_size: int, settings: LoadingSettings
 ) -> list[dict[str, Any]]:
     """Medians of all, over interleaved rounds after one that warms up."""
-    chosen = turns(data, columns, batch_size, args)
+    chosen = turns(data, columns, batch_size, settings)
     speeds: dict[str, list[float]] = {who: [] for who in WHO}
-    for number in range(args.rounds + 1):
+    for number in range(settings.rounds + 1):
         for who, turn in chosen.items():
             rows, seconds = turn()
             if number:
@@ -174,49 +222,76 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def arguments() -> argparse.Namespace:
-    """What the command line says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def _parser() -> argparse.ArgumentParser:
+    made, known = parser(__doc__), LoadingSettings()
+    add = partial(option, made)
+    add("--rows", known.rows, "of the generated log")
+    batches, what = list(known.batches), "rows of a batch"
+    made.add_argument("--batch-sizes", type=int, nargs="+", default=batches, metavar="N", help=what)
+    add("--model", known.model, f"one of {', '.join(MODELS)}")
+    add("--rounds", known.rounds, "turns of each")
+    add("--seconds", known.seconds, "least length of a turn")
+    what = "for the streamed rows (default: a third of all)"
+    made.add_argument("--data-memory", type=float, metavar="MB", help=what)
+    add("--work", Path("work/loading"), "folder of the prepared log")
+    return made
+
+
+def settings_from(args: argparse.Namespace) -> LoadingSettings:
+    """The settings that the command line asks for."""
+    return LoadingSettings(
+        batches=args.batch_sizes,
+        memory=bytes_of(args.data_memory),
+        **{name: getattr(args, name) for name in ("rows", "model", "rounds", "seconds")},
     )
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of the generated log")
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1024, 131072])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="least length of a turn")
-    parser.add_argument("--model", default="deepfm")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
-    parser.add_argument("--data-memory", type=float, metavar="MB", help="default: a third of them")
-    parser.add_argument("--work", type=Path, default=Path("work/loading"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
-    return parser.parse_args()
 
 
-def main() -> None:
-    """Measure and print."""
-    args = arguments()
-    data = prepared(args.work, args.rows)
-    choose_device(args.device)
-    columns = open_columns(data, "train")
-    results = [r for b in args.batch_sizes for r in measure(data, columns, b, args)]
-    size = columns.bytes_per_row
-    whole = {
+def compare(data: PreparedData, settings: LoadingSettings) -> dict[str, Any]:
+    """Everything at every batch size; ready for JSON.
+
+    Raises:
+        InputError: a batch is larger than the training rows.
+    """
+    load, columns = load_now(), open_columns(data, "train")
+    if max(settings.batches) > len(columns):
+        raise InputError(
+            f"--batch-sizes {max(settings.batches)}: of --rows {settings.rows} only {len(columns)} "
+            "are training rows; give more rows"
+        )
+    results = [r for b in settings.batches for r in measure(data, columns, b, settings)]
+    return {
         "what": "loaders and the training step, rows per second",
-        "model": args.model,
+        "model": settings.model,
         "rows": len(columns),
         "ids": sum(data.cardinalities.values()),
-        "rounds": args.rounds,
-        "seconds_per_turn": args.seconds,
-        "bytes_per_row": size,
+        "rounds": settings.rounds,
+        "seconds_per_turn": settings.seconds,
+        "bytes_per_row": columns.bytes_per_row,
         "results": results,
-        "hardware": hardware(),
-        "versions": versions(),
+        "load_before": load,
     }
-    print(table(results))
-    print(f"{size} bytes a row: {len(columns):,} rows are {len(columns) * size / 1e6:,.0f} MB")
-    print(f"41.3 million rows would be {41.3e6 * size / 1e9:.1f} GB")
-    print(f"{whole['hardware']}; {whole['versions']}")
-    if args.json:
-        write_json(args.json, whole)
+
+
+def shown(result: dict[str, Any]) -> str:
+    """The result as text, and what the rows need."""
+    size, rows = result["bytes_per_row"], result["rows"]
+    return (
+        f"{table(result['results'])}\n"
+        f"{size} bytes a row: {rows:,} rows are {rows * size / 1e6:,.0f} MB\n"
+        f"41.3 million rows would be {41.3e6 * size / 1e9:.1f} GB"
+    )
+
+
+@orderly()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, write JSON."""
+    args = _parser().parse_args(arguments)
+    settings = settings_from(args)
+    refuse_no_files(args.json)
+    choose_device(args.device)
+    result = compare(prepared(args.work, settings.rows), settings)
+    result |= circumstances(__file__, arguments, result["load_before"])
+    finish(result, shown(result), args.json)
 
 
 if __name__ == "__main__":

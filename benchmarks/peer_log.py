@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cowclip_merlin.bench import field_sizes, random_rows
+from cowclip_merlin.files import replacing
 from cowclip_merlin.loading import Columns
 
 
@@ -54,12 +55,13 @@ def generate(*, rows: int, held_out: int, ids: int, seed: int) -> Log:
 
 def write_rows(log: Log, file: Path) -> None:
     """All that a peer may know: training rows, and held-out rows without their labels."""
-    np.savez(
-        file,
-        sizes=np.array(list(log.sizes.values())),
-        ids=log.train.ids,
-        continuous=log.train.continuous,
-        label=log.train.label,
-        test_ids=log.test.ids,
-        test_continuous=log.test.continuous,
-    )
+    with replacing(file) as temporary, temporary.open("wb") as whole:
+        np.savez(
+            whole,
+            sizes=np.array(list(log.sizes.values())),
+            ids=log.train.ids,
+            continuous=log.train.continuous,
+            label=log.train.label,
+            test_ids=log.test.ids,
+            test_continuous=log.test.continuous,
+        )

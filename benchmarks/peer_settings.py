@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from circumstances import above_zero, among, at_least_one, enough_ids, once
 from peer_io import WARM_UP_STEPS, Job
 
 from cowclip_merlin.errors import InputError
@@ -28,6 +30,7 @@ PEERS: Mapping[str, tuple[str, ...]] = {
     "authors": ("authors",),
 }
 CONTESTANTS = (*OURS, *PEERS)
+KINDS = tuple(dict.fromkeys(kind for kind, *_ in PEERS.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,8 @@ class PeerSettings:
         timeout: seconds that a peer's run may take.
 
     Raises:
-        InputError: a name is unknown or a number out of range.
+        InputError: a name is unknown, a number out of range, a value there twice, or a program or
+            the checkout missing.
     """
 
     work: Path
@@ -71,17 +75,34 @@ class PeerSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        for name, known in (*((c, CONTESTANTS) for c in self.contestants), (self.rule, RULES)):
-            if name not in known:
-                raise InputError(f"unknown {name!r}; choose of {', '.join(known)}")
-        if min(*self.batches, self.epochs, self.rounds, self.rows // 100, *self.mlp) < 1:
-            raise InputError("give at least 100 rows, and batches, epochs and rounds of 1 or more")
+        among("--contestants", self.contestants, CONTESTANTS)
+        among("--rule", (self.rule,), tuple(RULES))
+        once({"--contestants": self.contestants, "--batches": self.batches})
+        at_least_one({"--batches": self.batches, "--epochs": self.epochs, "--rounds": self.rounds})
+        at_least_one({"mlp": self.mlp})
+        above_zero({"--lr": self.lr})
+        enough_ids("--ids", self.ids)
+        self._check_rows()
+        self._check_places()
+
+    def _check_rows(self) -> None:
+        if self.rows < 100:
+            raise InputError(f"--rows is {self.rows}; give 100 or more")
         for batch in self.batches:
             if self.epochs * steps_per_epoch(self.rows - self.held_out, batch) <= WARM_UP_STEPS:
                 raise InputError(
-                    f"batch {batch}: no step is left for the clock after the first "
+                    f"--batches {batch}: no step is left for the clock after the first "
                     f"{WARM_UP_STEPS}; give more --rows or --epochs"
                 )
+
+    def _check_places(self) -> None:
+        for kind, python in self.pythons.items():
+            if shutil.which(python) is None:
+                raise InputError(f"--{kind}-python {python}: no such program; give a bin/python")
+        if self.checkout is not None and not (self.checkout / "train.py").is_file():
+            raise InputError(
+                f"--authors {self.checkout}: holds no train.py; give a checkout of LargeBatchCTR"
+            )
 
     @property
     def held_out(self) -> int:

@@ -1,8 +1,10 @@
 """This project beside others that train the same model: rows per second and test AUC.
 
-    python benchmarks/peers.py [--rows 450000] [--batches 1024,8192,65536] [--rounds 5]
+    python benchmarks/peers.py [--rows 450000] [--ids 220000] [--batches 1024,8192,65536]
+        [--epochs 1] [--rounds 5] [--lr 0.001] [--rule sqrt] [--contestants A,B,C]
         [--deepctr-python PYTHON] [--fuxictr-python PYTHON]
-        [--authors CHECKOUT --authors-python PYTHON] [--json FILE]
+        [--authors CHECKOUT --authors-python PYTHON]
+        [--work DIR] [--device auto|cpu|gpu] [--json FILE]
 
 All train a DeepFM (embeddings of 10, MLP 400-400-400, no dropout) on the same generated rows, in
 the same batches, equally long, in turn round by round. The contestants:
@@ -48,20 +50,28 @@ import json
 import os
 import statistics
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import peer_ours
-from circumstances import numbers
+from circumstances import (
+    circumstances,
+    finish,
+    load_now,
+    option,
+    orderly,
+    parser,
+    refuse_no_files,
+)
 from peer_io import Job
 from peer_log import Log, generate, write_rows
 from peer_settings import (
-    CONTESTANTS,
+    KINDS,
     OURS,
     PEERS,
     REFERENCE,
@@ -72,12 +82,9 @@ from peer_settings import (
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
-from cowclip_merlin.bench import hardware
-from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import write_json
+from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.scaling import RULES
 from cowclip_merlin.training.build import choose_device
-from cowclip_merlin.training.records import versions
 
 
 def run_peer(name: str, settings: PeerSettings, job: Job) -> dict[str, Any]:
@@ -130,7 +137,7 @@ def compare(settings: PeerSettings) -> dict[str, Any]:
     from tqdm import tqdm
 
     settings.work.mkdir(parents=True, exist_ok=True)
-    load = round(os.getloadavg()[0], 2)
+    load = load_now()
     log = generate(
         rows=settings.rows,
         held_out=settings.held_out,
@@ -145,13 +152,10 @@ def compare(settings: PeerSettings) -> dict[str, Any]:
         turns[batch, name].append(turn(name, settings, log, batch))
     return {
         "what": "rows per second of training and test AUC, this project beside others",
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "settings": _shown(settings),
         "click_rate": round(float(log.train.label.mean()), 4),
         "results": [_result(place, turns) for place in places],
-        "hardware": hardware(),
         "load_before": load,
-        "versions": versions(),
     }
 
 
@@ -217,58 +221,51 @@ def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{start}{row['rows_per_second']:>11,.0f}{mlp:>13}{ours:>17}{auc:>9}"
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=450_000)
-    parser.add_argument("--ids", type=int, default=220_000)
-    parser.add_argument("--batches", type=numbers, default=(1024, 8192, 65536), metavar="A,B,C")
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--rule", default="sqrt", choices=tuple(RULES))
-    parser.add_argument("--contestants", type=_names, default=CONTESTANTS, metavar="A,B,C")
-    parser.add_argument("--deepctr-python", metavar="PYTHON")
-    parser.add_argument("--fuxictr-python", metavar="PYTHON")
-    parser.add_argument("--authors-python", metavar="PYTHON")
-    parser.add_argument("--authors", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--work", type=Path, default=Path("work/peers"))
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
-    return parser
+    made, known = parser(__doc__), PeerSettings
+    add = partial(option, made)
+    add("--rows", known.rows, "generated; a tenth is held out")
+    add("--ids", known.ids, "of all fields together")
+    add("--batches", known.batches, "rows of a step")
+    add("--epochs", known.epochs, "passes over the rows")
+    add("--rounds", known.rounds, "turns of every contestant at every batch")
+    add("--lr", known.lr, "learning rate at batch 1024")
+    add("--rule", known.rule, f"how plain Adam's rate grows with the batch: {', '.join(RULES)}")
+    add("--contestants", known.contestants, "some of these")
+    for kind in KINDS:
+        what = f"of the environment with {kind}'s packages"
+        made.add_argument(f"--{kind}-python", metavar="PYTHON", help=what)
+    what = "folder of the authors' code"
+    made.add_argument("--authors", type=Path, metavar="CHECKOUT", help=what)
+    add("--work", Path("work/peers"), "folder of rows, predictions and the peers' logs")
+    return made
 
 
 def settings_from(args: argparse.Namespace) -> PeerSettings:
     """The settings that the command line asks for."""
-    pythons = {kind: getattr(args, f"{kind}_python") for kind in ("deepctr", "fuxictr", "authors")}
-    same = ("work", "rows", "ids", "batches", "epochs", "rounds", "lr", "rule", "contestants")
+    pythons = {kind: getattr(args, f"{kind}_python") for kind in KINDS}
+    same = ("work", "rows", "ids", "epochs", "rounds", "lr", "rule")
     return PeerSettings(
         **{name: getattr(args, name) for name in same},
-        pythons={kind: python for kind, python in pythons.items() if python},
+        batches=whole_numbers("--batches", args.batches, like="1024,8192"),
+        contestants=tuple(args.contestants.split(",")),
+        pythons={kind: python for kind, python in pythons.items() if python is not None},
         checkout=args.authors,
     )
 
 
-def main(arguments: list[str] | None = None) -> None:
+@orderly()
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table and write JSON."""
     args = _parser().parse_args(arguments)
-    try:
-        settings = settings_from(args)
-        choose_device(args.device)
-        # It warns of every model built anew, which is what rounds are.
-        compat.tensorflow().get_logger().setLevel("ERROR")
-        result = compare(settings)
-    except InputError as error:
-        raise SystemExit(f"error: {error}") from None
-    print(table(result))
-    print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
-    if args.json:
-        write_json(args.json, result)
+    settings = settings_from(args)
+    refuse_no_files(args.json)
+    choose_device(args.device)
+    # It warns of every model built anew, which is what rounds are.
+    compat.tensorflow().get_logger().setLevel("ERROR")
+    result = compare(settings)
+    result |= circumstances(__file__, arguments, result["load_before"])
+    finish(result, table(result), args.json)
 
 
 if __name__ == "__main__":

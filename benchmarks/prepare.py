@@ -1,7 +1,7 @@
 """`prepare` against plain pandas doing the same job on the same file; and its memory.
 
-    python benchmarks/prepare.py [--rows 1000000] [--runs 5]
-    python benchmarks/prepare.py --memory 1000000 2000000 4000000
+    python benchmarks/prepare.py [--rows 1000000] [--runs 5] [--work DIR]
+    python benchmarks/prepare.py --memory 1000000 2000000 4000000 [--work DIR]
 
 Both sides read a generated Criteo-format log, split it by the same hash, learn ids by falling
 frequency and min-max on the training rows, and write parquet. Every run is a process of its own,
@@ -14,15 +14,22 @@ import argparse
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from circumstances import at_least_one, once, option, orderly, parser
+
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.generate import generate
 from cowclip_merlin.training.records import versions
 
+ROWS, RUNS = 1_000_000, 5
 OURS = "import sys; from cowclip_merlin.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -67,13 +74,31 @@ def same(ours: Path, theirs: Path) -> bool:
     return True
 
 
-def timed(command: list[str]) -> tuple[float, float]:
-    """Seconds, and peak memory in MB, of one process."""
+def timed(command: list[str], log: Path) -> tuple[float, float]:
+    """Seconds, and peak memory in MB, of one process.
+
+    Args:
+        command: of the process.
+        log: file for what it says, named after it.
+
+    Raises:
+        InputError: it failed, with its last words.
+    """
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
+    with log.open("w") as words:
+        # In a group of its own, so that Ctrl-C comes to this process alone.
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=words, start_new_session=True
+        )
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
     if status:
-        raise SystemExit(f"{command} ended with {status}")
+        last = (log.read_text().strip().splitlines() or ["it said nothing"])[-1]
+        raise InputError(f"{log.stem}: a run failed: {last}")
     return time.perf_counter() - started, usage.ru_maxrss / 1024
 
 
@@ -81,9 +106,10 @@ def measure(log: Path, out: Path, who: str) -> tuple[float, float]:
     """One run of "ours" or "pandas" into a fresh folder."""
     shutil.rmtree(out, ignore_errors=True)
     if who == "pandas":
-        return timed([sys.executable, __file__, "--pandas", str(log), str(out)])
-    arguments = ["prepare", "criteo", str(log), "--out", str(out)]
-    return timed([sys.executable, "-c", OURS, *arguments])
+        command = [sys.executable, __file__, "--pandas", str(log), str(out)]
+    else:
+        command = [sys.executable, "-c", OURS, "prepare", "criteo", str(log), "--out", str(out)]
+    return timed(command, out.with_suffix(".log"))
 
 
 def made(work: Path, rows: int) -> Path:
@@ -97,10 +123,12 @@ def made(work: Path, rows: int) -> Path:
 def compare(work: Path, rows: int, runs: int) -> None:
     """Print medians of both, and of the ratio run by run."""
     log, seconds = made(work, rows), {"ours": [], "pandas": []}
-    for _ in range(runs):
-        for who, times in seconds.items():
-            times.append(measure(log, work / who, who)[0])
-    print(f"same output: {same(work / 'ours', work / 'pandas')}")
+    with TemporaryDirectory(dir=work) as place:
+        outs = {who: Path(place) / who for who in seconds}
+        for _ in range(runs):
+            for who, times in seconds.items():
+                times.append(measure(log, outs[who], who)[0])
+        print(f"same output: {same(outs['ours'], outs['pandas'])}")
     for who, times in seconds.items():
         print(
             f"{who:>8}: median {statistics.median(times):.1f} s, "
@@ -118,22 +146,39 @@ def memory(work: Path, sizes: list[int]) -> None:
     print("| rows | MB of text | peak MB, prepare | peak MB, pandas |\n|---:|---:|---:|---:|")
     for rows in sizes:
         log = made(work, rows)
-        peak = {who: measure(log, work / who, who)[1] for who in ("ours", "pandas")}
+        with TemporaryDirectory(dir=work) as place:
+            peak = {who: measure(log, Path(place) / who, who)[1] for who in ("ours", "pandas")}
         size = log.stat().st_size / 1e6
         print(
             f"| {rows:,} | {size:,.0f} | {peak['ours']:,.0f} | {peak['pandas']:,.0f} |", flush=True
         )
 
 
-def main() -> None:
+def _parser() -> argparse.ArgumentParser:
+    made = parser(__doc__, device=False, json=False)
+    rows = f"of the generated log (default: {ROWS})"
+    made.add_argument("--rows", type=int, metavar="N", help=rows)
+    made.add_argument("--runs", type=int, metavar="N", help=f"of each side (default: {RUNS})")
+    what = "peak memory on logs of so many rows, instead of the time"
+    made.add_argument("--memory", type=int, nargs="+", metavar="ROWS", help=what)
+    option(made, "--work", Path("work/prepare"), "folder of the logs and of what is written")
+    made.add_argument("--pandas", type=Path, nargs=2, help=argparse.SUPPRESS)
+    return made
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.memory and (args.rows, args.runs) != (None, None):
+        raise InputError("--rows and --runs are of the time; leave them away with --memory")
+    given = {"--rows": args.rows, "--runs": args.runs, "--memory": args.memory}
+    at_least_one({flag: value for flag, value in given.items() if value is not None})
+    once({"--memory": args.memory or ()})
+
+
+@orderly()
+def main(arguments: Sequence[str] | None = None) -> None:
     """Compare times, or memory."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--memory", type=int, nargs="+", metavar="ROWS")
-    parser.add_argument("--work", type=Path, default=Path("work/prepare"))
-    parser.add_argument("--pandas", type=Path, nargs=2, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = _parser().parse_args(arguments)
+    _check(args)
     if args.pandas:
         with_pandas(*args.pandas)
         return
@@ -141,7 +186,7 @@ def main() -> None:
     if args.memory:
         memory(args.work, args.memory)
     else:
-        compare(args.work, args.rows, args.runs)
+        compare(args.work, ROWS if args.rows is None else args.rows, args.runs or RUNS)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; {versions()}")
 
 

@@ -15,7 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from kernels import choose, copy_case, turn
+from kernel_sides import choose
+from kernels import copy_case, turn
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench import CONTINUOUS, FIELDS

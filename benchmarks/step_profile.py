@@ -1,8 +1,8 @@
 """Where the time of a training step goes, and the counted limit of the step.
 
     python benchmarks/step_profile.py [--model deepfm] [--batch-sizes 1024,65536] [--update exact]
-        [--precision float32] [--vocabulary 1000000] [--steps 60] [--device auto|cpu|gpu]
-        [--json FILE]
+        [--precision float32] [--vocabulary 1000000] [--steps 60] [--seconds 20] [--rounds 5]
+        [--squares 2048,4096] [--copy-mb 256] [--device auto|cpu|gpu] [--json FILE]
 
 The step is the one that `cowclip bench` times: random rows with power-law ids, CowClip, Adam. For
 each batch size it is warmed up for --steps steps, so that rows miss some; then it and the bare MLP
@@ -22,10 +22,10 @@ see step_limit.py. Both times are added, since on a CPU the same cores do both.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import cycle
 from math import ceil
 from pathlib import Path
@@ -34,7 +34,19 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from circumstances import circumstances, load_now, numbers
+from circumstances import (
+    above_zero,
+    at_least_one,
+    circumstances,
+    enough_ids,
+    finish,
+    load_now,
+    once,
+    option,
+    orderly,
+    parser,
+    refuse_no_files,
+)
 from profile_events import read_space, summary
 from profile_text import text
 from step_limit import Machine, Sizes, limit, mean_distinct
@@ -47,10 +59,10 @@ from cowclip_merlin.bench import (
     random_rows,
     training_step,
 )
-from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import refuse_no_file, write_json
+from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.loading import Columns, DeviceData
 from cowclip_merlin.training.build import choose_device
+from cowclip_merlin.training.settings import MODELS, PRECISIONS, UPDATES
 
 POOL, MOST_BATCHES = 8, 256  # batches before rows come again
 LEAST_STEPS = 3  # of a turn that ends early
@@ -76,7 +88,7 @@ class ProfileSettings:
         copy_mb: megabytes of the array whose copy shows the bandwidth.
 
     Raises:
-        InputError: a value is unknown or out of range.
+        InputError: a value is unknown, out of range or there twice.
     """
 
     model: str = "deepfm"
@@ -92,6 +104,12 @@ class ProfileSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
+        counts = {"--batch-sizes": self.batches, "--squares": self.squares}
+        once(counts)
+        at_least_one(counts | {"--steps": self.steps, "--rounds": self.rounds})
+        at_least_one({"--copy-mb": self.copy_mb})
+        above_zero({"--seconds": self.seconds})
+        enough_ids("--vocabulary", self.vocabulary)
         BenchSettings(
             models=(self.model,),
             batches=self.batches,
@@ -100,8 +118,6 @@ class ProfileSettings:
             vocabulary=self.vocabulary,
             rounds=self.rounds,
         )
-        if min(self.steps, *self.squares, self.copy_mb) < 1 or not self.seconds > 0:
-            raise InputError("steps, seconds, squares and megabytes must be positive")
 
 
 def measure(settings: ProfileSettings, device: str) -> dict[str, Any]:
@@ -220,46 +236,39 @@ def _profile(settings: ProfileSettings, train: Run) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    known = ProfileSettings()
-    for flag, name in (("--batch-sizes", "batches"), ("--squares", "squares")):
-        default = ",".join(map(str, getattr(known, name)))
-        parser.add_argument(flag, dest=name, default=default, metavar="A,B,C")
-    for name in _SAME:
-        default = getattr(known, name)
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
-    return parser
+    made, known = parser(__doc__), ProfileSettings()
+    add = partial(option, made)
+    add("--model", known.model, f"one of {', '.join(MODELS)}")
+    add("--batch-sizes", known.batches, "rows of a step")
+    add("--update", known.update, ", ".join(UPDATES))
+    add("--precision", known.precision, f"of the hidden layers: {', '.join(PRECISIONS)}")
+    add("--vocabulary", known.vocabulary, "ids of all fields together")
+    add("--steps", known.steps, "to warm up, to time, to profile, each")
+    add("--seconds", known.seconds, "after which each of these ends early")
+    add("--rounds", known.rounds, "turns of the step, the bare MLP and the machine's peaks")
+    add("--squares", known.squares, "sides of the matrices whose product shows the peak")
+    add("--copy-mb", known.copy_mb, "megabytes of the array whose copy shows the bandwidth")
+    return made
 
 
 def settings_from(args: argparse.Namespace) -> ProfileSettings:
     """The settings that the command line asks for."""
-    lists = {name: numbers(getattr(args, name)) for name in ("batches", "squares")}
-    return ProfileSettings(**lists, **{name: getattr(args, name) for name in _SAME})
+    return ProfileSettings(
+        batches=whole_numbers("--batch-sizes", args.batch_sizes, like="1024,65536"),
+        squares=whole_numbers("--squares", args.squares, like="2048,4096"),
+        **{name: getattr(args, name) for name in _SAME},
+    )
 
 
+@orderly()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write JSON."""
     args = _parser().parse_args(arguments)
-    try:
-        settings = settings_from(args)
-        if args.json:
-            refuse_no_file(args.json)
-        result = measure(settings, choose_device(args.device))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        raise SystemExit(130) from None
+    settings = settings_from(args)
+    refuse_no_files(args.json)
+    result = measure(settings, choose_device(args.device))
     result |= circumstances(__file__, arguments, result["load_before"])
-    print(text(result))
-    print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
-    if args.json:
-        write_json(args.json, result)
+    finish(result, text(result), args.json)
 
 
 if __name__ == "__main__":

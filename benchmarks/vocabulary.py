@@ -1,13 +1,15 @@
 """Milliseconds of one training step against the number of ids, for every `update`.
 
     python benchmarks/vocabulary.py [--vocabularies 100000,1000000,10000000,40000000]
-        [--batch-sizes 1024,8192] [--updates dense,exact,lazy] [--rounds 5]
+        [--batch-sizes 1024,8192] [--updates dense,exact,lazy] [--model deepfm]
+        [--mlp 400,400,400] [--embedding-dim 10] [--rounds 5] [--steps 10] [--seconds 5]
+        [--warm-up 20] [--missed 100] [--memory-factor 8] [--device auto|cpu|gpu]
         [--json FILE] [--figure FILE.svg]
 
-A DeepFM with embeddings of 10 and the wide part, each one fused table, CowClip and Adam. All
-vocabularies train on the same batches: ids are drawn once, from a power law over the smallest
-vocabulary, and a one-to-one map spreads them over the larger tables. So the distinct rows of a
-batch, and the steps that each has missed, are equal, and only the size of the tables differs.
+By default a DeepFM with embeddings of 10 and the wide part, each one fused table; CowClip and
+Adam. All vocabularies train on the same batches: ids are drawn once, from a power law over the
+smallest vocabulary, and a one-to-one map spreads them over the larger tables. So the distinct rows
+of a batch, and the steps that each has missed, are equal, and only the size of the tables differs.
 
 In every round each vocabulary and each update has its turn: the model is built, warmed up, timed
 at each batch size and freed. A turn's number is its mean; medians and ratios are over the rounds,
@@ -32,20 +34,31 @@ import argparse
 import gc
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from circumstances import circumstances, load_now, numbers
+from circumstances import (
+    above_zero,
+    circumstances,
+    finish,
+    load_now,
+    option,
+    orderly,
+    parser,
+    refuse_no_files,
+)
 from vocabulary_figure import draw_figure
 from vocabulary_step import Step, VocabularySettings, distinct_rows, draw, free_bytes, spread
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench import field_sizes
+from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import write_json
 from cowclip_merlin.loading import Columns
 from cowclip_merlin.training.build import choose_device
+from cowclip_merlin.training.settings import MODELS
 
 FACTOR = 8.0
 
@@ -206,60 +219,63 @@ def flush_table(result: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    known = VocabularySettings()
-    for name in ("vocabularies", "batches", "mlp"):
-        flag = {"batches": "--batch-sizes"}.get(name, f"--{name}")
-        default = ",".join(map(str, getattr(known, name)))
-        parser.add_argument(flag, dest=name, default=default, metavar="A,B,C")
-    parser.add_argument("--updates", default=",".join(known.updates), metavar="A,B,C")
-    parser.add_argument("--model", default=known.model)
-    parser.add_argument("--embedding-dim", type=int, default=known.embedding_dim)
-    parser.add_argument("--rounds", type=int, default=known.rounds)
-    parser.add_argument("--steps", type=int, default=known.steps, help="timed steps of a turn")
-    parser.add_argument("--seconds", type=float, default=known.seconds, help="or so long at most")
-    parser.add_argument("--warm-up", type=int, default=known.warm_up, help="steps, for exact")
-    parser.add_argument("--missed", type=int, default=known.missed, help="steps before a flush")
-    parser.add_argument("--memory-factor", type=float, default=FACTOR, metavar="X")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw an SVG")
-    return parser
+    made, known = parser(__doc__), VocabularySettings()
+    add = partial(option, made)
+    add("--vocabularies", known.vocabularies, "ids of all fields together, rising")
+    add("--batch-sizes", known.batches, "rows of a step")
+    add("--updates", known.updates, "some of these")
+    add("--model", known.model, f"one of {', '.join(MODELS)}")
+    add("--mlp", known.mlp, "widths of the hidden layers")
+    add("--embedding-dim", known.embedding_dim, "length of an embedding")
+    add("--rounds", known.rounds, "turns of every configuration")
+    add("--steps", known.steps, "timed steps of a turn")
+    add("--seconds", known.seconds, "after which a turn ends early, once it has three steps")
+    add("--warm-up", known.warm_up, "untimed steps of a turn with exact; others have two")
+    add("--missed", known.missed, "steps before a flush, at least")
+    add("--memory-factor", FACTOR, "free memory that a vocabulary must find, in its weights")
+    made.add_argument("--figure", type=Path, metavar="FILE", help="draw it as SVG here")
+    return made
 
 
 def settings_from(args: argparse.Namespace) -> VocabularySettings:
     """The settings that the command line asks for."""
-    lists = {name: numbers(getattr(args, name)) for name in ("vocabularies", "batches", "mlp")}
+    lists = {
+        name: whole_numbers(f"--{name.replace('_', '-')}", getattr(args, name), like="1024,8192")
+        for name in ("vocabularies", "batch_sizes", "mlp")
+    }
     same = ("model", "embedding_dim", "rounds", "steps", "seconds", "warm_up", "missed")
     return VocabularySettings(
-        **lists,
+        vocabularies=lists["vocabularies"],
+        batches=lists["batch_sizes"],
+        mlp=lists["mlp"],
         **{name: getattr(args, name) for name in same},
         updates=args.updates.split(","),
     )
 
 
+def shown(result: dict[str, Any]) -> str:
+    """The result as text."""
+    flushes = f"\n{flush_table(result)}\n" if result["flushes"] else ""
+    distinct = [
+        f"{at['vocabulary']:,} ids, batch {at['batch']:,}: {at['rows']:,.0f} distinct rows"
+        for at in result["distinct_rows"]
+    ]
+    return "\n".join([table(result), *([flushes] if flushes else []), *distinct])
+
+
+@orderly()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table, write JSON, draw."""
     args = _parser().parse_args(arguments)
-    try:
-        settings = settings_from(args)
-        choose_device(args.device)
-        # It warns of every model built anew, which is what rounds are.
-        compat.tensorflow().get_logger().setLevel("ERROR")
-        result = measure(settings, factor=args.memory_factor)
-    except InputError as error:
-        raise SystemExit(f"error: {error}") from None
+    settings = settings_from(args)
+    above_zero({"--memory-factor": args.memory_factor})
+    refuse_no_files(args.json, args.figure)
+    choose_device(args.device)
+    # It warns of every model built anew, which is what rounds are.
+    compat.tensorflow().get_logger().setLevel("ERROR")
+    result = measure(settings, factor=args.memory_factor)
     result |= circumstances(__file__, arguments, result["load_before"])
-    print(table(result))
-    if result["flushes"]:
-        print("\n" + flush_table(result) + "\n")
-    for at in result["distinct_rows"]:
-        print(f"{at['vocabulary']:,} ids, batch {at['batch']:,}: {at['rows']:,.0f} distinct rows")
-    print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
-    if args.json:
-        write_json(args.json, result)
+    finish(result, shown(result), args.json)
     if args.figure:
         draw_figure(result, args.figure)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.files import replacing
 from cowclip_merlin.palette import BLACK, BLUE, SKY_BLUE, VERMILION
 
 Point = tuple[float, float, float, float]
@@ -53,7 +54,8 @@ def draw_figure(result: dict[str, Any], path: Path) -> None:
             axes.grid(True, which="major", linewidth=0.4, alpha=0.5)
         panels[0].set_ylabel("ms a step")
         panels[0].legend(title="update", fontsize=8)
-        figure.savefig(path, format="svg", metadata={"Date": None})
+        with replacing(path) as temporary:
+            figure.savefig(temporary, format="svg", metadata={"Date": None})
 
 
 def _draw(axes: Any, lines: dict[str, list[Point]]) -> None:

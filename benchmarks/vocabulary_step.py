@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from circumstances import above_zero, among, at_least_one, enough_ids, once
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import FIELDS, field_sizes, random_model, random_rows
+from cowclip_merlin.bench import field_sizes, random_model, random_rows
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Columns, DeviceData
 from cowclip_merlin.training.settings import MODELS, UPDATES
 
-LEAST = 4 * FIELDS
 POOL = 32  # batches of the largest size that are drawn before ids come again in the same rows
 
 
@@ -41,7 +41,7 @@ class VocabularySettings:
         missed: steps that rows have missed at least when the flush is timed.
 
     Raises:
-        InputError: a value is unknown or out of range.
+        InputError: a value is unknown, out of range or there twice.
     """
 
     vocabularies: Sequence[int] = (100_000, 1_000_000, 10_000_000, 40_000_000)
@@ -58,16 +58,17 @@ class VocabularySettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        known = [(u, UPDATES) for u in self.updates] + [(self.model, MODELS)]
-        for name, choices in known:
-            if name not in choices:
-                raise InputError(f"unknown {name!r}; choose of {', '.join(choices)}")
-        rising = list(self.vocabularies) == sorted(set(self.vocabularies))
-        if not rising or min(self.vocabularies) < LEAST:
-            raise InputError(f"give rising vocabularies, {LEAST} or more")
-        counts = (*self.batches, *self.mlp, self.embedding_dim, self.rounds, self.steps)
-        if min(*counts, self.warm_up, self.missed) < 1:
-            raise InputError("batches, widths, rounds and steps must be at least 1")
+        among("--updates", self.updates, UPDATES)
+        among("--model", (self.model,), MODELS)
+        once({"--updates": self.updates, "--batch-sizes": self.batches})
+        if list(self.vocabularies) != sorted(set(self.vocabularies)):
+            given = ",".join(map(str, self.vocabularies))
+            raise InputError(f"--vocabularies {given}: give them rising, every one once")
+        enough_ids("--vocabularies", *self.vocabularies)
+        at_least_one({"--batch-sizes": self.batches, "--mlp": self.mlp, "--rounds": self.rounds})
+        at_least_one({"--embedding-dim": self.embedding_dim, "--steps": self.steps})
+        at_least_one({"--warm-up": self.warm_up, "--missed": self.missed})
+        above_zero({"--seconds": self.seconds})
 
     def table_bytes(self, vocabulary: int) -> int:
         """Bytes of the weights of the embeddings and of the wide part."""

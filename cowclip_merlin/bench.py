@@ -24,6 +24,7 @@ from cowclip_merlin.scaling import scale
 from cowclip_merlin.training.settings import BACKENDS, MODELS, PRECISIONS, UPDATES
 
 FIELDS, CONTINUOUS = 26, 13
+LEAST_VOCABULARY = 4 * FIELDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +68,30 @@ class BenchSettings:
                     )
         if min((*self.batches, self.rounds, self.rows_per_turn)) < 1:
             raise InputError("batches, rounds and rows per turn must be at least 1")
-        if self.vocabulary < FIELDS * 4:
-            raise InputError(f"vocabulary is {self.vocabulary}; it must be at least {FIELDS * 4}")
+        field_sizes(self.vocabulary)
 
 
 def field_sizes(vocabulary: int) -> dict[str, int]:
-    """Criteo-like sizes: a few fields hold nearly all ids.
+    """Criteo-like sizes, 4 or more: a few fields hold nearly all ids.
+
+    Raises:
+        InputError: there are too few ids for the fields, or too many for 32 bits.
 
     >>> sum(field_sizes(1000).values())
     1000
+    >>> {*field_sizes(LEAST_VOCABULARY).values()}
+    {4}
     """
+    if not LEAST_VOCABULARY <= vocabulary < 2**31:
+        raise InputError(
+            f"vocabulary is {vocabulary}; it must be at least {LEAST_VOCABULARY}, below 2**31"
+        )
     weights = 0.6 ** np.arange(FIELDS)
     sizes = np.maximum(4, (vocabulary * weights / weights.sum()).astype(int))
     sizes[0] += vocabulary - sizes.sum()
+    for i in range(FIELDS - 1):  # what a field of a small vocabulary lacks, the next ones give
+        lacking = max(0, 4 - sizes[i])
+        sizes[i : i + 2] += lacking, -lacking
     return {f"C{i + 1}": int(size) for i, size in enumerate(sizes)}
 
 

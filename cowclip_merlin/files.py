@@ -25,7 +25,7 @@ def replacing(path: Path | str) -> Iterator[Path]:
     'whole'
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _beside(path)
     try:
         yield temporary
         os.replace(temporary, path)
@@ -33,6 +33,10 @@ def replacing(path: Path | str) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 @contextmanager
@@ -87,13 +91,21 @@ def refuse_no_file(path: Path | str) -> None:
     """Refuse, before long work, a place where no file can be written after it.
 
     Raises:
-        InputError: it is a folder, or in a folder that is not there.
+        InputError: it is a folder or a device, or its folder is not there or takes no files.
     """
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name a file to write")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is no regular file; name a file to write")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; make it first")
+    temporary = _beside(path)
+    try:  # rights alone do not tell: the disk may be read-only, the name too long
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); name another") from None
 
 
 def write_json(path: Path | str, value: Any) -> None:

@@ -78,8 +78,28 @@ def test_a_log_is_generated(baseline, tmp_path):
 @pytest.mark.parametrize(
     "bad",
     [["--updates", "lazy"], ["--multipliers", "0"], ["--multipliers", "8,8"], ["--epochs", "0"],
-     ["--model", "fm"], ["--mlp", "x"]],
+     ["--model", "fm"], ["--mlp", "x"], ["--updates", "exact,exact"], ["--rows", "0"],
+     ["--seed", "-1"], ["--data", "somewhere", "--rows", "9"], ["--device", "gpu"],
+     ["--json", "no-such-folder/a.json"]],
 )  # fmt: skip
-def test_wrong_arguments_are_told_in_one_line(baseline, bad, tmp_path):
-    with pytest.raises(SystemExit, match=r"^error: .*[^\n]$"):
+def test_wrong_arguments_are_told_in_one_line(baseline, bad, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
         baseline.main([*bad, "--work", str(tmp_path)])
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert told.startswith("error: ") and told.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stopped_run_is_told_with_the_folder_to_delete(
+    baseline, data, tmp_path, monkeypatch, capsys
+):
+    def stopped(*_, **__):
+        raise baseline.Stopped(15)
+
+    monkeypatch.setattr(baseline, "train", stopped)
+    with pytest.raises(SystemExit) as left:
+        baseline.main([*SMALL, "--data", str(data), "--work", str(tmp_path)])
+    assert left.value.code == 128 + 15
+    told = capsys.readouterr().err
+    assert f"delete the last folder in {tmp_path}/runs" in told and told.count("\n") == 1

@@ -30,8 +30,21 @@ def test_ids_lie_in_their_fields():
     assert np.bincount(ids[:, 0]).argmax() == 0
 
 
+def test_small_vocabularies_have_no_empty_field():
+    for vocabulary in range(104, 400):
+        sizes = field_sizes(vocabulary).values()
+        assert sum(sizes) == vocabulary and min(sizes) >= 4
+
+
 @pytest.mark.parametrize(
-    "bad", [{"models": ["fm"]}, {"updates": ["eager"]}, {"batches": [0]}, {"vocabulary": 3}]
+    "bad",
+    [
+        {"models": ["fm"]},
+        {"updates": ["eager"]},
+        {"batches": [0]},
+        {"vocabulary": 3},
+        {"vocabulary": 2**31},
+    ],
 )
 def test_wrong_settings(bad):
     with pytest.raises(InputError):

@@ -30,7 +30,9 @@ def test_a_small_bench_of_the_kernels(tmp_path):
     result = json.loads(file.read_text())
     names = [r["kernel"] for r in result["results"]]
     assert names == ["copy", *["group", "unique", "clip", "update", "replay", "replay"] * 2]
-    assert result["hardware"]["cores"] and result["versions"]["numba"] and result["date"]
+    assert result["command"].startswith("python benchmarks/kernels.py --backend numba")
+    assert result["load_before"] >= 0 and result["hardware"]["cores"]
+    assert result["versions"]["numba"] and result["date"]
     by_name = {r["kernel"]: r for r in result["results"][:6]}
     n, u = by_name["update"]["n"], by_name["update"]["u"]
     assert n == 26 * 64 and by_name["update"]["bytes"] == 44 * n + 248 * u
@@ -41,7 +43,8 @@ def test_a_small_bench_of_the_kernels(tmp_path):
 def test_the_bench_needs_no_tensorflow():
     code, _, err = run(
         sys.executable, "-c",
-        "import runpy, sys; sys.argv = ['kernels.py', '--batches', '8', '--gaps', '1',"
+        "import runpy, sys; sys.path.insert(0, 'benchmarks');"
+        " sys.argv = ['kernels.py', '--batches', '8', '--gaps', '1',"
         " '--vocabulary', '200', '--rounds', '1', '--copy-mb', '1', '--backend', 'numba'];"
         "runpy.run_path('benchmarks/kernels.py', run_name='__main__');"
         "assert 'tensorflow' not in sys.modules",

@@ -27,7 +27,7 @@ def small(peers, work, **changes):
 def test_ours_run_and_the_others_say_what_they_need(peers, tmp_path):
     result = peers.compare(small(peers, tmp_path))
     rows = {row["contestant"]: row for row in result["results"]}
-    assert tuple(rows) == peers.CONTESTANTS
+    assert tuple(rows) == peers.PeerSettings.contestants
     assert rows["bare-mlp"]["ratio_to_bare_mlp"] == 1 and rows["bare-mlp"]["auc"] is None
     for name in peers.OURS[1:]:
         assert rows[name]["rows_per_second"] > 0 and 0 < rows[name]["auc"] < 1
@@ -68,9 +68,22 @@ def test_a_job_survives_the_command_line(peers, tmp_path, monkeypatch):
     assert peer_io.read_job(argparse.ArgumentParser())[0] == job
 
 
+def test_the_command_gives_its_result_with_the_circumstances(peers, tmp_path, capsys):
+    file = tmp_path / "peers.json"
+    little = ["--rows=600", "--ids=400", "--batches=64", "--rounds=1", "--contestants=bare-mlp"]
+    peers.main([*little, "--work", str(tmp_path), "--json", str(file)])
+    result = json.loads(file.read_text())
+    assert result["command"].startswith("python benchmarks/peers.py --rows=600")
+    assert result["date"] and result["hardware"] and result["versions"]["tensorflow"]
+    assert str(tmp_path) not in file.read_text() and "bare-mlp" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
-    "bad", [{"contestants": ("nobody",)}, {"rule": "cubic"}, {"batches": (512,)}, {"rounds": 0}]
-)
+    "bad",
+    [{"contestants": ("nobody",)}, {"rule": "cubic"}, {"batches": (512,)}, {"rounds": 0},
+     {"batches": (64, 64)}, {"contestants": ("deepctr", "deepctr")}, {"ids": 3}, {"rows": 9},
+     {"lr": float("nan")}, {"pythons": {"deepctr": "no-such/python"}}, {"checkout": Path("none")}],
+)  # fmt: skip
 def test_wrong_settings(peers, tmp_path, bad):
     with pytest.raises(InputError):
         small(peers, tmp_path, **bad)

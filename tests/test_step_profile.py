@@ -129,7 +129,8 @@ def test_a_gpu_is_told_by_kernels_and_copies(benchmark):
     "bad",
     [["--model", "fm"], ["--update", "eager"], ["--precision", "float8"], ["--batch-sizes", "x"],
      ["--batch-sizes", "0"], ["--vocabulary", "3"], ["--steps", "0"], ["--seconds", "nan"],
-     ["--squares", "0"], ["--json", "no-such-folder/a.json"]],
+     ["--squares", "0"], ["--batch-sizes", "8,8"], ["--copy-mb", "0"],
+     ["--json", "no-such-folder/a.json"]],
 )  # fmt: skip
 def test_wrong_arguments_are_told_in_one_line(benchmark, bad, capsys):
     with pytest.raises(SystemExit) as stopped:

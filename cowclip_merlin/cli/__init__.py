@@ -6,7 +6,6 @@ Exit codes: 0 done, 2 wrong input, 1 a fault of this program, 130/143 interrupte
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import sys
 import traceback
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from cowclip_merlin import __version__
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import InputError, words_of
 
 COMMANDS = (
     "generate",
@@ -28,19 +27,6 @@ COMMANDS = (
     "inspect",
     "report",
 )
-
-
-_PATHS = (
-    errno.EACCES,
-    errno.EEXIST,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EPERM,
-    errno.EROFS,
-)
-"""What is wrong with a path that was given, and no fault of ours."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -87,11 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         return _fail(str(error))
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            return _fail(f"{error.filename or 'output'}: no space left on the disk; free some")
-        if error.errno in _PATHS:
-            return _fail(f"{error.filename}: {error.strerror}; check the path and its rights")
-        return _crash()
+        words = words_of(error)
+        return _fail(words) if words else _crash()
     except KeyboardInterrupt:
         print("cowclip: interrupted", file=sys.stderr)
         return 130

@@ -1,0 +1,93 @@
+"""The two sides of `kernels.py`: arrays, copies and the clock on the CPU and on the GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from cowclip_merlin.bench import processor
+from cowclip_merlin.errors import InputError
+
+
+@njit(parallel=True)
+def parallel_copy(source: Any, target: Any) -> None:
+    """Copy with all threads."""
+    for i in prange(len(source)):
+        target[i] = source[i]
+
+
+class Numba:
+    """The kernels on the CPU."""
+
+    name = "numba"
+    put = staticmethod(np.array)
+    copy = staticmethod(parallel_copy)
+
+    def seconds(self, run: Callable[[], Any]) -> float:
+        """Time of one call."""
+        started = time.perf_counter()
+        run()
+        return time.perf_counter() - started
+
+    def hardware(self) -> dict[str, Any]:
+        """Processor and cores."""
+        return processor()
+
+
+class Cupy:
+    """The kernels on the GPU."""
+
+    name = "cupy"
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.cupy, self.put = cupy, cupy.asarray
+
+    def copy(self, source: Any, target: Any) -> None:
+        """Copy on the device."""
+        self.cupy.copyto(target, source)
+
+    def seconds(self, run: Callable[[], Any]) -> float:
+        """Time of one call by the GPU's clock; it holds the call's waits for the host, too."""
+        start, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return self.cupy.cuda.get_elapsed_time(start, end) / 1000
+
+    def hardware(self) -> dict[str, Any]:
+        """Processor and GPU."""
+        runtime = self.cupy.cuda.runtime
+        gpu = runtime.getDeviceProperties(self.cupy.cuda.Device().id)
+        return processor() | {
+            "gpu": gpu["name"].decode(),
+            "gpu_memory_gb": round(gpu["totalGlobalMem"] / 1e9, 1),
+            "compute_capability": f"{gpu['major']}.{gpu['minor']}",
+            "cuda_driver": runtime.driverGetVersion(),
+            "cuda_runtime": runtime.runtimeGetVersion(),
+        }
+
+
+def choose(backend: str) -> Numba | Cupy:
+    """The backend of a name; "auto" is cupy if there is a device for it.
+
+    Raises:
+        InputError: cupy is asked for, and cannot be had.
+    """
+    if backend == "numba":
+        return Numba()
+    try:
+        import cupy
+
+        found = cupy.cuda.is_available()
+    except ImportError:
+        found = False
+    if backend == "cupy" and not found:
+        raise InputError("--backend cupy: it is not installed or finds no GPU: use --backend numba")
+    return Cupy() if found else Numba()

@@ -1,0 +1,204 @@
+"""The benchmarks as a person at the prompt meets them: help, wrong input, Ctrl-C."""
+
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cowclip_merlin.errors import InputError
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = (
+    "baseline",
+    "diagnostics",
+    "kernels",
+    "loading",
+    "peers",
+    "prepare",
+    "step_profile",
+    "vocabulary",
+)
+
+
+@pytest.fixture
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+@pytest.fixture
+def circumstances(load):
+    return load("circumstances")
+
+
+def left(run, capsys):
+    """Exit code and words on stderr of what must end the process."""
+    with pytest.raises(SystemExit) as stopped:
+        run()
+    return stopped.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_help_names_every_option(load, script):
+    """In the synopsis and in the list, each with a line; and no option that is not there."""
+    from cowclip_merlin.training.settings import OVERRIDES
+
+    module = load(script)
+    shown = [a for a in module._parser()._actions if a.help != "==SUPPRESS=="]
+    assert all(action.help for action in shown)
+    options = {action.option_strings[-1] for action in shown} - {"--help"}
+    named = set(re.findall(r"--[a-z][a-z0-9]*(?:-[a-z]+)*", module.__doc__))
+    others = {"--" + name.replace("_", "-") for name in OVERRIDES} if script == "baseline" else {}
+    assert named <= options and options - named <= set(others)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_benchmark_ends_orderly(load, script, monkeypatch, capsys):
+    module = load(script)
+
+    def ended_by(error):
+        def refuse():
+            raise error
+
+        monkeypatch.setattr(module, "_parser", refuse)
+        return left(lambda: module.main([]), capsys)
+
+    assert ended_by(KeyboardInterrupt()) == (130, "interrupted; no result was written\n")
+    assert ended_by(InputError("x is 3;\ngive 4")) == (2, "error: x is 3; give 4\n")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_word_for_a_number_is_one_line(load, script, capsys):
+    code, told = left(lambda: load(script).main(["--rounds=x", "--runs=x"]), capsys)
+    assert code == 2 and told.count("\n") == 1 and "'x'" in told and "--help" in told
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (NotADirectoryError(20, "Not a directory", "a/b"), "a/b: Not a directory"),
+        (OSError(28, "No space left", None), "no space left"),
+        (MemoryError("Unable to allocate 9 TiB"), "9 TiB"),
+    ],
+)
+def test_paths_and_memory_are_told_in_one_line(circumstances, error, words, capsys):
+    def run():
+        with circumstances.orderly():
+            raise error
+
+    code, told = left(run, capsys)
+    assert code == 2 and told.startswith("error: ") and words in told and told.count("\n") == 1
+
+
+def test_a_fault_of_ours_is_not_hidden(circumstances):
+    with pytest.raises(ZeroDivisionError), circumstances.orderly():
+        raise ZeroDivisionError
+
+
+def test_places_that_take_no_file_are_refused_and_others_left_as_they_are(circumstances, tmp_path):
+    there, long = tmp_path / "a.json", tmp_path / ("x" * 250)
+    there.write_text("before")
+    circumstances.refuse_no_files(there, None, tmp_path / "b.json")
+    for bad in (tmp_path, tmp_path / "none" / "a.json", there / "b", Path("/dev/null"), long):
+        with pytest.raises(InputError, match=r"folder|regular|cannot be written"):
+            circumstances.refuse_no_files(bad)
+    with pytest.raises(InputError, match="once"):
+        circumstances.refuse_no_files(there, there)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+    assert there.read_text() == "before"
+
+
+def test_the_result_is_written_though_nobody_reads_the_words(circumstances, tmp_path, monkeypatch):
+    class Closed:
+        def write(self, _):
+            raise BrokenPipeError
+
+        flush = write
+
+    file = tmp_path / "a.json"
+    monkeypatch.setattr(sys, "stdout", Closed())
+    with pytest.raises(BrokenPipeError):
+        circumstances.finish({"hardware": 1, "versions": {}}, "table", file)
+    assert json.loads(file.read_text())["hardware"] == 1
+
+
+@pytest.mark.parametrize(
+    "script, bad, named",
+    [
+        ("kernels", ["--batches", "0"], "--batches is 0"),
+        ("kernels", ["--gaps", "1", "1"], "--gaps 1,1"),
+        ("kernels", ["--vocabulary", "3000000000"], "3000000000"),
+        ("kernels", ["--json", "no-such-folder/a.json"], "no-such-folder"),
+        ("loading", ["--rows", "0"], "--rows is 0"),
+        ("loading", ["--seconds", "inf"], "--seconds is inf"),
+        ("loading", ["--data-memory", "0"], "--data-memory is 0"),
+        ("loading", ["--batch-sizes", "8", "8"], "--batch-sizes 8,8"),
+        ("loading", ["--model", "fm"], "'fm'"),
+        ("loading", ["--json", "no-such-folder/a.json"], "no-such-folder"),
+        ("prepare", ["--runs", "0"], "--runs is 0"),
+        ("prepare", ["--memory", "5", "--rows", "5"], "leave them away with --memory"),
+        ("prepare", ["--work", __file__], __file__),
+        ("peers", ["--batches", "x"], "'x'"),
+        ("peers", ["--json", "no-such-folder/a.json"], "no-such-folder"),
+    ],
+)
+def test_odd_values(load, script, bad, named, capsys):
+    code, told = left(lambda: load(script).main(bad), capsys)
+    assert code == 2 and told.startswith("error: ") and named in told and told.count("\n") == 1
+
+
+def test_loading_end_to_end(load, tmp_path, capsys):
+    loading, file = load("loading"), tmp_path / "loading.json"
+    small = ["--rows", "2000", "--rounds", "1", "--seconds", "0.01", "--work", str(tmp_path / "w")]
+    loading.main([*small, "--batch-sizes", "64", "--json", str(file)])
+    out, result = capsys.readouterr().out, json.loads(file.read_text())
+    assert [r["what"] for r in result["results"]] == list(loading.WHO)
+    assert result["results"][-1]["ratio_to_step"] == 1 and "| 64 | merlin |" in out
+    assert result["command"].startswith("python benchmarks/loading.py --rows 2000")
+    assert result["load_before"] >= 0 and result["date"] and str(tmp_path) not in file.read_text()
+    assert [folder.name for folder in (tmp_path / "w").iterdir()] == ["data-2000"]
+    code, told = left(lambda: loading.main([*small, "--batch-sizes", "1999"]), capsys)
+    assert code == 2 and "--batch-sizes 1999" in told and "training rows" in told
+
+
+def test_prepare_deletes_nothing_of_others(load, tmp_path, monkeypatch):
+    prepare = load("prepare")
+    monkeypatch.setattr(prepare, "timed", lambda *_: (1.0, 2.0))
+    monkeypatch.setattr(prepare, "same", lambda *_: True)
+    others = tmp_path / "pandas" / "mine.txt"
+    others.parent.mkdir()
+    others.write_text("mine")
+    prepare.main(["--rows", "50", "--runs", "1", "--work", str(tmp_path)])
+    assert others.read_text() == "mine"
+    assert {file.name for file in tmp_path.iterdir()} == {"pandas", "log-50.txt", "log-50.txt.json"}
+
+
+def test_a_run_that_fails_is_told_by_its_last_words(load, tmp_path):
+    command = [sys.executable, "-c", "raise SystemExit('the last words')"]
+    with pytest.raises(InputError, match="ours: a run failed: the last words"):
+        load("prepare").timed(command, tmp_path / "ours.log")
+
+
+def test_ctrl_c_leaves_one_line_and_no_half_file(tmp_path):
+    command = [sys.executable, "benchmarks/prepare.py", "--rows", "30000000"]
+    process = subprocess.Popen(
+        [*command, "--work", str(tmp_path)],
+        cwd=BENCHMARKS.parent,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TQDM_DISABLE": "1"},
+    )
+    until = time.monotonic() + 60
+    while not list(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130 and told == "interrupted; no result was written\n"
+    assert not list(tmp_path.iterdir())
