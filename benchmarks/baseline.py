@@ -3,7 +3,7 @@
     python benchmarks/baseline.py [--data DIR | --rows 1000000 --seed 7] [--work DIR]
         [--model deepfm] [--mlp 400,400,400] [--base-batch-size 1024]
         [--multipliers 8,16,32,64,128] [--updates exact,dense]
-        [--embedding-lr X --dense-lr X --l2 X ...] [--epochs 3] [--seeds 1] [--rounds 1]
+        [--embedding-lr X --dense-lr X --l2 X ...] [--epochs 3] [--seeds 3] [--rounds 1]
         [--device auto|cpu|gpu] [--json FILE]
 
 Without --data a Criteo-format log is generated and prepared once in --work. The lines:
@@ -19,10 +19,9 @@ rounds. The first epoch of a run also compiles the graph: give at least 3 epochs
 median is that of a later one.
 
 A run trains to its end before the next one starts, so a machine that gets slower on the way makes
-the later lines slower. With --rounds N the whole set of runs is gone through N times; the
-speed-up is computed within each round, from the medians of its epochs, and then the median is
-taken over the rounds. On a machine that others use, give 5; with one round it is a single
-comparison. On the CPU all rounds give the same AUCs, which therefore need --seeds instead.
+the later lines slower. The lines are gone through once for every seed, and all of that --rounds
+times; the speed-up is computed within each pass over the lines, from the medians of its epochs,
+and then the median is taken over the passes. On the CPU a second round gives the same AUCs.
 
 AUCs are means over the seeds: of the best epoch, and of the last one. The difference is that of
 the last epoch to the baseline's with the same seed, in points of a hundredth. "Best" is chosen on
@@ -183,13 +182,9 @@ def _result(
 
 
 def _speed_ups(mine: list[Run], base: list[Run]) -> Iterator[float]:
-    """The baseline's seconds over a line's, of each round."""
-
-    def seconds(runs: list[Run], number: int) -> float:
-        return statistics.median(s for r in runs if r["round"] == number for s in r["seconds"])
-
-    for number in sorted({r["round"] for r in mine}):
-        yield seconds(base, number) / seconds(mine, number)
+    """The baseline's seconds over a line's, of each pass over the lines."""
+    for a, b in zip(mine, base, strict=True):
+        yield statistics.median(b["seconds"]) / statistics.median(a["seconds"])
 
 
 def table(result: dict[str, Any]) -> str:

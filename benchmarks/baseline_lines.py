@@ -47,7 +47,7 @@ class Comparison:
     multipliers: tuple[int, ...] = (8, 16, 32, 64, 128)
     updates: tuple[str, ...] = ("exact",)
     epochs: int = 3
-    seeds: int = 1
+    seeds: int = 3
     rounds: int = 1
     mlp: tuple[int, ...] = (400, 400, 400)
     overrides: Mapping[str, float] = field(default_factory=dict)

@@ -22,7 +22,8 @@ def baseline(monkeypatch):
 def test_every_line_is_in_the_table_and_in_json(baseline, data, tmp_path, capsys):
     file = tmp_path / "baseline.json"
     arguments = [*SMALL, "--data", str(data), "--work", str(tmp_path / "work"),
-                 "--updates", "exact,dense", "--l2", "1e-4", "--json", str(file)]  # fmt: skip
+                 "--updates", "exact,dense", "--l2", "1e-4", "--seeds", "2",
+                 "--json", str(file)]  # fmt: skip
     baseline.main(arguments)
     out, result = capsys.readouterr().out, json.loads(file.read_text())
     expected = [
@@ -36,6 +37,8 @@ def test_every_line_is_in_the_table_and_in_json(baseline, data, tmp_path, capsys
     first = result["results"][0]
     assert first["speed_up"] == 1 and first["auc_points_to_baseline"] == 0
     assert all(len(r["runs"][0]["seconds"]) == 2 for r in result["results"])
+    assert [r["seed"] for r in first["runs"]] == [1, 2]
+    assert first["runs"][0]["test_auc"] != first["runs"][1]["test_auc"]
     assert result["overrides"] == {"l2": 1e-4} and result["hardware"] and result["versions"]
     assert result["date"] and result["command"].startswith("python benchmarks/baseline.py --base")
     assert str(tmp_path) not in file.read_text() and str(data) not in file.read_text()
@@ -43,8 +46,9 @@ def test_every_line_is_in_the_table_and_in_json(baseline, data, tmp_path, capsys
 
 def test_exact_has_the_baselines_auc(baseline, data, tmp_path):
     comparison = baseline.Comparison(
-        work=tmp_path, data=data, base_batch=256, multipliers=(4,), epochs=1, mlp=(8,), rounds=2
-    )
+        work=tmp_path, data=data, base_batch=256, multipliers=(4,), epochs=1, mlp=(8,),
+        seeds=1, rounds=2,
+    )  # fmt: skip
     dense, exact, _ = baseline.compare(comparison)["results"]
     assert dense["last_auc"] == pytest.approx(exact["last_auc"], abs=1e-4)
     assert [r["round"] for r in exact["runs"]] == [1, 2] and exact["speed_up"] > 0
@@ -103,3 +107,20 @@ def test_a_stopped_run_is_told_with_the_folder_to_delete(
     assert left.value.code == 128 + 15
     told = capsys.readouterr().err
     assert f"delete the last folder in {tmp_path}/runs" in told and told.count("\n") == 1
+
+
+def test_the_speed_up_is_taken_within_each_pass(baseline):
+    """A machine that gets slower from pass to pass does not count for or against a line."""
+
+    def runs(*passes):
+        return [{"seconds": seconds, "test_auc": [0.5], "seed": 1} for seconds in passes]
+
+    comparison = baseline.Comparison(work=Path("work"), multipliers=(8,))
+    base, exact, _ = comparison.lines()
+    made = {
+        base: runs([9, 4, 4], [9, 6, 6], [80, 80, 9]),
+        exact: runs([2, 2, 9], [4, 4, 1], [8, 8, 1]),
+    }
+    result = baseline._result(comparison, exact, made, 10_000)
+    assert result["speed_up"] == 2  # of 2, 1.5 and 10
+    assert result["seconds_per_epoch"] == 4 and result["auc_points_to_baseline"] == 0
