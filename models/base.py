@@ -10,7 +10,7 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.columns import Columns
-from cowclip_merlin.models.embedding import EMBEDDINGS
+from cowclip_merlin.models.embedding import EMBEDDINGS, Current
 from cowclip_merlin.models.model import CTRModel
 
 tf = compat.tensorflow()
@@ -58,7 +58,7 @@ class Architecture:
             object.__setattr__(self, "seed", int(np.random.randint(1 << 30)))
 
 
-class ClickModel(mm.Block):
+class ClickModel(Current, mm.Block):
     """Base of the four models: a Merlin block from a batch to one logit per row.
 
     Args:

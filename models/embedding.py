@@ -16,8 +16,26 @@ def initial_rows(rows: int, dim: int, *, std: float, seed: int, field: int) -> A
     return std * tf.random.stateless_normal([rows, dim], seed=[seed, field])
 
 
+class Current:
+    """A layer whose weights, asked for or replaced by Keras's methods, are up to date."""
+
+    before_all: Callable[[], None] | None = None  # brings all rows up to date
+
+    def get_weights(self) -> list[Any]:
+        """As in Keras, tables up to date."""
+        if self.before_all is not None:
+            self.before_all()
+        return super().get_weights()
+
+    def set_weights(self, weights: list[Any]) -> None:
+        """As in Keras; steps that rows had missed do not move the new weights."""
+        if self.before_all is not None:
+            self.before_all()
+        super().set_weights(weights)
+
+
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
-class FusedEmbedding(tf.keras.layers.Layer):
+class FusedEmbedding(Current, tf.keras.layers.Layer):
     """One table for all fields; field `f` has the rows from its offset on.
 
     A batch is one gather, so the gradient is one `tf.IndexedSlices` with an entry for each of

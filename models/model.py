@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.embedding import FusedEmbedding
 
 tf = compat.tensorflow()
@@ -40,6 +41,8 @@ def attach(model: Any, optimizer: Any) -> None:
         before.cowclip.flush()
     for layer in layers:
         layer.before_read = None
+    for part in (model.blocks[0], *layers):
+        part.before_all = None if cowclip is None else cowclip.flush
     if cowclip is not None:
         # One call for all: `ClickModel.call` reads the first before the others, at the same rows.
         layers[0].before_read = _CatchUp(cowclip, tuple(layers))
@@ -68,8 +71,17 @@ class CTRModel(mm.Model):
     """`merlin.models.tf.Model` whose evaluation, prediction and saving see current tables."""
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """As in Keras; CowClip with `update="exact"` is attached to the tables."""
+        """As in Keras; CowClip with `update="exact"` is attached to the tables.
+
+        Raises:
+            InputError: `jit_compile` with CowClip.
+        """
         super().compile(*args, **kwargs)
+        if self.jit_compile and find_cowclip(self.optimizer) is not None:
+            raise InputError(
+                "jit_compile=True: XLA has no operation that counts ids, so CowClip cannot be "
+                "compiled by it; leave jit_compile out"
+            )
         attach(self, self.optimizer)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:

@@ -15,6 +15,7 @@ from cowclip_merlin.optimizer.engine import warn_of_stale_rows
 from cowclip_merlin.optimizer.gradients import clipped
 from cowclip_merlin.optimizer.row_adam import RowAdam
 from cowclip_merlin.optimizer.row_state import RowStates
+from cowclip_merlin.optimizer.rows import flat_ids
 from cowclip_merlin.optimizer.statistics import ClipStatistics
 
 tf = compat.tensorflow()
@@ -148,7 +149,8 @@ class CowClip(ClipStatistics):
                 caller has done so.
 
         Raises:
-            InputError: an embedding table has a dense gradient, or there are no gradients.
+            InputError: an embedding table has a dense gradient or is there twice, or there are
+                no gradients.
         """
         pairs = [(tables.with_shape(g), v) for g, v in grads_and_vars if g is not None]
         if not pairs:
@@ -182,7 +184,9 @@ class CowClip(ClipStatistics):
         """One step by the row engine; the clip factors of the clipped tables."""
         if self._config.update == "exact":
             for _, table in pairs:
-                if (table.ref(), tf.executing_eagerly()) not in self._caught_up:
+                # An eager step may have its gradients from a graph.
+                modes = {False, tf.executing_eagerly()}
+                if not any((table.ref(), mode) in self._caught_up for mode in modes):
                     warn_of_stale_rows(table)
         factors = self._states.engine.update(pairs)
         if self._config.update == "dense":
@@ -198,12 +202,12 @@ class CowClip(ClipStatistics):
 
         Args:
             table: the variable, or several that are read at the same rows.
-            ids: rows to be read, integer, any shape, duplicates allowed.
+            ids: rows to be read, any shape, ragged or sparse, duplicates allowed.
         """
         if self._in_force.update == "exact":
             group = list(table) if isinstance(table, (list, tuple)) else [table]
             self._caught_up.update((each.ref(), tf.executing_eagerly()) for each in group)
-            self._states.engine.catch_up(group, tf.reshape(ids, [-1]))
+            self._states.engine.catch_up(group, flat_ids(ids))
 
     def expect(self, group: Sequence[Any]) -> None:
         """With `update="exact"`: create the state of these tables in this order, once.

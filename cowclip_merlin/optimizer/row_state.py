@@ -41,6 +41,17 @@ class RowStates:
             call = arrays.on_device if backend == "cupy" else arrays.on_host
             self.engine = KernelEngine(kernels=kernels.load(backend), call=call, **common)
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        """Refused: a copy would have copies of the tables, too, and move those.
+
+        Raises:
+            InputError: always; the message has the remedy.
+        """
+        raise InputError(
+            "CowClip with rows that are moved one by one cannot be copied: make another by "
+            "CowClip.from_config(optimizer.get_config())"
+        )
+
     @property
     def tables(self) -> list[Any]:
         """Tables that have a state."""

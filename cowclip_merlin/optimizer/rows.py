@@ -39,6 +39,23 @@ def sum_duplicates(slices: Any) -> UniqueRows:
     return UniqueRows(ids=ids, g=g, cnt=cnt)
 
 
+def flat_ids(ids: Any) -> Any:
+    """The ids of a lookup as one vector, int32 or int64 [n], of the type Keras's layer looks up.
+
+    Args:
+        ids: any shape; a tensor, a list, a `tf.RaggedTensor` or a `tf.SparseTensor`.
+
+    >>> flat_ids(tf.ragged.constant([[1.0], [], [2.0, 3.0]])).numpy().tolist()
+    [1, 2, 3]
+    """
+    if isinstance(ids, tf.SparseTensor):
+        ids = ids.values
+    elif isinstance(ids, tf.RaggedTensor):
+        ids = ids.flat_values
+    ids = tf.reshape(ids, [-1])
+    return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int32)
+
+
 def scatter(rows: UniqueRows, num_rows: Any) -> tuple[Any, Any]:
     """Spread the rows over the whole table: gradients [num_rows, d] and counts [num_rows]."""
     where = tf.expand_dims(tf.cast(rows.ids, tf.int64), -1)

@@ -49,8 +49,20 @@ def refuse_dense(variable: Any) -> None:
     raise InputError(
         f"the gradient of embedding table {variable.name!r} {tuple(variable.shape)} is dense, so "
         "the ids' counts are lost: remove the Keras regularizer or L2 term from it and pass "
-        "l2=... to CowClip, and look rows up with tf.gather or an embedding layer"
+        "l2=... to CowClip, look rows up with tf.gather or an embedding layer, and accumulate "
+        "gradients by concatenating their values and indices, not by tf.add_n"
     )
+
+
+def _refuse_twice(variables: Sequence[Any]) -> None:
+    seen: set[Any] = set()
+    for variable in variables:
+        if variable.ref() in seen:
+            raise InputError(
+                f"embedding table {variable.name!r} {tuple(variable.shape)} has two gradients in "
+                "one step, and counts are those of both: give each variable once"
+            )
+        seen.add(variable.ref())
 
 
 def with_shape(gradient: Any) -> Any:
@@ -79,7 +91,7 @@ def split(
     """Pairs of the embedding tables, and all others.
 
     Raises:
-        InputError: a table has a dense gradient.
+        InputError: a table has a dense gradient, or two gradients.
     """
     tables, dense = [], []
     for gradient, variable in grads_and_vars:
@@ -88,4 +100,5 @@ def split(
         if not sparse and (named or (embeddings is None and looks_like_table(variable))):
             refuse_dense(variable)
         (tables if named else dense).append((gradient, variable))
+    _refuse_twice([variable for _, variable in tables])
     return tables, dense

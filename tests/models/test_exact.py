@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import cowclip_merlin as cc
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import MODELS, attach
 from cowclip_merlin.models.model import find_cowclip
 
@@ -126,7 +127,9 @@ def owing(tf, schema, update):
     return model, start, cc.CowClip.from_config(optimizer.get_config())
 
 
-@pytest.mark.parametrize("way", ["set_weights", "load_weights", "compile", "attach"])
+@pytest.mark.parametrize(
+    "way", ["set_weights", "set_weights of parts", "load_weights", "compile", "attach"]
+)
 def test_no_step_is_lost_or_comes_late(tf, schema, tmp_path, way):
     """Replaced weights stay as they are; steps an optimizer owes are done when it is replaced."""
     ends = []
@@ -134,6 +137,11 @@ def test_no_step_is_lost_or_comes_late(tf, schema, tmp_path, way):
         model, start, other = owing(tf, schema, update)
         if way == "set_weights":
             model.set_weights(start)
+        elif way == "set_weights of parts":
+            body = model.blocks[0]
+            body.set_weights([w / 2 for w in body.get_weights()])
+            for part in (body.embedding, body.wide):
+                part.set_weights([w + 1 for w in part.get_weights()])
         elif way == "load_weights":
             fresh = MODELS["deepfm"](schema, **SMALL)
             fresh.save_weights(str(tmp_path / "start.h5"))
@@ -158,6 +166,23 @@ def test_one_batch_sees_current_tables(tf, schema, batch, view):
         given = (batch,) if view == "predict_on_batch" else (batch, label)
         seen.append(getattr(model, view)(*given))
     np.testing.assert_allclose(seen[1], seen[0], atol=1e-6)
+
+
+def test_weights_of_a_layer_are_current(tf, schema):
+    seen = []
+    for update in ("dense", "exact"):
+        for part in ("embedding", "wide"):
+            model, *_ = owing(tf, schema, update)
+            seen.append(getattr(model.blocks[0], part).get_weights()[0])
+    for dense, exact in zip(seen[:2], seen[2:], strict=True):
+        np.testing.assert_allclose(exact, dense, atol=1e-6)
+
+
+def test_xla_is_refused(tf, schema):
+    model = MODELS["deepfm"](schema, **SMALL)
+    with pytest.raises(InputError, match="jit_compile=True: XLA has no operation that counts ids"):
+        model.compile(cc.CowClip(), "binary_crossentropy", jit_compile=True)
+    model.compile("adam", "binary_crossentropy", jit_compile=True)
 
 
 @pytest.mark.parametrize("tables", ["fused", "per_field"])
