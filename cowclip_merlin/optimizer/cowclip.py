@@ -11,11 +11,9 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import tables
 from cowclip_merlin.optimizer.clippy import bounded_step
 from cowclip_merlin.optimizer.config import Config, check, choose_backend, in_force, row_optimizer
-from cowclip_merlin.optimizer.engine import warn_of_stale_rows
 from cowclip_merlin.optimizer.gradients import clipped
 from cowclip_merlin.optimizer.row_adam import RowAdam
 from cowclip_merlin.optimizer.row_state import RowStates
-from cowclip_merlin.optimizer.rows import flat_ids
 from cowclip_merlin.optimizer.statistics import ClipStatistics
 
 tf = compat.tensorflow()
@@ -128,8 +126,6 @@ class CowClip(ClipStatistics):
         self._states = None
         if self._in_force.update == "exact" or self.backend != "tensorflow":
             self._states = RowStates(self, self.backend, exact=update != "lazy")
-        # In a graph, what was brought up to date before it was made says nothing of its own reads.
-        self._caught_up: set[tuple[Any, bool]] = set()
 
     # -- one step ---------------------------------------------------------------------------
 
@@ -183,11 +179,7 @@ class CowClip(ClipStatistics):
     def _step_of_rows(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
         """One step by the row engine; the clip factors of the clipped tables."""
         if self._config.update == "exact":
-            for _, table in pairs:
-                # An eager step may have its gradients from a graph.
-                modes = {False, tf.executing_eagerly()}
-                if not any((table.ref(), mode) in self._caught_up for mode in modes):
-                    warn_of_stale_rows(table)
+            self._states.warn_of_stale([table for _, table in pairs])
         factors = self._states.engine.update(pairs)
         if self._config.update == "dense":
             self.flush()
@@ -206,8 +198,7 @@ class CowClip(ClipStatistics):
         """
         if self._in_force.update == "exact":
             group = list(table) if isinstance(table, (list, tuple)) else [table]
-            self._caught_up.update((each.ref(), tf.executing_eagerly()) for each in group)
-            self._states.engine.catch_up(group, flat_ids(ids))
+            self._states.catch_up(group, ids)
 
     def expect(self, group: Sequence[Any]) -> None:
         """With `update="exact"`: create the state of these tables in this order, once.

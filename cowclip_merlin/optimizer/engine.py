@@ -218,5 +218,5 @@ def warn_of_stale_rows(table: Any) -> None:
         f'update="exact": rows of {table.name!r} were not brought up to date before the forward '
         "pass read them; use the models of cowclip_merlin with training=True, or call "
         "catch_up(table, ids) first",
-        stacklevel=4,
+        stacklevel=5,
     )
