@@ -178,8 +178,6 @@ class CowClip(ClipStatistics):
 
     def _step_of_rows(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
         """One step by the row engine; the clip factors of the clipped tables."""
-        if self._config.update == "exact":
-            self._states.warn_of_stale([table for _, table in pairs])
         factors = self._states.engine.update(pairs)
         if self._config.update == "dense":
             self.flush()

@@ -22,6 +22,9 @@ tf = compat.tensorflow()
 HISTORY = 1 << 16
 """Steps that are remembered; when it is full, all rows are brought up to date."""
 
+WATCHED = 1000
+"""Steps after a flush in which rows with a gradient are looked at for steps they had missed."""
+
 
 class TableState(NamedTuple):
     """Variables of one table, or their memory as arrays.
@@ -167,9 +170,10 @@ class KernelEngine(Engine):
             except NonFiniteGradient as error:
                 raise InputError(self.name_of(table, int(groups[i].ids[error.place]))) from error
         factors = []
-        for state, group, g, numbers in zip(memory, groups, sums, settings):
+        for table, state, group, g, numbers in zip(tables, memory, groups, sums, settings):
             if self.exact:
                 self._make_room(state, numbers)
+                self._watch(table, state, group.ids)
                 self._replay(state, numbers, group.ids)
             factors.append(
                 self.kernels.step_rows(*state[:3], group.ids, g, group.starts, alpha, numbers)
@@ -177,6 +181,11 @@ class KernelEngine(Engine):
             if self.exact:
                 self._remember(state, group.ids, alpha)
         return factors
+
+    def _watch(self, table: Any, state: TableState, rows: Any) -> None:
+        done = int(state.count[0])
+        if 0 < done <= WATCHED and bool((state.last[rows] < done).any()):
+            warn_of_stale_rows(table)
 
     def _remember(self, state: TableState, rows: Any, alpha: float) -> None:
         done = int(state.count[0])
@@ -213,10 +222,11 @@ def everywhere(ids: Any) -> Any:
 
 
 def warn_of_stale_rows(table: Any) -> None:
-    """Say that a gradient may come from rows that had missed steps."""
+    """Say that rows had missed steps when their gradients were computed."""
     warnings.warn(
         f'update="exact": rows of {table.name!r} were not brought up to date before the forward '
         "pass read them; use the models of cowclip_merlin with training=True, or call "
-        "catch_up(table, ids) first",
-        stacklevel=5,
+        "catch_up(table, ids) with the very rows that are looked up (two steps from gradients of "
+        "one forward pass are in order)",
+        stacklevel=2,
     )

@@ -10,7 +10,13 @@ from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
-from cowclip_merlin.optimizer.engine import Engine, TableState, everywhere
+from cowclip_merlin.optimizer.engine import (
+    WATCHED,
+    Engine,
+    TableState,
+    everywhere,
+    warn_of_stale_rows,
+)
 from cowclip_merlin.optimizer.rows import sum_duplicates
 
 tf = compat.tensorflow()
@@ -77,6 +83,7 @@ class PlainEngine(Engine):
         state, settings = self.state_of(table), self.settings_of(table)
         full = state.count[0] >= state.history.shape[0]
         tf.cond(full, lambda: self.flush(table), lambda: None)
+        self._watch(table, state, rows.ids)
         self._replay(state, settings, rows.ids)
         w, m, v = (tf.gather(x, rows.ids) for x in state[:3])
         g = rows.g + 2 * settings.l2 * w
@@ -89,6 +96,16 @@ class PlainEngine(Engine):
         _set(state.history, done, tf.reshape(alpha, [1]))
         _assign(state.count, tf.cast(done + 1, tf.int64))
         return factor
+
+    def _watch(self, table: Any, state: TableState, rows: Any) -> None:
+        done = tf.cast(state.count[0], tf.float32)
+        behind = (done <= WATCHED) & tf.reduce_any(tf.gather(state.last, rows) < done)
+
+        def tell() -> Any:
+            warn_of_stale_rows(table)
+            return True
+
+        tf.cond(behind, lambda: tf.numpy_function(tell, [], tf.bool), lambda: True)
 
     def flush(self, table: Any) -> None:
         """Bring every row up to date and forget the history."""

@@ -30,8 +30,6 @@ class RowStates:
         # Now, while they are numbers: in the graph of a first step they have no value yet.
         self._betas = {k: owner.embedding_optimizer.get_config()[k] for k in ("beta_1", "beta_2")}
         self._states: dict[Any, TableState] = {}
-        # In a graph, what was brought up to date before it was made says nothing of its own reads.
-        self._caught_up: set[tuple[Any, bool]] = set()
         common = {
             "adam": owner.embedding_optimizer,
             "exact": exact,
@@ -63,15 +61,7 @@ class RowStates:
 
     def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
         """Bring the rows of these ids, of any shape, up to date in all of the tables."""
-        self._caught_up.update((table.ref(), tf.executing_eagerly()) for table in tables)
         self.engine.catch_up(tables, flat_ids(ids))
-
-    def warn_of_stale(self, tables: Sequence[Any]) -> None:
-        """Warn of tables with gradients from rows that nobody brought up to date."""
-        modes = {False, tf.executing_eagerly()}  # an eager step may have its gradients from a graph
-        for table in tables:
-            if not any((table.ref(), mode) in self._caught_up for mode in modes):
-                engine.warn_of_stale_rows(table)
 
     def state_of(self, table: Any) -> TableState:
         """The table's variables, created when they are first asked for.

@@ -200,11 +200,55 @@ def test_lazy_column_clip_by_kernels(tf, kernels):
     assert moved.optimizer.clipped_share.numpy() > 0
 
 
-def test_a_forward_pass_that_does_not_catch_up_is_told(tf):
+def read_in_steps(tf, backend, reads, brought):
+    """Steps that read two groups of rows, of which some were brought up to date before."""
+    table = tf.Variable(tf.ones([9, 2]), name="embeddings")
+    optimizer = cc.CowClip(update="exact", backend=backend)
+
+    @tf.function(reduce_retracing=True)
+    def step(first, second, caught):
+        with tf.GradientTape() as tape:
+            optimizer.catch_up(table, caught)
+            loss = tf.reduce_sum(tf.gather(table, first)) + tf.reduce_sum(tf.gather(table, second))
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+    for (first, second), caught in zip(reads, brought, strict=True):
+        step(*(tf.constant(rows, tf.int32) for rows in (first, second, caught)))
+
+
+READS = [([1, 2], [5]), ([3], [6, 2]), ([2], [5, 1])]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("backend", ["auto", "tensorflow"])
+def test_rows_that_are_up_to_date_when_read_are_no_reason_to_warn(tf, backend):
+    read_in_steps(tf, backend, READS, [first + second for first, second in READS])
+    always = [([0, 1, 2, 3, 4], [5, 6, 7, 8])] * 3  # nothing is ever missed
+    read_in_steps(tf, backend, always, [[]] * 3)
+
+
+@pytest.mark.parametrize("backend", ["auto", "tensorflow"])
+@pytest.mark.parametrize(
+    "brought",
+    [
+        pytest.param([[]] * 3, id="never"),
+        pytest.param(
+            [first + second for first, second in READS[:1]] + [[]] * 2, id="only at first"
+        ),
+        pytest.param([first for first, _ in READS], id="one lookup of two"),
+        pytest.param([[0, 1], [0, 2], [0, 1]], id="other rows than those read"),
+    ],
+)
+def test_rows_that_had_missed_steps_when_read_are_told(tf, backend, brought):
+    with pytest.warns(UserWarning, match=r"'embeddings:0' were not brought up.* call catch_up\("):
+        read_in_steps(tf, backend, READS, brought)
+
+
+def test_a_plain_model_is_told(tf):
     model = tf.keras.Sequential([tf.keras.layers.Embedding(9, 2), tf.keras.layers.Dense(1)])
     model.compile(cc.CowClip(update="exact"), "mse")
-    with pytest.warns(UserWarning, match=r"call catch_up\(table, ids\) first"):
-        model.fit(np.array([[1], [2]]), np.ones((2, 1)), verbose=0)
+    with pytest.warns(UserWarning, match="not brought up to date"):
+        model.fit(np.array([[1], [2], [1]]), np.ones((3, 1)), batch_size=1, verbose=0)
 
 
 def test_the_backend_is_logged_once(tf, caplog, kernels):
