@@ -42,16 +42,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from baseline_lines import Comparison, Line
-from circumstances import (
-    circumstances,
-    finish,
-    leave,
-    load_now,
-    option,
-    orderly,
-    parser,
-    refuse_no_files,
-)
+from circumstances import circumstances, finish, load_now
+from prompt import leave, option, orderly, parser, refuse_no_files
 
 from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.demo import Demo, prepare_data

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from circumstances import among, at_least_one, once
-
+from cowclip_merlin.checks import among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings
 

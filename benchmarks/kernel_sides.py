@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from cowclip_merlin.bench import processor
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.machine import processor
 
 
 @njit(parallel=True)

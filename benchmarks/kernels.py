@@ -30,21 +30,12 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
-from circumstances import (
-    at_least_one,
-    circumstances,
-    enough_ids,
-    finish,
-    load_now,
-    once,
-    option,
-    orderly,
-    parser,
-    refuse_no_files,
-)
+from circumstances import circumstances, finish, load_now
 from kernel_sides import Cupy, Numba, choose
+from prompt import option, orderly, parser, refuse_no_files
 
-from cowclip_merlin.bench import FIELDS, field_sizes, random_rows
+from cowclip_merlin.bench import FIELDS, enough_ids, field_sizes, random_rows
+from cowclip_merlin.checks import at_least_one, once
 from cowclip_merlin.kernels import RowSettings, load
 
 SETTINGS = RowSettings(l2=1e-4)

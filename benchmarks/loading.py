@@ -23,21 +23,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from circumstances import (
-    above_zero,
-    among,
-    at_least_one,
-    circumstances,
-    finish,
-    load_now,
-    once,
-    option,
-    orderly,
-    parser,
-    refuse_no_files,
-)
+from circumstances import circumstances, finish, load_now
+from prompt import option, orderly, parser, refuse_no_files
 
 from cowclip_merlin import compat
+from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.generate import generate
 from cowclip_merlin.loading import Columns, Data, DeviceData, StreamedData, bytes_of, open_columns

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from circumstances import above_zero, among, at_least_one, enough_ids, once
 from peer_io import WARM_UP_STEPS, Job
 
+from cowclip_merlin.bench import enough_ids
+from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.scaling import RULES, Hyperparameters, rebase, scale

@@ -59,15 +59,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import peer_ours
-from circumstances import (
-    circumstances,
-    finish,
-    load_now,
-    option,
-    orderly,
-    parser,
-    refuse_no_files,
-)
+from circumstances import circumstances, finish, load_now
 from peer_io import Job
 from peer_log import Log, generate, write_rows
 from peer_settings import (
@@ -79,6 +71,7 @@ from peer_settings import (
     PeerSettings,
     make_job,
 )
+from prompt import option, orderly, parser, refuse_no_files
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat

@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from circumstances import at_least_one, once, option, orderly, parser
+from prompt import option, orderly, parser
 
+from cowclip_merlin.checks import at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.generate import generate
 from cowclip_merlin.training.records import versions

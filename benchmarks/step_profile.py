@@ -34,31 +34,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from circumstances import (
-    above_zero,
-    at_least_one,
-    circumstances,
-    enough_ids,
-    finish,
-    load_now,
-    once,
-    option,
-    orderly,
-    parser,
-    refuse_no_files,
-)
+from circumstances import circumstances, finish, load_now
 from profile_events import read_space, summary
 from profile_text import text
+from prompt import option, orderly, parser, refuse_no_files
 from step_limit import Machine, Sizes, limit, mean_distinct
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench import (
     BenchSettings,
     bare_mlp,
+    enough_ids,
     field_sizes,
     random_rows,
     training_step,
 )
+from cowclip_merlin.checks import above_zero, at_least_one, once
 from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.loading import Columns, DeviceData
 from cowclip_merlin.training.build import choose_device

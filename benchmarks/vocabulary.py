@@ -39,21 +39,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from circumstances import (
-    above_zero,
-    circumstances,
-    finish,
-    load_now,
-    option,
-    orderly,
-    parser,
-    refuse_no_files,
-)
+from circumstances import circumstances, finish, load_now
+from prompt import option, orderly, parser, refuse_no_files
 from vocabulary_figure import draw_figure
 from vocabulary_step import Step, VocabularySettings, distinct_rows, draw, free_bytes, spread
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench import field_sizes
+from cowclip_merlin.checks import above_zero
 from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Columns

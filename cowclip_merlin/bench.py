@@ -6,20 +6,19 @@ while the clock runs. Medians and ratios come from interleaved rounds, since mac
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cowclip_merlin.checks import among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Columns, DeviceData
+from cowclip_merlin.machine import hardware
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.training.settings import BACKENDS, MODELS, PRECISIONS, UPDATES
 
@@ -58,16 +57,19 @@ class BenchSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        known = {"models": MODELS, "updates": UPDATES, "backends": BACKENDS}
-        known |= {"clips": ("cowclip", "none"), "precisions": PRECISIONS}
-        for name, choices in known.items():
-            for value in getattr(self, name):
-                if value not in choices:
-                    raise InputError(
-                        f"unknown {name[:-1]} {value!r}; choose one of {', '.join(choices)}"
-                    )
-        if min((*self.batches, self.rounds, self.rows_per_turn)) < 1:
-            raise InputError("batches, rounds and rows per turn must be at least 1")
+        known = {
+            "model": (self.models, MODELS),
+            "update": (self.updates, UPDATES),
+            "backend": (self.backends, BACKENDS),
+            "clip": (self.clips, ("cowclip", "none")),
+            "precision": (self.precisions, PRECISIONS),
+        }
+        for name, (values, choices) in known.items():
+            among(name, values, choices)
+            once({name: values})
+        once({"batch sizes": self.batches})
+        at_least_one({"batch sizes": self.batches, "rounds": self.rounds})
+        at_least_one({"rows per turn": self.rows_per_turn})
         field_sizes(self.vocabulary)
 
 
@@ -82,10 +84,7 @@ def field_sizes(vocabulary: int) -> dict[str, int]:
     >>> {*field_sizes(LEAST_VOCABULARY).values()}
     {4}
     """
-    if not LEAST_VOCABULARY <= vocabulary < 2**31:
-        raise InputError(
-            f"vocabulary is {vocabulary}; it must be at least {LEAST_VOCABULARY}, below 2**31"
-        )
+    enough_ids("vocabulary", vocabulary)
     weights = 0.6 ** np.arange(FIELDS)
     sizes = np.maximum(4, (vocabulary * weights / weights.sum()).astype(int))
     sizes[0] += vocabulary - sizes.sum()
@@ -93,6 +92,24 @@ def field_sizes(vocabulary: int) -> dict[str, int]:
         lacking = max(0, 4 - sizes[i])
         sizes[i : i + 2] += lacking, -lacking
     return {f"C{i + 1}": int(size) for i, size in enumerate(sizes)}
+
+
+def enough_ids(option: str, *vocabularies: int) -> None:
+    """Refuse vocabularies that the fields of `field_sizes` cannot share.
+
+    Raises:
+        InputError: one is too small, or too large for ids of 32 bits.
+
+    >>> enough_ids("--ids", 1000, 3)
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: --ids is 3; give 104 or more, below 2**31
+    """
+    for vocabulary in vocabularies:
+        if not LEAST_VOCABULARY <= vocabulary < 2**31:
+            raise InputError(
+                f"{option} is {vocabulary}; give {LEAST_VOCABULARY} or more, below 2**31"
+            )
 
 
 def random_rows(rows: int, sizes: dict[str, int], *, seed: int = 0) -> Columns:
@@ -270,28 +287,6 @@ def _is_baseline(case: Case, mine: Case, first: int) -> bool:
 
 def _ratio(mine: list[float], other: list[float]) -> float:
     return round(statistics.median(a / b for a, b in zip(mine, other, strict=True)), 3)
-
-
-def hardware() -> dict[str, Any]:
-    """Processor, cores, and the GPUs that TensorFlow uses, by name."""
-    from cowclip_merlin import compat
-
-    tf = compat.tensorflow()
-    known = [
-        tf.config.experimental.get_device_details(g) for g in tf.config.get_visible_devices("GPU")
-    ]
-    names = [details.get("device_name", "unknown") for details in known]
-    return processor() | {"gpus": len(names), "gpu": ", ".join(names)}
-
-
-def processor() -> dict[str, Any]:
-    """Model and cores of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
-    return {"machine": platform.machine(), "processor": model, "cores": os.cpu_count()}
 
 
 def table(result: dict[str, Any]) -> str:

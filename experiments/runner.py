@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import hardware
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.plan import Run
 from cowclip_merlin.experiments.results import Result, append_result, read_results
 from cowclip_merlin.experiments.variant import derive
 from cowclip_merlin.loading import validation_rows
+from cowclip_merlin.machine import hardware
 from cowclip_merlin.training import records, train
 from cowclip_merlin.workflows import PreparedData
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import BenchSettings, field_sizes, hardware, random_rows
+from cowclip_merlin.bench import BenchSettings, field_sizes, random_rows
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.machine import hardware
 
 
 def test_a_small_bench(tmp_path, capsys):
@@ -37,17 +38,21 @@ def test_small_vocabularies_have_no_empty_field():
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "bad, words",
     [
-        {"models": ["fm"]},
-        {"updates": ["eager"]},
-        {"batches": [0]},
-        {"vocabulary": 3},
-        {"vocabulary": 2**31},
+        ({"models": ["fm"]}, "model: unknown 'fm'; choose of wide_and_deep, deepfm, dcn, dcnv2"),
+        ({"updates": ["eager"]}, "update: unknown 'eager'"),
+        ({"clips": ["global"]}, "clip: unknown 'global'; choose of cowclip, none"),
+        ({"updates": ["lazy", "lazy"]}, "update lazy,lazy: give every value once"),
+        ({"batches": [8, 8]}, "batch sizes 8,8: give every value once"),
+        ({"batches": [0]}, "batch sizes is 0; give 1 or more"),
+        ({"rows_per_turn": 0}, "rows per turn is 0"),
+        ({"vocabulary": 3}, "vocabulary is 3; give 104 or more, below 2"),
+        ({"vocabulary": 2**31}, "vocabulary is 2147483648"),
     ],
 )
-def test_wrong_settings(bad):
-    with pytest.raises(InputError):
+def test_wrong_settings(bad, words):
+    with pytest.raises(InputError, match=words):
         BenchSettings(**bad)
 
 

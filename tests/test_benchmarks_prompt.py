@@ -34,8 +34,8 @@ def load(monkeypatch):
 
 
 @pytest.fixture
-def circumstances(load):
-    return load("circumstances")
+def prompt(load):
+    return load("prompt")
 
 
 def left(run, capsys):
@@ -88,34 +88,34 @@ def test_a_word_for_a_number_is_one_line(load, script, capsys):
         (MemoryError("Unable to allocate 9 TiB"), "9 TiB"),
     ],
 )
-def test_paths_and_memory_are_told_in_one_line(circumstances, error, words, capsys):
+def test_paths_and_memory_are_told_in_one_line(prompt, error, words, capsys):
     def run():
-        with circumstances.orderly():
+        with prompt.orderly():
             raise error
 
     code, told = left(run, capsys)
     assert code == 2 and told.startswith("error: ") and words in told and told.count("\n") == 1
 
 
-def test_a_fault_of_ours_is_not_hidden(circumstances):
-    with pytest.raises(ZeroDivisionError), circumstances.orderly():
+def test_a_fault_of_ours_is_not_hidden(prompt):
+    with pytest.raises(ZeroDivisionError), prompt.orderly():
         raise ZeroDivisionError
 
 
-def test_places_that_take_no_file_are_refused_and_others_left_as_they_are(circumstances, tmp_path):
+def test_places_that_take_no_file_are_refused_and_others_left_as_they_are(prompt, tmp_path):
     there, long = tmp_path / "a.json", tmp_path / ("x" * 250)
     there.write_text("before")
-    circumstances.refuse_no_files(there, None, tmp_path / "b.json")
+    prompt.refuse_no_files(there, None, tmp_path / "b.json")
     for bad in (tmp_path, tmp_path / "none" / "a.json", there / "b", Path("/dev/null"), long):
         with pytest.raises(InputError, match=r"folder|regular|cannot be written"):
-            circumstances.refuse_no_files(bad)
+            prompt.refuse_no_files(bad)
     with pytest.raises(InputError, match="once"):
-        circumstances.refuse_no_files(there, there)
+        prompt.refuse_no_files(there, there)
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
     assert there.read_text() == "before"
 
 
-def test_the_result_is_written_though_nobody_reads_the_words(circumstances, tmp_path, monkeypatch):
+def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, monkeypatch):
     class Closed:
         def write(self, _):
             raise BrokenPipeError
@@ -125,7 +125,7 @@ def test_the_result_is_written_though_nobody_reads_the_words(circumstances, tmp_
     file = tmp_path / "a.json"
     monkeypatch.setattr(sys, "stdout", Closed())
     with pytest.raises(BrokenPipeError):
-        circumstances.finish({"hardware": 1, "versions": {}}, "table", file)
+        load("circumstances").finish({"hardware": 1, "versions": {}}, "table", file)
     assert json.loads(file.read_text())["hardware"] == 1
 
 

@@ -6,7 +6,8 @@ import argparse
 from datetime import datetime, timezone
 from pathlib import Path
 
-from cowclip_merlin.cli.words import whole_numbers
+from cowclip_merlin.cli.words import add_device, whole_numbers
+from cowclip_merlin.training.settings import BACKENDS, MODELS, PRECISIONS, UPDATES
 
 HELP = "measure the training step: batches, updates, with and without the clip"
 EXAMPLES = """examples:
@@ -17,16 +18,31 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip bench`."""
-    parser.add_argument("--model", default="deepfm", metavar="NAMES", help="a,b,c")
-    parser.add_argument("--batch-sizes", default="1024,8192,65536", metavar="NUMBERS")
-    parser.add_argument("--update", default="dense,exact,lazy", metavar="UPDATES")
-    parser.add_argument("--backend", default="auto", metavar="NAMES")
-    parser.add_argument("--clip", default="none,cowclip", metavar="CLIPS")
-    parser.add_argument("--precision", default="float32", metavar="NAMES", help="float32,bfloat16")
-    parser.add_argument("--vocabulary", type=int, default=1_000_000, metavar="IDS")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N")
-    parser.add_argument("--rows-per-turn", type=int, default=65536, metavar="N")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    several = {
+        "--model": ("deepfm", MODELS),
+        "--update": ("dense,exact,lazy", UPDATES),
+        "--backend": ("auto", BACKENDS),
+        "--clip": ("none,cowclip", ("none", "cowclip")),
+        "--precision": ("float32", PRECISIONS),
+    }
+    for flag, (default, known) in several.items():
+        words = f"some of {', '.join(known)} (default: %(default)s)"
+        parser.add_argument(flag, default=default, metavar="A,B", help=words)
+    parser.add_argument(
+        "--batch-sizes",
+        default="1024,8192,65536",
+        metavar="N,N",
+        help="rows a step (default: %(default)s)",
+    )
+    numbers = {
+        "--vocabulary": (1_000_000, "ids in all 26 fields together"),
+        "--rounds": (5, "turns of each configuration, one after the other"),
+        "--rows-per-turn": (65536, "rows trained in a turn, at least one batch"),
+    }
+    for flag, (default, words) in numbers.items():
+        words = f"{words} (default: %(default)s)"
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=words)
+    add_device(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
 
 

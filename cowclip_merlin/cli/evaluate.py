@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from cowclip_merlin.cli.words import add_device
+
 HELP = "score a prepared folder with a trained run"
 EXAMPLES = """examples:
   cowclip evaluate RUN DATA
@@ -14,9 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip evaluate`."""
     parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
     parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
-    parser.add_argument("--split", default="test", choices=("train", "test"))
+    split = "which rows of DATA (default: test)"
+    parser.add_argument("--split", default="test", choices=("train", "test"), help=split)
     parser.add_argument("--predictions", metavar="FILE", help="parquet: row, label, probability")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    add_device(parser)
 
 
 def run(args: argparse.Namespace) -> None:

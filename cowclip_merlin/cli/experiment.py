@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cowclip_merlin.cli.words import whole_numbers
+from cowclip_merlin.cli.words import add_device, whole_numbers
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definition import Experiment
@@ -35,23 +35,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     """What `experiment` and `sweep` have in common."""
     parser.add_argument("--data", metavar="DATA", help="folder that cowclip prepare wrote")
-    parser.add_argument("--out", default="results", metavar="RESULTS", help="results folder")
     parser.add_argument("--name", metavar="TEXT", help="what tables call the data set")
-    parser.add_argument("--scale", default="1", metavar="S", help="share of the rows, like 1/64")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each cell")
     parser.add_argument("--epochs", type=int, metavar="N", help="passes (default: 10)")
-    parser.add_argument("--update", default="exact", metavar="UPDATE", help="dense, exact, lazy")
-    parser.add_argument(
-        "--max-multiplier", type=int, default=32, metavar="N", help="largest batch / base batch"
-    )
-    parser.add_argument(
-        "--steps", type=int, default=50, metavar="N", help="least steps at the largest batch"
-    )
-    parser.add_argument("--mlp", default="400,400,400", metavar="N,N", help="hidden widths")
+    with_default = {
+        "--out": ("results", "RESULTS", "results folder"),
+        "--scale": ("1", "S", "share of the rows, like 1/64"),
+        "--seeds": (3, "N", "runs of each cell"),
+        "--update": ("exact", "UPDATE", "dense, exact, lazy"),
+        "--max-multiplier": (32, "N", "largest batch / base batch"),
+        "--steps": (50, "N", "least steps an epoch at the largest batch"),
+        "--mlp": ("400,400,400", "N,N", "hidden widths"),
+    }
+    for flag, (default, metavar, words) in with_default.items():
+        words = f"{words} (default: %(default)s)"
+        parser.add_argument(flag, type=type(default), default=default, metavar=metavar, help=words)
     parser.add_argument(
         "--lines", metavar="LABELS", help="run these lines of the table only: a;b (default: all)"
     )
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    add_device(parser)
     parser.add_argument("--dry-run", action="store_true", help="list the runs and their time")
 
 

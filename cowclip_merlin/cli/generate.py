@@ -12,8 +12,9 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip generate`."""
-    parser.add_argument("--rows", type=int, required=True, metavar="N")
-    parser.add_argument("--seed", type=int, default=1234, metavar="N")
+    parser.add_argument("--rows", type=int, required=True, metavar="N", help="lines of the log")
+    seed = "another seed, another log (default: %(default)s)"
+    parser.add_argument("--seed", type=int, default=1234, metavar="N", help=seed)
     parser.add_argument("--out", required=True, metavar="FILE", help="compressed if it ends in .gz")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cowclip_merlin.cli.words import add_device
+
 HELP = "turn a raw click log into a prepared folder"
 EXAMPLES = """examples:
   cowclip prepare criteo train.txt --out DATA
@@ -15,7 +17,8 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip prepare`."""
-    parser.add_argument("kind", choices=("criteo", "avazu", "table"))
+    kind = "how the log is laid out; table: columns that you name"
+    parser.add_argument("kind", choices=("criteo", "avazu", "table"), help=kind)
     parser.add_argument("files", nargs="+", metavar="FILE", help="text, .gz or parquet, in order")
     parser.add_argument("--out", required=True, metavar="DATA", help="folder to write")
     parser.add_argument("--label", metavar="COL", help="table: the 0/1 column")
@@ -54,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--like", metavar="DATA", help="use its vocabulary; all rows become test")
     parser.add_argument("--hugectr", action="store_true", help="write what HugeCTR reads, too")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running Dask scheduler")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    add_device(parser)
     parser.add_argument(
         "--max-bad-fraction",
         type=float,

@@ -17,7 +17,8 @@ OF_THE_CLIP = ("r", "zeta")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip scale`."""
-    parser.add_argument("--dataset", default="criteo", choices=sorted(PRESETS))
+    dataset = "whose values of the paper (default: %(default)s)"
+    parser.add_argument("--dataset", default="criteo", choices=sorted(PRESETS), help=dataset)
     parser.add_argument("--to", type=int, required=True, metavar="N", help="batch size in rows")
     parser.add_argument("--rule", choices=sorted(RULES), help="show this rule only")
 

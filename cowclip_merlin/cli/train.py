@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 
-from cowclip_merlin.cli.words import whole_numbers
+from cowclip_merlin.cli.words import add_device, whole_numbers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, RULES
 from cowclip_merlin.training.settings import (
@@ -117,7 +117,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     _add(parser, "checkpoint-every", 0, "STEPS", steps)
     looks = "steps between looks at clip and norms, for cowclip inspect; 0: none"
     _add(parser, "diagnostics-every", 100, "STEPS", looks)
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    add_device(parser)
     parser.add_argument(
         "--data-memory",
         type=float,

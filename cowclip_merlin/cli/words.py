@@ -1,6 +1,18 @@
-"""Words of the command line that stand for several values."""
+"""What several commands have in common on their command lines."""
 
 from __future__ import annotations
+
+import argparse
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where to compute."""
+    parser.add_argument(
+        "--device",
+        default="auto",
+        choices=("auto", "cpu", "gpu"),
+        help="where to compute (default: auto, a GPU if there is one)",
+    )
 
 
 def whole_numbers(option: str, text: str, *, like: str) -> tuple[int, ...]:

@@ -76,13 +76,15 @@ def test_every_command_has_help_with_examples(command, capsys):
     assert f"cowclip {command}" in capsys.readouterr().out.split("examples:")[1]
 
 
-@pytest.mark.parametrize("command", ["train", "prepare"])
-def test_help_says_what_every_default_is(command):
-    parser = build_parser()._subparsers._group_actions[0].choices[command]
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_every_option_is_and_its_default(command):
+    actions = build_parser()._subparsers._group_actions[0].choices[command]._actions
+    assert not [action.dest for action in actions if not action.help]
     silent = [
         action.option_strings[0]
-        for action in parser._actions
-        if action.default not in (None, False, "", argparse.SUPPRESS, "auto", 0.0)
+        for action in actions
+        if action.default not in (None, False, "", argparse.SUPPRESS, 0.0)
+        and action.option_strings
         and "default: " not in action.help
     ]
     assert not silent

@@ -1,0 +1,83 @@
+"""Refusals of option values that several commands and benchmarks share, in one line each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+
+
+def at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:
+    """Refuse counts below 1.
+
+    Args:
+        counts: of each option its number or numbers.
+
+    Raises:
+        InputError: one is 0 or negative.
+
+    >>> at_least_one({"--rounds": 1, "--mlp": (8, 0)})
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: --mlp is 0; give 1 or more
+    """
+    for option, given in counts.items():
+        for count in (given,) if isinstance(given, int) else given:
+            if count < 1:
+                raise InputError(f"{option} is {count}; give 1 or more")
+
+
+def above_zero(values: Mapping[str, float]) -> None:
+    """Refuse what is not a finite number above 0.
+
+    Args:
+        values: of each option its number.
+
+    Raises:
+        InputError: one is not.
+
+    >>> above_zero({"--seconds": float("nan")})
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: --seconds is nan; give a number above 0
+    """
+    for option, value in values.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise InputError(f"{option} is {value:g}; give a number above 0")
+
+
+def once(lists: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse a value that comes twice.
+
+    Args:
+        lists: of each option its values.
+
+    Raises:
+        InputError: one does.
+
+    >>> once({"--batch-sizes": (8, 16, 8)})
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: --batch-sizes 8,16,8: give every value once
+    """
+    for option, values in lists.items():
+        if len(set(values)) < len(values):
+            raise InputError(f"{option} {','.join(map(str, values))}: give every value once")
+
+
+def among(option: str, values: Sequence[str], choices: Sequence[str]) -> None:
+    """Refuse names that are not among the choices.
+
+    Raises:
+        InputError: one is not.
+
+    >>> among("--updates", ("exact", "eager"), ("dense", "exact"))
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: --updates: unknown 'eager'; choose of dense, exact
+    """
+    for value in values:
+        if value not in choices:
+            raise InputError(f"{option}: unknown {value!r}; choose of {', '.join(choices)}")

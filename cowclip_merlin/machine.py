@@ -1,0 +1,30 @@
+"""The hardware that a number was measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores, and the GPUs that TensorFlow uses, by name."""
+    from cowclip_merlin import compat
+
+    tf = compat.tensorflow()
+    known = [
+        tf.config.experimental.get_device_details(g) for g in tf.config.get_visible_devices("GPU")
+    ]
+    names = [details.get("device_name", "unknown") for details in known]
+    return processor() | {"gpus": len(names), "gpu": ", ".join(names)}
+
+
+def processor() -> dict[str, Any]:
+    """Model and cores of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
+    return {"machine": platform.machine(), "processor": model, "cores": os.cpu_count()}
