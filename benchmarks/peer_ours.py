@@ -14,7 +14,8 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.bench import CONTINUOUS, random_model
 from cowclip_merlin.loading import DeviceData, batches, steps_per_epoch
-from cowclip_merlin.training.build import computing_in, warm_up
+from cowclip_merlin.models.precision import computing_in
+from cowclip_merlin.training.build import warm_up
 from cowclip_merlin.training.evaluation import Scorer
 from cowclip_merlin.training.step import make_step
 

@@ -196,8 +196,8 @@ def training_step(
         data: the rows; it takes their numbers, int [b].
     """
     from cowclip_merlin import compat
+    from cowclip_merlin.models.precision import computing_in
     from cowclip_merlin.optimizer import CowClip
-    from cowclip_merlin.training.build import computing_in
     from cowclip_merlin.training.step import make_step
 
     tf, values = compat.tensorflow(), scale("criteo", to=8192)

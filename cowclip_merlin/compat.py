@@ -188,10 +188,14 @@ def merlin_models() -> Any:
 
 def save_by_keras(model: Any, export_path: Any, *args: Any, **kwargs: Any) -> None:
     """Save a Merlin model with arguments that Keras's `save` knows and Merlin's does not."""
-    mm = merlin_models()
-    base = sys.modules[mm.Model.__module__]
-    super(mm.Model, model).save(export_path, *args, save_format="tf", **kwargs)
-    base.save_merlin_metadata(export_path, model.schema, base.get_output_schema(export_path))
+    mm, log = merlin_models(), tensorflow().get_logger()
+    base, level = sys.modules[mm.Model.__module__], log.level
+    log.setLevel("ERROR")  # Merlin loads what was saved, and Keras says that it is not compiled
+    try:
+        super(mm.Model, model).save(export_path, *args, save_format="tf", **kwargs)
+        base.save_merlin_metadata(export_path, model.schema, base.get_output_schema(export_path))
+    finally:
+        log.setLevel(level)
 
 
 @cache

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +35,32 @@ def replacing(path: Path | str) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextmanager
+def whole_folder(path: Path | str) -> Iterator[Path]:
+    """A name to make a folder under, renamed to `path` when the block ends without an exception.
+
+    Raises:
+        InputError: `path` is there already, or the folder it is to be in is not.
+
+    >>> target = Path(tempfile.mkdtemp()) / "a"
+    >>> with whole_folder(target) as temporary:
+    ...     temporary.mkdir()
+    >>> target.is_dir(), len(list(target.parent.iterdir()))
+    (True, 1)
+    """
+    path = Path(path)
+    if path.exists():
+        raise InputError(f"{path}: is there already; use another --out")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent}: no such folder; make it first")
+    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield work / "whole"
+        (work / "whole").rename(path)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _beside(path: Path) -> Path:

@@ -12,6 +12,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.models.embedding import EMBEDDINGS, Current
 from cowclip_merlin.models.model import CTRModel
+from cowclip_merlin.models.precision import computing_in, policy_in_force
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
@@ -69,6 +70,7 @@ class ClickModel(Current, mm.Block):
     def __init__(self, columns: Any, architecture: Any, **kwargs: Any) -> None:
         # Under a mixed-precision policy only the hidden and cross layers compute in half.
         super().__init__(**({"dtype": "float32"} | kwargs))
+        self._hidden_policy = policy_in_force()
         self.columns = columns if isinstance(columns, Columns) else Columns(**columns)
         if not isinstance(architecture, Architecture):
             architecture = Architecture(**architecture)
@@ -139,12 +141,14 @@ class ClickModel(Current, mm.Block):
         return config | {
             "columns": asdict(self.columns),
             "architecture": asdict(self.architecture),
+            "hidden_policy": self._hidden_policy,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> ClickModel:
-        """The inverse of `get_config`."""
-        return cls(**config)
+        """The inverse of `get_config`: hidden layers compute as they did, whatever is usual now."""
+        with computing_in(config.get("hidden_policy", policy_in_force())):
+            return cls(**{name: value for name, value in config.items() if name != "hidden_policy"})
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")

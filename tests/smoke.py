@@ -14,7 +14,7 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.generate import generate
-from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.training import RunSettings, evaluate_run, load_run, train
 from cowclip_merlin.training.build import build_model
 
 STEPS = 20
@@ -35,9 +35,10 @@ def smoke(work: Path) -> None:
         again = evaluate_run(work / name, work / "data")
         assert again.auc == rows[-1]["test_auc"], (again, rows[-1])
         save_and_load(settings, data, work / f"{name}.model")
+        export_and_call(work / name, data, work / f"{name}.exported")
         dense = train(work / "data", replace(settings, update="dense"), out=work / f"{name}.dense")
         assert abs(dense[-1]["test_auc"] - again.auc) < 1e-5, (dense[-1], again)
-        print(f"{name}: {rows[-1]['step']} steps, saved and loaded", flush=True)
+        print(f"{name}: {rows[-1]['step']} steps, saved, loaded and exported", flush=True)
 
 
 def save_and_load(settings: RunSettings, data, path: Path) -> None:
@@ -53,6 +54,17 @@ def save_and_load(settings: RunSettings, data, path: Path) -> None:
     loaded = cc.load_model(str(path))
     after = loaded.predict(tf.data.Dataset.from_tensor_slices(batch).batch(64), verbose=0)
     np.testing.assert_array_equal(before, after)
+
+
+def export_and_call(run: Path, data, path: Path) -> None:
+    tf = compat.tensorflow()
+    assert main(["export", str(run), str(data.path), "--out", str(path)]) == 0
+    score = tf.saved_model.load(str(path)).signatures["serving_default"]
+    given = {name: tf.ones([5], tf.int64) for name in data.categorical}
+    given |= {name: tf.ones([5]) for name in data.continuous}
+    model = load_run(run, data.path)
+    got = score(**given)["probability"]
+    np.testing.assert_allclose(got, tf.reshape(model(given), [-1]), atol=1e-6)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ COMMANDS = (
     "prepare",
     "train",
     "evaluate",
+    "export",
     "scale",
     "bench",
     "experiment",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cowclip_merlin.training.run import evaluate_run, train
+from cowclip_merlin.training.finished import evaluate_run, export_run, load_run
+from cowclip_merlin.training.run import train
 from cowclip_merlin.training.settings import RunSettings
 from cowclip_merlin.training.trainer import Stopped
 
-__all__ = ["RunSettings", "Stopped", "evaluate_run", "train"]
+__all__ = ["RunSettings", "Stopped", "evaluate_run", "export_run", "load_run", "train"]

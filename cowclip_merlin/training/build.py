@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
@@ -50,6 +49,7 @@ def choose_device(device: str) -> str:
 def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedData) -> Any:
     """The Merlin model of a run, its variables initialised from the seed."""
     from cowclip_merlin import models
+    from cowclip_merlin.models.precision import computing_in
 
     with computing_in(settings.precision):
         return models.MODELS[settings.model](
@@ -61,26 +61,6 @@ def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedDa
             init_std=values.init_std,
             seed=settings.seed,
         )
-
-
-@contextmanager
-def computing_in(precision: str) -> Iterator[None]:
-    """Layers that are created in this block compute in "float32" or "bfloat16".
-
-    Weights, and in our models tables, logits and probabilities, are float32 either way.
-
-    >>> with computing_in("bfloat16"):
-    ...     dense = compat.tensorflow().keras.layers.Dense(1)
-    >>> dense.compute_dtype, dense.dtype
-    ('bfloat16', 'float32')
-    """
-    policies = compat.tensorflow().keras.mixed_precision
-    before = policies.global_policy()
-    policies.set_global_policy("float32" if precision == "float32" else f"mixed_{precision}")
-    try:
-        yield
-    finally:
-        policies.set_global_policy(before)
 
 
 def build_optimizer(

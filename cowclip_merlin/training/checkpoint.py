@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +45,8 @@ class Checkpoints:
         Raises:
             OSError: the disk is full.
         """
-        try:
+        with full_disk_told(self._folder):
             return self._manager.save()
-        except self._tf.errors.OpError as error:
-            if "No space left" in str(error):
-                raise OSError(errno.ENOSPC, "no space left", str(self._folder)) from error
-            raise
 
     def restore(self) -> str:
         """Read the last checkpoint.
@@ -87,6 +85,21 @@ class Checkpoints:
             if found != variable.shape.as_list():
                 reason = f"{variable.name} is {variable.shape.as_list()} here, {found} there"
                 raise InputError(_OTHER_MODEL.format(path, reason))
+
+
+@contextmanager
+def full_disk_told(place: Path) -> Iterator[None]:
+    """Says of a full disk what Python itself would say.
+
+    Raises:
+        OSError: TensorFlow could not write to `place`, since the disk is full.
+    """
+    try:
+        yield
+    except compat.tensorflow().errors.OpError as error:
+        if "No space left" in str(error):
+            raise OSError(errno.ENOSPC, "no space left", str(place)) from error
+        raise
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""A training run as a folder: start it, resume it, score with it."""
+"""A training run as a folder: start it, resume it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat
 from cowclip_merlin.diagnostics.frequency import read_deciles
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import alone_in, refuse_no_file, write_json
+from cowclip_merlin.files import alone_in, write_json
 from cowclip_merlin.loading import (
     Columns,
     bytes_of,
     open_columns,
     open_train,
-    place_split,
     split_off,
     steps_per_epoch,
     validation_rows,
 )
-from cowclip_merlin.training import evaluation, records
+from cowclip_merlin.training import records
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
-from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.config import RunConfig, refuse_other_folder, refuse_other_run
 from cowclip_merlin.training.settings import RunSettings
 from cowclip_merlin.training.trainer import Plan, Trainer
@@ -214,42 +212,3 @@ def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
             f"batch size {settings.batch_size} is larger than the {rows} training rows of "
             f"{prepared.path}; use a smaller --batch-size"
         )
-
-
-def evaluate_run(
-    run: str | Path,
-    data: str | Path,
-    *,
-    split: str = "test",
-    predictions: str | Path | None = None,
-    device: str = "auto",
-) -> evaluation.Evaluation:
-    """Score a split of a prepared folder with the last checkpoint of a run.
-
-    Args:
-        run: the run folder.
-        data: the folder it was trained on, or one prepared like it.
-        split: "train" or "test".
-        predictions: parquet file to write: row, label, probability.
-        device: "auto", "cpu" or "gpu".
-
-    Raises:
-        InputError: wrong input, named in one line.
-    """
-    from cowclip_merlin.workflows import PreparedData
-
-    config = RunConfig.load(Path(run))
-    prepared = PreparedData.load(data)
-    if predictions is not None:
-        refuse_no_file(predictions)
-    if prepared.rows[split] == 0:
-        raise InputError(f"{data}: no rows in the {split} split; choose the other one")
-    start(config.settings.seed, device)
-    columns = open_columns(prepared, split)
-    model = build_model(config.settings, config.values, prepared)
-    Checkpoints(Path(run) / "checkpoints", model).restore()
-    rows = place_split(columns, batch_size=evaluation.SCORING_BATCH)
-    scores = evaluation.Scorer(model, rows).probabilities()
-    if predictions is not None:
-        evaluation.write_predictions(Path(predictions), columns.label, scores)
-    return evaluation.evaluate(columns.label, scores)

@@ -13,7 +13,15 @@ from cowclip_merlin.cli.train import settings_of
 
 ROOT = Path(__file__).parents[2]
 MOST = {"--rows": 3000, "--batch-size": 256, "--epochs": 2}
-RUN = {"generate", "prepare", "train", "inspect", "evaluate", "scale"}  # others take minutes
+RUN = {
+    "generate",
+    "prepare",
+    "train",
+    "inspect",
+    "evaluate",
+    "export",
+    "scale",
+}  # others take minutes
 SHELL = {"mkdir", "chmod", "docker", "tensorboard", "DRY_RUN=1"}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 

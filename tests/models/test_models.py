@@ -38,6 +38,20 @@ def test_mixed_precision_keeps_logits_and_tables_in_float32(
         assert isinstance(gradient, tf.IndexedSlices) and gradient.values.dtype == tf.float32
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_saved_model_computes_in_the_precision_it_was_made_for(
+    tf, schema, batch, name, half_precision, tmp_path
+):
+    model = MODELS[name](schema, **(SMALL | {"init_std": 0.5}))
+    model.save(str(tmp_path / "model"))
+    tf.keras.mixed_precision.set_global_policy("float32")
+    loaded = cc.load_model(str(tmp_path / "model"))
+    assert tf.keras.mixed_precision.global_policy().name == "float32"
+    np.testing.assert_array_equal(loaded(batch), model(batch))
+    in_float32 = MODELS[name](schema, **(SMALL | {"init_std": 0.5}))
+    assert (in_float32(batch).numpy() != model(batch).numpy()).any()
+
+
 def test_a_saturated_sigmoid_keeps_its_gradient(tf, schema, batch):
     model = cc.models.deepfm(schema, **SMALL)
     model.blocks[0].logit.bias.assign([40.0])

@@ -1,0 +1,34 @@
+"""`cowclip export`: the model of a run, for programs without this package."""
+
+from __future__ import annotations
+
+import argparse
+
+from cowclip_merlin.cli.words import add_device
+
+HELP = "write the model of a run as a TensorFlow SavedModel"
+EXAMPLES = """examples:
+  cowclip export RUN DATA --out MODEL
+
+Its signature "serving_default" takes one tensor [b] for each column, with ids and numbers as in
+DATA, and gives "probability" [b]. How raw values become ids: docs/serving.md."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `cowclip export`."""
+    parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
+    parser.add_argument("data", metavar="DATA", help="folder that it was trained on")
+    parser.add_argument("--out", required=True, metavar="MODEL", help="folder to write")
+    add_device(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the model and say what it takes."""
+    from cowclip_merlin.training import export_run
+
+    inputs = export_run(args.run_folder, args.data, out=args.out, device=args.device)
+    print(f"{args.out}: SavedModel, signature serving_default")
+    for kind in dict.fromkeys(spec.dtype.name for spec in inputs.values()):
+        names = [name for name, spec in inputs.items() if spec.dtype.name == kind]
+        print(f"  {kind} [b]: {', '.join(names)}")
+    print("  gives probability, float32 [b]")

@@ -1,0 +1,137 @@
+"""What a run has learned: its model, its scores, and the model for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import refuse_no_file, whole_folder
+from cowclip_merlin.loading import open_columns, place_split
+from cowclip_merlin.training import evaluation
+from cowclip_merlin.training.build import build_model, choose_device
+from cowclip_merlin.training.checkpoint import Checkpoints, full_disk_told
+from cowclip_merlin.training.config import RunConfig
+from cowclip_merlin.training.run import start
+
+if TYPE_CHECKING:
+    from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.workflows import PreparedData
+
+
+def evaluate_run(
+    run: str | Path,
+    data: str | Path,
+    *,
+    split: str = "test",
+    predictions: str | Path | None = None,
+    device: str = "auto",
+) -> evaluation.Evaluation:
+    """Score a split of a prepared folder with the last checkpoint of a run.
+
+    Args:
+        run: the run folder.
+        data: the folder it was trained on, or one prepared like it.
+        split: "train" or "test".
+        predictions: parquet file to write: row, label, probability.
+        device: "auto", "cpu" or "gpu".
+
+    Raises:
+        InputError: wrong input, named in one line.
+    """
+    from cowclip_merlin.workflows import PreparedData
+
+    config, prepared = RunConfig.load(Path(run)), PreparedData.load(data)
+    if predictions is not None:
+        refuse_no_file(predictions)
+    if prepared.rows[split] == 0:
+        raise InputError(f"{data}: no rows in the {split} split; choose the other one")
+    start(config.settings.seed, device)
+    columns = open_columns(prepared, split)
+    model = _restored(Path(run), config, prepared)
+    rows = place_split(columns, batch_size=evaluation.SCORING_BATCH)
+    scores = evaluation.Scorer(model, rows).probabilities()
+    if predictions is not None:
+        evaluation.write_predictions(Path(predictions), columns.label, scores)
+    return evaluation.evaluate(columns.label, scores)
+
+
+def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRModel:
+    """The model of a run with the weights of its last checkpoint, not compiled.
+
+    Args:
+        run: the run folder.
+        data: the folder it was trained on, or one prepared like it; only its columns are read.
+        device: "auto", "cpu" or "gpu".
+
+    Returns:
+        A Keras model. It takes a dictionary with one entry [b] for each column, ids and numbers
+        as `data` has them, and gives click probabilities [b, 1].
+
+    Raises:
+        InputError: wrong input, named in one line.
+    """
+    from cowclip_merlin.workflows import PreparedData
+
+    config, prepared = RunConfig.load(Path(run)), PreparedData.load(data)
+    choose_device(device)
+    return _restored(Path(run), config, prepared)
+
+
+def _restored(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
+    model = build_model(config.settings, config.values, prepared)
+    Checkpoints(run / "checkpoints", model).restore()
+    return model
+
+
+def export_run(
+    run: str | Path, data: str | Path, *, out: str | Path, device: str = "auto"
+) -> dict[str, Any]:
+    """Write the model of a run as a TensorFlow SavedModel, for programs without this package.
+
+    Its signature "serving_default" takes one tensor [b] for each column, ids as int64 and numbers
+    as float32, and gives "probability", float32 [b]. An id outside of its column's table is an
+    error that names the column. `load_model` reads it as a Keras model, too.
+
+    Args:
+        run: the run folder.
+        data: the folder it was trained on, or one prepared like it; only its columns are read.
+        out: folder to write; must not exist.
+        device: "auto", "cpu" or "gpu".
+
+    Returns:
+        Input name -> its `tf.TensorSpec`, in the model's order.
+
+    Raises:
+        InputError: wrong input, named in one line.
+    """
+    with whole_folder(out) as temporary:
+        model = load_run(run, data, device=device)
+        inputs = _inputs(model)
+        signature = {"serving_default": _serving(model, inputs)}
+        with full_disk_told(Path(out)):
+            compat.save_by_keras(model, str(temporary), signatures=signature)
+    return inputs
+
+
+def _inputs(model: CTRModel) -> dict[str, Any]:
+    tf, columns = compat.tensorflow(), model.blocks[0].columns
+    ids = {name: tf.TensorSpec([None], tf.int64, name) for name in columns.fields}
+    return ids | {name: tf.TensorSpec([None], tf.float32, name) for name in columns.continuous}
+
+
+def _serving(model: CTRModel, inputs: dict[str, Any]) -> Any:
+    """The function that is called in the SavedModel."""
+    tf, fields = compat.tensorflow(), model.blocks[0].columns.fields
+    names, sizes = tf.constant(list(fields)), tf.constant(list(fields.values()), tf.int64)
+
+    @tf.function(input_signature=[inputs])
+    def serve(columns: dict[str, Any]) -> dict[str, Any]:
+        ids = tf.stack([columns[name] for name in fields], axis=1)
+        wrong = tf.reduce_any((ids < 0) | (ids >= sizes), axis=0)
+        told = ["ids outside of the tables of these columns:", tf.boolean_mask(names, wrong)]
+        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(wrong), told)]):
+            return {"probability": tf.reshape(model(columns), [-1])}
+
+    return serve

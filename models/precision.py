@@ -1,0 +1,38 @@
+"""In which numbers the hidden and cross layers of a model compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cowclip_merlin import compat
+
+tf = compat.tensorflow()
+
+
+def policy_in_force() -> str:
+    """Name of Keras's policy for layers that are created now."""
+    return tf.keras.mixed_precision.global_policy().name
+
+
+@contextmanager
+def computing_in(precision: str) -> Iterator[None]:
+    """Layers that are created in this block compute in this precision.
+
+    Weights, and in our models tables, logits and probabilities, are float32 either way.
+
+    Args:
+        precision: "float32", "bfloat16", "float16", or the name of a policy of Keras.
+
+    >>> with computing_in("bfloat16"):
+    ...     dense = tf.keras.layers.Dense(1)
+    >>> dense.compute_dtype, dense.dtype
+    ('bfloat16', 'float32')
+    """
+    before = policy_in_force()
+    mixed = f"mixed_{precision}" if precision in ("bfloat16", "float16") else precision
+    tf.keras.mixed_precision.set_global_policy(mixed)
+    try:
+        yield
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)

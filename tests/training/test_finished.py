@@ -1,0 +1,111 @@
+"""What a run has learned: its model in Python, and its SavedModel in a program without us."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas
+import pytest
+
+import cowclip_merlin as cc
+from cowclip_merlin import compat
+from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.training import RunSettings, evaluate_run, export_run, load_run, train
+from cowclip_merlin.workflows import PreparedData
+
+SMALL = {"mlp": (16, 8), "batch_size": 256, "base_batch_size": 64, "epochs": 1}
+KINDS = {
+    "deepfm": {"update": "exact"},
+    "dcnv2": {"tables": "per_field", "precision": "bfloat16"},
+}
+OUTSIDE = """
+import sys
+import pandas
+import tensorflow as tf
+
+score = tf.saved_model.load("MODEL").signatures["serving_default"]
+rows = pandas.read_parquet("inputs.parquet")
+kinds = {name: tf.int64 if rows[name].dtype == "int64" else tf.float32 for name in rows}
+given = {name: tf.constant(rows[name].to_numpy(), kind) for name, kind in kinds.items()}
+assert "cowclip_merlin" not in sys.modules
+got = score(**given)["probability"].numpy()
+pandas.DataFrame({"probability": got}).to_parquet("got.parquet")
+"""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def run(request, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    train(data, RunSettings(model=request.param, **SMALL, **KINDS[request.param]), out=folder / "r")
+    return folder / "r"
+
+
+@pytest.fixture(scope="module")
+def rows(data):
+    prepared = PreparedData.load(data)
+    columns = [*prepared.categorical, *prepared.continuous]
+    table = pandas.concat(map(pandas.read_parquet, prepared.files("test")))[columns]
+    return table.astype(dict.fromkeys(prepared.categorical, "int64")).reset_index(drop=True)
+
+
+def scores_of(run, data, tmp_path):
+    evaluate_run(run, data, predictions=tmp_path / "p.parquet")
+    return pandas.read_parquet(tmp_path / "p.parquet").probability.to_numpy()
+
+
+def test_a_loaded_run_scores_as_evaluate_does(run, data, rows, tmp_path):
+    model = load_run(run, data)
+    got = model.predict({name: rows[name].to_numpy() for name in rows}, batch_size=512, verbose=0)
+    np.testing.assert_allclose(got[:, 0], scores_of(run, data, tmp_path), atol=1e-6)
+
+
+def test_an_exported_run_scores_without_this_package(run, data, rows, tmp_path):
+    inputs = export_run(run, data, out=tmp_path / "MODEL")
+    assert list(inputs) == list(rows) and not list(tmp_path.glob(".*"))
+    assert b"PyFunc" not in (tmp_path / "MODEL/saved_model.pb").read_bytes()
+    rows.to_parquet(tmp_path / "inputs.parquet")
+    subprocess.run([sys.executable, "-c", OUTSIDE], cwd=tmp_path, check=True)
+    got = pandas.read_parquet(tmp_path / "got.parquet").probability
+    expected = scores_of(run, data, tmp_path)
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+    again = cc.load_model(str(tmp_path / "MODEL"))
+    given = {name: rows[name].to_numpy() for name in rows}
+    np.testing.assert_allclose(
+        again.predict(given, batch_size=512, verbose=0)[:, 0], expected, atol=1e-6
+    )
+
+
+def test_an_id_outside_of_its_table_is_named(run, data, rows, tmp_path):
+    tf = compat.tensorflow()
+    export_run(run, data, out=tmp_path / "MODEL")
+    score = tf.saved_model.load(str(tmp_path / "MODEL")).signatures["serving_default"]
+    given = {name: tf.constant(rows[name][:3]) for name in rows}
+    largest = PreparedData.load(data).cardinalities["C3"]
+    for wrong in (-1, largest):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"outside[^C]*\[.*C3.*\]"):
+            score(**given | {"C3": tf.constant([1, wrong, 2], tf.int64)})
+    score(**given | {"C3": tf.constant([1, largest - 1, 2], tf.int64)})
+
+
+def test_nothing_is_left_of_what_cannot_be_exported(run, data, tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(InputError, match="taken: is there already; use another --out"):
+        export_run(run, data, out=tmp_path / "taken")
+    with pytest.raises(InputError, match="no such folder; make it first"):
+        export_run(run, data, out=tmp_path / "a/b")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_bytes((run / "config.json").read_bytes())
+    with pytest.raises(InputError, match="no checkpoint"):
+        export_run(tmp_path / "run", data, out=tmp_path / "MODEL")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "taken"]
+
+
+def test_the_command(run, data, tmp_path, capsys):
+    command = ["export", str(run), str(data), "--out", str(tmp_path / "MODEL")]
+    assert main(command) == 0
+    told = capsys.readouterr()
+    assert "int64 [b]: C1, C2," in told.out and "float32 [b]: I1, I2," in told.out
+    assert "Skipping" not in told.err and "No training configuration" not in told.err
+    assert main(command) == 2
+    assert "is there already" in capsys.readouterr().err
