@@ -119,6 +119,7 @@ def _write(data: PreparedData, variant: Variant, out: Path) -> None:
         "rows": rows,
         "clicks": clicks,
         "fingerprint": variant.fingerprint(data),
+        "vocabulary": variant.fingerprint(data),  # ids are numbered anew
         "derived_from": {"fingerprint": data.fingerprint, **asdict(variant)},
     }
     write_json(out / "dataset.json", description)

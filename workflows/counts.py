@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import reading_parquet
@@ -52,6 +55,23 @@ def _counts(categories: Path, field: str) -> Any:
         }
     )
     return pa.concat_tables([special, values])
+
+
+def hash_values(categories: Path, layout: Layout) -> str:
+    """Hash of which value each id of each field has, 3 and up, as `categories/` says."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lengths, text = hashlib.sha256(), hashlib.sha256()
+    for field in layout.categorical:
+        known = pq.read_table(categories / f"unique.{field}.parquet", columns=[field])
+        lengths.update(f"{field} {known.num_rows} ".encode())
+        for values in known[field].cast(pa.large_binary()).chunks:
+            _, places, data = values.buffers()
+            ends = np.frombuffer(places, np.int64)[values.offset :][: len(values) + 1]
+            lengths.update(np.diff(ends).tobytes())
+            text.update(memoryview(data)[ends[0] : ends[-1]])
+    return hashlib.sha256(lengths.digest() + text.digest()).hexdigest()
 
 
 def read_counts(data: PreparedData, field: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import read_json, write_json
 from cowclip_merlin.workflows import graph
+from cowclip_merlin.workflows.counts import hash_values
 from cowclip_merlin.workflows.graph import Recipe, Statistics
 from cowclip_merlin.workflows.layout import Layout
 
@@ -31,6 +32,8 @@ class PreparedData:
         rows: split -> number of rows.
         clicks: rows with label 1, over both splits.
         fingerprint: hash of the input files and all settings.
+        vocabulary: hash of what ids and scaled numbers stand for: a folder made with `like` has
+            that of the other one. None in folders of earlier versions.
         description: the whole of `dataset.json`.
     """
 
@@ -41,6 +44,7 @@ class PreparedData:
     rows: dict[str, int]
     clicks: int
     fingerprint: str
+    vocabulary: str | None
     description: Mapping[str, Any]
 
     @classmethod
@@ -71,6 +75,7 @@ class PreparedData:
                 rows=_rows(value["rows"]),
                 clicks=value["clicks"],
                 fingerprint=value["fingerprint"],
+                vocabulary=value.get("vocabulary"),
                 description=value,
             )
         except (KeyError, TypeError) as error:
@@ -174,6 +179,13 @@ def fingerprint(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple[str
     return hashlib.sha256(whole.encode()).hexdigest(), described
 
 
+def _vocabulary(folder: Path, layout: Layout, recipe: Recipe, known: Statistics) -> str:
+    scaling = [recipe.log, known.minimum, known.maximum]
+    columns = [layout.categorical, layout.continuous]
+    values = hash_values(folder / "categories", layout)
+    return hashlib.sha256(json.dumps([columns, scaling, values]).encode()).hexdigest()
+
+
 def _sha256(file: Path) -> str:
     digest = hashlib.sha256()
     with file.open("rb") as stream:
@@ -210,6 +222,7 @@ def describe(
             "quarantined": quarantined,
             "statistics": asdict(known),
             "fingerprint": whole,
+            "vocabulary": _vocabulary(folder, layout, recipe, known),
             "input": inputs,
             "versions": versions(),
         },

@@ -23,11 +23,13 @@ class RunConfig:
         settings: as given.
         values: hyper-parameters after scaling, as used.
         fingerprint: of the prepared data.
+        vocabulary: of the prepared data, as in `PreparedData`.
     """
 
     settings: RunSettings
     values: Hyperparameters
     fingerprint: str
+    vocabulary: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -36,6 +38,7 @@ class RunConfig:
             "settings": self.settings.as_dict(),
             "hyperparameters": asdict(self.values) | {"clip": self.settings.effective_clip},
             "data_fingerprint": self.fingerprint,
+            "data_vocabulary": self.vocabulary,
             "versions": records.versions(),
         }
 
@@ -60,6 +63,7 @@ class RunConfig:
             settings=RunSettings.from_dict(config["settings"]),
             values=Hyperparameters(**values),
             fingerprint=config["data_fingerprint"],
+            vocabulary=config.get("data_vocabulary"),
         )
 
 

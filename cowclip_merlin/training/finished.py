@@ -80,6 +80,11 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
 
 
 def _restored(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
+    if None not in (ours := {config.vocabulary, prepared.vocabulary}) and len(ours) > 1:
+        raise InputError(
+            f"{prepared.path}: its ids or scaled numbers stand for other values than those that "
+            f"{run} was trained on; prepare it with --like and the folder of the training"
+        )
     model = build_model(config.settings, config.values, prepared)
     Checkpoints(run / "checkpoints", model).restore()
     return model

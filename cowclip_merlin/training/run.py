@@ -81,7 +81,12 @@ def train(
         scored_split=settings.scored_split,
         diagnostics_every=diagnostics_every,
     )
-    config = RunConfig(settings=settings, values=values, fingerprint=prepared.fingerprint)
+    config = RunConfig(
+        settings=settings,
+        values=values,
+        fingerprint=prepared.fingerprint,
+        vocabulary=prepared.vocabulary,
+    )
     if resume:
         refuse_other_run(out, config)
     elif (out / "config.json").exists():

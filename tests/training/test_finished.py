@@ -1,5 +1,6 @@
 """What a run has learned: its model in Python, and its SavedModel in a program without us."""
 
+import json
 import subprocess
 import sys
 
@@ -86,6 +87,33 @@ def test_an_id_outside_of_its_table_is_named(run, data, rows, tmp_path):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"outside[^C]*\[.*C3.*\]"):
             score(**given | {"C3": tf.constant([1, wrong, 2], tf.int64)})
     score(**given | {"C3": tf.constant([1, largest - 1, 2], tf.int64)})
+
+
+def prepared_table(tmp_path, name, jobs, *more):
+    """Folders whose ids are as many, for other values."""
+    lines = [f"{i % 2},{jobs[i % 3]},{i % 5}" for i in range(300)]
+    (tmp_path / f"{name}.csv").write_text("\n".join(["y,job,age", *lines]) + "\n")
+    out = tmp_path / name
+    what = ["--label", "y", "--categorical", "job", "--continuous", "age"]
+    command = ["prepare", "table", str(tmp_path / f"{name}.csv"), "--out", str(out), *more]
+    assert main(command if "--like" in more else command + what) == 0
+    return out
+
+
+def test_ids_that_stand_for_other_values_are_refused(tmp_path):
+    first = prepared_table(tmp_path, "first", ["cook", "guard", "nurse"])
+    other = prepared_table(tmp_path, "other", ["cook", "guard", "pilot"])
+    like = prepared_table(tmp_path, "like", ["cook", "nurse", "pilot"], "--like", str(first))
+    small = SMALL | {"batch_size": 64}
+    train(first, RunSettings(model="deepfm", **small), out=tmp_path / "run")
+    for use in (evaluate_run, load_run):
+        with pytest.raises(InputError, match=r"other: its ids .* prepare it with --like"):
+            use(tmp_path / "run", other)
+    assert evaluate_run(tmp_path / "run", like).rows == 300
+    description = json.loads((other / "dataset.json").read_text())
+    del description["vocabulary"]  # as in folders of earlier versions
+    (other / "dataset.json").write_text(json.dumps(description))
+    evaluate_run(tmp_path / "run", other)
 
 
 def test_nothing_is_left_of_what_cannot_be_exported(run, data, tmp_path):
