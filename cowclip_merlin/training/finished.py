@@ -48,8 +48,8 @@ def evaluate_run(
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other one")
     start(config.settings.seed, device)
-    columns = open_columns(prepared, split)
     model = _restored(Path(run), config, prepared)
+    columns = open_columns(prepared, split)
     rows = place_split(columns, batch_size=evaluation.SCORING_BATCH)
     scores = evaluation.Scorer(model, rows).probabilities()
     if predictions is not None:
@@ -80,7 +80,7 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
 
 
 def _restored(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
-    if None not in (ours := {config.vocabulary, prepared.vocabulary}) and len(ours) > 1:
+    if len({config.vocabulary, prepared.vocabulary} - {None}) > 1:
         raise InputError(
             f"{prepared.path}: its ids or scaled numbers stand for other values than those that "
             f"{run} was trained on; prepare it with --like and the folder of the training"

@@ -285,3 +285,15 @@ def test_variables_in_a_configuration_are_refused(tf):
     optimizer = cc.CowClip(skip=[tf.Variable(tf.ones([2, 2]), name="wide")])
     with pytest.raises(InputError, match="wide"):
         optimizer.get_config()
+
+
+def test_tables_can_be_given_as_the_variables_they_are(tf):
+    clipped, skipped, other = (tf.Variable(tf.ones([3, 2]), name="same") for _ in range(3))
+    optimizer = cc.CowClip("sgd", "sgd", l2=0.0, embeddings=[clipped, skipped], skip=[skipped])
+    g = tf.IndexedSlices(tf.constant([[300.0, 400.0]]), tf.constant([1]), tf.constant([3, 2]))
+    optimizer.apply_gradients([(g, clipped), (g, skipped), (g, other)])
+    moved = [1 - v.numpy() for v in (clipped, skipped, other)]
+    np.testing.assert_allclose(moved[0][1], 0.01 * np.sqrt(2) * np.array([0.6, 0.8]), rtol=1e-5)
+    for whole in moved[1:]:
+        np.testing.assert_allclose(whole[1], [3.0, 4.0], rtol=1e-6)
+    assert not np.concatenate([x[[0, 2]] for x in moved]).any()
