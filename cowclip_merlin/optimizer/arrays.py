@@ -18,13 +18,20 @@ from cowclip_merlin.errors import InputError
 tf = compat.tensorflow()
 
 
-def shared(variable: Any) -> Any:
-    """A tensor that is the variable's own memory, not shared with any other tensor."""
+def own(variable: Any) -> Any:
+    """A value of the variable, [1, ...], that must be used: reading it parts the variable's memory.
+
+    Variables share memory after `a.assign(b)`, or where one tensor was the initial value of both,
+    and that is how the replicas of a strategy begin. A sparse read gives the variable memory of its
+    own, but TensorFlow leaves it out of a graph if nobody uses what was read.
+    """
     handle, dtype = variable.handle, variable.dtype.base_dtype
-    if variable.shape.rank:
-        # A sparse read first: it gives the variable memory of its own if, say, the tensor of
-        # its initial value still holds the same.
-        tf.raw_ops.ResourceGather(resource=handle, indices=[0], dtype=dtype)
+    return tf.raw_ops.ResourceGather(resource=handle, indices=[0], dtype=dtype)
+
+
+def shared(variable: Any) -> Any:
+    """A tensor that is the variable's memory, which must be its own; see `own`."""
+    handle, dtype = variable.handle, variable.dtype.base_dtype
     tf.raw_ops.DisableCopyOnRead(resource=handle)
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
 
@@ -61,18 +68,23 @@ def on_host(
     Args:
         function: takes the inputs and the variables' memory, returns a list of arrays.
         inputs: tensors.
-        variables: what it may write.
+        variables: what it may write; of rank 1 or more.
         types: of the results.
 
     Returns:
         The results; whatever reads the variables from here on comes after the call.
     """
+    used = [own(variable) for variable in variables]
     memory = [shared(variable) for variable in variables]
+
+    def call(*arrays: Any) -> Any:
+        return function(*arrays[: len(arrays) - len(used)])
+
     if tf.executing_eagerly():
         views = [_writable(np.asarray(memoryview(x))) for x in memory]
         results = [tf.constant(x) for x in function(*(x.numpy() for x in inputs), *views)]
     else:
-        results = tf.numpy_function(function, [*inputs, *memory], types)
+        results = tf.numpy_function(call, [*inputs, *memory, *used], types)
     _written(variables, results)
     return results
 
@@ -98,14 +110,16 @@ def on_device(
     """
     import cupy
 
+    used = [own(variable) for variable in variables]
+
     def call(*tensors: Any) -> Any:
         tf.test.experimental.sync_devices()
-        with cupy.cuda.Device(_place(tensors[-1]).device_index or 0):
-            results = function(*(_lent(x, cupy) for x in tensors))
+        with cupy.cuda.Device(_place(tensors[len(inputs)]).device_index or 0):
+            results = function(*(_lent(x, cupy) for x in tensors[: len(tensors) - len(used)]))
             cupy.cuda.get_current_stream().synchronize()
             return [_taken(x) for x in results]
 
-    tensors = [*map(_for_gpu, inputs), *map(shared, variables)]
+    tensors = [*map(_for_gpu, inputs), *map(shared, variables), *used]
     if tf.executing_eagerly():  # py_function would keep every function that it is given
         results = call(*tensors)
     else:

@@ -233,7 +233,7 @@ def test_divergence_is_said_in_one_line(data, tmp_path):
     settings = RunSettings(
         model="deepfm", epochs=1, rule="none", overrides={"dense_lr": 1e30}, **SMALL
     )
-    with pytest.raises(InputError, match="diverged"):
+    with pytest.raises(InputError, match="diverged: the loss is nan in epoch 1"):
         train(data, settings, out=tmp_path / "run")
 
 
