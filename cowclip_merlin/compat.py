@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -188,14 +189,26 @@ def merlin_models() -> Any:
 
 def save_by_keras(model: Any, export_path: Any, *args: Any, **kwargs: Any) -> None:
     """Save a Merlin model with arguments that Keras's `save` knows and Merlin's does not."""
-    mm, log = merlin_models(), tensorflow().get_logger()
-    base, level = sys.modules[mm.Model.__module__], log.level
-    log.setLevel("ERROR")  # Merlin loads what was saved, and Keras says that it is not compiled
-    try:
+    mm = merlin_models()
+    base = sys.modules[mm.Model.__module__]
+    # Merlin loads what was saved, and Keras says that it is not compiled; TensorFlow 2.12 says that
+    # names in a signature are written small inside of it.
+    with _only_errors("tensorflow", "absl"):
         super(mm.Model, model).save(export_path, *args, save_format="tf", **kwargs)
         base.save_merlin_metadata(export_path, model.schema, base.get_output_schema(export_path))
+
+
+@contextmanager
+def _only_errors(*names: str) -> Iterator[None]:
+    """Loggers of these names are silent below errors."""
+    before = {logging.getLogger(name): logging.getLogger(name).level for name in names}
+    for log in before:
+        log.setLevel(logging.ERROR)
+    try:
+        yield
     finally:
-        log.setLevel(level)
+        for log, level in before.items():
+            log.setLevel(level)
 
 
 @cache
