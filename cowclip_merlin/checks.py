@@ -76,8 +76,8 @@ def among(option: str, values: Sequence[str], choices: Sequence[str]) -> None:
     >>> among("--updates", ("exact", "eager"), ("dense", "exact"))
     Traceback (most recent call last):
     ...
-    cowclip_merlin.errors.InputError: --updates: unknown 'eager'; choose of dense, exact
+    cowclip_merlin.errors.InputError: --updates: unknown 'eager'; choose one of dense, exact
     """
     for value in values:
         if value not in choices:
-            raise InputError(f"{option}: unknown {value!r}; choose of {', '.join(choices)}")
+            raise InputError(f"{option}: unknown {value!r}; choose one of {', '.join(choices)}")

@@ -40,9 +40,9 @@ def test_small_vocabularies_have_no_empty_field():
 @pytest.mark.parametrize(
     "bad, words",
     [
-        ({"models": ["fm"]}, "model: unknown 'fm'; choose of wide_and_deep, deepfm, dcn, dcnv2"),
+        ({"models": ["fm"]}, "model: unknown 'fm'; choose one of wide_and_deep, deepfm, dcn, dcnv2"),
         ({"updates": ["eager"]}, "update: unknown 'eager'"),
-        ({"clips": ["global"]}, "clip: unknown 'global'; choose of cowclip, none"),
+        ({"clips": ["global"]}, "clip: unknown 'global'; choose one of cowclip, none"),
         ({"updates": ["lazy", "lazy"]}, "update lazy,lazy: give every value once"),
         ({"batches": [8, 8]}, "batch sizes 8,8: give every value once"),
         ({"batches": [0]}, "batch sizes is 0; give 1 or more"),
