@@ -40,7 +40,7 @@ def test_small_vocabularies_have_no_empty_field():
 @pytest.mark.parametrize(
     "bad, words",
     [
-        ({"models": ["fm"]}, "model: unknown 'fm'; choose one of wide_and_deep, deepfm, dcn, dcnv2"),
+        ({"models": ["fm"]}, "model: unknown 'fm'; choose one of wide_and_deep, deepfm, dcn"),
         ({"updates": ["eager"]}, "update: unknown 'eager'"),
         ({"clips": ["global"]}, "clip: unknown 'global'; choose one of cowclip, none"),
         ({"updates": ["lazy", "lazy"]}, "update lazy,lazy: give every value once"),
