@@ -2,7 +2,7 @@
 
 A row is worked on by a tile of `TILE` neighbouring lanes of a warp; lane k holds coordinates
 k, k + TILE, ... of it, `PER` of them, in registers. Every sum has one fixed order and the only
-atomic is an integer minimum, so the same input gives the same bits.
+atomics are an integer minimum and a maximum, so the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -227,6 +227,15 @@ extern "C" __global__ void step_rows(
         m[at] = my_m[k];
         v[at] = my_v[k];
     }
+}
+
+// A thread per entry of rows, which may hold a row more than once: the first to come is told the
+// steps that the row has seen, the others that it has seen them all. `last` holds whole numbers,
+// or the bits of floats: from 0 on these have the same order.
+extern "C" __global__ void take_behind(
+    int* last, const index_t* rows, index_t n, int to, int* seen) {
+    const index_t i = this_thread();
+    if (i < n) seen[i] = atomicMax(last + rows[i], to);
 }
 
 // A thread per number of the rows that are behind; their missed steps happen in registers.

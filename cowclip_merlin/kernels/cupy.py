@@ -200,26 +200,43 @@ def replay_rows(
     settings: RowSettings,
     *,
     rows: Any | None = None,
-) -> None:
-    """See `kernels.reference.replay_rows`.
+) -> int:
+    """See `kernels.reference.replay_rows`; `last` is of 32 bits.
 
     One thread per number, rows in the order of their last step: the threads of a warp have about
     as many steps to replay.
     """
     _check_state(w=w, m=m, v=v)
-    seen = last if rows is None else last[rows]
+    seen = _take_all(last, to) if rows is None else _take_behind(last, rows, to)
     behind = cupy.flatnonzero(seen < to)
     count, d = len(behind), w.shape[1]
     if count == 0:
-        return
+        return 0
     order = behind[cupy.argsort(seen[behind])]
-    order = order if rows is None else rows[order].astype(np.int64)
+    mine = order if rows is None else rows[order].astype(np.int64)
     _launch(
-        "replay_rows", d, count * d, w, m, v, order, last[order].astype(np.int64), np.int64(count),
-        np.int32(d), cupy.ascontiguousarray(alphas, dtype=np.float32), np.int64(to),
+        "replay_rows", d, count * d, w, m, v, mine, seen[order].astype(np.int64), np.int64(count),
+        np.int32(d),
+        cupy.ascontiguousarray(alphas, dtype=np.float32), np.int64(to),
         *_adam_constants(settings), np.float32(2 * settings.l2),
     )  # fmt: skip
-    mark_rows(last, order, to)
+    return count
+
+
+def _take_all(last: Any, to: int) -> Any:
+    """The steps that all rows had seen [N]; from here on they have seen at least `to`."""
+    seen = last.copy()
+    cupy.maximum(last, last.dtype.type(to), out=last)
+    return seen
+
+
+def _take_behind(last: Any, rows: Any, to: int) -> Any:
+    """The same for some rows [n]; of a row's duplicates all but one have seen `to` already."""
+    rows = cupy.ascontiguousarray(rows, dtype=np.int64)
+    n, seen = len(rows), cupy.empty(len(rows), last.dtype)
+    bits, goal = last.view(np.int32), last.dtype.type(to).view(np.int32)
+    _launch("take_behind", 1, n, bits, rows, np.int64(n), goal, seen.view(np.int32))
+    return seen
 
 
 def mark_rows(last: Any, rows: Any, to: int) -> None:

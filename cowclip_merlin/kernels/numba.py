@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import get_num_threads
 
 from cowclip_merlin.kernels import numba_loops as loops
 from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, RowSettings, UniqueRows
@@ -34,7 +35,7 @@ def _sums(values: Array, groups: Groups) -> tuple[Array, Array]:
     values = as_float32(values)
     u = len(groups.ids)
     g, bad = np.empty((u, values.shape[1]), np.float32), np.empty(u, np.bool_)
-    loops.sum_groups(values, groups.starts, groups.order, g, bad)
+    loops.sum_groups(values, groups.starts, groups.order, g, bad, get_num_threads())
     return g, bad
 
 
@@ -175,14 +176,14 @@ def replay_rows(
     settings: RowSettings,
     *,
     rows: Array | None = None,
-) -> None:
+) -> int:
     """See `kernels.reference.replay_rows`."""
     rows = np.arange(len(w), dtype=np.int32) if rows is None else rows
-    behind, seen = loops.find_behind(last, rows, to)
-    if len(behind) == 0:
-        return
-    order = behind[loops.radix_order(seen, np.int32(0), int(to).bit_length())]
-    keep, l2 = _adam_constants(settings), np.float32(2 * settings.l2)
-    alphas = np.ascontiguousarray(alphas, np.float32)
-    loops.replay_each(w, m, v, last, order, alphas, to, keep, l2)
-    loops.mark_rows(last, order, to)
+    behind, seen = loops.take_behind(last, rows, to)
+    if len(behind):
+        order = loops.radix_order(seen, np.int32(0), int(to).bit_length())
+        keep, l2 = _adam_constants(settings), np.float32(2 * settings.l2)
+        alphas = np.ascontiguousarray(alphas, np.float32)
+        inputs = behind[order], seen[order], alphas, to, keep, l2
+        loops.replay_each(w, m, v, *inputs, get_num_threads())
+    return len(behind)

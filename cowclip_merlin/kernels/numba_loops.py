@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from cowclip_merlin.kernels.numba_prefetch import AHEAD, prefetch_row
+from cowclip_merlin.kernels.numba_prefetch import AHEAD, prefetch, prefetch_row
 
 _CHUNK = 1024  # numbers that take steps together: w, m and v of them stay in the first cache
 
@@ -31,25 +31,44 @@ def _jit(*, parallel: bool) -> Callable[[Any], Any]:
 
 @_jit(parallel=False)
 def radix_order(ids: Any, smallest: Any, bits: int) -> Any:
-    """Stable order of integers below 2^bits above the smallest, 11 bits a pass, int32 [n]."""
-    n = len(ids)
-    order, other = np.arange(n, dtype=np.int32), np.empty(n, np.int32)
+    """Stable order of integers below 2^bits above the smallest, 11 bits a pass, int32 [n].
+
+    Numbers without a sign: numba would ask of every other index whether it counts from the end.
+    """
+    n, one = len(ids), np.uint32(1)
     passes = (bits + 10) // 11
-    width = (bits + passes - 1) // passes if passes else 0
+    width = np.uint64((bits + passes - 1) // passes if passes else 0)
+    size = np.uint64(1) << width
+    begins = digit_begins(ids, smallest, passes, width)
+    order, other = np.arange(n).astype(np.uint32), np.empty(n, np.uint32)
     for p in range(passes):
-        shift, mask = p * width, (1 << width) - 1
-        ends = np.zeros((1 << width) + 1, np.int64)
-        for i in range(n):
-            ends[(((ids[i] - smallest) >> shift) & mask) + 1] += 1
-        for digit in range(1 << width):
-            ends[digit + 1] += ends[digit]
+        shift = np.uint64(p) * width
         for i in range(n):
             k = order[i]
-            digit = ((ids[k] - smallest) >> shift) & mask
-            other[ends[digit]] = k
-            ends[digit] += 1
+            digit = (np.uint64(ids[k] - smallest) >> shift) & (size - np.uint64(1))
+            place = begins[p, digit]
+            other[place] = k
+            begins[p, digit] = place + one
         order, other = other, order
-    return order
+    return order.view(np.int32)
+
+
+@_jit(parallel=False)
+def digit_begins(ids: Any, smallest: Any, passes: int, width: Any) -> Any:
+    """Where the ids of each digit begin when they are sorted by it, uint32 [passes, 2^width]."""
+    size = np.uint64(1) << width
+    begins = np.zeros((passes, np.int64(size)), np.uint32)
+    for i in range(len(ids)):
+        key = np.uint64(ids[i] - smallest)
+        for p in range(passes):
+            begins[p, (key >> (np.uint64(p) * width)) & (size - np.uint64(1))] += np.uint32(1)
+    for p in range(passes):
+        total = np.uint32(0)
+        for digit in range(size):
+            count = begins[p, digit]
+            begins[p, digit] = total
+            total += count
+    return begins
 
 
 @_jit(parallel=False)
@@ -67,23 +86,31 @@ def find_starts(ids: Any, order: Any) -> Any:
 
 
 @_jit(parallel=True)
-def sum_groups(values: Any, starts: Any, order: Any, g: Any, bad: Any) -> None:
+def sum_groups(values: Any, starts: Any, order: Any, g: Any, bad: Any, threads: int) -> None:
     """Sum the occurrences of each id in their order; mark sums that are not finite."""
+    for t in prange(threads):
+        # As many occurrences each: a few ids have most of them.
+        end = np.searchsorted(starts[:-1], (t + 1) * len(order) // threads)
+        for i in range(np.searchsorted(starts[:-1], t * len(order) // threads), end):
+            bad[i] = sum_group(values, starts, order, g, i)
+
+
+@_jit(parallel=False)
+def sum_group(values: Any, starts: Any, order: Any, g: Any, i: int) -> bool:
+    """Sum the occurrences of one id; whether the sum is not finite."""
     d, last = values.shape[1], len(order) - 1
-    for i in prange(len(starts) - 1):
-        first = starts[i]
-        prefetch_row(values, order[min(first + 2 * AHEAD, last)])
+    first, zero = starts[i], np.float32(0.0)
+    prefetch_row(values, order[min(first + 2 * AHEAD, last)])
+    for j in range(d):
+        g[i, j] = values[order[first], j]
+    for s in range(first + 1, starts[i + 1]):
+        prefetch_row(values, order[min(s + 2 * AHEAD, last)])
+        k = order[s]
         for j in range(d):
-            g[i, j] = values[order[first], j]
-        for s in range(first + 1, starts[i + 1]):
-            prefetch_row(values, order[min(s + 2 * AHEAD, last)])
-            k = order[s]
-            for j in range(d):
-                g[i, j] += values[k, j]
-        zero = np.float32(0.0)
-        for j in range(d):
-            zero += g[i, j] * np.float32(0.0)
-        bad[i] = zero != zero
+            g[i, j] += values[k, j]
+    for j in range(d):
+        zero += g[i, j] * np.float32(0.0)
+    return zero != zero
 
 
 @_jit(parallel=False)
@@ -211,9 +238,9 @@ def step_each(
 
 @_jit(parallel=False)
 def replay_chunk(
-    w: Any, m: Any, v: Any, last: Any, rows: Any, alphas: Any, to: int, keep: Any, l2: Any
+    w: Any, m: Any, v: Any, rows: Any, seen: Any, alphas: Any, to: int, keep: Any, l2: Any
 ) -> None:
-    """Rows in the order of their last step.
+    """Rows in the order of the steps they have seen.
 
     Time runs in the outer loop and the numbers of all rows that have begun in the inner one,
     which the compiler turns into vector instructions whatever the length of a row.
@@ -227,11 +254,11 @@ def replay_chunk(
         for j in range(d):
             a[i * d + j], b[i * d + j] = w[rows[i], j], m[rows[i], j]
             e[i * d + j] = v[rows[i], j]
-    begun, step = 0, np.int64(last[rows[0]])
+    begun, step = 0, np.int64(seen[0])
     while step < to:
-        while begun < n and last[rows[begun]] <= step:
+        while begun < n and seen[begun] <= step:
             begun += 1
-        end = to if begun == n else min(to, np.int64(last[rows[begun]]))
+        end = to if begun == n else min(to, np.int64(seen[begun]))
         for s in range(step, end):
             alpha = alphas[s]
             for x in range(begun * d):
@@ -245,26 +272,33 @@ def replay_chunk(
 
 @_jit(parallel=True)
 def replay_each(
-    w: Any, m: Any, v: Any, last: Any, order: Any, alphas: Any, to: int, keep: Any, l2: Any
-) -> None:
-    """Chunks of rows, which come in the order of their last step."""
+    w: Any, m: Any, v: Any, rows: Any, seen: Any, alphas: Any, to: int, keep: Any, l2: Any,
+    threads: int,
+) -> None:  # fmt: skip
+    """Chunks of rows, which come in the order of the steps they have seen."""
     size = max(1, _CHUNK // w.shape[1])
-    chunks = (len(order) + size - 1) // size
-    for c in prange(chunks):
+    for t in prange(threads):
         # Neighbours have missed about as many steps: deal them out over the threads.
-        first = np.int64(c * 7919 % chunks if chunks % 7919 else c) * size
-        rows = order[first : first + size]
-        replay_chunk(w, m, v, last, rows, alphas, to, keep, l2)
+        for first in range(t * size, len(rows), threads * size):
+            end = first + size
+            replay_chunk(w, m, v, rows[first:end], seen[first:end], alphas, to, keep, l2)
 
 
 @_jit(parallel=False)
-def find_behind(last: Any, rows: Any, to: int) -> Any:
-    """The rows that have seen fewer steps, and how many they have seen, int32."""
+def take_behind(last: Any, rows: Any, to: int) -> Any:
+    """The rows that have seen fewer steps, once each, and how many they have seen, int32.
+
+    From here on they have seen `to` steps.
+    """
     behind, seen = np.empty(len(rows), rows.dtype), np.empty(len(rows), np.int32)
-    count = 0
-    for k in rows:
+    count, end = 0, len(rows) - 1
+    for i in range(len(rows)):
+        prefetch(last, rows[min(i + 2 * AHEAD, end)])
+        k = rows[i]
         behind[count], seen[count] = k, last[k]
-        count += last[k] < to
+        if last[k] < to:
+            last[k] = to
+            count += 1
     return behind[:count], seen[:count]
 
 

@@ -99,7 +99,7 @@ def replay_rows(
     settings: RowSettings,
     *,
     rows: Array | None = None,
-) -> None:
+) -> int:
     """Replay the steps that rows have missed, in place: each has L2 alone for its gradient.
 
     Args:
@@ -110,12 +110,18 @@ def replay_rows(
         alphas: `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)` of every step, [T].
         to: number of steps to come to, at most T.
         settings: L2 and Adam.
-        rows: the rows to look at, distinct, int [u]; by default all.
+        rows: the rows to look at, in any order, with any duplicates, int [n]; by default all.
+
+    Returns:
+        How many distinct rows had missed a step.
     """
+    behind = 0
     for i in range(len(w)) if rows is None else rows:
+        behind += int(last[i] < to)
         for step in range(int(last[i]), to):
             adam(w[i], m[i], v[i], 2 * settings.l2 * w[i], alphas[step], settings)
         last[i] = max(last[i], to)
+    return behind
 
 
 def update_rows(

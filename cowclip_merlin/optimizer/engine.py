@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +86,6 @@ class KernelEngine(Engine):
 
     kernels: Any
     call: Callable[..., Any]
-    _memo: dict[str, Any] = field(default_factory=dict)
 
     def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
@@ -93,37 +93,19 @@ class KernelEngine(Engine):
         size = len(TableState._fields)
 
         def run(ids: Any, *arrays: Any) -> Any:
-            rows = [self._group(ids, table).ids for table in tables]  # all are fine, or none moves
+            if len(ids):  # all are fine, or none moves
+                refuse_outside(tables, int(ids.min()), int(ids.max()))
             for i, numbers in enumerate(settings):
-                self._replay(TableState(*arrays[i * size : (i + 1) * size]), numbers, rows[i])
+                self._replay(TableState(*arrays[i * size : (i + 1) * size]), numbers, ids)
             return [ids[:0].copy()]
 
         variables = [x for table in tables for x in self.state_of(table)]
         self.call(run, [everywhere(ids)], variables, [ids.dtype])
 
-    def _group(self, ids: Any, table: Any) -> Any:
-        """The ids' groups; refuses what is outside the table, for the kernels do not look."""
-        groups = self._sorted(ids)
-        for outermost in groups.ids[:1], groups.ids[-1:]:
-            if len(outermost) and not 0 <= int(outermost[0]) < table.shape[0]:
-                raise InputError(
-                    f"id {int(outermost[0])} is outside table {table.name!r}, which has "
-                    f"{table.shape[0]} rows; use the ids of the data it was made for"
-                )
-        return groups
-
-    def _sorted(self, ids: Any) -> Any:
-        # Lookup and update of a step, and the tables of a model, often have the same ids. Each
-        # GPU has its own: one cannot compare with the memory of another.
-        device = str(getattr(ids, "device", None))
-        memo = self._memo.get(device)
-        if memo is None or not (memo[0].shape == ids.shape and bool((memo[0] == ids).all())):
-            memo = self._memo[device] = (ids.copy(), self.kernels.group_rows(ids))
-        return memo[1]
-
-    def _replay(self, state: TableState, settings: RowSettings, rows: Any) -> None:
+    def _replay(self, state: TableState, settings: RowSettings, rows: Any) -> int:
         to = int(state.count[0])
-        self.kernels.replay_rows(*state[:4], state.history[:to], to, settings, rows=rows)
+        alphas = state.history[:to]
+        return self.kernels.replay_rows(*state[:4], alphas, to, settings, rows=rows)
 
     def update(self, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
         """One step of all tables; the clip factors of the batch's rows, one tensor per table.
@@ -162,19 +144,12 @@ class KernelEngine(Engine):
         alpha: float,
     ) -> list[Any]:
         """The step on arrays; nothing is written before all gradients are known to be finite."""
-        groups, sums = [], []
-        for i, table in enumerate(tables):
-            groups.append(self._group(batches[2 * i], table))
-            try:
-                sums.append(self.kernels.sum_rows(batches[2 * i + 1], groups[i]))
-            except NonFiniteGradient as error:
-                raise InputError(self.name_of(table, int(groups[i].ids[error.place]))) from error
+        groups = self._groups(batches[::2], tables)
+        sums = [self._sum(*each) for each in zip(tables, batches[1::2], groups)]
         factors = []
         for table, state, group, g, numbers in zip(tables, memory, groups, sums, settings):
             if self.exact:
-                self._make_room(state, numbers)
-                self._watch(table, state, group.ids)
-                self._replay(state, numbers, group.ids)
+                self._before_step(table, state, group.ids, numbers)
             factors.append(
                 self.kernels.step_rows(*state[:3], group.ids, g, group.starts, alpha, numbers)
             )
@@ -182,9 +157,28 @@ class KernelEngine(Engine):
                 self._remember(state, group.ids, alpha)
         return factors
 
-    def _watch(self, table: Any, state: TableState, rows: Any) -> None:
-        done = int(state.count[0])
-        if 0 < done <= WATCHED and bool((state.last[rows] < done).any()):
+    def _groups(self, every: Sequence[Any], tables: Sequence[Any]) -> list[Any]:
+        """Groups of the ids of every table; those of a model often have the same ids."""
+        groups: list[Any] = []
+        for i, (ids, table) in enumerate(zip(every, tables)):
+            again = i > 0 and ids.shape == every[i - 1].shape and bool((ids == every[i - 1]).all())
+            groups.append(groups[-1] if again else self.kernels.group_rows(ids))
+            if len(ids):
+                refuse_outside([table], int(groups[-1].ids[0]), int(groups[-1].ids[-1]))
+        return groups
+
+    def _sum(self, table: Any, values: Any, groups: Any) -> Any:
+        try:
+            return self.kernels.sum_rows(values, groups)
+        except NonFiniteGradient as error:
+            raise InputError(self.name_of(table, int(groups.ids[error.place]))) from error
+
+    def _before_step(self, table: Any, state: TableState, rows: Any, settings: RowSettings) -> None:
+        """Room for the step's alpha, and the rows up to date, which they should be."""
+        if int(state.count[0]) >= len(state.history):
+            self._bring_all(state, settings)
+        behind = self._replay(state, settings, rows)
+        if behind and int(state.count[0]) <= WATCHED:
             warn_of_stale_rows(table)
 
     def _remember(self, state: TableState, rows: Any, alpha: float) -> None:
@@ -192,10 +186,6 @@ class KernelEngine(Engine):
         state.history[done] = np.float32(alpha)
         state.count[0] = done + 1
         self.kernels.mark_rows(state.last, rows, done + 1)
-
-    def _make_room(self, state: TableState, settings: RowSettings) -> None:
-        if int(state.count[0]) >= len(state.history):
-            self._bring_all(state, settings)
 
     def _bring_all(self, state: TableState, settings: RowSettings) -> None:
         self._replay(state, settings, None)
@@ -211,6 +201,16 @@ class KernelEngine(Engine):
             return [arrays[-1].copy()]
 
         self.call(run, [], state, [tf.int64])
+
+
+def refuse_outside(tables: Sequence[Any], least: int, largest: int) -> None:
+    """Refuse ids outside a table, for the kernels do not look."""
+    for table, outermost in product(tables, (least, largest)):
+        if not 0 <= outermost < table.shape[0]:
+            raise InputError(
+                f"id {outermost} is outside table {table.name!r}, which has "
+                f"{table.shape[0]} rows; use the ids of the data it was made for"
+            )
 
 
 def everywhere(ids: Any) -> Any:

@@ -35,6 +35,12 @@ static inline long long atomicMin(long long* at, long long value) {
     return old;
 }
 
+static inline int atomicMax(int* at, int value) {
+    const int old = *at;
+    if (value > old) *at = value;
+    return old;
+}
+
 namespace warp {
 constexpr int lanes = 32;
 constexpr std::size_t stack_size = 64 * 1024;

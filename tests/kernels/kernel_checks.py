@@ -143,15 +143,29 @@ def alphas_of(steps, settings, lr=1e-3):
 
 
 def check_replay(subject, case, gaps, to, settings):
-    """Gaps: steps that each row has missed, [u]; some may be negative (a row is ahead)."""
-    last, alphas = (to - gaps).astype(np.int32), alphas_of(max(to, 1), settings)
-    expected = double(case.w, case.m, case.v)
-    want_last = last.copy()
-    reference.replay_rows(*expected, want_last, alphas, to, settings)
+    """Gaps: steps that each row has missed, [u]; some may be negative (a row is ahead).
+
+    All rows, and some of them, twice or three times each, with the steps seen as floats.
+    """
+    u, rng = len(case.w), np.random.default_rng(to)
+    some = rng.permutation(np.repeat(rng.permutation(u)[: (u + 1) // 2], rng.integers(1, 4)))
+    for rows, dtype in ((None, np.int32), (some, np.int32), (some.astype(np.int32), np.float32)):
+        check_replay_of(subject, case, rows, np.maximum(to - gaps, 0).astype(dtype), to, settings)
+
+
+def check_replay_of(subject, case, rows, last, to, settings):
+    alphas, expected, want_last = (
+        alphas_of(max(to, 1), settings),
+        double(case.w, case.m, case.v),
+        last.copy(),
+    )
+    want = reference.replay_rows(*expected, want_last, alphas, to, settings, rows=rows)
     actual = [subject.put(x) for x in (case.w, case.m, case.v, last)]
-    subject.kernels.replay_rows(*actual, subject.put(alphas.astype(np.float32)), to, settings)
-    for want, got in zip(expected, actual):
-        np.testing.assert_allclose(subject.get(got), want, rtol=2e-4, atol=1e-6)
+    rows = rows if rows is None else subject.put(rows)
+    alphas = subject.put(alphas.astype(np.float32))
+    assert subject.kernels.replay_rows(*actual, alphas, to, settings, rows=rows) == want
+    for wanted, got in zip(expected, actual):
+        np.testing.assert_allclose(subject.get(got), wanted, rtol=2e-4, atol=1e-6)
     np.testing.assert_array_equal(subject.get(actual[3]), want_last)
 
 

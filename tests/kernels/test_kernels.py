@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_checks import Case, Subject, check_replay_of
 
 from cowclip_merlin import kernels
 from cowclip_merlin.errors import InputError
@@ -97,6 +98,16 @@ def test_replay_rows(u, d, steps, seed):
     for a, b in zip(rows, slow, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-6)
     np.testing.assert_array_equal(last, slow_last)
+
+
+@EVERY
+@given(st.integers(0, 300), st.integers(0, 40), st.booleans(), seeds)
+def test_replay_of_some_rows_with_duplicates(u, steps, whole, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, u, rng.integers(0, 500) if u else 0)
+    case = Case(None, None, *state(rng, u, 3))
+    last = rng.integers(0, steps + 3, u).astype(np.int32 if whole else np.float32)
+    check_replay_of(Subject(fast), case, rows, last, steps, RowSettings(l2=1e-3))
 
 
 def test_replaying_in_pieces_gives_the_same_bits():
