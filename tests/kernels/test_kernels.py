@@ -171,6 +171,23 @@ def test_many_rows_are_clipped_as_by_the_kernel_that_clips_alone(d, clip):
     assert 0 < (factor < 1).mean() < 1
 
 
+def test_however_many_threads_share_the_work_the_bits_are_the_same(monkeypatch):
+    rng = np.random.default_rng(6)
+    ids = np.concatenate([np.full(900, 3), rng.integers(0, 700, 600)])  # one id has most
+    values, rows = rng.normal(size=(1500, 10)).astype(np.float32), state(rng, 700, 10)
+    last, alphas = rng.integers(0, 200, 700).astype(np.int32), np.full(200, 1e-3, np.float32)
+    results = []
+    for threads in (1, 2, 3, 2000):
+        monkeypatch.setattr(fast, "get_num_threads", lambda threads=threads: threads)
+        mine = [x.copy() for x in (*rows, last)]
+        fast.replay_rows(*mine, alphas, 200, RowSettings(l2=1e-3))
+        results.append([fast.unique_rows(ids, values).g, *mine])
+    assert not np.array_equal(results[0][1], rows[0])
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 def test_gradients_in_bfloat16():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     rng = np.random.default_rng(4)
