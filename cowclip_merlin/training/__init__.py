@@ -5,6 +5,6 @@ from __future__ import annotations
 from cowclip_merlin.training.finished import evaluate_run, export_run, load_run
 from cowclip_merlin.training.run import train
 from cowclip_merlin.training.settings import RunSettings
-from cowclip_merlin.training.trainer import Stopped
+from cowclip_merlin.training.stop import Stopped
 
 __all__ = ["RunSettings", "Stopped", "evaluate_run", "export_run", "load_run", "train"]

@@ -1,4 +1,4 @@
-"""One training step as a graph."""
+"""Training steps as graphs."""
 
 from __future__ import annotations
 
@@ -32,3 +32,31 @@ def make_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
         loss_sum.assign_add(tf.cast(tf.reduce_sum(losses), tf.float64))
 
     return step
+
+
+ROWS_A_CALL, STEPS_A_CALL = 16384, 16
+
+
+def steps_a_call(batch_size: int) -> int:
+    """How many steps to make in one call: a call takes time, which small batches show.
+
+    >>> [steps_a_call(batch_size) for batch_size in (64, 1024, 5000, 131072)]
+    [16, 16, 3, 1]
+    """
+    return max(1, min(STEPS_A_CALL, ROWS_A_CALL // batch_size))
+
+
+def make_steps(model: Any, optimizer: Any, data: Data, loss_sum: Any, batch_size: int) -> Any:
+    """As `make_step`, but the rows of several batches in, one step for each of these.
+
+    `data` must be resident: a batch of it is row numbers.
+    """
+    tf = compat.tensorflow()
+    step = make_step(model, optimizer, data, loss_sum)
+
+    @tf.function(input_signature=[data.signature])
+    def steps(rows: Any) -> None:
+        for first in tf.range(0, tf.size(rows), batch_size):
+            step(rows[first : first + batch_size])
+
+    return steps

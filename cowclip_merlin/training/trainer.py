@@ -1,13 +1,11 @@
-"""The training loop: epochs, checkpoints, and an orderly stop on a signal."""
+"""The training loop: epochs, steps, checkpoints."""
 
 from __future__ import annotations
 
 import math
 import re
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,25 +17,14 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Columns, place, steps_per_epoch
 from cowclip_merlin.training import evaluation, records
 from cowclip_merlin.training.checkpoint import Checkpoints
-from cowclip_merlin.training.step import make_step
+from cowclip_merlin.training.step import make_step, make_steps, steps_a_call
+from cowclip_merlin.training.stop import Stopped, StopSignals
 
 if TYPE_CHECKING:
     import logging
 
     from cowclip_merlin.diagnostics.frequency import Deciles
     from cowclip_merlin.diagnostics.recorder import Recorder
-
-
-class Stopped(Exception):
-    """A signal asked for an end; a checkpoint was written.
-
-    Attributes:
-        signal_number: the signal.
-    """
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal_number)
-        self.signal_number = signal_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +90,19 @@ class Trainer:
         self.scored_labels = scored.label
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
         self.steps = steps_per_epoch(self.data.rows, plan.batch_size)
-        self._step = make_step(model, optimizer, self.data, self.checkpoints.loss_sum)
-        self._stop_signal: int | None = None
+        self._together = self._steps_a_call()
+        step = (model, optimizer, self.data, self.checkpoints.loss_sum)
+        self._step = make_step(*step) if self._together == 1 else make_steps(*step, plan.batch_size)
+        self._signals = StopSignals()
         self.rows: list[dict[str, Any]] = []
         self.recorder: Recorder | None = None
+
+    def _steps_a_call(self) -> int:
+        """Steps that are made in one call; a probe looks between steps, a checkpoint is written."""
+        plan = self.plan
+        if plan.diagnostics_every or not self.data.resident:
+            return 1
+        return math.gcd(steps_a_call(plan.batch_size), plan.checkpoint_every)
 
     def record_diagnostics(self, every: int, deciles: Deciles) -> None:
         """Probe a batch at every so many steps; see `cowclip_merlin.diagnostics`."""
@@ -143,7 +139,7 @@ class Trainer:
         try:
             if self.recorder:
                 self.recorder.open(first * self.steps + step, board)
-            with self._catching_signals():
+            with self._signals.caught():
                 for epoch in range(first, self.plan.epochs):
                     seconds, trained = self._train_epoch(epoch)
                     self._finish_epoch(epoch, seconds, trained, board)
@@ -157,15 +153,20 @@ class Trainer:
         if first == 0:
             self.checkpoints.loss_sum.assign(0.0)
         started, paused = time.perf_counter(), 0.0
-        batches = self.data.batches(plan.batch_size, seed=plan.seed, epoch=epoch, start=first)
+        together = self._together
+        batches = self.data.batches(
+            plan.batch_size, seed=plan.seed, epoch=epoch, start=first, together=together
+        )
         # Closed on every way out: the thread of streamed rows ends here.
         with self._progress(epoch, first) as bar, closing(batches):
-            for step, batch in enumerate(batches, first + 1):
-                self._observe(batch, epoch, step - 1)
+            for done, batch in zip(range(first, self.steps, together), batches, strict=True):
+                self._observe(batch, epoch, done)
                 self._train_batch(batch)
-                bar.update()
-                due = plan.checkpoint_every and step % plan.checkpoint_every == 0
-                if self._stop_signal or (due and step < self.steps):
+                step = min(done + together, self.steps)
+                bar.update(step - done)
+                every = plan.checkpoint_every
+                due = every and step // every > done // every
+                if self._signals.came or (due and step < self.steps):
                     paused -= time.perf_counter()
                     self._save(step)
                     paused += time.perf_counter()
@@ -213,8 +214,8 @@ class Trainer:
         self._pause()
         self.checkpoints.step.assign(step)
         self.checkpoints.save()
-        if self._stop_signal:
-            raise Stopped(self._stop_signal)
+        if self._signals.came:
+            raise Stopped(self._signals.came)
 
     def _finish_epoch(
         self, epoch: int, seconds: float, trained: int, board: records.TensorBoard
@@ -270,22 +271,6 @@ class Trainer:
             "embedding_lr": _rate(optimizer.embedding_optimizer),
             "dense_lr": _rate(optimizer.dense_optimizer),
         }
-
-    @contextmanager
-    def _catching_signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM end the run after the step under way; a second one ends it at once."""
-
-        def remember(number: int, _: Any) -> None:
-            if self._stop_signal:
-                raise KeyboardInterrupt
-            self._stop_signal = number
-
-        before = {s: signal.signal(s, remember) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _rate(optimizer: Any) -> float:

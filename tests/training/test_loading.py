@@ -57,6 +57,16 @@ def threads():
 
 
 @pytest.mark.parametrize("kind", [DeviceData, StreamedData])
+def test_batches_that_come_together_are_those_batches(columns, kind, small_chunks):
+    data, one_by_one = kind(columns), epoch(kind(columns), start=2)
+    pieces = epoch(data, start=2, together=3)
+    assert [len(p[2]) for p in pieces[:-1]] == [3 * BATCH] * (len(pieces) - 1)
+    assert_equal(
+        [tuple(map(np.concatenate, zip(*pieces)))], [tuple(map(np.concatenate, zip(*one_by_one)))]
+    )
+
+
+@pytest.mark.parametrize("kind", [DeviceData, StreamedData])
 def test_every_row_comes_once_in_the_order_of_the_seed(columns, kind, small_chunks):
     data = kind(columns)
     got = epoch(data)

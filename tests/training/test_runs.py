@@ -19,8 +19,9 @@ from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import batches, read_columns, steps_per_epoch
-from cowclip_merlin.training import RunSettings, evaluate_run, train
-from cowclip_merlin.training.trainer import Stopped, Trainer
+from cowclip_merlin.training import RunSettings, evaluate_run, train, trainer
+from cowclip_merlin.training.stop import Stopped
+from cowclip_merlin.training.trainer import Trainer
 from cowclip_merlin.workflows import PreparedData
 
 SMALL = {"mlp": (16, 8), "batch_size": 256, "base_batch_size": 64, "seed": 5}
@@ -193,6 +194,7 @@ def test_stopped_in_the_last_step_of_an_epoch(data, tmp_path, monkeypatch):
     rows = PreparedData.load(data).rows["train"]
     settings = RunSettings(model="deepfm", epochs=1, **(SMALL | {"batch_size": rows // 2 + 1}))
     assert rows % settings.batch_size
+    monkeypatch.setattr(trainer, "steps_a_call", lambda batch_size: 1)
     step, done = Trainer._train_batch, []
 
     def stopped(self, batch):
@@ -209,6 +211,35 @@ def test_stopped_in_the_last_step_of_an_epoch(data, tmp_path, monkeypatch):
     (straight,) = train(data, settings, out=tmp_path / "straight")
     assert resumed["test_auc"] == straight["test_auc"]
     assert resumed["train_loss"] == straight["train_loss"]
+
+
+@pytest.mark.parametrize("update", ["dense", "exact", "lazy"])
+def test_several_steps_in_a_call_are_those_steps(data, tmp_path, monkeypatch, update):
+    """Also when a run stops between calls and goes on where no call would have begun."""
+    settings = RunSettings(model="deepfm", epochs=2, update=update, **(SMALL | {"batch_size": 70}))
+    rows, train_batch, calls = PreparedData.load(data).rows["train"], Trainer._train_batch, []
+    steps = -(-rows // 70)
+    assert steps % 16 and steps > 32
+
+    def stopped(self, batch):
+        train_batch(self, batch)
+        calls.append(len(batch))
+        if len(calls) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Trainer, "_train_batch", stopped)
+        patch.setattr(trainer, "steps_a_call", lambda batch_size: 5)
+        train(data, settings, out=tmp_path / "stopped")
+    assert calls == [350]
+    train(data, settings, out=tmp_path / "stopped", resume=True)
+    together = train(data, settings, out=tmp_path / "together")
+    monkeypatch.setattr(trainer, "steps_a_call", lambda batch_size: 1)
+    alone = train(data, settings, out=tmp_path / "alone")
+    for folder in ("stopped", "together"):
+        assert_bit_equal(tmp_path / folder, tmp_path / "alone")
+    assert [r["train_loss"] for r in together] == [r["train_loss"] for r in alone]
+    assert [r["step"] for r in together] == [steps, 2 * steps]
 
 
 def test_a_finished_run_can_be_lengthened(data, uninterrupted, tmp_path):

@@ -1,0 +1,46 @@
+"""An orderly end of a training run when a signal comes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Stopped(Exception):
+    """A signal asked for an end; a checkpoint was written.
+
+    Attributes:
+        signal_number: the signal.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
+
+class StopSignals:
+    """Remembers SIGINT and SIGTERM; a second one ends the program at once.
+
+    Attributes:
+        came: number of the signal that came, or None.
+    """
+
+    came: int | None = None
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Catch the signals within the block."""
+
+        def remember(number: int, _: Any) -> None:
+            if self.came:
+                raise KeyboardInterrupt
+            self.came = number
+
+        before = {s: signal.signal(s, remember) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
