@@ -87,12 +87,12 @@ class Clock:
     def __init__(self, wait: Callable[[], Any] = lambda: None) -> None:
         self._wait, self._step, self._rows, self._started = wait, 0, 0, 0.0
 
-    def tick(self, rows: int) -> None:
-        """A step with this many rows was made."""
-        self._step += 1
-        if self._step > WARM_UP_STEPS:
+    def tick(self, rows: int, steps: int = 1) -> None:
+        """A step, or several in one call, with this many rows was made."""
+        before, self._step = self._step, self._step + steps
+        if before >= WARM_UP_STEPS:
             self._rows += rows
-        elif self._step == WARM_UP_STEPS:
+        elif self._step >= WARM_UP_STEPS:
             self._wait()
             self._started = time.perf_counter()
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from peer_io import Clock, Job
+from peer_io import WARM_UP_STEPS, Clock, Job
 from peer_log import Log
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.bench import CONTINUOUS, random_model
-from cowclip_merlin.loading import DeviceData, batches, steps_per_epoch
+from cowclip_merlin.loading import DeviceData, steps_per_epoch
 from cowclip_merlin.models.precision import computing_in
 from cowclip_merlin.training.build import warm_up
 from cowclip_merlin.training.evaluation import Scorer
-from cowclip_merlin.training.step import make_step
+from cowclip_merlin.training.step import calls, make_steps, steps_a_call
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -65,22 +66,31 @@ def _bare_mlp(log: Log, job: Job) -> float:
 
 
 def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
-    """Train as `cowclip train` does: the same rows in memory, the same step."""
+    """Train as `cowclip train` does: the same rows in memory, the same steps a call."""
     tf = compat.tensorflow()
     with computing_in(_precision(name)):
         model = _model(log, job)
     optimizer = _optimizer(name, log, job)
     optimizer._create_all_weights(model.trainable_variables)
     loss_sum = tf.Variable(0.0, dtype=tf.float64)
-    step = make_step(model, optimizer, DeviceData(log.train), loss_sum)
+    data = DeviceData(log.train)
+    steps = make_steps(model, optimizer, data, loss_sum, job.batch)
     clock = Clock(loss_sum.numpy)
-    for epoch in range(job.epochs):
-        for rows in batches(len(log.train), job.batch, seed=job.seed, epoch=epoch):
-            step(rows)
-            clock.tick(len(rows))
+    for rows in _calls(data, job):
+        steps(rows)
+        clock.tick(len(rows), steps_per_epoch(len(rows), job.batch))
     if isinstance(optimizer, cc.CowClip):
         optimizer.flush()  # work that "exact" has put off: it belongs to the time
     return clock.rate(), Scorer(model, DeviceData(log.test)).probabilities()
+
+
+def _calls(data: DeviceData, job: Job) -> Iterator[Any]:
+    """Rows of every call: the warm-up's in one, then as many as `cowclip train` takes."""
+    most, steps = steps_a_call(job.batch), steps_per_epoch(data.rows, job.batch)
+    for epoch in range(job.epochs):
+        warm_up = [] if epoch else [WARM_UP_STEPS]
+        lengths = [*warm_up, *calls(sum(warm_up), steps, most, [])]
+        yield from data.pieces([n * job.batch for n in lengths], seed=job.seed, epoch=epoch)
 
 
 def _model(log: Log, job: Job) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,23 @@ class DeviceData(Data):
         self._tensors = [on_device(a) for a in as_floats(columns)]
         self.signature = tf.TensorSpec([None], tf.int64)
 
+    def pieces(
+        self, lengths: Iterable[int], *, seed: int, epoch: int, first: int = 0
+    ) -> Iterator[Any]:
+        """Some batches at a time: so many rows of the epoch's order each, from row `first` on."""
+        return self._cut(self._orders.draw(seed=seed, epoch=epoch)[first:], lengths)
+
     def _serve(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
+        return self._cut(order, repeat(batch_size))
+
+    def _cut(self, order: npt.NDArray[Any], lengths: Iterable[int]) -> Iterator[Any]:
         # One copy an epoch. Not int32: a function's int32 arguments live on the host.
-        rows, tf = on_device(order.astype(np.int64)), self._tf
-        for first in range(0, len(order), batch_size):
-            yield tf.slice(rows, [first], [min(batch_size, len(order) - first)])
+        rows, tf, first = on_device(order.astype(np.int64)), self._tf, 0
+        for length in lengths:
+            if first >= len(order):
+                return
+            yield tf.slice(rows, [first], [min(length, len(order) - first)])
+            first += length
 
     def take(self, batch: Any) -> tuple[dict[str, Any], Any]:
         """Inputs of a model and labels [b] for these row numbers, integer [b]."""

@@ -99,20 +99,10 @@ class Data(ABC):
         self.rows, self.bytes_per_row = rows, bytes_per_row
         self._orders = Orders(rows)
 
-    def batches(
-        self, batch_size: int, *, seed: int, epoch: int, start: int = 0, together: int = 1
-    ) -> Iterator[Any]:
-        """The batches of one epoch from batch `start` on, as `batches` orders them.
-
-        Args:
-            batch_size: rows of a batch.
-            seed: of the order.
-            epoch: from 0.
-            start: batches to leave out.
-            together: batches that come as one, side by side; the last may be fewer.
-        """
+    def batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Any]:
+        """The batches of one epoch from batch `start` on, as `batches` orders them."""
         order = self._orders.draw(seed=seed, epoch=epoch)
-        return self._serve(order[start * batch_size :], batch_size * together)
+        return self._serve(order[start * batch_size :], batch_size)
 
     def in_order(self, batch_size: int) -> Iterator[Any]:
         """All rows as they are in the files, for scoring."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
 
 if TYPE_CHECKING:
-    from cowclip_merlin.loading import Data
+    from cowclip_merlin.loading import Data, DeviceData
 
 
 def make_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
@@ -46,11 +47,29 @@ def steps_a_call(batch_size: int) -> int:
     return max(1, min(STEPS_A_CALL, ROWS_A_CALL // batch_size))
 
 
-def make_steps(model: Any, optimizer: Any, data: Data, loss_sum: Any, batch_size: int) -> Any:
-    """As `make_step`, but the rows of several batches in, one step for each of these.
+def calls(first: int, steps: int, most: int, stops: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """How many steps each call makes, from step `first` on.
 
-    `data` must be resident: a batch of it is row numbers.
+    Args:
+        first: steps that are done.
+        steps: of the epoch.
+        most: of a call.
+        stops: pairs (every, before): between two steps something looks at the run, whenever
+            the steps of this epoch and `before` others are a multiple of `every`.
+
+    >>> list(calls(0, 40, 16, [(10, 5)]))
+    [5, 10, 10, 10, 5]
+    >>> list(calls(3, 40, 16, []))
+    [16, 16, 5]
     """
+    while first < steps:
+        ends = [steps, first + most, *(first + n - (first + before) % n for n, before in stops)]
+        yield min(ends) - first
+        first = min(ends)
+
+
+def make_steps(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any, batch_size: int) -> Any:
+    """As `make_step`, but the rows of several batches in, one step for each of these."""
     tf = compat.tensorflow()
     step = make_step(model, optimizer, data, loss_sum)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Columns, place, steps_per_epoch
 from cowclip_merlin.training import evaluation, records
 from cowclip_merlin.training.checkpoint import Checkpoints
-from cowclip_merlin.training.step import make_step, make_steps, steps_a_call
+from cowclip_merlin.training.step import calls, make_step, make_steps, steps_a_call
 from cowclip_merlin.training.stop import Stopped, StopSignals
 
 if TYPE_CHECKING:
@@ -90,19 +91,12 @@ class Trainer:
         self.scored_labels = scored.label
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
         self.steps = steps_per_epoch(self.data.rows, plan.batch_size)
-        self._together = self._steps_a_call()
+        self._most = steps_a_call(plan.batch_size) if self.data.resident else 1
         step = (model, optimizer, self.data, self.checkpoints.loss_sum)
-        self._step = make_step(*step) if self._together == 1 else make_steps(*step, plan.batch_size)
+        self._step = make_steps(*step, plan.batch_size) if self._most > 1 else make_step(*step)
         self._signals = StopSignals()
         self.rows: list[dict[str, Any]] = []
         self.recorder: Recorder | None = None
-
-    def _steps_a_call(self) -> int:
-        """Steps that are made in one call; a probe looks between steps, a checkpoint is written."""
-        plan = self.plan
-        if plan.diagnostics_every or not self.data.resident:
-            return 1
-        return math.gcd(steps_a_call(plan.batch_size), plan.checkpoint_every)
 
     def record_diagnostics(self, every: int, deciles: Deciles) -> None:
         """Probe a batch at every so many steps; see `cowclip_merlin.diagnostics`."""
@@ -152,20 +146,16 @@ class Trainer:
         plan, first = self.plan, int(self.checkpoints.step.numpy())
         if first == 0:
             self.checkpoints.loss_sum.assign(0.0)
-        started, paused = time.perf_counter(), 0.0
-        together = self._together
-        batches = self.data.batches(
-            plan.batch_size, seed=plan.seed, epoch=epoch, start=first, together=together
-        )
+        started, paused, step = time.perf_counter(), 0.0, first
+        lengths, batches = self._calls(epoch, first)
         # Closed on every way out: the thread of streamed rows ends here.
         with self._progress(epoch, first) as bar, closing(batches):
-            for done, batch in zip(range(first, self.steps, together), batches, strict=True):
-                self._observe(batch, epoch, done)
+            for steps, batch in zip(lengths, batches, strict=True):
+                self._observe(batch, epoch, step)
                 self._train_batch(batch)
-                step = min(done + together, self.steps)
-                bar.update(step - done)
-                every = plan.checkpoint_every
-                due = every and step // every > done // every
+                step += steps
+                bar.update(steps)
+                due = plan.checkpoint_every and step % plan.checkpoint_every == 0
                 if self._signals.came or (due and step < self.steps):
                     paused -= time.perf_counter()
                     self._save(step)
@@ -177,11 +167,24 @@ class Trainer:
         # A run that was stopped in the last step of an epoch has no rows left in it.
         return seconds, max(0, self.data.rows - first * plan.batch_size)
 
+    def _calls(self, epoch: int, first: int) -> tuple[list[int], Iterator[Any]]:
+        """Steps of every call from step `first` of this epoch on, and what each call is given."""
+        plan, done = self.plan, epoch * self.steps
+        stops = [(plan.checkpoint_every, 0), (plan.diagnostics_every, done)]
+        stops = [stop for stop in stops if stop[0]]
+        lengths = list(calls(first, self.steps, self._most, stops))
+        size, how = plan.batch_size, {"seed": plan.seed, "epoch": epoch}
+        if self._most == 1:
+            return lengths, self.data.batches(size, start=first, **how)
+        return lengths, self.data.pieces([n * size for n in lengths], first=first * size, **how)
+
     def _observe(self, batch: Any, epoch: int, done: int) -> None:
         """Let the recorder see the batch that comes after `done` steps of this epoch."""
         if self.recorder:
             step, rows = epoch * self.steps + done, epoch * self.data.rows
             rows += done * self.plan.batch_size
+            if self._most > 1:
+                batch = batch[: self.plan.batch_size]
             self.recorder.before_step(batch, step=step, epoch=epoch + 1, rows=rows)
 
     def _pause(self) -> None:

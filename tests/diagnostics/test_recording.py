@@ -136,15 +136,15 @@ def test_tensorboard_gets_the_same_by_name(whole):
 
 
 def test_stopped_and_resumed_it_is_the_same_table(data, whole, tmp_path, monkeypatch, same_weights):
-    """Stopped after step 14; a line that was cut short, and probes of later steps, are dropped."""
+    """Stopped after step 16; a line that was cut short, and probes of later steps, are dropped."""
     observe = Trainer._observe
 
-    def stop_at_13(self, batch, epoch, done):
-        if epoch == 1 and done == 2:
+    def stop_at_12(self, batch, epoch, done):
+        if epoch * self.steps + done == 12:
             os.kill(os.getpid(), signal.SIGTERM)
         observe(self, batch, epoch, done)
 
-    monkeypatch.setattr(Trainer, "_observe", stop_at_13)
+    monkeypatch.setattr(Trainer, "_observe", stop_at_12)
     out, given = tmp_path / "run", settings(epochs=2, update="exact")
     with pytest.raises(Stopped):
         train(data, given, out=out, diagnostics_every=4)

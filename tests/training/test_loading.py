@@ -56,14 +56,13 @@ def threads():
     return [t for t in threading.enumerate() if t.name.startswith("cowclip-stream")]
 
 
-@pytest.mark.parametrize("kind", [DeviceData, StreamedData])
-def test_batches_that_come_together_are_those_batches(columns, kind, small_chunks):
-    data, one_by_one = kind(columns), epoch(kind(columns), start=2)
-    pieces = epoch(data, start=2, together=3)
-    assert [len(p[2]) for p in pieces[:-1]] == [3 * BATCH] * (len(pieces) - 1)
-    assert_equal(
-        [tuple(map(np.concatenate, zip(*pieces)))], [tuple(map(np.concatenate, zip(*one_by_one)))]
-    )
+def test_pieces_of_several_batches_are_those_batches(columns):
+    data, one_by_one = DeviceData(columns), epoch(DeviceData(columns), start=2)
+    lengths = [3 * BATCH, BATCH, ROWS]
+    pieces = [taken(data, p) for p in data.pieces(lengths, seed=1, epoch=0, first=2 * BATCH)]
+    assert [len(p[2]) for p in pieces] == [3 * BATCH, BATCH, ROWS - 6 * BATCH]
+    whole = [[np.concatenate(part) for part in zip(*each)] for each in (pieces, one_by_one)]
+    assert_equal(whole[:1], whole[1:])
 
 
 @pytest.mark.parametrize("kind", [DeviceData, StreamedData])
