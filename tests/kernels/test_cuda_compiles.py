@@ -33,7 +33,14 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         ptx = (tmp_path / "kernels.ptx").read_text()
-        for name in ("sum_rows", "sum_pieces", "join_pieces", "clip_rows", "step_rows"):
+        for name in (
+            "sum_rows",
+            "sum_pieces",
+            "join_pieces",
+            "clip_rows",
+            "take_behind",
+            "step_rows",
+        ):
             assert f".entry {name}(" in ptx
         replay = ptx.split(".entry replay_rows")[1].split(".entry ")[0]
         assert "fma.rn.f32" not in replay
