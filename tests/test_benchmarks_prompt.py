@@ -194,6 +194,8 @@ def test_ctrl_c_leaves_one_line_and_no_half_file(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"TQDM_DISABLE": "1"},
+        # What a shell starts in the background ignores SIGINT, and so does what that starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     until = time.monotonic() + 60
     while not list(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < until:
