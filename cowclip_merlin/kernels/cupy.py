@@ -216,8 +216,7 @@ def replay_rows(
     mine = order if rows is None else rows[order].astype(np.int64)
     _launch(
         "replay_rows", d, count * d, w, m, v, mine, seen[order].astype(np.int64), np.int64(count),
-        np.int32(d),
-        cupy.ascontiguousarray(alphas, dtype=np.float32), np.int64(to),
+        np.int32(d), cupy.ascontiguousarray(alphas, dtype=np.float32), np.int64(to),
         *_adam_constants(settings), np.float32(2 * settings.l2),
     )  # fmt: skip
     return count

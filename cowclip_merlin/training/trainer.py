@@ -103,9 +103,11 @@ class Trainer:
         from cowclip_merlin.diagnostics.probe import make_probe
         from cowclip_merlin.diagnostics.recorder import Recorder
 
-        optimizer = self.optimizer
+        optimizer, size = self.optimizer, self.plan.batch_size
+        probe = make_probe(self.model, optimizer, self.data)
         self.recorder = Recorder(
-            make_probe(self.model, optimizer, self.data),
+            # Of several batches in one call the first is looked at.
+            probe if self._most == 1 else lambda rows: probe(rows[:size]),
             deciles,
             every=every,
             rates=lambda: (_rate(optimizer.embedding_optimizer), _rate(optimizer.dense_optimizer)),
@@ -183,8 +185,6 @@ class Trainer:
         if self.recorder:
             step, rows = epoch * self.steps + done, epoch * self.data.rows
             rows += done * self.plan.batch_size
-            if self._most > 1:
-                batch = batch[: self.plan.batch_size]
             self.recorder.before_step(batch, step=step, epoch=epoch + 1, rows=rows)
 
     def _pause(self) -> None:
