@@ -33,7 +33,7 @@ from circumstances import circumstances, finish, load_now
 from prompt import option, orderly, parser, refuse_no_files
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import enough_ids, field_sizes, random_model, random_rows
+from cowclip_merlin.bench_rows import enough_ids, field_sizes, random_model, random_rows
 from cowclip_merlin.checks import among, at_least_one, once
 from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.diagnostics.frequency import deciles

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cowclip_merlin.bench import field_sizes, random_rows
+from cowclip_merlin.bench_rows import field_sizes, random_rows
 from cowclip_merlin.files import replacing
 from cowclip_merlin.loading import Columns
 

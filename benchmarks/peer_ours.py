@@ -13,7 +13,7 @@ from peer_log import Log
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
-from cowclip_merlin.bench import CONTINUOUS, random_model
+from cowclip_merlin.bench_rows import CONTINUOUS, random_model
 from cowclip_merlin.loading import DeviceData, steps_per_epoch
 from cowclip_merlin.models.precision import computing_in
 from cowclip_merlin.training.build import warm_up
@@ -74,10 +74,10 @@ def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
     optimizer._create_all_weights(model.trainable_variables)
     loss_sum = tf.Variable(0.0, dtype=tf.float64)
     data = DeviceData(log.train)
-    steps = make_steps(model, optimizer, data, loss_sum, job.batch)
+    steps = make_steps(model, optimizer, data, loss_sum)
     clock = Clock(loss_sum.numpy)
     for rows in _calls(data, job):
-        steps(rows)
+        steps(rows, job.batch)
         clock.tick(len(rows), steps_per_epoch(len(rows), job.batch))
     if isinstance(optimizer, cc.CowClip):
         optimizer.flush()  # work that "exact" has put off: it belongs to the time

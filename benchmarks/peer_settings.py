@@ -9,7 +9,7 @@ from pathlib import Path
 
 from peer_io import WARM_UP_STEPS, Job
 
-from cowclip_merlin.bench import enough_ids
+from cowclip_merlin.bench_rows import enough_ids
 from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch

@@ -4,11 +4,11 @@
         [--precision float32] [--vocabulary 1000000] [--steps 60] [--seconds 20] [--rounds 5]
         [--squares 2048,4096] [--copy-mb 256] [--device auto|cpu|gpu] [--json FILE]
 
-The step is the one that `cowclip bench` times: random rows with power-law ids, CowClip, Adam. For
-each batch size it is warmed up for --steps steps, so that rows miss some; then it and the bare MLP
-(forward, backward and Adam alone, in float32) are timed in turn, --rounds turns, --steps steps of
-each in all; then TensorFlow's profiler records --steps more. Each of these ends early after
---seconds, once it has made a few steps.
+The step is the one that `cowclip bench` times, but one in a call: random rows with power-law ids,
+CowClip, Adam. For each batch size it is warmed up for --steps steps, so that rows miss some; then
+it and the bare MLP (forward, backward and Adam alone, in float32) are timed in turn, --rounds
+turns, --steps steps of each in all; then TensorFlow's profiler records --steps more. Each of these
+ends early after --seconds, once it has made a few steps.
 
 The profile is by operation on the host, and on a GPU by kernel, CuPy's included. Operations run on
 several threads at a time, so their times overlap and their sum can be more than the step. On a GPU
@@ -41,19 +41,14 @@ from prompt import option, orderly, parser, refuse_no_files
 from step_limit import Machine, Sizes, limit, mean_distinct
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import (
-    BenchSettings,
-    bare_mlp,
-    enough_ids,
-    field_sizes,
-    random_rows,
-    training_step,
-)
+from cowclip_merlin.bench import BenchSettings, bare_mlp, model_and_optimizer
+from cowclip_merlin.bench_rows import enough_ids, field_sizes, random_rows
 from cowclip_merlin.checks import above_zero, at_least_one, once
 from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.loading import Columns, DeviceData
 from cowclip_merlin.training.build import choose_device
 from cowclip_merlin.training.settings import MODELS, PRECISIONS, UPDATES
+from cowclip_merlin.training.step import make_step
 
 POOL, MOST_BATCHES = 8, 256  # batches before rows come again
 LEAST_STEPS = 3  # of a turn that ends early
@@ -133,7 +128,7 @@ def measure(settings: ProfileSettings, device: str) -> dict[str, Any]:
     rows = random_rows(POOL * max(settings.batches), sizes)
     data = DeviceData(rows)
     kind = (settings.model, settings.update, "auto", "cowclip", settings.precision)
-    step = training_step(*kind, sizes, data)
+    step = _one_step(*model_and_optimizer(*kind, sizes), data)
     return {
         "what": "training step: time by operation, and counted limit",
         "device": device,
@@ -142,6 +137,18 @@ def measure(settings: ProfileSettings, device: str) -> dict[str, Any]:
         "results": [_result(settings, step, batch, rows, machine) for batch in settings.batches],
         "load_before": load,
     }
+
+
+def _one_step(model: Any, optimizer: Any, data: DeviceData) -> Callable[[Any], float]:
+    """A step on the rows of these numbers: in a call of its own, so that names stay short."""
+    loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
+    run = make_step(model, optimizer, data, loss_sum)
+
+    def train(rows: Any) -> float:
+        run(rows)
+        return float(loss_sum.numpy())  # waits for the device
+
+    return train
 
 
 def _result(
@@ -153,7 +160,7 @@ def _result(
     def train() -> None:
         step(next(feed))
 
-    timing = _timing(settings, train, lambda: bare(None))
+    timing = _timing(settings, train, lambda: bare(taken[0], batch))
     distinct = mean_distinct(rows.ids, field_sizes(settings.vocabulary), taken)
     sizes = Sizes(model=settings.model, vocabulary=settings.vocabulary)
     counted = limit(sizes, machine, update=settings.update, batch=batch, distinct=distinct)

@@ -45,7 +45,7 @@ from vocabulary_figure import draw_figure
 from vocabulary_step import Step, VocabularySettings, distinct_rows, draw, free_bytes, spread
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import field_sizes
+from cowclip_merlin.bench_rows import field_sizes
 from cowclip_merlin.checks import above_zero
 from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.errors import InputError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import enough_ids, field_sizes, random_model, random_rows
+from cowclip_merlin.bench_rows import enough_ids, field_sizes, random_model, random_rows
 from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Columns, DeviceData

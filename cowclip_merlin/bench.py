@@ -1,7 +1,8 @@
 """Throughput of the training step, every configuration in turn in one process.
 
 Rows are random with power-law ids and lie in the device's memory; nothing is read or evaluated
-while the clock runs. Medians and ratios come from interleaved rounds, since machines are noisy.
+while the clock runs. As in `cowclip train`, a call of the graph makes several steps where batches
+are small. Medians and ratios come from interleaved rounds, since machines are noisy.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cowclip_merlin.bench_rows import (
+    CONTINUOUS,
+    FIELDS,
+    field_sizes,
+    random_model,
+    random_rows,
+)
 from cowclip_merlin.checks import among, at_least_one, once
-from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import Columns, DeviceData
+from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.machine import hardware
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.training.settings import BACKENDS, MODELS, PRECISIONS, UPDATES
-
-FIELDS, CONTINUOUS = 26, 13
-LEAST_VOCABULARY = 4 * FIELDS
+from cowclip_merlin.training.step import calls, steps_a_call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,57 +78,6 @@ class BenchSettings:
         field_sizes(self.vocabulary)
 
 
-def field_sizes(vocabulary: int) -> dict[str, int]:
-    """Criteo-like sizes, 4 or more: a few fields hold nearly all ids.
-
-    Raises:
-        InputError: there are too few ids for the fields, or too many for 32 bits.
-
-    >>> sum(field_sizes(1000).values())
-    1000
-    >>> {*field_sizes(LEAST_VOCABULARY).values()}
-    {4}
-    """
-    enough_ids("vocabulary", vocabulary)
-    weights = 0.6 ** np.arange(FIELDS)
-    sizes = np.maximum(4, (vocabulary * weights / weights.sum()).astype(int))
-    sizes[0] += vocabulary - sizes.sum()
-    for i in range(FIELDS - 1):  # what a field of a small vocabulary lacks, the next ones give
-        lacking = max(0, 4 - sizes[i])
-        sizes[i : i + 2] += lacking, -lacking
-    return {f"C{i + 1}": int(size) for i, size in enumerate(sizes)}
-
-
-def enough_ids(option: str, *vocabularies: int) -> None:
-    """Refuse vocabularies that the fields of `field_sizes` cannot share.
-
-    Raises:
-        InputError: one is too small, or too large for ids of 32 bits.
-
-    >>> enough_ids("--ids", 1000, 3)
-    Traceback (most recent call last):
-    ...
-    cowclip_merlin.errors.InputError: --ids is 3; give 104 or more, below 2**31
-    """
-    for vocabulary in vocabularies:
-        if not LEAST_VOCABULARY <= vocabulary < 2**31:
-            raise InputError(
-                f"{option} is {vocabulary}; give {LEAST_VOCABULARY} or more, below 2**31"
-            )
-
-
-def random_rows(rows: int, sizes: dict[str, int], *, seed: int = 0) -> Columns:
-    """Rows with power-law ids."""
-    rng = np.random.default_rng(seed)
-    # (size + 1) ** u is a power law of exponent 1 over the ranks 1 to size.
-    ids = [((size + 1.0) ** rng.random(rows)).astype(np.int32) - 1 for size in sizes.values()]
-    return Columns(
-        ids=np.stack(ids, axis=1),
-        continuous=rng.random((rows, CONTINUOUS), np.float32),
-        label=(rng.random(rows) < 0.25).astype(np.float32),
-    )
-
-
 class Case(NamedTuple):
     """One line of the table; the bare MLP has no update, backend and clip, and is in float32."""
 
@@ -141,7 +95,8 @@ YARDSTICK = "bare MLP"
 def measure(settings: BenchSettings) -> dict[str, Any]:
     """Rows per second of every configuration, with hardware and versions, ready for JSON.
 
-    The yardstick in each round is the MLP alone, forward, backward and Adam, on constant input.
+    The yardstick in each round is the MLP alone, forward, backward and Adam, on constant input,
+    as many steps in a call.
     The bringing up to date of all rows that `update="exact"` puts off is not in these numbers.
     """
     from tqdm import tqdm
@@ -153,7 +108,7 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     data = DeviceData(random_rows(rows, sizes))
     what = (settings.updates, settings.backends, settings.clips, settings.precisions)
     kinds = list(product(settings.models, *what))
-    steps = {kind: training_step(*kind, sizes, data) for kind in kinds}
+    steps = {kind: training_steps(*model_and_optimizer(*kind, sizes), data) for kind in kinds}
     cases = [Case(m, b, *rest) for b in settings.batches for m, *rest in kinds]
     cases += [Case(YARDSTICK, b) for b in settings.batches]
     steps |= {(YARDSTICK, b): bare_mlp(b) for b in settings.batches}
@@ -175,16 +130,10 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     }
 
 
-def training_step(
-    model: str,
-    update: str,
-    backend: str,
-    clip: str,
-    precision: str,
-    sizes: dict[str, int],
-    data: DeviceData,
-) -> Any:
-    """What trains one of the four models on the rows of these numbers and returns the loss's sum.
+def model_and_optimizer(
+    model: str, update: str, backend: str, clip: str, precision: str, sizes: dict[str, int]
+) -> tuple[Any, Any]:
+    """One of the four models with random weights, and CowClip with Adam, ready for a step.
 
     Args:
         model: its name.
@@ -193,19 +142,17 @@ def training_step(
         clip: "cowclip" or "none".
         precision: of the hidden layers.
         sizes: ids of each field.
-        data: the rows; it takes their numbers, int [b].
     """
     from cowclip_merlin import compat
     from cowclip_merlin.models.precision import computing_in
     from cowclip_merlin.optimizer import CowClip
-    from cowclip_merlin.training.step import make_step
 
-    tf, values = compat.tensorflow(), scale("criteo", to=8192)
+    adam, values = compat.tensorflow().keras.optimizers.legacy.Adam, scale("criteo", to=8192)
     with computing_in(precision):
         built = random_model(model, sizes)
     optimizer = CowClip(
-        tf.keras.optimizers.legacy.Adam(values.embedding_lr),
-        tf.keras.optimizers.legacy.Adam(values.dense_lr),
+        adam(values.embedding_lr),
+        adam(values.dense_lr),
         l2=values.l2,
         update=update,
         backend=backend,
@@ -213,31 +160,29 @@ def training_step(
         embeddings=["embeddings"],
     )
     optimizer._create_all_weights(built.trainable_variables)
-    loss_sum = tf.Variable(0.0, dtype=tf.float64)
-    run = make_step(built, optimizer, data, loss_sum)
+    return built, optimizer
 
-    def train(rows: Any) -> float:
-        run(rows)
+
+def training_steps(model: Any, optimizer: Any, data: DeviceData) -> Any:
+    """What takes numbers of rows, int [n], and the batch size, and trains on them batch by batch.
+
+    It returns the sum of all losses so far.
+    """
+    from cowclip_merlin import compat
+    from cowclip_merlin.training.step import make_steps
+
+    loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
+    run = make_steps(model, optimizer, data, loss_sum)
+
+    def train(rows: Any, batch: int) -> float:
+        run(rows, batch)
         return float(loss_sum.numpy())  # waits for the device
 
     return train
 
 
-def random_model(model: str, sizes: dict[str, int], **settings: Any) -> Any:
-    """One of the four models for these fields and 13 numbers; settings of `Architecture`."""
-    from cowclip_merlin import models
-    from cowclip_merlin.workflows.folder import merlin_schema
-    from cowclip_merlin.workflows.graph import Statistics
-    from cowclip_merlin.workflows.layout import Layout
-
-    numbers = tuple(f"I{i + 1}" for i in range(CONTINUOUS))
-    layout = Layout(kind="table", label="label", categorical=tuple(sizes), continuous=numbers)
-    known = Statistics(cardinalities=sizes, minimum={}, maximum={})
-    return models.MODELS[model](merlin_schema(layout, known), **({"seed": 1} | settings))
-
-
 def bare_mlp(batch: int) -> Any:
-    """The yardstick, to be called with anything: the MLP alone, forward, backward and Adam."""
+    """The yardstick, called as `training_steps`: the MLP alone, forward, backward and Adam."""
     from cowclip_merlin import compat
 
     tf = compat.tensorflow()
@@ -245,27 +190,37 @@ def bare_mlp(batch: int) -> Any:
     mlp = tf.keras.Sequential([*hidden, tf.keras.layers.Dense(1)])
     adam = tf.keras.optimizers.legacy.Adam()
     x = tf.random.stateless_normal([batch, FIELDS * 10 + CONTINUOUS], seed=(0, 0))
-    y = tf.zeros([batch, 1])
+    y, loss_sum = tf.zeros([batch, 1]), tf.Variable(0.0)
+    mlp.build(x.shape)
+    adam._create_all_weights(mlp.trainable_variables)  # a loop in a graph can make none
 
-    @tf.function
-    def run() -> Any:
+    def step() -> None:
         with tf.GradientTape() as tape:
             losses = tf.nn.sigmoid_cross_entropy_with_logits(y, mlp(x, training=True))
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, mlp.trainable_variables)
         adam.apply_gradients(zip(gradients, mlp.trainable_variables))
-        return loss
+        loss_sum.assign_add(loss)
 
-    return lambda _: float(run())
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
+    def run(steps: Any) -> None:
+        for _ in tf.range(steps):
+            step()
+
+    def train(rows: Any, batch: int) -> float:
+        run(len(rows) // batch)
+        return float(loss_sum.numpy())
+
+    return train
 
 
-def _turn(step: Any, batch: int, rows_per_turn: int, rows: int) -> float:
-    order = np.random.default_rng(batch).permutation(rows)
-    steps = max(1, rows_per_turn // batch)
+def _turn(train: Any, batch: int, rows_per_turn: int, rows: int) -> float:
+    order, done = np.random.default_rng(batch).permutation(rows), 0
     started = time.perf_counter()
-    for i in range(steps):
-        step(order[i * batch % rows : i * batch % rows + batch])
-    return steps * batch / (time.perf_counter() - started)
+    for steps in calls(0, max(1, rows_per_turn // batch), steps_a_call(batch), []):
+        train(order[done : done + steps * batch], batch)
+        done += steps * batch
+    return done / (time.perf_counter() - started)
 
 
 def _result(case: Case, speeds: dict[Case, list[float]]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import BenchSettings, field_sizes, random_rows
+from cowclip_merlin.bench import BenchSettings, _turn, bare_mlp
+from cowclip_merlin.bench_rows import field_sizes, random_rows
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.machine import hardware
@@ -22,6 +23,20 @@ def test_a_small_bench(tmp_path, capsys):
     assert rows[0]["ratio_to_baseline"] == 1.0
     assert [r["ratio_to_mlp"] for r in rows if r["model"] == "bare MLP"] == [1.0, 1.0]
     assert capsys.readouterr().out.count("deepfm") == 12
+
+
+def test_a_turn_trains_in_calls_as_long_as_those_of_training():
+    seen = []
+    assert _turn(lambda rows, batch: seen.append((rows, batch)), 64, 64 * 40, 64 * 40) > 0
+    assert [(len(rows), batch) for rows, batch in seen] == [(1024, 64), (1024, 64), (512, 64)]
+    assert sorted(np.concatenate([rows for rows, _ in seen])) == list(range(64 * 40))
+
+
+def test_the_bare_mlp_learns_as_many_steps_as_it_is_told():
+    losses = bare_mlp(64)
+    first = losses(range(64), 64)
+    assert 0.5 < first < 2
+    assert first < losses(range(64 * 20), 64) < 21 * first
 
 
 def test_ids_lie_in_their_fields():

@@ -68,13 +68,16 @@ def calls(first: int, steps: int, most: int, stops: Sequence[tuple[int, int]]) -
         first = min(ends)
 
 
-def make_steps(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any, batch_size: int) -> Any:
-    """As `make_step`, but the rows of several batches in, one step for each of these."""
+def make_steps(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any) -> Any:
+    """As `make_step`, but the rows of several batches in, one step for each of these.
+
+    What comes back is called with the rows and the batch size; the last batch may be smaller.
+    """
     tf = compat.tensorflow()
     step = make_step(model, optimizer, data, loss_sum)
 
-    @tf.function(input_signature=[data.signature])
-    def steps(rows: Any) -> None:
+    @tf.function(input_signature=[data.signature, tf.TensorSpec([], tf.int32)])
+    def steps(rows: Any, batch_size: Any) -> None:
         for first in tf.range(0, tf.size(rows), batch_size):
             step(rows[first : first + batch_size])
 

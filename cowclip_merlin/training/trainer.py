@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,11 @@ class Trainer:
         self.steps = steps_per_epoch(self.data.rows, plan.batch_size)
         self._most = steps_a_call(plan.batch_size) if self.data.resident else 1
         step = (model, optimizer, self.data, self.checkpoints.loss_sum)
-        self._step = make_steps(*step, plan.batch_size) if self._most > 1 else make_step(*step)
+        self._step = (
+            partial(make_steps(*step), batch_size=plan.batch_size)
+            if self._most > 1
+            else make_step(*step)
+        )
         self._signals = StopSignals()
         self.rows: list[dict[str, Any]] = []
         self.recorder: Recorder | None = None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import field_sizes, random_rows
+from cowclip_merlin.bench_rows import field_sizes, random_rows
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
