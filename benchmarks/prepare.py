@@ -86,7 +86,7 @@ def timed(command: list[str], log: Path) -> tuple[float, float]:
         InputError: it failed, with its last words.
     """
     started = time.perf_counter()
-    with log.open("w") as words:
+    with log.open("w", encoding="utf-8") as words:
         # In a group of its own, so that Ctrl-C comes to this process alone.
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=words, start_new_session=True
@@ -98,7 +98,7 @@ def timed(command: list[str], log: Path) -> tuple[float, float]:
             process.wait()
             raise
     if status:
-        last = (log.read_text().strip().splitlines() or ["it said nothing"])[-1]
+        last = (log.read_text(encoding="utf-8").strip().splitlines() or ["it said nothing"])[-1]
         raise InputError(f"{log.stem}: a run failed: {last}")
     return time.perf_counter() - started, usage.ru_maxrss / 1024
 

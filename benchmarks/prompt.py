@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from cowclip_merlin.checks import once
 from cowclip_merlin.cli import Parser
-from cowclip_merlin.errors import InputError, words_of
+from cowclip_merlin.errors import words_of
 from cowclip_merlin.files import refuse_no_file
 
 
@@ -87,20 +87,10 @@ def orderly() -> Iterator[None]:
     except KeyboardInterrupt:
         leave(130, "interrupted; no result was written")
     except Exception as error:
-        words = _words(error)
+        words = words_of(error)
         if words is None:
             raise
         leave(2, f"error: {words}")
-
-
-def _words(error: Exception) -> str | None:
-    """What a person did wrong, in words; None for a fault of ours."""
-    if isinstance(error, InputError):
-        return str(error)
-    # By name, since the kernels' benchmark does without TensorFlow.
-    if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
-        return f"not enough memory for these sizes, give smaller ones ({error!s:.80})"
-    return words_of(error) if isinstance(error, OSError) else None
 
 
 def leave(code: int, line: str) -> NoReturn:

@@ -177,7 +177,7 @@ def free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
     """Memory that can still be had; None where the system does not tell."""
     if not meminfo.exists():
         return None
-    for line in meminfo.read_text().splitlines():
+    for line in meminfo.read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             return 1024 * int(line.split()[1])
     return None

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import InputError, StackError
 
 # Merlin 23.12 was written against Keras 2.12: where its private modules went since then.
 _MOVED_KERAS_MODULES = (
@@ -106,19 +106,19 @@ def tensorflow() -> Any:
     """TensorFlow with Keras 2.
 
     Raises:
-        ImportError: TensorFlow >= 2.16 without the tf-keras package, or with Keras 3 chosen.
+        StackError: TensorFlow >= 2.16 without the tf-keras package, or with Keras 3 chosen.
     """
     request_keras_2()
     with _held_back_chatter():
         tf = importlib.import_module("tensorflow")
         tf.config.list_physical_devices()  # looks for CUDA now, not in the middle of a run
     if _version(tf.__version__) >= (2, 16) and importlib.util.find_spec("tf_keras") is None:
-        raise ImportError(
+        raise StackError(
             f"TensorFlow {tf.__version__} brings Keras 3, Merlin needs Keras 2: "
             f"pip install 'tf-keras~={tf.__version__.rsplit('.', 1)[0]}.0'"
         )
     if _keras_version(tf) >= (3, 0):
-        raise ImportError(
+        raise StackError(
             "tf.keras is Keras 3, Merlin needs Keras 2: "
             "set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
         )
@@ -172,7 +172,7 @@ def merlin_models() -> Any:
     """`merlin.models.tf`, on any of the supported TensorFlow versions.
 
     Raises:
-        RuntimeError: a GPU is present but TensorFlow was built without CUDA.
+        StackError: a GPU is present but TensorFlow was built without CUDA.
     """
     _prepare_for_merlin()
     try:
@@ -180,7 +180,7 @@ def merlin_models() -> Any:
             return importlib.import_module("merlin.models.tf")
     except Exception as error:
         if not tensorflow().test.is_built_with_cuda() and _nvml_sees_a_gpu():
-            raise RuntimeError(
+            raise StackError(
                 "a GPU is present but this TensorFlow cannot use it: install the GPU build, "
                 'or hide the GPU with CUDA_VISIBLE_DEVICES=""'
             ) from error

@@ -9,6 +9,7 @@ demo shows: docs/demo.md.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -16,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import InputError, words_of
 from cowclip_merlin.experiments.regime import regime
 from cowclip_merlin.files import read_json
 from cowclip_merlin.palette import BLACK, BLUE, VERMILION
-from cowclip_merlin.training import RunSettings, train
+from cowclip_merlin.training import RunSettings, Stopped, train
 from cowclip_merlin.training.config import RunConfig
-from cowclip_merlin.training.records import read_metrics
+from cowclip_merlin.training.records import read_metrics, seconds_of
 
 Runs = Mapping[str, RunSettings]
 
@@ -116,10 +117,15 @@ def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> di
     if len(rows) < settings.epochs:
         print(f"\ntraining {name}", flush=True)
         started = (folder / "checkpoints" / "checkpoint").exists()
+        if folder.exists() and not started:  # killed before its first checkpoint
+            shutil.rmtree(folder)
         rows = train(data, settings, out=folder, resume=started)
-    seconds = sum(float(row["seconds"]) for row in rows)
-    trained = sum(float(row["seconds"]) * float(row["rows_per_second"]) for row in rows)
-    return dict(rows[-1]) | {"seconds": seconds, "rows_per_second": trained / seconds}
+    trained = read_json(data / "dataset.json")["rows"]["train"]
+    seconds = sum(seconds_of(row, trained) for row in rows)
+    return dict(rows[-1]) | {
+        "seconds": seconds,
+        "rows_per_second": settings.epochs * trained / seconds,
+    }
 
 
 def table(runs: Runs, results: dict[str, dict[str, Any]], bayes_auc: float) -> str:
@@ -197,8 +203,17 @@ def main(argv: list[str] | None = None) -> int:
         results = {
             name: run_or_reuse(name, settings, data, work) for name, settings in runs.items()
         }
-    except InputError as error:
-        print(f"demo: error: {error}", file=sys.stderr)
+    except Stopped as stop:
+        print("demo: stopped; the same command goes on from here", file=sys.stderr)
+        return 128 + stop.signal_number
+    except KeyboardInterrupt:
+        print("demo: interrupted; the same command begins this part again", file=sys.stderr)
+        return 130
+    except Exception as error:
+        words = words_of(error)
+        if words is None:
+            raise
+        print(f"demo: error: {words}", file=sys.stderr)
         return 2
     bayes_auc = read_json(work / "log.txt.json")["bayes_auc"]
     print("\n" + table(runs, results, bayes_auc))

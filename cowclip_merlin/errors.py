@@ -1,4 +1,4 @@
-"""The one exception a user's mistake ends in, and the words for a path that cannot be used."""
+"""The exceptions a user's mistake ends in, and the words for what the machine refuses."""
 
 from __future__ import annotations
 
@@ -33,12 +33,37 @@ class InputError(ValueError):
     __init__ = Exception.__init__
 
 
-def words_of(error: OSError) -> str | None:
-    """One line for what is wrong with a path or the disk; None for what may be a fault of ours.
+class Diverged(InputError):
+    """Training came to NaN or infinity with these settings."""
+
+
+class StackError(InputError, ImportError):
+    """A package that is missing, or of a version that does not go with the others."""
+
+
+def words_of(error: Exception) -> str | None:
+    """One line for wrong input, or what the machine refuses; None for what may be our fault.
 
     >>> words_of(FileExistsError(17, "File exists", "work"))
     'work: File exists; check the path and its rights'
+    >>> words_of(ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"))
+    "tensorflow is not installed; install this package as '.[cpu]' or '.[gpu]'"
     """
+    if isinstance(error, InputError):
+        return str(error)
+    # TensorFlow's own class cannot be named without importing it.
+    if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
+        return f"not enough memory ({error!s:.80}); use a smaller batch, fewer ids or fewer rows"
+    if isinstance(error, ModuleNotFoundError) and not _ours(error.name or ""):
+        return f"{error.name} is not installed; install this package as '.[cpu]' or '.[gpu]'"
+    return _words_of_path(error) if isinstance(error, OSError) else None
+
+
+def _ours(module: str) -> bool:
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _words_of_path(error: OSError) -> str | None:
     if error.errno == errno.ENOSPC:
         return f"{error.filename or 'output'}: no space left on the disk; free some"
     if error.errno in _PATHS:

@@ -81,14 +81,30 @@ def alone_in(folder: Path, taken: str) -> Iterator[None]:
         InputError: another process is in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder) as ours:
+        if ours is False:
+            raise InputError(f"{folder}: {taken}")
+        yield
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[bool | None]:
+    """Lock a folder within the block: True, or False if another process has; None without locks.
+
+    >>> with locked(Path(tempfile.mkdtemp())) as ours:
+    ...     ours
+    True
+    """
     place = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # disks without locks
-            try:
-                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"{folder}: {taken}") from None
-        yield
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours: bool | None = True
+        except BlockingIOError:
+            ours = False
+        except OSError:  # a disk without locks
+            ours = None
+        yield ours
     finally:
         os.close(place)
 
@@ -139,7 +155,7 @@ def refuse_no_file(path: Path | str) -> None:
 def write_json(path: Path | str, value: Any) -> None:
     """Write a value as indented JSON, whole or not at all."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n")
+        temporary.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path | str) -> Any:
@@ -149,7 +165,7 @@ def read_json(path: Path | str) -> Any:
         InputError: the file is missing or damaged.
     """
     try:
-        return json.loads(Path(path).read_text())
+        return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; check the folder") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

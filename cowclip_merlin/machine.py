@@ -23,7 +23,7 @@ def hardware() -> dict[str, Any]:
 def processor() -> dict[str, Any]:
     """Model and cores of the CPU."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")

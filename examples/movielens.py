@@ -192,7 +192,7 @@ def convert(folder: Path, out: Path) -> int:
     source = find_source(folder)
     users, items = read_users(folder, source), read_items(folder, source)
     ratings = read_ratings(folder, source, users, items)
-    with replacing(out) as temporary, temporary.open("w", newline="") as log:
+    with replacing(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as log:
         writer = csv.DictWriter(log, [LABEL, *CATEGORICAL], lineterminator="\n")
         writer.writeheader()
         writer.writerows(click(*rating, users, items) for rating in ratings)

@@ -17,6 +17,7 @@ from cowclip_merlin.experiments.figures import (
 from cowclip_merlin.experiments.plan import Run, factor
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
+from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.training.records import read_metrics
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.report import frequencies
@@ -112,11 +113,11 @@ def ids_by_frequency(data: PreparedData) -> Any:
     return draw_ids(counts)
 
 
-def gradients(run: Run, data: PreparedData, regime: Regime, *, device: str) -> tuple[Any, int]:
+def gradients(run: Run, data: PreparedData, *, device: str) -> tuple[Any, int]:
     """Figure 4: norms of the gradients of the rows in one batch, and the step it is of."""
     from cowclip_merlin.diagnostics import figure_4, probe_run
 
-    steps = regime.rows // run.settings.batch_size * run.settings.epochs
-    step = min(GRADIENT_STEP, steps - 1)
+    steps = steps_per_epoch(data.rows["train"], run.settings.batch_size)
+    step = min(GRADIENT_STEP, steps * run.settings.epochs - 1)
     norms = probe_run(data.path, run.settings, step=step, device=device)
     return figure_4(norms.cnt, norms.g_norm), step

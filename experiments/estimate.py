@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle, islice
 from typing import Any
 
 from cowclip_merlin import compat
@@ -13,7 +14,7 @@ from cowclip_merlin.training import RunSettings
 from cowclip_merlin.workflows import PreparedData
 
 SETUP_SECONDS = 5.0
-STEPS = 6
+CALLS = 6
 Kind = tuple[str, str]
 
 
@@ -56,22 +57,24 @@ def _seconds(run: Run, rows: Mapping[str, int], fixed: float, slope: float) -> f
 
 
 def step_seconds(settings: RunSettings, data: PreparedData) -> float:
-    """Median seconds of a training step on the first rows of this data set."""
+    """Median seconds of a training step on rows of this data set, as many in a call as there."""
     import statistics
 
-    step, batches = _stepper(settings, data)
+    train, calls = _stepper(settings, data)
     times = []
-    for i in range(STEPS):
+    for rows in islice(cycle(calls), CALLS):
         started = time.perf_counter()
-        step(batches[i % len(batches)])
-        times.append(time.perf_counter() - started)
+        train(rows)
+        steps = -(-len(rows) // settings.batch_size)
+        times.append((time.perf_counter() - started) / steps)
     return statistics.median(times[2:])  # the first ones trace and warm up
 
 
-def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, list[Any]]:
+def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, Iterable[Any]]:
+    """What trains on the rows of a call, and the rows of some calls."""
     from cowclip_merlin.loading import DeviceData, open_train
     from cowclip_merlin.training.build import build_model, build_optimizer
-    from cowclip_merlin.training.step import make_step
+    from cowclip_merlin.training.step import make_steps, steps_a_call
 
     tf = compat.tensorflow()
     values = settings.hyperparameters(data.kind)
@@ -80,12 +83,11 @@ def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, list[Any]]
     optimizer = build_optimizer(settings, values, data, steps=1)
     optimizer._create_all_weights(model.trainable_variables)
     total = tf.Variable(0.0, dtype=tf.float64)
-    run = make_step(model, optimizer, columns, total)
-    order = columns.batches(settings.batch_size, seed=0, epoch=0)
-    batches = [batch for _, batch in zip(range(STEPS), order)]
+    run = make_steps(model, optimizer, columns, total)
+    rows = settings.batch_size * steps_a_call(settings.batch_size)
 
-    def step(batch: Any) -> None:
-        run(batch)
+    def train(rows: Any) -> None:
+        run(rows, settings.batch_size)
         total.numpy()  # waits for the device
 
-    return step, batches
+    return train, columns.pieces([rows] * CALLS, seed=0, epoch=0)

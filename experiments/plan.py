@@ -11,6 +11,7 @@ from typing import Any
 from cowclip_merlin.experiments.definition import NAMED, Experiment, Line
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.variant import Variant
+from cowclip_merlin.loading import validation_rows
 from cowclip_merlin.scaling import PRESETS
 from cowclip_merlin.training import RunSettings
 
@@ -93,17 +94,20 @@ def plan(
             variant=Variant(fraction=fraction, keep_top=line.keep_top, min_count=line.min_count),
         )
         for line in experiment.lines
-        for multiplier in allowed(line, regime)
+        for multiplier in allowed(line, regime, validation_fraction)
         for seed in range(1, seeds + 1)
     ]
 
 
-def allowed(line: Line, regime: Regime) -> Iterator[int | str]:
-    """The line's multipliers that the regime can carry."""
+def allowed(line: Line, regime: Regime, validation_fraction: float = 0.0) -> Iterator[int | str]:
+    """The line's multipliers that the regime can carry, without the rows that are held out."""
+    rows = regime.rows
+    if validation_fraction:
+        rows -= validation_rows(rows, validation_fraction)
     for multiplier in line.multipliers:
         s = factor(multiplier, regime)
         fits = multiplier in NAMED or s <= regime.max_multiplier
-        if fits and s * regime.base_batch <= regime.rows:
+        if fits and s * regime.base_batch <= rows:
             yield multiplier
 
 
@@ -181,11 +185,12 @@ def base_values(preset: str, line: Line, regime: Regime, s: int, tuned: Tuned) -
 _NAMES = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs")
 
 
-def missing(experiment: Experiment, regime: Regime) -> list[str]:
+def missing(experiment: Experiment, regime: Regime, validation_fraction: float = 0.0) -> list[str]:
     """Lines of text for what the regime leaves out."""
     left = []
     for line in experiment.lines:
-        gone = [m for m in line.multipliers if m not in set(allowed(line, regime))]
+        carried = set(allowed(line, regime, validation_fraction))
+        gone = [m for m in line.multipliers if m not in carried]
         if gone:
             batches = ", ".join(f"{factor(m, regime)} times" for m in gone)
             left.append(f"{line.label} at {batches} the base batch: more than this size carries")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import Diverged
 from cowclip_merlin.experiments.plan import Run
 from cowclip_merlin.experiments.results import Result, append_result, read_results
 from cowclip_merlin.experiments.variant import derive
@@ -77,7 +77,7 @@ def run_all(runs: Sequence[Run], place: Place) -> Iterator[Result]:
         result = run_one(run, place)
         append_result(place.out, result)
         checkpoints = place.out / "runs" / result.run_id / "checkpoints"
-        if result.status == "done" and checkpoints.exists():
+        if checkpoints.exists():
             # Three times the tables, for every run. Not before the result is safe: half of them
             # cannot be resumed from.
             shutil.rmtree(checkpoints)
@@ -96,9 +96,7 @@ def run_one(run: Run, place: Place) -> Result:
     try:
         with redirect_stdout(io.StringIO()), _quiet():  # it is in the run's train.log
             epochs = train(data.path, run.settings, out=folder, resume=resume, device=place.device)
-    except InputError as error:
-        if "diverged" not in str(error):
-            raise
+    except Diverged:
         epochs = list(records.read_metrics(folder / "metrics.csv", epochs=run.settings.epochs))
         return _result(run, place, data, epochs, "diverged", load, started)
     return _result(run, place, data, epochs, "done", load, started)
@@ -185,7 +183,7 @@ def _scores(
     """What the metrics of all epochs say; NaN for what a diverged run does not have."""
     prefix = "validation" if validation else "test"
     auc = [float(epoch[f"{prefix}_auc"]) for epoch in epochs]
-    seconds = sum(float(epoch["seconds"]) for epoch in epochs)
+    seconds = sum(records.seconds_of(epoch, rows) for epoch in epochs)
     ended = status == "done"
     return {
         "auc": auc[-1] if ended else float("nan"),

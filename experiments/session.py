@@ -17,10 +17,10 @@ from cowclip_merlin.experiments.regime import Regime, regime
 from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.experiments.runner import Place, results_of, run_all, todo
 from cowclip_merlin.experiments.show import show
-from cowclip_merlin.experiments.variant import Variant
+from cowclip_merlin.experiments.variant import Variant, derive
 from cowclip_merlin.files import alone_in
 from cowclip_merlin.training import RunSettings
-from cowclip_merlin.training.build import build_optimizer
+from cowclip_merlin.training.build import build_optimizer, choose_device
 from cowclip_merlin.workflows import PreparedData
 
 _TAKEN = "another experiment or sweep is working in it; wait for it, or use another --out"
@@ -105,10 +105,24 @@ class Session:
             return []
         size, options = self.regime(experiment), {"update": given.update, "mlp": given.mlp}
         options |= {"seeds": given.seeds, "fraction": given.scale}
-        options["tuned"] = sweeps.read_tuned(given.out, self.place.fingerprint)
+        options["tuned"] = sweeps.read_tuned(given.out, self.tuned_key(experiment))
         if experiment.kind == "sweep":
             return sweeps.sweep_plan(experiment, size, results_of=self._results_of, **options)
         return plan(experiment, size, **options)
+
+    def tuned_key(self, experiment: Experiment) -> str:
+        """Data and sizes that tuned values are for: base values of other ones mean other things."""
+        size = self.regime(experiment)
+        return (
+            f"{self.place.fingerprint} {size.rows} rows, batches {size.base_batch} to "
+            f"{size.base_batch * size.max_multiplier}, {size.epochs} epochs, mlp "
+            + "-".join(map(str, self.settings.mlp))
+        )
+
+    def complete(self, sweep: Experiment) -> bool:
+        """Whether a sweep has all its results, and a run that did not diverge among them."""
+        results = self.results(sweep)
+        return len(results) == len(self.runs(sweep)) and sweeps.some_ended(results)
 
     def _results_of(self, runs: Sequence[Run]) -> dict[Run, Result]:
         return results_of(runs, self.place)
@@ -120,12 +134,14 @@ class Session:
             InputError: it has not all of the lines that are asked for, the data are too few, or
                 settings of a line do not go together.
         """
-        runs = self.runs(experiment)
-        if experiment.kind in (*RUN_KINDS, "gradients", "sweep") and not runs:
-            raise InputError(
-                f"{experiment.word}: {missing(experiment, self.regime(experiment))[0]}; use more "
-                "rows, or smaller multipliers"
-            )
+        runs, swept = self.runs(experiment), experiment.kind == "sweep"
+        if experiment.kind in (*RUN_KINDS, "gradients", "sweep"):
+            held = sweeps.VALIDATION_FRACTION if swept else 0.0
+            gone = missing(experiment, self.regime(experiment), held)
+            if gone and (swept or not runs):  # a sweep compares points at all of its batches
+                raise InputError(
+                    f"{experiment.word}: {gone[0]}; use more rows, or smaller multipliers"
+                )
         self._check_settings(experiment, runs)
         known = sorted({run.label for run in runs})
         for label in self.settings.lines if known else ():
@@ -137,6 +153,8 @@ class Session:
     def _check_settings(self, experiment: Experiment, runs: Sequence[Run]) -> None:
         """Refuse in a line of text what its runs would refuse, maybe hours later."""
         data = self.place.data
+        if runs:  # an optimizer asks TensorFlow for its GPUs, which starts it on them
+            choose_device(self.settings.device)
         for run in runs:
             try:
                 build_optimizer(
@@ -186,11 +204,14 @@ class Session:
 
         None as well for a share of the rows, since the regime of all of them is another one.
         """
-        results = self.results(sweep)
-        whole = self.settings.scale == 1 and len(results) == len(self.runs(sweep))
-        if not (whole and sweeps.some_ended(results)):
+        if self.settings.scale < 1 or not self.complete(sweep):
             return None
-        return sweeps.best_settings(results)
+        return sweeps.best_settings(self.results(sweep))
+
+    def data(self) -> PreparedData:
+        """The share of the data that is used."""
+        place = self.place
+        return derive(place.data, Variant(fraction=self.settings.scale), place.out / "data")
 
     def describe(self) -> str:
         """The data set in words."""

@@ -33,11 +33,11 @@ def _runs(session: Session, experiment: Experiment) -> Iterator[str]:
 
 
 def _sweep(session: Session, experiment: Experiment) -> Iterator[str]:
-    results, regime, place = session.results(experiment), session.regime(experiment), session.place
-    if sweep.some_ended(results):
+    results, regime = session.results(experiment), session.regime(experiment)
+    if session.complete(experiment):
         values = sweep.best(experiment, results)
         group = experiment.lines[0].tuned_group
-        sweep.write_tuned(place.out, place.fingerprint, group, values)
+        sweep.write_tuned(session.place.out, session.tuned_key(experiment), group, values)
     table = sweep.sweep_table(experiment, regime, results, **_said(session, experiment))
     yield from _table(session, table)
 
@@ -77,12 +77,12 @@ def _ended(session: Session, experiment: Experiment) -> drawn.Results:
 
 
 def _frequencies(session: Session, experiment: Experiment) -> Iterator[str]:
-    yield _figure(session, experiment, drawn.ids_by_frequency(session.place.data))
+    yield _figure(session, experiment, drawn.ids_by_frequency(session.data()))
 
 
 def _gradients(session: Session, experiment: Experiment) -> Iterator[str]:
-    run, place = session.runs(experiment)[0], session.place
-    figure, step = drawn.gradients(run, place.data, session.regime(experiment), device=place.device)
+    run = session.runs(experiment)[0]
+    figure, step = drawn.gradients(run, session.data(), device=session.place.device)
     caption = f"{experiment.caption} Step {step:,}, batch {run.settings.batch_size:,}."
     yield _figure(session, experiment, figure, caption=caption)
 

@@ -148,17 +148,32 @@ def _cells(
     return (*cells, Cell(mean=100 * mean_score(places), runs=seeds))
 
 
-def read_tuned(out: Path, fingerprint: str) -> Tuned:
-    """What sweeps chose for this data set: group -> name -> base value.
+def read_tuned(out: Path, key: str) -> Tuned:
+    """What sweeps chose for these data and sizes: group -> name -> base value.
+
+    Args:
+        out: results folder.
+        key: `Session.tuned_key`: the data's fingerprint, a space, the sizes.
 
     Raises:
         InputError: the file is damaged.
     """
-    return _read_all(out / "tuned.json").get(fingerprint, {})
+    return _read_all(out / "tuned.json").get(key, {})
+
+
+def tuned_by_size(out: Path, fingerprint: str) -> dict[str, Tuned]:
+    """What sweeps chose for this data set, by the sizes they were made at, in words.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    every = _read_all(out / "tuned.json")
+    parts = {key: key.partition(" ") for key in every}
+    return {parts[key][2]: every[key] for key in every if parts[key][0] == fingerprint}
 
 
 def _read_all(path: Path) -> dict[str, dict[str, dict[str, float]]]:
-    """Of all data sets, by fingerprint; nothing if there is no file."""
+    """Of all data sets and sizes, by key; nothing if there is no file."""
     every = read_json(path) if path.exists() else {}
     for of_data in _mapping(path, every).values():
         for values in _mapping(path, of_data).values():
@@ -174,10 +189,10 @@ def _mapping(path: Path, value: Any) -> dict[str, Any]:
     return value
 
 
-def write_tuned(out: Path, fingerprint: str, group: str, values: Mapping[str, float]) -> None:
+def write_tuned(out: Path, key: str, group: str, values: Mapping[str, float]) -> None:
     """Keep what a sweep chose; it is added to what other sweeps of this group chose."""
     path = out / "tuned.json"
     every = _read_all(path)
-    mine = every.setdefault(fingerprint, {})
+    mine = every.setdefault(key, {})
     mine[group] = {**mine.get(group, {}), **values}
     write_json(path, every)

@@ -40,7 +40,7 @@ def write_table(folder: str | Path, table: Table) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{table.name}.json"
     with replacing(path) as temporary:
-        temporary.write_text(text + "\n")
+        temporary.write_text(text + "\n", encoding="utf-8")
     return path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -92,7 +91,7 @@ def _cell(
     values = [_value(experiment.measure, result) for result in mine]
     if not values:
         return Cell(**known)
-    if any(math.isnan(value) for value in values):
+    if any(result.status == "diverged" for result in mine):
         return Cell(text="diverged", runs=len(values), **known)
     return measured(values, **known)
 

@@ -117,6 +117,7 @@ def _write(data: PreparedData, variant: Variant, out: Path) -> None:
         "statistics": asdict(known),
         "recipe": asdict(replace(data.recipe, fit_on="train")),  # as it is counted here
         "rows": rows,
+        "fitted_rows": rows["train"],
         "clicks": clicks,
         "fingerprint": variant.fingerprint(data),
         "vocabulary": variant.fingerprint(data),  # ids are numbered anew

@@ -1,8 +1,12 @@
 """The demo on a small log: everything it writes, prints and reuses."""
 
 import re
+import shutil
+
+import pytest
 
 from cowclip_merlin import demo
+from cowclip_merlin.training import Stopped
 
 
 def test_it_runs_end_to_end_and_a_second_run_reuses_the_first(tmp_path, capsys):
@@ -21,10 +25,33 @@ def test_it_runs_end_to_end_and_a_second_run_reuses_the_first(tmp_path, capsys):
     assert second.split("best possible")[0].strip() in first
     assert demo.main(["--work", str(work), "--rows", "16000"]) == 2
     assert "holds a log of 15,000 rows, seed 7; use another --work" in capsys.readouterr().err
+    shutil.rmtree(work / "runs" / "baseline" / "checkpoints")  # as if it were killed early on
+    (work / "runs" / "baseline" / "metrics.csv").unlink()
+    assert demo.main(["--work", str(work), "--rows", "15000"]) == 0
+    third = capsys.readouterr().out
+    assert third.count("training") == 1 and "training baseline" in third
     config = work / "runs" / "baseline" / "config.json"
     config.write_text(config.read_text().replace('"seed": 1', '"seed": 2'))
     assert demo.main(["--work", str(work), "--rows", "15000"]) == 2
     assert "baseline: was trained with other settings; delete it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (Stopped(15), 143, "demo: stopped; the same command goes on from here"),
+        (KeyboardInterrupt(), 130, "demo: interrupted; the same command begins this part again"),
+        (OSError(28, "No space left on device", "x"), 2, "demo: error: x: no space left on the"),
+    ],
+)
+def test_an_end_in_the_middle_is_one_line(tmp_path, capsys, monkeypatch, error, code, words):
+    def ends(*_):
+        raise error
+
+    monkeypatch.setattr(demo, "prepare_data", ends)
+    assert demo.main(["--work", str(tmp_path)]) == code
+    said = capsys.readouterr().err
+    assert said.startswith(words) and len(said.splitlines()) == 1
 
 
 def test_too_few_rows_are_one_clear_line(tmp_path, capsys):

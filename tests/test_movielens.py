@@ -126,5 +126,5 @@ def test_the_real_log_is_prepared_and_trains(tmp_path, monkeypatch, capsys):
          "--rule", "none", "--embedding-lr", "1e-3", "--dense-lr", "1e-3", "--l2", "1e-4",
          "--epochs", "1", "--update", "exact", "--mlp", "64"],
     ) == 0  # fmt: skip
-    with Path("RUN/metrics.csv").open() as file:
+    with Path("RUN/metrics.csv").open(encoding="utf-8") as file:
         assert float(next(csv.DictReader(file))["test_auc"]) > 0.7

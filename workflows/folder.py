@@ -78,13 +78,14 @@ class PreparedData:
                 vocabulary=value.get("vocabulary"),
                 description=value,
             )
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise InputError(f"{path}: damaged dataset.json ({error}); prepare again") from error
 
     @property
     def fitted_rows(self) -> int:
-        """Rows that ids were counted in."""
-        return sum(self.rows[split] for split in self.recipe.fitted_splits)
+        """Rows that ids were counted in: of another folder, if this one was made like it."""
+        here = sum(self.rows[split] for split in self.recipe.fitted_splits)
+        return self.description.get("fitted_rows", here)
 
     @property
     def kind(self) -> str:
@@ -205,6 +206,7 @@ def describe(
     rows: Mapping[str, int],
     clicks: int,
     quarantined: int,
+    fitted_rows: int,
 ) -> None:
     """Write `dataset.json` and the Merlin schema."""
     from cowclip_merlin.training.records import versions
@@ -220,6 +222,7 @@ def describe(
             "rows": rows,
             "clicks": clicks,
             "quarantined": quarantined,
+            "fitted_rows": fitted_rows,
             "statistics": asdict(known),
             "fingerprint": whole,
             "vocabulary": _vocabulary(folder, layout, recipe, known),

@@ -204,7 +204,7 @@ def write_split(
 
 def _tidy(out: Path, *, hugectr: bool) -> None:
     """Names that sort in order, and no file that holds a path of the folder it was made in."""
-    described = json.loads((out / "_metadata.json").read_text())
+    described = json.loads((out / "_metadata.json").read_text(encoding="utf-8"))
     for place, entry in enumerate(described["file_stats"]):
         new = f"part-{place:05d}.parquet"
         (out / entry["file_name"]).rename(out / new)
@@ -214,8 +214,10 @@ def _tidy(out: Path, *, hugectr: bool) -> None:
     shutil.rmtree(out / ".merlin", ignore_errors=True)
     if hugectr:
         names = [entry["file_name"] for entry in described["file_stats"]]
-        (out / "_metadata.json").write_text(json.dumps(described))
-        (out / "_file_list.txt").write_text("\n".join([str(len(names)), *names]) + "\n")
+        (out / "_metadata.json").write_text(json.dumps(described), encoding="utf-8")
+        (out / "_file_list.txt").write_text(
+            "\n".join([str(len(names)), *names]) + "\n", encoding="utf-8"
+        )
 
 
 def load(layout: Layout, recipe: Recipe, known: Statistics, folder: Path) -> Any:

@@ -215,10 +215,14 @@ class Ingest:
 
 
 def _as_floats(table: Any, layout: Layout) -> Any:
-    """Numbers as float64: Arrow's nullable integers would become that in pandas anyway."""
+    """Numbers as float64: Arrow's nullable integers would become that in pandas anyway.
+
+    Whole numbers above 2**53 lose their last digits.
+    """
     import pyarrow as pa
 
     names = [layout.label, *layout.categorical, *layout.continuous]
     types = {layout.label: pa.int8()} | dict.fromkeys(layout.continuous, pa.float64())
     types |= dict.fromkeys(layout.categorical, pa.string())
-    return table.select(names).cast(pa.schema([(name, types[name]) for name in names]))
+    schema = pa.schema([(name, types[name]) for name in names])
+    return table.select(names).cast(schema, safe=False)

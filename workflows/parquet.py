@@ -96,7 +96,11 @@ def _checked_batch(batch: Any, layout: Layout, file: Path, start: int) -> Piece:
         BadLine(str(file), start + int(i) + 1, _reason(row(int(i)), layout), b"")
         for i in np.flatnonzero(~mask)
     ]
-    return Piece(table.filter(mask), np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
+    label = numbers[layout.label].filter(good).cast(pa.int8())
+    table = table.filter(good).set_column(
+        table.column_names.index(layout.label), layout.label, label
+    )
+    return Piece(table, np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
 
 
 def _reason(values: dict[str, float | None], layout: Layout) -> str:
@@ -116,7 +120,8 @@ def _cast(column: Any, kind: Any, name: str, file: Path) -> Any:
     import pyarrow as pa
 
     try:
-        return column.cast(kind)
+        # Whole numbers above 2**53 may lose their last digits, text that is no UTF-8 is refused.
+        return column.cast(kind, safe=pa.types.is_string(kind))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         what = "text or numbers" if pa.types.is_string(kind) else "numbers"
         raise InputError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -46,16 +45,27 @@ def prepare(settings: PrepareSettings) -> PreparedData:
             raise InputError(f"{file}: no such file; check the path")
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; make it first")
-    work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    place = out.resolve()  # a link stays one, and what it leads to is replaced
+    work = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     try:
         _prepare(settings, base, layout, split, work, gpu=gpu)
-        if out.exists():
-            shutil.rmtree(out)
-        (work / "data").rename(out)
+        _put(work / "data", place, aside=work / "replaced")
     finally:
         with suppress(OSError):
             shutil.rmtree(work)
     return PreparedData.load(out)
+
+
+def _put(made: Path, place: Path, *, aside: Path) -> None:
+    """Move a folder to its place; what is there is whole until the new one is."""
+    if place.exists():
+        place.rename(aside)
+    try:
+        made.rename(place)
+    except BaseException:
+        if aside.exists():
+            aside.rename(place)
+        raise
 
 
 def _check_place(settings: PrepareSettings) -> None:
@@ -81,6 +91,10 @@ def _like(base: PreparedData, settings: PrepareSettings) -> Layout:
         raise InputError(
             f"{settings.like}: is a {layout.kind} log, not a {settings.kind} log; name its kind"
         )
+    for name in ("label", "categorical", "continuous"):
+        given = getattr(settings, name)
+        if given and given != getattr(layout, name):
+            raise InputError(f"--{name}: {settings.like} has other columns; leave --{name} away")
     for name in layout.categorical:
         for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
             if not (base.path / "categories" / file).is_file():
@@ -122,11 +136,12 @@ def _prepare(
         layout=layout,
         recipe=recipe,
         known=known,
-        settings=_record(settings, split),
+        settings=_record(settings, split, layout, base),
         files=settings.files,
         rows=ingested.rows,
         clicks=ingested.clicks,
         quarantined=ingested.quarantined,
+        fitted_rows=base.fitted_rows if base else sum(map(ingested.rows.get, recipe.fitted_splits)),
     )
     _finish(settings, ingested, data)
 
@@ -159,16 +174,23 @@ def _transform(
     return known
 
 
-def _record(settings: PrepareSettings, split: Split | None) -> Mapping[str, Any]:
+def _record(
+    settings: PrepareSettings, split: Split | None, layout: Layout, base: PreparedData | None
+) -> dict[str, Any]:
     """Settings that decide what is written, for `dataset.json`.
 
     Rows to fit on are named where they are not the usual ones, so that the fingerprints of data
-    that were prepared before there was a choice still hold.
+    that were prepared before there was a choice still hold. The columns of a Criteo or Avazu log
+    follow from its kind.
     """
     recipe = asdict(settings.recipe)
     if recipe["fit_on"] == "train":
         del recipe["fit_on"]
-    return {
+    chosen: dict[str, Any] = {} if base is None else {"vocabulary": base.vocabulary}
+    if settings.kind == "table":
+        for name in ("label", "categorical", "continuous"):
+            chosen[name] = getattr(layout, name)
+    return chosen | {
         "kind": settings.kind,
         "like": None if settings.like is None else settings.like.name,
         "split": None if split is None else asdict(split),

@@ -26,7 +26,7 @@ def write_report(data: PreparedData, folder: Path, *, name: str) -> None:
     counts = {field: frequencies(data, field) for field in data.categorical}
     (folder / "figures").mkdir(exist_ok=True)
     draw_frequencies(counts, folder / "figures" / "ids_by_frequency.svg")
-    (folder / "summary.md").write_text(summary(data, counts, name=name))
+    (folder / "summary.md").write_text(summary(data, counts, name=name), encoding="utf-8")
 
 
 def draw_frequencies(counts: dict[str, npt.NDArray[np.int64]], path: Path) -> None:

@@ -30,13 +30,15 @@ class PrepareSettings:
         label: for "table": name of the 0/1 column.
         categorical: for "table": names of the categorical columns.
         continuous: for "table": names of the numeric columns.
-        like: a prepared folder whose settings and vocabulary are used; all rows become test rows.
+        like: a prepared folder whose columns, settings and vocabulary are used; all rows become
+            test rows.
         split: "random" or "time".
         test_fraction: share of test rows; by default the data set's usual one.
         seed: of the random split.
         recipe: how columns are transformed.
         max_bad_fraction: share of damaged rows above which it stops.
-        partition_mb: megabytes of text per partition; the memory needed grows with it.
+        partition_mb: megabytes of text per partition, 0.001 to 1024; the memory needed grows with
+            it.
         hugectr: write what HugeCTR reads, too.
         scheduler: address of a Dask scheduler.
         device: "auto", "cpu" or "gpu".
@@ -65,12 +67,15 @@ class PrepareSettings:
         """Refuse what could only fail later."""
         object.__setattr__(self, "files", tuple(Path(file) for file in self.files))
         object.__setattr__(self, "out", Path(self.out))
+        object.__setattr__(self, "like", None if self.like is None else Path(self.like))
+        for name in ("categorical", "continuous"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.files:
             raise InputError("no input files; name at least one")
         if not 0 <= self.max_bad_fraction < 1:
             raise InputError(f"--max-bad-fraction is {self.max_bad_fraction}; use 0 to below 1")
-        if not self.partition_mb > 0:
-            raise InputError(f"--partition-mb is {self.partition_mb}; it must be positive")
+        if not 0.001 <= self.partition_mb <= 1024:
+            raise InputError(f"--partition-mb is {self.partition_mb}; use 0.001 to 1024")
         self._refuse_idle()
 
     def _refuse_idle(self) -> None:

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from cowclip_merlin import __version__
 from cowclip_merlin.errors import InputError, words_of
+from cowclip_merlin.signals import ended_orderly
 
 COMMANDS = (
     "generate",
@@ -67,20 +68,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"unknown: {' '.join(unknown)}; see cowclip {args.command} --help")
     try:
         _check_paths(vars(args))
-        return args.run(args) or 0
+        with ended_orderly():
+            return args.run(args) or 0
     except BrokenPipeError:  # the reader of our output has seen enough, as in `| head`
         sys.stderr.close()
         return 0
-    except InputError as error:
-        return _fail(str(error))
-    except OSError as error:
-        words = words_of(error)
-        return _fail(words) if words else _crash()
     except KeyboardInterrupt:
         print("cowclip: interrupted", file=sys.stderr)
         return 130
-    except Exception:
-        return _crash()
+    except Exception as error:
+        words = words_of(error)
+        return _fail(words) if words else _crash()
 
 
 def _check_paths(given: Mapping[str, object]) -> None:

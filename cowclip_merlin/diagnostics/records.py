@@ -124,11 +124,11 @@ class Writer:
         self._path = folder / FILE
         kept = _whole_rows(self._path, before) if before and self._path.exists() else []
         with replacing(self._path) as temporary:
-            temporary.write_text(_lines([dict(zip(COLUMNS, COLUMNS)), *kept]))
+            temporary.write_text(_lines([dict(zip(COLUMNS, COLUMNS)), *kept]), encoding="utf-8")
 
     def append(self, records: Iterable[Record]) -> None:
         """Write one probe, in one go."""
-        with self._path.open("a", newline="") as file:
+        with self._path.open("a", newline="", encoding="utf-8") as file:
             file.write(_lines(records))
 
 
@@ -147,7 +147,7 @@ def _cell(value: Any) -> Any:
 
 def _whole_rows(path: Path, before: int) -> list[Record]:
     """Rows of earlier steps; a last line that was cut short is no row."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     whole = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
     if tuple(whole.fieldnames or ()) != COLUMNS:
         raise InputError(f"{path}: damaged, its columns are not those of this version; train again")

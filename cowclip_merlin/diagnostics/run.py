@@ -13,7 +13,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.diagnostics.probe import make_probe
 from cowclip_merlin.diagnostics.summary import RowNorms
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import replacing
+from cowclip_merlin.files import refuse_no_file, replacing
 from cowclip_merlin.loading import Data, open_train, place_split, steps_per_epoch
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.run import check_sizes, start
@@ -32,7 +32,7 @@ def probe_run(
     out: str | Path | None = None,
     device: str = "auto",
 ) -> RowNorms:
-    """Train to a step as `train` does, and look at the rows of the next batch.
+    """Train to a step as `train` does on all train rows, and look at the next batch's rows.
 
     Args:
         data: folder that `prepare` wrote.
@@ -43,12 +43,17 @@ def probe_run(
         device: "auto", "cpu" or "gpu".
 
     Raises:
-        InputError: wrong input, or a step that the run does not reach.
+        InputError: wrong input, a step that the run does not reach, rows that are kept back to
+            validate on, or no place for `out`.
     """
     from cowclip_merlin.workflows import PreparedData
 
     prepared = PreparedData.load(data)
     check_sizes(prepared, settings)
+    if settings.validation_fraction:
+        raise InputError("validation_fraction: rows are probed in training on all; set it to 0")
+    if out is not None:
+        refuse_no_file(out)
     steps = steps_per_epoch(prepared.rows["train"], settings.batch_size)
     if not 0 <= step < steps * settings.epochs:
         raise InputError(

@@ -6,18 +6,20 @@ parquet files, checked on the way, and `cache.json`, which says what they were m
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import read_json, write_json
+from cowclip_merlin.files import locked, read_json, write_json
 from cowclip_merlin.loading.columns import Columns, blocks, parts, read_columns
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ def open_columns(data: PreparedData, split: str) -> Columns:
     try:
         if not _is_made_from(folder, source):
             _make(data, split, folder, source)
+        if not _is_made_from(folder, source):  # what is there could not be replaced
+            raise OSError(errno.EACCES, "cannot be replaced", str(folder))
         return _map(folder)
     except OSError as error:
         logging.getLogger(__name__).warning(
@@ -94,16 +98,17 @@ def _is_made_from(folder: Path, source: Source) -> bool:
 def _make(data: PreparedData, split: str, folder: Path, source: Source) -> None:
     """Write the cache under a temporary name and rename it."""
     _remove_leftovers(folder)
-    temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    temporary = folder.with_name(f"{folder.name}.{token_hex(4)}.tmp")
     temporary.mkdir()
     try:
-        _write(data, split, temporary)
-        sizes = {name: (temporary / f"{name}.npy").stat().st_size for name in _NAMES}
-        write_json(temporary / "cache.json", {**asdict(source), "bytes": sizes})
-        shutil.rmtree(folder, ignore_errors=True)
-        # Another run may have put the same cache there meanwhile; then that one is used.
-        with suppress(OSError):
-            os.rename(temporary, folder)
+        with locked(temporary):  # nobody takes it for a leftover
+            _write(data, split, temporary)
+            sizes = {name: (temporary / f"{name}.npy").stat().st_size for name in _NAMES}
+            write_json(temporary / "cache.json", {**asdict(source), "bytes": sizes})
+            shutil.rmtree(folder, ignore_errors=True)
+            # Another run may have put the same cache there meanwhile; then that one is used.
+            with suppress(OSError):
+                os.rename(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -143,11 +148,11 @@ def _open(file: Path) -> Any:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Temporary folders of processes that were killed."""
+    """Temporary folders of processes that were killed: nobody has a lock on them.
+
+    Numbers of processes would not tell, for in containers all are number 1.
+    """
     for left in folder.parent.glob(f"{folder.name}.*.tmp"):
-        try:
-            os.kill(int(left.name.split(".")[-2]), 0)
-        except ProcessLookupError:
-            shutil.rmtree(left, ignore_errors=True)
-        except (ValueError, OSError):
-            continue
+        with suppress(OSError), locked(left) as ours:
+            if ours:
+                shutil.rmtree(left, ignore_errors=True)

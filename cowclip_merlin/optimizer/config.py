@@ -76,11 +76,16 @@ def _check_exact(config: Config) -> None:
             f'update="exact" works with the clips {" and ".join(_SPARING)}: under '
             f'{config.clip!r} absent rows are clipped, too; use update="dense"'
         )
-    if config.clip == "cowclip" and 2 * config.l2 > config.r:
+    if cuts_l2_alone(config):
         raise InputError(
             f'update="exact" needs 2 * l2 <= r, or L2 alone would be clipped; l2 is {config.l2}, '
             f'r is {config.r}: use update="dense"'
         )
+
+
+def cuts_l2_alone(config: Config) -> bool:
+    """Whether CowClip's threshold of a row without data, r * ||w||, is below 2 * l2 * ||w||."""
+    return config.clip == "cowclip" and 2 * config.l2 > config.r
 
 
 def in_force(config: Config, optimizer: Any) -> Config:
@@ -135,7 +140,14 @@ def _why_no_kernels(config: Config, optimizer: Any) -> str | None:
     if not is_plain_adam(optimizer):
         return f"works with Adam, not with {described(optimizer)}"
     known = ROW_CLIPS if config.update == "lazy" else _SPARING
-    return None if config.clip in known else f"does not work with the clip {config.clip!r}"
+    if config.clip not in known:
+        return f"does not work with the clip {config.clip!r}"
+    if config.update == "dense" and cuts_l2_alone(config):
+        return (
+            "needs 2 * l2 <= r for dense updates, or L2 alone would be clipped; "
+            f"l2 is {config.l2}, r is {config.r}"
+        )
+    return None
 
 
 def is_plain_adam(optimizer: Any) -> bool:

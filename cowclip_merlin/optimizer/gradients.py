@@ -10,7 +10,7 @@ from typing import Any
 
 from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
-from cowclip_merlin.optimizer.config import Config
+from cowclip_merlin.optimizer.config import Config, cuts_l2_alone
 from cowclip_merlin.optimizer.rows import UniqueRows, scatter, sum_duplicates
 
 tf = compat.tensorflow()
@@ -69,9 +69,7 @@ def _gradient(g: Any, unique: UniqueRows, table: Any, config: Config) -> Any:
 
 def clips_whole_table(config: Config) -> bool:
     """Whether absent rows may be clipped, too."""
-    spared = clips.CLIPS[config.clip].spares_absent_rows and (
-        config.clip == "none" or 2 * config.l2 <= config.r
-    )
+    spared = clips.CLIPS[config.clip].spares_absent_rows and not cuts_l2_alone(config)
     return config.update == "dense" and not spared
 
 

@@ -54,7 +54,7 @@ class Checkpoints:
         Raises:
             InputError: there is none, it is damaged, or it belongs to another model.
         """
-        latest = self._manager.latest_checkpoint
+        latest = self._latest()
         if latest is None:
             raise InputError(f"{self._folder}: no checkpoint; train without --resume first")
         try:
@@ -72,10 +72,15 @@ class Checkpoints:
         # TensorFlow reports a file that is cut short in several ways.
         except (self._tf.errors.OpError, RuntimeError, IndexError) as error:
             raise InputError(
-                f"{latest}: damaged checkpoint ({_first_line(error)}); remove it and resume "
-                "from the one before, or train again"
+                f"{latest}: damaged checkpoint ({_first_line(error)}); remove its files "
+                "and resume from the one before, or train again"
             ) from error
         return latest
+
+    def _latest(self) -> str | None:
+        """The last checkpoint whose files are there: damaged ones may have been removed."""
+        known = reversed(self._manager.checkpoints)
+        return next((path for path in known if Path(f"{path}.index").exists()), None)
 
     def _check_shapes(self, path: str) -> None:
         """Refuse weights of other shapes, which TensorFlow's own words do not make clear."""

@@ -47,24 +47,27 @@ class RunConfig:
         """Read a run folder.
 
         Raises:
-            InputError: it is no run folder, or one of another format.
+            InputError: it is no run folder, damaged, or one of another format.
         """
         if not (run / "config.json").exists():
             raise InputError(f"{run}: no config.json, so no run folder; give the --out of a train")
         config = read_json(run / "config.json")
-        if config.get("format_version") != FORMAT_VERSION:
+        version = config.get("format_version") if isinstance(config, dict) else None
+        if version != FORMAT_VERSION:
             raise InputError(
-                f"{run}: run of format {config.get('format_version')}, this version reads "
-                f"{FORMAT_VERSION}; train again"
+                f"{run}: run of format {version}, this version reads {FORMAT_VERSION}; train again"
             )
-        values = dict(config["hyperparameters"])
-        values.pop("clip")
-        return cls(
-            settings=RunSettings.from_dict(config["settings"]),
-            values=Hyperparameters(**values),
-            fingerprint=config["data_fingerprint"],
-            vocabulary=config.get("data_vocabulary"),
-        )
+        try:
+            values = dict(config["hyperparameters"])
+            values.pop("clip")
+            return cls(
+                settings=RunSettings.from_dict(config["settings"]),
+                values=Hyperparameters(**values),
+                fingerprint=config["data_fingerprint"],
+                vocabulary=config.get("data_vocabulary"),
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise InputError(f"{run}: damaged config.json ({error}); train again") from error
 
 
 def refuse_other_folder(out: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.checks import among
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import refuse_no_file, whole_folder
 from cowclip_merlin.loading import open_columns, place_split
@@ -45,6 +46,7 @@ def evaluate_run(
     config, prepared = RunConfig.load(Path(run)), PreparedData.load(data)
     if predictions is not None:
         refuse_no_file(predictions)
+    among("split", [split], tuple(prepared.rows))
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other one")
     start(config.settings.seed, device)

@@ -91,7 +91,7 @@ def log_to(path: Path) -> Iterator[logging.Logger]:
     logger = logging.getLogger(f"cowclip_merlin.run.{path}")
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    file = logging.FileHandler(path)
+    file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     console = logging.StreamHandler(sys.stdout)
     handlers = (file, console)
@@ -106,16 +106,40 @@ def log_to(path: Path) -> Iterator[logging.Logger]:
 
 
 def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
-    """The rows of the first `epochs` epochs; none if there is no file yet."""
+    """The rows of the first `epochs` epochs as text; none if there is no file yet."""
     if not path.exists():
         return []
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return [row for row in csv.DictReader(file) if int(row["epoch"]) <= epochs]
+
+
+def numbers(row: Mapping[str, str]) -> dict[str, Any]:
+    """A row that was read as `Trainer` makes it: without the columns that it has no value of.
+
+    >>> numbers({"epoch": "2", "test_auc": "0.75", "validation_auc": ""})
+    {'epoch': 2, 'test_auc': 0.75}
+    """
+    kinds = {"epoch": int, "step": int}
+    return {name: kinds.get(name, float)(value) for name, value in row.items() if value}
+
+
+def seconds_of(row: Mapping[str, Any], rows: int) -> float:
+    """Seconds that the whole of an epoch takes: a resumed one has recorded those of its rest.
+
+    Args:
+        row: of the metrics.
+        rows: of an epoch.
+
+    >>> seconds_of({"rows_per_second": "1000.0", "seconds": "0.1"}, 500)
+    0.5
+    """
+    speed = float(row["rows_per_second"])
+    return rows / speed if speed else float(row["seconds"])  # 0: stopped in its last step
 
 
 def write_metrics(path: Path, rows: list[Mapping[str, Any]]) -> None:
     """Write all rows, whole or not at all."""
-    with replacing(path) as temporary, temporary.open("w", newline="") as file:
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, METRICS)
         writer.writeheader()
         writer.writerows(rows)

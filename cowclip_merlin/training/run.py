@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cowclip_merlin import compat
 from cowclip_merlin.diagnostics.frequency import read_deciles
 from cowclip_merlin.errors import InputError
@@ -90,14 +92,15 @@ def train(
     if resume:
         refuse_other_run(out, config)
     elif (out / "config.json").exists():
-        raise InputError(f"{out}: holds a run already; use --resume or another --out")
+        raise InputError(f"{out}: {_already(out)}")
     used = start(settings.seed, device)
     columns = _open(prepared, settings, plan.data_memory)
+    _refuse_one_label(prepared, plan.scored_split, columns[plan.scored_split])
     created = not out.exists()
     with alone_in(out, "another process writes a run there; use another --out"):
         try:
             return _train(config, prepared, columns, plan, out, resume, used)
-        except (InputError, OSError):
+        except BaseException:
             # Nothing that could be resumed was written: leave no half of a run behind.
             if created and not (out / "checkpoints" / "checkpoint").exists():
                 shutil.rmtree(out, ignore_errors=True)
@@ -113,6 +116,25 @@ def _open(prepared: PreparedData, settings: RunSettings, memory: int | None) -> 
         }
     train, validation = split_off(open_columns(prepared, "train"), settings.validation_fraction)
     return {"train": train, "validation": validation}
+
+
+def _already(out: Path) -> str:
+    """What is there, and the remedy."""
+    if (out / "checkpoints" / "checkpoint").exists():
+        return "holds a run already; use --resume or another --out"
+    return (
+        "holds a run without a checkpoint; if nothing trains there any more, delete the folder, or "
+        "use another --out"
+    )
+
+
+def _refuse_one_label(prepared: PreparedData, split: str, scored: Columns) -> None:
+    """Refuse, before an epoch is trained, rows that have no AUC."""
+    if len(found := np.unique(scored.label)) < 2:
+        raise InputError(
+            f"{prepared.path}: all {len(scored)} {split} rows have the label {found[0]:g}, an AUC "
+            "needs both; prepare with a larger --test-fraction, or another --split"
+        )
 
 
 def start(seed: int, device: str) -> str:

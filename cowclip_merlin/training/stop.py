@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cowclip_merlin.signals import handled
+
 
 class Stopped(Exception):
     """A signal asked for an end; a checkpoint was written.
@@ -31,16 +33,12 @@ class StopSignals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Catch the signals within the block."""
+        """Catch the signals within the block; in another thread than the main one none come."""
 
         def remember(number: int, _: Any) -> None:
             if self.came:
                 raise KeyboardInterrupt
             self.came = number
 
-        before = {s: signal.signal(s, remember) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with handled([signal.SIGINT, signal.SIGTERM], remember):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tqdm import tqdm
 
 from cowclip_merlin import compat
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import Diverged
 from cowclip_merlin.loading import Columns, place, steps_per_epoch
 from cowclip_merlin.training import evaluation, records
 from cowclip_merlin.training.checkpoint import Checkpoints
@@ -124,7 +125,8 @@ class Trainer:
         """Go on from the last checkpoint."""
         path = self.checkpoints.restore()
         done = int(self.checkpoints.epoch.numpy())
-        self.rows = list(records.read_metrics(self.folder / "metrics.csv", epochs=done))
+        before = records.read_metrics(self.folder / "metrics.csv", epochs=done)
+        self.rows = [records.numbers(row) for row in before]
         self.log.info(
             "resumed from %s: epoch %d, step %d", path, done, int(self.checkpoints.step.numpy())
         )
@@ -203,9 +205,7 @@ class Trainer:
             reason = re.search(r"the gradient of .* is not finite", str(error))
             if reason is None:
                 raise
-            raise InputError(
-                f"training diverged: {reason[0]}; use smaller learning rates or a smaller batch"
-            ) from error
+            raise _diverged(reason[0]) from error
 
     def _progress(self, epoch: int, first: int) -> tqdm:
         return tqdm(
@@ -230,7 +230,7 @@ class Trainer:
     ) -> None:
         self._refuse_divergence(epoch)
         started = time.perf_counter()
-        result = evaluation.evaluate(self.scored_labels, self.scorer.probabilities())
+        result = evaluation.evaluate(self.scored_labels, self._probabilities(epoch))
         row = self._record(epoch, seconds, trained, result, time.perf_counter() - started)
         self.rows.append(row)
         records.write_metrics(self.folder / "metrics.csv", self.rows)
@@ -251,10 +251,14 @@ class Trainer:
     def _refuse_divergence(self, epoch: int) -> None:
         loss = float(self.checkpoints.loss_sum.numpy())
         if not math.isfinite(loss):
-            raise InputError(
-                f"training diverged: the loss is {loss} in epoch {epoch + 1}; use smaller "
-                "learning rates or a smaller batch"
-            )
+            raise _diverged(f"the loss is {loss} in epoch {epoch + 1}")
+
+    def _probabilities(self, epoch: int) -> Any:
+        """Of the scored rows: what the last step of an epoch did is in no loss of it."""
+        found = self.scorer.probabilities()
+        if np.isnan(found).any():
+            raise _diverged(f"probabilities are NaN after epoch {epoch + 1}")
+        return found
 
     def _record(
         self,
@@ -279,6 +283,10 @@ class Trainer:
             "embedding_lr": _rate(optimizer.embedding_optimizer),
             "dense_lr": _rate(optimizer.dense_optimizer),
         }
+
+
+def _diverged(what: str) -> Diverged:
+    return Diverged(f"training diverged: {what}; use smaller learning rates or a smaller batch")
 
 
 def _rate(optimizer: Any) -> float:

@@ -13,7 +13,7 @@ def line_of(name: str, file: Path) -> int | None:
     """
     if name.startswith("cc."):
         name = name.rpartition(".")[2]
-    body = ast.parse(file.read_text()).body
+    body = ast.parse(file.read_text(encoding="utf-8")).body
     line = None
     for part in name.split("."):
         found = next((node for node in body if part in _names(node)), None)

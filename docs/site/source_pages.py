@@ -75,7 +75,7 @@ def highlighted(file: Path) -> str:
     except ClassNotFound:
         lexer = TextLexer()
     formatter = HtmlFormatter(linespans="line", cssclass="highlight")
-    return highlight(file.read_text(), lexer, formatter)
+    return highlight(file.read_text(encoding="utf-8"), lexer, formatter)
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -82,7 +82,7 @@ def write_figure(
         name=name, title=title, caption=caption, alt=alt, data=data, command=command, svg=svg
     )
     with replacing(path) as temporary:
-        temporary.write_text(svg)
+        temporary.write_text(svg, encoding="utf-8")
     write_json(path.with_suffix(".json"), {k: v for k, v in asdict(text).items() if k != "svg"})
     return path
 
@@ -121,7 +121,7 @@ def read_figure(path: str | Path) -> FigureFile:
         if not isinstance(texts.get(name), str):
             raise InputError(f"{path}: {name} is {texts.get(name)!r}, not a text; make it again")
     try:
-        svg = path.with_suffix(".svg").read_text()
+        svg = path.with_suffix(".svg").read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{path.with_suffix('.svg')}: no such file; make it again") from None
     except UnicodeDecodeError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.figures.files import FigureFile, read_figure
 from cowclip_merlin.experiments.plan import Tuned
 from cowclip_merlin.experiments.results import Result, read_results
-from cowclip_merlin.experiments.sweep import read_tuned
+from cowclip_merlin.experiments.sweep import tuned_by_size
 from cowclip_merlin.experiments.table import Table
 from cowclip_merlin.experiments.table_json import read_table
 from cowclip_merlin.files import read_json
@@ -28,7 +28,7 @@ class Folder:
         tables: in natural order of their names, "table2" before "table10".
         figures: in the same order.
         versions: package -> versions that its runs were made with.
-        tuned: what sweeps chose for the data: group -> name -> base value.
+        tuned: what sweeps chose for the data: sizes in words -> group -> name -> base value.
     """
 
     path: Path
@@ -37,7 +37,7 @@ class Folder:
     tables: Sequence[Table]
     figures: Sequence[FigureFile]
     versions: dict[str, list[str]]
-    tuned: Tuned
+    tuned: Mapping[str, Tuned]
 
 
 def load_folder(path: str | Path) -> Folder:
@@ -69,9 +69,9 @@ def load_folder(path: str | Path) -> Folder:
     )
 
 
-def _tuned(path: Path, results: Sequence[Result]) -> Tuned:
+def _tuned(path: Path, results: Sequence[Result]) -> Mapping[str, Tuned]:
     """Of the data of the last run; those of a folder's other data are another data set's."""
-    return read_tuned(path, results[-1].data_fingerprint) if results else {}
+    return tuned_by_size(path, results[-1].data_fingerprint) if results else {}
 
 
 def _title(results: Sequence[Result]) -> str:

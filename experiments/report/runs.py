@@ -39,8 +39,10 @@ def environment(folder: Folder) -> list[tuple[str, str]]:
 def _tuned(folder: Folder) -> str:
     """By group: `cowclip` and `baseline` are those of all lines, the others those of one."""
     return "; ".join(
-        f"{group}: " + ", ".join(f"{name} {value:.3g}" for name, value in values.items())
-        for group, values in folder.tuned.items()
+        f"{group}{f' ({size})' if len(folder.tuned) > 1 else ''}: "
+        + ", ".join(f"{name} {value:.3g}" for name, value in values.items())
+        for size, tuned in folder.tuned.items()
+        for group, values in tuned.items()
     )
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.cli import COMMANDS, build_parser, main
 from cowclip_merlin.cli.train import command_of, settings_of
+from cowclip_merlin.errors import StackError
 from cowclip_merlin.scaling import RULES
 from cowclip_merlin.training.settings import (
     BACKENDS,
@@ -66,6 +68,55 @@ def test_a_fault_of_ours_is_exit_code_1(monkeypatch, capsys):
     monkeypatch.setattr("cowclip_merlin.cli.scale.scale", broken)
     assert main(["scale", "--to", "2048"]) == 1
     assert "boom" in capsys.readouterr().err
+
+
+class ResourceExhaustedError(Exception):
+    """As TensorFlow names its own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ModuleNotFoundError("no", name="nvtabular"), "nvtabular is not installed; install"),
+        (StackError("TensorFlow 2.21 brings Keras 3"), "TensorFlow 2.21 brings Keras 3"),
+        (MemoryError("Unable to allocate 3 GiB"), "not enough memory (Unable to allocate 3 GiB);"),
+        (ResourceExhaustedError("OOM when allocating"), "not enough memory (OOM when allocating);"),
+    ],
+)
+def test_what_the_machine_lacks_is_one_line(monkeypatch, capsys, error, words):
+    def lacking(*_, **__):
+        raise error
+
+    monkeypatch.setattr("cowclip_merlin.cli.scale.scale", lacking)
+    assert main(["scale", "--to", "2048"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"cowclip: error: {words}") and len(said.splitlines()) == 1
+
+
+def test_a_missing_module_of_ours_is_a_fault_of_ours(monkeypatch, capsys):
+    def lacking(*_, **__):
+        raise ModuleNotFoundError("no", name="cowclip_merlin.nothing")
+
+    monkeypatch.setattr("cowclip_merlin.cli.scale.scale", lacking)
+    assert main(["scale", "--to", "2048"]) == 1
+    assert "fault of cowclip" in capsys.readouterr().err
+
+
+def test_sigterm_unwinds_and_the_handler_of_before_is_back(monkeypatch):
+    left = []
+
+    def ended(*_, **__):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            left.append("cleaned up")
+
+    monkeypatch.setattr("cowclip_merlin.cli.scale.scale", ended)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as end:
+        main(["scale", "--to", "2048"])
+    assert end.value.code == 143 and left == ["cleaned up"]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -139,6 +139,29 @@ CASES = {
         ],
         r"data/t\.csv: is in .*data, which would be replaced",
     ),
+    "partitions of nearly nothing": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--partition-mb", "1e-7"
+        ),
+        r"--partition-mb is 1e-07; use 0\.001 to 1024",
+    ),
+    "partitions without end": (
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--partition-mb", "inf"
+        ),
+        r"--partition-mb is inf; use 0\.001 to 1024",
+    ),
+    "like a folder of other columns": (
+        lambda p: p.prepare(
+            "criteo",
+            p.write("x.txt", b"\n".join(p.lines())),
+            "--like",
+            p.data(),
+            "--continuous",
+            "I1,I2",
+        ),
+        r"--continuous: .*data has other columns; leave --continuous away",
+    ),
     "like a folder of another kind": (
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--like", p.data()

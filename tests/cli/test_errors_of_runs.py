@@ -72,6 +72,30 @@ def other_version_of_run(p):
     return p.evaluate(run, p.data())
 
 
+def settings_that_are_none(p):
+    run = p.run()
+    p.edited_json(run / "config.json", settings={"model": "deepfm", "depth": 3})
+    return p.evaluate(run, p.data())
+
+
+def config_of_another_kind(p):
+    run = p.run()
+    (run / "config.json").write_text("[1, 2]")
+    return p.evaluate(run, p.data())
+
+
+def layout_of_another_kind(p):
+    data = p.data()
+    p.edited_json(data / "dataset.json", layout=["label"])
+    return p.train(data)
+
+
+def killed_before_a_checkpoint(p, *more):
+    run = p.run()
+    shutil.rmtree(run / "checkpoints")
+    return p.train(p.data(), *more, out=run.name)
+
+
 def damaged_description(p):
     data = p.data()
     (data / "dataset.json").write_text("{")
@@ -148,6 +172,17 @@ CASES = {
     "damaged dataset.json": (damaged_description, r"dataset\.json"),
     "GPU asked for to train": (lambda p: p.train(p.data(), "--device", "gpu"), r"no GPU"),
     "run folder in use": (lambda p: p.train(p.data(), out=p.run().name), r"run.*--resume"),
+    "run that was killed early": (
+        killed_before_a_checkpoint,
+        r"run: holds a run without a checkpoint; .*delete the folder, or use another --out",
+    ),
+    "one label among the test rows": (
+        lambda p: p.train(p.column("label", slice(None), 0, "test")),
+        r"data: all \d+ test rows have the label 0, an AUC needs both; prepare with",
+    ),
+    "config.json of a run with unknown settings": (settings_that_are_none, r"damaged config\.json"),
+    "config.json of a run that is a list": (config_of_another_kind, r"run of format None"),
+    "layout of dataset.json that is a list": (layout_of_another_kind, r"damaged dataset\.json"),
     "resume of nothing": (lambda p: p.train(p.data(), "--resume"), r"config\.json"),
     "resume with another rate": (
         lambda p: p.train(p.data(), "--resume", "--l2", "1e-3", out=p.run().name),

@@ -1,6 +1,7 @@
 """The rows of a batch at a step, as parquet, and the figure of them."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -44,6 +45,14 @@ def test_the_parquet_file_has_every_row(probed, data):
     mine = table[table.field == "C3"]
     assert mine["count"].tolist() == counts.loc[mine.id].tolist()
     assert (table.cnt <= table["count"]).all()
+
+
+def test_what_could_only_fail_later_is_refused(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("cowclip_merlin.diagnostics.run.start", None)
+    with pytest.raises(InputError, match="validation_fraction: rows are probed in training on"):
+        probe_run(data, replace(SETTINGS, validation_fraction=0.1))
+    with pytest.raises(InputError, match="no: no such folder; make it first"):
+        probe_run(data, SETTINGS, step=1, out=tmp_path / "no" / "rows.parquet")
 
 
 def test_a_step_beyond_the_run_is_refused(data, tmp_path):

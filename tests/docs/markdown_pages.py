@@ -18,7 +18,7 @@ def name(page: Path) -> str:
 
 
 def blocks(page: Path) -> list[Token]:
-    return MarkdownIt("commonmark").enable("table").parse(page.read_text())
+    return MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
 
 
 def inline(page: Path) -> Iterator[Token]:

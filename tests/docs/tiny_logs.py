@@ -32,7 +32,7 @@ def write_avazu(file: Path, *, rows: int) -> None:
         values = {name: f"{draw.randrange(9):x}" for name in lines[0].split(",")}
         values |= {"id": str(i), AVAZU.label: str(draw.randrange(2)), "hour": "14102100"}
         lines.append(",".join(values.values()))
-    file.write_text("\n".join(lines) + "\n")
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def write_table(file: Path, *, rows: int) -> None:
@@ -41,7 +41,7 @@ def write_table(file: Path, *, rows: int) -> None:
         f"{draw.randrange(2)},u{draw.randrange(30)},i{draw.randrange(9)},{draw.randrange(18, 90)}"
         for _ in range(rows)
     ]
-    file.write_text("\n".join(["y,user,item,age", *lines]) + "\n")
+    file.write_text("\n".join(["y,user,item,age", *lines]) + "\n", encoding="utf-8")
 
 
 def write_movielens(folder: Path, *, ratings: int) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import estimate
 from cowclip_merlin.experiments.definition import load, parse
-from cowclip_merlin.experiments.plan import missing, plan
+from cowclip_merlin.experiments.plan import allowed, missing, plan
 from cowclip_merlin.experiments.regime import MOST_LR, PAPER_ROWS, regime
 from cowclip_merlin.experiments.tables import table_of_runs
 from cowclip_merlin.scaling import RULES, scale
@@ -128,6 +128,15 @@ def test_where_exact_is_not_possible_dense_takes_its_place():
         own = parse(Path("own.yaml"), {"title": "t", "claim": "c", "lines": lines})
         (run,) = plan(own, SMALL, seeds=1)
         assert run.settings.update == update
+
+
+def test_rows_that_are_held_out_count_for_no_batch():
+    size = regime(33_000, epochs=1, steps=1)
+    assert size.base_batch * size.max_multiplier == 32_768
+    sweep = load("sweep_r")
+    assert [*allowed(sweep.lines[0], size)] == [1, "largest"] and not missing(sweep, size)
+    assert [*allowed(sweep.lines[0], size, 0.1)] == [1]  # 29,700 rows are trained on
+    assert "at 32 times the base batch: more than this" in missing(sweep, size, 0.1)[0]
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.25])

@@ -49,11 +49,15 @@ def test_a_table_that_compares_nothing_has_no_counts_of_verdicts(page):
 
 def test_values_that_sweeps_chose_are_shown(spare, tmp_path):
     fingerprint = read_results(spare)[-1].data_fingerprint
-    write_tuned(spare, fingerprint, "cowclip", {"r": 0.1, "l2": 1.7130817e-4})
+    write_tuned(spare, f"{fingerprint} 9 rows", "cowclip", {"r": 0.1, "l2": 1.7130817e-4})
     write_tuned(spare, "of other data", "cowclip", {"r": 77.0})
     write_report([spare], tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<dt>base values that sweeps chose</dt><dd>cowclip: r 0.1, l2 0.000171</dd>" in text
+    write_tuned(spare, f"{fingerprint} 5 rows", "baseline", {"l2": 0.5})
+    write_report([spare], tmp_path / "sizes.html")
+    sizes = (tmp_path / "sizes.html").read_text(encoding="utf-8")
+    assert "cowclip (9 rows): r 0.1, l2 0.000171; baseline (5 rows): l2 0.5<" in sizes
     assert "77" not in text.partition("base values that")[2].partition("</dl>")[0]
 
 

@@ -11,6 +11,7 @@ from cowclip_merlin.experiments.results import (
     read_results,
     write_results,
 )
+from cowclip_merlin.experiments.runner import _scores
 from cowclip_merlin.workflows import PreparedData
 
 GOOD = example(run_id="GOOD", config_hash="b", seconds=1.5)
@@ -48,6 +49,14 @@ def test_a_damaged_results_table_is_named(mine, data, tmp_path, capsys, how, wor
     said = capsys.readouterr().err
     assert "results.csv: " in said and words in said
     assert not (out / "runs").exists()
+
+
+def test_seconds_of_an_epoch_that_was_stopped_in_between():
+    """Its metrics have the seconds since the last call; the speed tells those of all rows."""
+    whole = {"test_auc": 0.75, "test_log_loss": 0.5, "seconds": 100.0, "rows_per_second": 1e4}
+    rest = whole | {"seconds": 10.0}
+    found = _scores([whole, rest], "done", False, 1_000_000)
+    assert (found["seconds"], found["rows_per_second"]) == (200, 10_000)
 
 
 def test_a_table_from_before_versions_were_kept_is_read_and_added_to(tmp_path):

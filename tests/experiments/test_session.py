@@ -14,12 +14,14 @@ from small_experiment import MINE, SWEEP, experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.cli.experiment import share
-from cowclip_merlin.experiments import runner
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments import runner, session, show
 from cowclip_merlin.experiments.definition import load
 from cowclip_merlin.experiments.results import (
     read_results,
 )
 from cowclip_merlin.experiments.session import Session, SessionSettings
+from cowclip_merlin.experiments.sweep import expand, grid, read_tuned, tuned_by_size
 from cowclip_merlin.experiments.table import Cell, Table, as_text, measured, verdict
 from cowclip_merlin.experiments.table_json import read_table
 from cowclip_merlin.files import alone_in
@@ -109,8 +111,8 @@ def test_a_sweep_keeps_its_best_and_experiments_use_it(mine, data, tmp_path, cap
     results = {r.r: r for r in read_results(out)}
     assert {r.split for r in results.values()} == {"validation"}
     chosen = max(results.values(), key=lambda r: r.auc)
-    (tuned,) = json.loads((out / "tuned.json").read_text()).values()
-    assert tuned == {"cowclip": {"r": chosen.r}}
+    ((key, tuned),) = json.loads((out / "tuned.json").read_text()).items()
+    assert tuned == {"cowclip": {"r": chosen.r}} and " 1 epochs, mlp " in key
     printed = capsys.readouterr().out
     assert "test rows are not seen" in printed
     assert experiment(mine, data, out, "--lines", "CowClip", "--seeds", "1") == 0
@@ -123,6 +125,56 @@ def test_a_sweep_keeps_its_best_and_experiments_use_it(mine, data, tmp_path, cap
     assert float(read_metrics(run / "metrics.csv", epochs=1)[-1]["test_auc"]) == used.auc
 
 
+def test_tuned_values_are_for_their_sizes_only(mine, data, tmp_path):
+    """Base values at another size mean other things; part of a sweep has chosen nothing."""
+    out, sweep = tmp_path / "results", tmp_path / "sweep.yaml"
+    sweep.write_text(SWEEP)
+    points = expand(load(str(sweep)), grid(load(str(sweep)))).lines
+    part = ["--seeds", "1", "--lines", points[0].label]
+    assert experiment(str(sweep), data, out, *part, verb="sweep") == 0
+    assert len(read_results(out)) == 1 and not (out / "tuned.json").exists()
+    assert experiment(str(sweep), data, out, "--seeds", "1", verb="sweep") == 0
+    (values,) = json.loads((out / "tuned.json").read_text()).values()
+    kept = SessionSettings(data=data, out=out, mlp=(8,), epochs=1, max_multiplier=4)
+    made = Session(kept)
+    assert read_tuned(out, made.tuned_key(load(mine))) == values
+    for changed in ({"epochs": 2}, {"mlp": (9,)}, {"max_multiplier": 2}, {"scale": 0.5}):
+        made = Session(replace(kept, **changed))
+        key = made.tuned_key(load(mine))
+        assert read_tuned(out, key) == {} and key.startswith(made.place.fingerprint)
+    assert list(tuned_by_size(out, made.place.fingerprint).values()) == [values]
+
+
+def test_a_path_that_sounds_like_divergence_is_none(mine, data, tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise InputError("runs-diverged/runs: damaged checkpoint")
+
+    monkeypatch.setattr(runner, "train", refused)
+    assert experiment(mine, data, tmp_path / "results", "--seeds", "1") == 2
+    assert read_results(tmp_path / "results") == []
+
+
+def test_the_device_is_chosen_before_anything_starts_tensorflow(mine, data, tmp_path, monkeypatch):
+    done = []
+    for name in ("choose_device", "build_optimizer"):
+        monkeypatch.setattr(session, name, lambda *a, _name=name, **_: done.append((_name, *a)))
+    assert experiment(mine, data, tmp_path / "results", "--device", "cpu", "--dry-run") == 0
+    assert done[0] == ("choose_device", "cpu") and done[1][0] == "build_optimizer"
+
+
+def test_figures_are_of_the_share_of_the_rows(data, tmp_path, monkeypatch):
+    seen = []
+    known = show.drawn.ids_by_frequency
+    monkeypatch.setattr(
+        show.drawn, "ids_by_frequency", lambda data: (seen.append(data), known(data))[1]
+    )
+    out = ["--data", str(data), "--out", str(tmp_path / "results")]
+    for scale in ("1", "1/2"):
+        assert main(["experiment", "figure3", *out, "--scale", scale]) == 0
+    whole, half = (each.rows["train"] for each in seen)
+    assert 0.4 * whole < half < 0.6 * whole
+
+
 def test_a_sweep_whose_runs_all_diverge_chooses_nothing(data, tmp_path, capsys):
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(
@@ -132,6 +184,7 @@ def test_a_sweep_whose_runs_all_diverge_chooses_nothing(data, tmp_path, capsys):
     out = tmp_path / "results"
     assert experiment(str(sweep), data, out, "--seeds", "1", verb="sweep") == 0
     assert {r.status for r in read_results(out)} == {"diverged"}
+    assert not list(out.glob("runs/*/checkpoints"))
     assert not (out / "tuned.json").exists()
     assert "cowclip train" not in capsys.readouterr().out
 
@@ -189,8 +242,8 @@ def test_what_cannot_be_run_is_said_before_anything_is(data, tmp_path, capsys, t
 
 
 def test_the_command_takes_the_same_share_of_the_rows(data, tmp_path):
-    session = Session(SessionSettings(data=data, out=tmp_path, scale=1 / 3))
-    words = session.command(load("table2")).split()
+    made = Session(SessionSettings(data=data, out=tmp_path, scale=1 / 3))
+    words = made.command(load("table2")).split()
     assert share(words[words.index("--scale") + 1]) == 1 / 3
 
 

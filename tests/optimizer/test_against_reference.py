@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
+from cowclip_merlin.errors import InputError
 
 STEPS = 200
 LR = 1e-2
@@ -36,6 +37,7 @@ def make_step(tf, optimizer, table):
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     update=st.sampled_from(["dense", "lazy"]),
+    backend=st.sampled_from(["tensorflow", "numba"]),
     rows=st.integers(1, 12),
     dim=st.integers(2, 9),
     size=st.integers(1, 24),
@@ -45,16 +47,22 @@ def make_step(tf, optimizer, table):
     zero_rows=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_two_hundred_steps(tf, reference, update, rows, dim, size, r, zeta, l2, zero_rows, seed):
+def test_two_hundred_steps(
+    tf, reference, update, backend, rows, dim, size, r, zeta, l2, zero_rows, seed
+):
+    numbers = {"r": r, "zeta": zeta, "l2": l2, "update": update}
+    adam = tf.keras.optimizers.legacy.Adam(LR)
+    if (backend, update) == ("numba", "dense") and 2 * l2 > r:
+        with pytest.raises(InputError, match=r'"numba" needs 2 \* l2 <= r for dense updates'):
+            cc.CowClip(adam, backend=backend, **numbers)
+        backend = "auto"
     rng = np.random.default_rng(seed)
     start = rng.normal(0, 0.1, (rows, dim)).astype(np.float32)
     if zero_rows:
         start[::2] = 0
     table = tf.Variable(start)
-    optimizer = cc.CowClip(
-        tf.keras.optimizers.legacy.Adam(LR), r=r, zeta=zeta, l2=l2, update=update
-    )
-    expected = reference(start, lr=LR, l2=l2, r=r, zeta=zeta, update=update)
+    optimizer = cc.CowClip(adam, backend=backend, **numbers)
+    expected = reference(start, lr=LR, **numbers)
     step = make_step(tf, optimizer, table)
     for ids, values in batches(rng, rows, dim, size, absent=rows // 3):
         before = table.numpy()

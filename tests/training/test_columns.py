@@ -12,6 +12,7 @@ import pytest
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import locked
 from cowclip_merlin.loading import DeviceData, cache, gpu, open_columns, read_columns
 from cowclip_merlin.workflows import PreparedData
 
@@ -39,7 +40,7 @@ def test_mapped_columns_are_used_where_they_are(folder):
         pytest.skip("tensors are copies on a GPU")
     data = DeviceData(open_columns(folder, "train"))
     file = str((folder.path / ".cache-train" / "label.npy").resolve())
-    lines = Path("/proc/self/maps").read_text().splitlines()
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     ranges = [line.split()[0].split("-") for line in lines if line.endswith(file)]
     address = data._tensors[2]._numpy().ctypes.data
     assert any(int(low, 16) <= address < int(high, 16) for low, high in ranges)
@@ -97,6 +98,27 @@ def test_interrupted_writing_leaves_nothing(folder, monkeypatch, error):
     with pytest.raises(error):
         open_columns(folder, "train")
     assert not list(folder.path.glob(".cache*"))
+
+
+def test_what_another_process_writes_is_left_alone(folder):
+    """Told by its lock: in containers all processes have the same number."""
+    mine, left = (folder.path / f".cache-train.{n}.tmp" for n in ("abc", os.getpid()))
+    mine.mkdir()
+    left.mkdir()
+    with locked(mine) as ours:
+        assert ours and isinstance(open_columns(folder, "train").ids, np.memmap)
+        assert mine.exists() and not left.exists()
+
+
+def test_a_cache_that_cannot_be_replaced_is_not_used(folder, tmp_path, caplog):
+    open_columns(folder, "train")
+    (folder.path / ".cache-train").rename(tmp_path / "elsewhere")
+    (folder.path / ".cache-train").symlink_to(tmp_path / "elsewhere")
+    other_file(folder, None)
+    found = open_columns(folder, "train")
+    np.testing.assert_array_equal(found.label, read_columns(folder, "train").label)
+    assert "cannot be replaced" in caplog.text
+    assert not list(folder.path.glob("*.tmp"))
 
 
 def test_what_a_killed_process_left_is_removed(folder):

@@ -4,11 +4,14 @@ import csv
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -240,6 +243,46 @@ def test_several_steps_in_a_call_are_those_steps(data, tmp_path, monkeypatch, up
         assert_bit_equal(tmp_path / folder, tmp_path / "alone")
     assert [r["train_loss"] for r in together] == [r["train_loss"] for r in alone]
     assert [r["step"] for r in together] == [steps, 2 * steps]
+
+
+def test_it_trains_in_another_thread(data, tmp_path):
+    """Python lets signals be handled in the main thread only."""
+    settings = RunSettings(model="deepfm", epochs=1, **SMALL)
+    with ThreadPoolExecutor(1) as pool:
+        (row,) = pool.submit(train, data, settings, out=tmp_path / "run").result(timeout=300)
+    assert row["epoch"] == 1
+
+
+def test_divergence_in_the_last_step_is_called_that(data, tmp_path, monkeypatch):
+    finish = Trainer._finish_epoch
+
+    def spoiled(self, *rest):
+        weight = self.model.trainable_variables[-1]
+        weight.assign(np.nan * weight)
+        finish(self, *rest)
+
+    monkeypatch.setattr(Trainer, "_finish_epoch", spoiled)
+    settings = RunSettings(model="deepfm", epochs=1, **SMALL)
+    with pytest.raises(InputError, match="diverged: probabilities are NaN after epoch 1; use sm"):
+        train(data, settings, out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_checkpoint_can_be_removed(data, run, tmp_path):
+    """And the run goes on from the one before."""
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    settings = RunSettings(model="deepfm", epochs=2, **SMALL)
+    last = Path(compat.tensorflow().train.latest_checkpoint(str(folder / "checkpoints")))
+    (values,) = last.parent.glob(f"{last.name}.data-*")
+    values.write_bytes(values.read_bytes()[:100])
+    with pytest.raises(InputError, match=rf"{last}: damaged .* remove its files and resume"):
+        train(data, settings, out=folder, resume=True)
+    for file in last.parent.glob(f"{last.name}.*"):
+        file.unlink()
+    rows = train(data, settings, out=folder, resume=True)
+    assert [row["test_auc"] for row in rows] == [row["test_auc"] for row in run[1]]
+    assert {type(value) for row in rows for value in row.values()} == {int, float}
+    assert_bit_equal(folder, run[0])
 
 
 def test_a_finished_run_can_be_lengthened(data, uninterrupted, tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
 from cowclip_merlin.workflows.blocks import Block, blocks, count_lines
 from cowclip_merlin.workflows.layout import Layout
 from cowclip_merlin.workflows.lines import Parser
@@ -133,6 +133,59 @@ def test_a_failure_leaves_the_old_folder_in_place(log, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["broken.txt", "data"]
 
 
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(log, tmp_path, monkeypatch):
+    out, rename = tmp_path / "data", Path.rename
+    make(log, out)
+    before = (out / "dataset.json").read_bytes()
+
+    def fails(self, target):
+        if target == out and self.name == "data":
+            raise OSError(5, "Input/output error", str(self))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        make(log, out, overwrite=True, recipe=Recipe(log=True))
+    assert (out / "dataset.json").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_link_to_a_folder_stays_one(log, tmp_path):
+    make(log, tmp_path / "data")
+    (tmp_path / "link").symlink_to("data")
+    again = make(log, tmp_path / "link", overwrite=True, recipe=Recipe(log=True))
+    assert again.recipe.log and (tmp_path / "link").is_symlink()
+    assert PreparedData.load(tmp_path / "data").fingerprint == again.fingerprint
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "link"]
+
+
+@pytest.mark.parametrize("label", [["0", "1"], ["0.0", "1.0"], [False, True], [0, 1]])
+def test_labels_of_parquet_are_counted_whatever_their_type(tmp_path, label):
+    n = np.arange(300)
+    frame = pd.DataFrame({"y": [label[i % 3 == 0] for i in n], "a": n % 5, "x": n / 300})
+    frame.to_parquet(tmp_path / "t.parquet")
+    table = {"kind": "table", "label": "y", "categorical": ("a",), "continuous": ("x",)}
+    assert make(tmp_path / "t.parquet", tmp_path / "data", **table).clicks == 100
+
+
+def test_integers_beyond_the_exact_floats(log, tmp_path):
+    """2**53 + 1 is a whole number, though float64 rounds it."""
+    lines = log.read_bytes().splitlines(keepends=True)
+    cells = lines[3].split(b"\t")
+    cells[2] = b"9007199254740993"
+    lines[3] = b"\t".join(cells)
+    other = tmp_path / "log.txt"
+    other.write_bytes(b"".join(lines))
+    data = make(other, tmp_path / "data")
+    assert data.description["quarantined"] == 0
+    assert data.statistics.maximum["I2"] == 2.0**53
+    frame = pd.DataFrame({"y": [0, 1] * 50, "a": "u", "x": [2**53 + 1, 3] * 50})
+    frame.to_parquet(tmp_path / "t.parquet")
+    table = {"kind": "table", "label": "y", "categorical": ("a",), "continuous": ("x",)}
+    made = make(tmp_path / "t.parquet", tmp_path / "table", **table)
+    assert made.statistics.maximum["x"] == 2.0**53
+
+
 def test_windows_line_ends(prepared):
     text = "y,a,b,x\r\n" + "".join(f"{i % 2},{i % 3},z,{i}\r\n" for i in range(100))
     data = prepared(text)
@@ -164,13 +217,15 @@ def test_a_comma_in_a_name_of_a_column(prepared):
     assert cc.workflows.value_to_id(data, "a, b") == {"u": 3}
 
 
-def test_an_interrupted_prepare_leaves_nothing(log, tmp_path):
+@pytest.mark.parametrize(("name", "code_after"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_an_interrupted_prepare_leaves_nothing(log, tmp_path, name, code_after):
     code = (
         "import sys, os, signal\n"
         # Where the suite runs in the background, its children ignore the signal.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from cowclip_merlin.workflows import ingest\n"
-        "ingest.Ingest._check_end = lambda *a: os.kill(os.getpid(), signal.SIGINT)\n"
+        "ingest.Ingest._check_end = lambda *a: os.kill(os.getpid(), signal."
+        f"{name})\n"
         "from cowclip_merlin.cli import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
@@ -180,7 +235,7 @@ def test_an_interrupted_prepare_leaves_nothing(log, tmp_path):
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 130, done.stderr
+    assert done.returncode == code_after, done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -99,6 +100,19 @@ def test_like_repeats_the_transform_without_a_pickle(log, data, tmp_path):
     pd.testing.assert_frame_equal(both[test].reset_index(drop=True), read(original, "test"))
     pd.testing.assert_frame_equal(both[~test].reset_index(drop=True), read(original, "train"))
     assert again.cardinalities == original.cardinalities
+    assert again.fitted_rows == original.rows["train"]
+    tables = [
+        [line for line in (each.path / "summary.md").read_text().splitlines() if line[:1] == "|"]
+        for each in (original, again)
+    ]
+    assert tables[0] == tables[1] and len(tables[0]) == 29  # what is in a batch is the same
+
+
+def test_settings_may_be_text_and_lists(tmp_path):
+    settings = PrepareSettings(files=["a.csv"], out="D", kind="table", label="y", like="BASE",
+                               categorical=["a"], continuous=["x"])  # fmt: skip
+    assert settings.like == Path("BASE") and settings.files == (Path("a.csv"),)
+    assert (settings.categorical, settings.continuous) == (("a",), ("x",))
 
 
 def test_a_loaded_workflow_transforms_as_the_fitted_one(data, log):
@@ -136,6 +150,21 @@ def test_two_dask_workers_give_the_same(log, data, tmp_path):
         other = make(log, tmp_path / "data", scheduler=workers.scheduler_address, partition_mb=0.2)
     assert_same(PreparedData.load(data), other)
     assert PreparedData.load(data).statistics == other.statistics
+
+
+def test_the_fingerprint_holds_the_columns(tmp_path):
+    """Runs are told apart by it: the same log with other columns is other data."""
+    log = tmp_path / "t.csv"
+    rows = [f"{i % 2},{i % 3 % 2},{i % 3},k,{i}" for i in range(200)]
+    log.write_text("\n".join(["y,z,a,b,x", *rows, ""]))
+    usual = {"kind": "table", "label": "y", "categorical": ("a", "b"), "continuous": ("x",)}
+    ways = [{}, {"label": "z"}, {"categorical": ("a",)}, {"categorical": ("b", "a")},
+            {"continuous": ()}]  # fmt: skip
+    made = [make(log, tmp_path / f"{i}", **(usual | way)) for i, way in enumerate(ways)]
+    assert len({data.fingerprint for data in made}) == len(ways)
+    assert make(log, tmp_path / "again", **usual).fingerprint == made[0].fingerprint
+    new = [make(log, tmp_path / f"like{i}", kind="table", like=made[i].path) for i in (0, 2)]
+    assert new[0].fingerprint != new[1].fingerprint
 
 
 def test_an_unknown_value_is_out_of_vocabulary(prepared, tmp_path):

@@ -1,0 +1,34 @@
+"""SIGTERM as an exception, so that what is half-written is removed on the way out."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def handled(numbers: Sequence[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Handle signals within the block; Python allows it in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def ended_orderly() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit with 143, as Python turns SIGINT into KeyboardInterrupt."""
+
+    def end(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    with handled([signal.SIGTERM], end):
+        yield
