@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=32,
         metavar="N",
-        help="text read at a time; the memory needed grows with it (default: 32)",
+        help="text read at a time, 0.001 to 1024; the memory needed grows with it (default: 32)",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace DATA if it is a prepared folder"

@@ -105,8 +105,8 @@ def on_device(
     Inputs of int32 come as int64 and those of bfloat16 as their bits, uint16: TensorFlow keeps
     int32 in the host's memory, and calls no Python function with it on a GPU; CuPy has no bfloat16.
 
-    TensorFlow gives out no stream that CuPy could wait for, so each waits for the other by way
-    of the host.
+    TensorFlow gives out no stream that CuPy could wait for, and `to_dlpack` waits for the whole
+    device in any case, so each waits for the other by way of the host.
     """
     import cupy
 
