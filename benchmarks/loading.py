@@ -30,12 +30,20 @@ from cowclip_merlin import compat
 from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.generate import generate
-from cowclip_merlin.loading import Columns, Data, DeviceData, StreamedData, bytes_of, open_columns
+from cowclip_merlin.loading import (
+    Columns,
+    Data,
+    DeviceData,
+    StreamedData,
+    bytes_of,
+    open_columns,
+    steps_per_epoch,
+)
 from cowclip_merlin.loading.stream import least_memory
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
 from cowclip_merlin.training.settings import MODELS
-from cowclip_merlin.training.step import make_step
+from cowclip_merlin.training.step import calls, make_steps, steps_a_call
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
 Turn = Callable[[], tuple[int, float]]
@@ -101,7 +109,7 @@ def counted(epochs: Callable[[int], Iterator[int]], seconds: float) -> Turn:
 
 
 def ours(data: Data, batch_size: int) -> Callable[[int], Iterator[int]]:
-    """Batches taken as the training step takes them, and nothing done with them."""
+    """Batches taken as a training step takes them, one in a call, and nothing done with them."""
     tf = compat.tensorflow()
 
     @tf.function(input_signature=[data.signature])
@@ -135,22 +143,24 @@ def merlins(data: PreparedData, batch_size: int) -> Callable[[int], Iterator[int
 
 
 def training(
-    data: PreparedData, rows: Data, batch_size: int, model: str
+    data: PreparedData, rows: DeviceData, batch_size: int, model: str
 ) -> Callable[[int], Iterator[int]]:
-    """Training steps on resident rows."""
+    """Training steps on resident rows, as many in a call as training makes."""
     settings = RunSettings(model=model, batch_size=batch_size, base_batch_size=batch_size)
     values, tf = settings.hyperparameters(data.kind), compat.tensorflow()
     built = build_model(settings, values, data)
     optimizer = build_optimizer(settings, values, data, steps=1000)
     optimizer._create_all_weights(built.trainable_variables)
     loss_sum = tf.Variable(0.0, dtype=tf.float64)
-    step = make_step(built, optimizer, rows, loss_sum)
+    train = make_steps(built, optimizer, rows, loss_sum)
+    steps = steps_per_epoch(rows.rows, batch_size)
+    lengths = [n * batch_size for n in calls(0, steps, steps_a_call(batch_size), [])]
 
     def epoch(number: int) -> Iterator[int]:
-        for i, batch in enumerate(rows.batches(batch_size, seed=1, epoch=number)):
-            step(batch)
+        for taken in rows.pieces(lengths, seed=1, epoch=number):
+            train(taken, batch_size)
             loss_sum.numpy()  # waits for the device
-            yield min(batch_size, rows.rows - i * batch_size)
+            yield len(taken)
 
     return epoch
 

@@ -39,7 +39,10 @@ def run(name: str, log: Log, job: Job) -> tuple[float, Probabilities | None]:
 
 
 def _bare_mlp(log: Log, job: Job) -> float:
-    """Forward, backward and Adam of the MLP alone, on the same numbers again and again."""
+    """Forward, backward and Adam of the MLP alone, on the same numbers again and again.
+
+    As many steps in a call as the others of this project make.
+    """
     tf = compat.tensorflow()
     layers = tf.keras.layers
     hidden = [layers.Dense(width, activation="relu") for width in job.widths]
@@ -48,8 +51,9 @@ def _bare_mlp(log: Log, job: Job) -> float:
     label, last_loss = tf.constant(log.train.label[: job.batch, None]), tf.Variable(0.0)
     width = len(log.sizes) * job.embedding_dim + CONTINUOUS
     x = tf.random.stateless_normal([len(label), width], seed=(job.seed, 0))
+    model.build(x.shape)
+    optimizer._create_all_weights(model.trainable_variables)  # a loop in a graph can make none
 
-    @tf.function
     def step() -> None:
         with tf.GradientTape() as tape:
             losses = tf.nn.sigmoid_cross_entropy_with_logits(label, model(x, training=True))
@@ -58,10 +62,16 @@ def _bare_mlp(log: Log, job: Job) -> float:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         last_loss.assign(loss)
 
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
+    def train(steps: Any) -> None:
+        for _ in tf.range(steps):
+            step()
+
     clock = Clock(last_loss.numpy)
-    for _ in range(job.epochs * steps_per_epoch(len(log.train), job.batch)):
-        step()
-        clock.tick(len(label))
+    for epoch in range(job.epochs):
+        for steps in _lengths(len(log.train), job, epoch):
+            train(steps)
+            clock.tick(steps * len(label), steps)
     return clock.rate()
 
 
@@ -84,13 +94,18 @@ def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
     return clock.rate(), Scorer(model, DeviceData(log.test)).probabilities()
 
 
+def _lengths(rows: int, job: Job, epoch: int) -> list[int]:
+    """Steps of every call of an epoch: the warm-up's in one, then as many as training makes."""
+    most, steps = steps_a_call(job.batch), steps_per_epoch(rows, job.batch)
+    warm_up = [] if epoch else [WARM_UP_STEPS]
+    return [*warm_up, *calls(sum(warm_up), steps, most, [])]
+
+
 def _calls(data: DeviceData, job: Job) -> Iterator[Any]:
-    """Rows of every call: the warm-up's in one, then as many as `cowclip train` takes."""
-    most, steps = steps_a_call(job.batch), steps_per_epoch(data.rows, job.batch)
+    """Rows of every call."""
     for epoch in range(job.epochs):
-        warm_up = [] if epoch else [WARM_UP_STEPS]
-        lengths = [*warm_up, *calls(sum(warm_up), steps, most, [])]
-        yield from data.pieces([n * job.batch for n in lengths], seed=job.seed, epoch=epoch)
+        rows = [n * job.batch for n in _lengths(data.rows, job, epoch)]
+        yield from data.pieces(rows, seed=job.seed, epoch=epoch)
 
 
 def _model(log: Log, job: Job) -> Any:

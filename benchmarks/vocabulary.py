@@ -50,6 +50,7 @@ from cowclip_merlin.checks import above_zero
 from cowclip_merlin.cli.words import whole_numbers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Columns
+from cowclip_merlin.loading.place import free_memory
 from cowclip_merlin.training.build import choose_device
 from cowclip_merlin.training.settings import MODELS
 
@@ -60,7 +61,8 @@ Records = list[dict[str, Any]]
 
 def fitting(settings: VocabularySettings, factor: float) -> list[int]:
     """The vocabularies there is memory for; the others are named and left out."""
-    free, chosen = free_bytes(), []
+    of_gpu, chosen = free_memory(), []
+    free = free_bytes() if of_gpu is None else of_gpu
     for vocabulary in settings.vocabularies:
         needed = factor * settings.table_bytes(vocabulary)
         if free is None or needed <= free:

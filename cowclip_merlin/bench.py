@@ -237,7 +237,8 @@ def _result(case: Case, speeds: dict[Case, list[float]]) -> dict[str, Any]:
 
 
 def _is_baseline(case: Case, mine: Case, first: int) -> bool:
-    return (case.model, case.batch, case.update, case.clip) == (mine.model, first, "dense", "none")
+    """Whether it is the smallest batch, dense, without the clip, and else like `mine`."""
+    return case == mine._replace(batch=first, update="dense", clip="none")
 
 
 def _ratio(mine: list[float], other: list[float]) -> float:

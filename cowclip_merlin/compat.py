@@ -261,6 +261,15 @@ def quiet_merlin() -> Iterator[None]:
         yield
 
 
+def stored(variable: Any) -> Any:
+    """The variable itself: Keras's layers hand it out in a wrapper under mixed precision.
+
+    Within the layer's `call` the wrapper has the type that the layer computes in.
+    """
+    wrapped = type(variable).__name__.startswith("AutoCast")
+    return variable._variable if wrapped else variable
+
+
 def legacy_optimizer(identifier: Any) -> Any:
     """A Keras 2 "legacy" optimizer, which all supported versions and Merlin build on.
 

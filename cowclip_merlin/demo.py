@@ -21,6 +21,7 @@ from cowclip_merlin.errors import InputError, words_of
 from cowclip_merlin.experiments.regime import regime
 from cowclip_merlin.files import read_json
 from cowclip_merlin.palette import BLACK, BLUE, VERMILION
+from cowclip_merlin.signals import ended_orderly
 from cowclip_merlin.training import RunSettings, Stopped, train
 from cowclip_merlin.training.config import RunConfig
 from cowclip_merlin.training.records import read_metrics, seconds_of
@@ -94,6 +95,13 @@ def prepare_data(demo: Demo, work: Path) -> Path:
         print(f"preparing it with NVTabular: {data}", flush=True)
         workflows.prepare(workflows.PrepareSettings(kind="criteo", files=(log,), out=data))
     return data
+
+
+def _refuse_few_rows(demo: Demo) -> None:
+    try:
+        planned(demo, int(0.8 * demo.rows))  # nine tenths are for training, more or less
+    except InputError:
+        raise InputError(f"--rows {demo.rows}: too few; use 10000 or more") from None
 
 
 def _refuse_other_log(there: Mapping[str, Any], demo: Demo, work: Path) -> None:
@@ -197,12 +205,14 @@ def main(argv: list[str] | None = None) -> int:
     demo, work = Demo(rows=args.rows), args.work
     started = time.perf_counter()
     try:
+        _refuse_few_rows(demo)
         work.mkdir(parents=True, exist_ok=True)
-        data = prepare_data(demo, work)
-        runs = planned(demo, read_json(data / "dataset.json")["rows"]["train"])
-        results = {
-            name: run_or_reuse(name, settings, data, work) for name, settings in runs.items()
-        }
+        with ended_orderly():
+            data = prepare_data(demo, work)
+            runs = planned(demo, read_json(data / "dataset.json")["rows"]["train"])
+            results = {
+                name: run_or_reuse(name, settings, data, work) for name, settings in runs.items()
+            }
     except Stopped as stop:
         print("demo: stopped; the same command goes on from here", file=sys.stderr)
         return 128 + stop.signal_number

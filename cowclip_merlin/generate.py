@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import replacing, write_json
+from cowclip_merlin.files import refuse_no_file, replacing, write_json
 from cowclip_merlin.metrics import log_loss, roc_auc
 from cowclip_merlin.planted import Floats, Planted, Planting, Words
 
@@ -125,10 +125,9 @@ def generate(
     clicks, probabilities = _per_row(rows)
     planting = Planting(rows, seed, planted or Planted())
     seen = [np.zeros(size + 1, bool) for size in planting.sizes]
-    compressed = partial(gzip.open, compresslevel=3, mode="wb")
     bar = tqdm(total=rows, desc=f"generate {path.name}", unit="row", disable=None, leave=False)
-    opened = compressed if path.suffix == ".gz" else partial(open, mode="wb")
-    with replacing(path) as temporary, bar, opened(temporary) as file:
+    packed = path.suffix == ".gz"
+    with replacing(path) as temporary, bar, _opened(temporary, compressed=packed) as file:
         for chunk in _chunks(rows, chunk_rows):
             ids, integers = planting.ids(chunk), planting.integers(chunk)
             at = slice(int(chunk[0]), int(chunk[-1]) + 1)
@@ -146,8 +145,23 @@ def generate(
         bayes_log_loss=log_loss(clicks, probabilities),
         seed=seed,
     )
-    write_json(path.with_name(path.name + ".json"), asdict(log))
+    write_json(_facts_of(path), asdict(log))
     return log
+
+
+def _facts_of(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
+
+
+@contextmanager
+def _opened(path: Path, *, compressed: bool) -> Iterator[IO[bytes]]:
+    """A file to write; compressed it holds no name and no time, so the same log is the same."""
+    with path.open("wb") as file:
+        if not compressed:
+            yield file
+            return
+        with gzip.GzipFile("", "wb", compresslevel=3, fileobj=file, mtime=0) as packed:
+            yield packed
 
 
 def _check(path: Path, rows: int, seed: int) -> None:
@@ -155,17 +169,15 @@ def _check(path: Path, rows: int, seed: int) -> None:
         raise InputError(f"--rows is {rows}; it must be at least 1")
     if not 0 <= seed < 2**64:
         raise InputError(f"--seed is {seed}; it must be between 0 and 2**64 - 1")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file to write")
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent}: no such folder; make it first")
+    for file in (path, _facts_of(path)):
+        refuse_no_file(file)
 
 
 def _per_row(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
     """Room for the clicks and probabilities of all rows."""
     try:
         return np.empty(rows, np.int8), np.empty(rows, np.float64)
-    except MemoryError:
+    except (MemoryError, ValueError):  # more than there is, more than there can be
         needed = 9 * rows / 2**30
         raise InputError(
             f"--rows {rows} needs {needed:,.0f} GiB of memory; ask for fewer"

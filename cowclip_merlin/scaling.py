@@ -199,7 +199,10 @@ def _preset(name: str) -> Preset:
 
 
 def _multiply(base: Hyperparameters, *, to: int, rule: str) -> Hyperparameters:
-    factors = RULES[rule](to / base.batch_size)
+    try:
+        factors = RULES[rule](to / base.batch_size)
+    except OverflowError:
+        raise InputError("the batch size is too large for any number of rows") from None
     return replace(
         base,
         batch_size=to,

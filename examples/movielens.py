@@ -21,7 +21,8 @@ from types import MappingProxyType
 from typing import Any
 
 from cowclip_merlin import InputError
-from cowclip_merlin.files import replacing
+from cowclip_merlin.errors import words_of
+from cowclip_merlin.files import refuse_no_file, replacing
 
 LABEL = "click"
 FIELDS = ("user", "item", "age", "gender", "occupation", "genres")
@@ -189,6 +190,7 @@ def read_ratings(
 
 def convert(folder: Path, out: Path) -> int:
     """Write the log, whole or not at all, and return its number of rows."""
+    refuse_no_file(out)
     source = find_source(folder)
     users, items = read_users(folder, source), read_items(folder, source)
     ratings = read_ratings(folder, source, users, items)
@@ -207,8 +209,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         rows = convert(args.folder, args.out)
-    except InputError as error:
-        print(f"movielens: error: {error}", file=sys.stderr)
+    except (InputError, OSError) as error:
+        words = words_of(error)
+        if words is None:
+            raise
+        print(f"movielens: error: {words}", file=sys.stderr)
         return 2
     print(f"{args.out}: {rows:,} rows, {len(CATEGORICAL)} categorical columns")
     return 0

@@ -155,6 +155,8 @@ def load(name: str) -> Experiment:
     path = Path(name) if own else FOLDER / f"{name}.yaml"
     if own and not path.is_file():
         raise InputError(f"{path}: no such file; check the path")
+    if own and path.stem in names():
+        raise InputError(f"{path}: {path.stem} is an experiment of this package; rename the file")
     if not path.is_file():
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]}? " if near else ""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definition import NAMED, Experiment
 from cowclip_merlin.experiments.figures import (
     Line,
@@ -55,7 +56,14 @@ def _epochs(
 
 
 def _metrics(runs_folder: Path, result: Result) -> list[dict[str, str]]:
-    return read_metrics(runs_folder / result.run_id / "metrics.csv", epochs=result.epochs)
+    path = runs_folder / result.run_id / "metrics.csv"
+    found = read_metrics(path, epochs=result.epochs)
+    if len(found) < result.epochs:
+        raise InputError(
+            f"{path}: has {len(found)} of {result.epochs} epochs; a figure by epoch needs the run "
+            "folders: put them back, or use another --out"
+        )
+    return found
 
 
 def times(results: Results, regime: Regime) -> Any:

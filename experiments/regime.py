@@ -66,8 +66,8 @@ def regime(
     *,
     preset: str = "criteo",
     epochs: int = PAPER_EPOCHS,
-    max_multiplier: int = 32,
-    steps: int = 50,
+    max_multiplier: int | None = None,
+    steps: int | None = None,
 ) -> Regime:
     """The regime for a number of training rows; from half the paper's on, the paper's own.
 
@@ -75,11 +75,12 @@ def regime(
         rows: training rows.
         preset: "criteo" or "avazu": where the rates start from.
         epochs: passes.
-        max_multiplier: of the largest batch, below half the paper's rows.
-        steps: least number of steps an epoch at the largest batch.
+        max_multiplier: of the largest batch; None: 32, and from half the paper's rows on 128.
+        steps: least number of steps an epoch at the largest batch; None: 50.
 
     Raises:
-        InputError: the rows make fewer steps even at base batch 1.
+        InputError: the rows make fewer steps even at base batch 1, or steps are given where the
+            base batch is the paper's.
 
     >>> small = regime(450_000, epochs=4)
     >>> small.base_batch, small.max_multiplier, small.steps_at_largest
@@ -91,9 +92,20 @@ def regime(
     """
     known = PRESETS[preset]
     if rows >= PAPER_ROWS / 2:
+        if steps is not None:
+            raise InputError(
+                f"--steps {steps}: with {rows} training rows the base batch is the paper's 1,024; "
+                "give --max-multiplier instead"
+            )
         return Regime(
-            rows=rows, base_batch=1024, max_multiplier=128, epochs=epochs, baseline={}, cowclip={}
+            rows=rows,
+            base_batch=1024,
+            max_multiplier=max_multiplier or 128,
+            epochs=epochs,
+            baseline={},
+            cowclip={},
         )
+    max_multiplier, steps = max_multiplier or 32, steps or 50
     if rows < steps * max_multiplier:
         raise InputError(
             f"{rows} training rows are too few for {steps} steps at {max_multiplier} times the "

@@ -120,12 +120,12 @@ def read_results(folder: str | Path) -> list[Result]:
         with path.open(newline="", encoding="utf-8") as file:
             return list(_results(path, csv.DictReader(file)))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: no table of runs ({error}); use another --out") from None
+        raise InputError(f"{path}: no table of runs ({error}); use another folder") from None
 
 
 def _results(path: Path, reader: csv.DictReader[str]) -> Iterator[Result]:
     if tuple(reader.fieldnames or ()) not in (COLUMNS, _WITHOUT_VERSIONS):
-        raise InputError(f"{path}: its columns are not those of this version; use another --out")
+        raise InputError(f"{path}: its columns are not those of this version; use another folder")
     first: dict[str, int] = {}
     for row in reader:
         number = reader.line_num

@@ -11,6 +11,7 @@ from pathlib import Path
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import sweep as sweeps
 from cowclip_merlin.experiments.definition import RUN_KINDS, Experiment, load
+from cowclip_merlin.experiments.drawn import GRADIENT_STEP
 from cowclip_merlin.experiments.estimate import estimate
 from cowclip_merlin.experiments.plan import Run, describe, missing, plan
 from cowclip_merlin.experiments.regime import Regime, regime
@@ -38,8 +39,8 @@ class SessionSettings:
         seeds: runs of each cell.
         epochs: None: the paper's 10.
         update: for runs whose definition does not say.
-        max_multiplier: of the largest batch, at reduced size.
-        steps: least steps an epoch at the largest batch, at reduced size.
+        max_multiplier: of the largest batch; None: as `regime` says.
+        steps: least steps an epoch at the largest batch, at reduced size; None: as `regime` says.
         device: "auto", "cpu" or "gpu".
         mlp: widths of the hidden layers.
         lines: labels of the lines that are run; empty: all. Tables show all of them.
@@ -55,8 +56,8 @@ class SessionSettings:
     seeds: int = 3
     epochs: int | None = None
     update: str = "exact"
-    max_multiplier: int = 32
-    steps: int = 50
+    max_multiplier: int | None = None
+    steps: int | None = None
     device: str = "auto"
     mlp: tuple[int, ...] = (400, 400, 400)
     lines: tuple[str, ...] = ()
@@ -170,7 +171,10 @@ class Session:
 
     def dry_run(self, experiment: Experiment) -> str:
         """What is still to be run, and about how long it takes; nothing is run for long."""
-        left = [] if experiment.kind == "gradients" else self._left(experiment)
+        if experiment.kind == "gradients":
+            (run,) = self.runs(experiment)[:1]
+            return f"{experiment.title}\none training of {run.label}, up to {GRADIENT_STEP} steps"
+        left = self._left(experiment)
         if not left:
             return f"{experiment.title}\nno run is missing"
         names = [f"  {run.run_id(self.place.fingerprint)}  {run.label}" for run in left]
@@ -216,7 +220,10 @@ class Session:
     def describe(self) -> str:
         """The data set in words."""
         data, share = self.place.data, self.settings.scale
-        rows = ", ".join(f"{int(share * n):,} {split} rows" for split, n in data.rows.items())
+        about = "about " if share < 1 else ""  # each row is drawn by itself
+        rows = ", ".join(
+            f"{about}{int(share * n):,} {split} rows" for split, n in data.rows.items()
+        )
         widths = "-".join(map(str, self.settings.mlp))
         ids = f"{sum(data.cardinalities.values()):,} ids"
         whole = " in the whole log" if share < 1 else ""

@@ -102,14 +102,15 @@ def _value(measure: str, result: Result) -> float:
 
 
 def _judged(experiment: Experiment, cells: Mapping[Any, Cell]) -> dict[Any, Cell]:
-    """The cells with their verdict against the reference cell."""
+    """The cells with their verdict against the reference cell; none of lines with fewer ids."""
     if experiment.reference is None:
         return dict(cells)
     reference = cells[tuple(experiment.reference)]
     better = experiment.measure == "auc"
+    ids = {line.label: line.keep_top for line in experiment.lines}
     return {
         place: cell
-        if cell is reference
+        if cell is reference or ids[place[0]] != ids[experiment.reference[0]]
         else replace(cell, verdict=verdict(cell, reference, higher_is_better=better))
         for place, cell in cells.items()
     }

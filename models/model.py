@@ -16,13 +16,28 @@ mm = compat.merlin_models()
 
 
 def find_cowclip(optimizer: Any) -> Any | None:
-    """The CowClip optimizer in this one, which may scale losses or hold several; None if none."""
+    """The CowClip optimizer in this one, which may scale losses or hold several; None if none.
+
+    Raises:
+        InputError: there are two, and rows of one may wait: the model asks only one for them.
+    """
+    found = list(_cowclips(optimizer))
+    if len(found) > 1 and any(each._in_force.update == "exact" for each in found):
+        raise InputError(
+            'two CowClips in one optimizer, one with update="exact": give one CowClip all tables, '
+            'or use update="dense"'
+        )
+    return found[0] if found else None
+
+
+def _cowclips(optimizer: Any) -> Iterator[Any]:
     if hasattr(optimizer, "catch_up"):
-        return optimizer
+        yield optimizer
+        return
     inner = [getattr(optimizer, name, None) for name in ("inner_optimizer", "default_optimizer")]
     inner += [pair.optimizer for pair in getattr(optimizer, "optimizers_and_blocks", [])]
-    found = [find_cowclip(each) for each in inner if each is not None]
-    return next((each for each in found if each is not None), None)
+    for each in inner:
+        yield from () if each is None else _cowclips(each)
 
 
 def attach(model: Any, optimizer: Any) -> None:
@@ -38,14 +53,30 @@ def attach(model: Any, optimizer: Any) -> None:
     cowclip, layers = find_cowclip(optimizer), _embeddings(model)
     before = layers[0].before_read
     if before is not None and before.cowclip is not cowclip:
-        before.cowclip.flush()
-    for layer in layers:
-        layer.before_read = None
+        before.flush()
+    hook = None if cowclip is None else _CatchUp(cowclip, tuple(layers))
     for part in (model.blocks[0], *layers):
-        part.before_all = None if cowclip is None else cowclip.flush
-    if cowclip is not None:
-        # One call for all: `ClickModel.call` reads the first before the others, at the same rows.
-        layers[0].before_read = _CatchUp(cowclip, tuple(layers))
+        part.before_all = None if hook is None else hook.flush
+    # One call for all: `ClickModel.call` reads the first before the others, at the same rows.
+    for layer in layers:
+        layer.before_read = hook if layer is layers[0] else None
+
+
+@contextmanager
+def attached(model: Any, optimizer: Any) -> Iterator[None]:
+    """`attach` within the block; after it the model's optimizer is as it was."""
+    parts = (model.blocks[0], *_embeddings(model))
+    before = [{k: v for k, v in vars(part).items() if k in _HOOKS} for part in parts]
+    attach(model, optimizer)
+    try:
+        yield
+    finally:
+        for part, hooks in zip(parts, before):
+            for name in _HOOKS:
+                setattr(part, name, hooks.get(name))
+
+
+_HOOKS = ("before_read", "before_all")
 
 
 @dataclass(frozen=True)
@@ -57,8 +88,17 @@ class _CatchUp:
 
     def __call__(self, place: int, rows: Any) -> None:
         if place == 0:
-            self.cowclip.expect([v for layer in self.layers for v in layer.trainable_variables])
+            self._expect()
         self.cowclip.catch_up([layer.table_at(place) for layer in self.layers], rows)
+
+    def _expect(self) -> None:
+        self.cowclip.expect([v for layer in self.layers for v in layer.trainable_variables])
+
+    def flush(self) -> None:
+        """Bring all rows up to date, also of an optimizer that was restored and made no step."""
+        if tf.executing_eagerly() and int(self.cowclip.iterations.numpy()):
+            self._expect()
+        self.cowclip.flush()
 
 
 def _embeddings(model: Any) -> list[FusedEmbedding]:
@@ -115,6 +155,12 @@ class CTRModel(mm.Model):
                 return super().save(export_path, *args, **kwargs)
             return compat.save_by_keras(self, export_path, *args, **kwargs)
 
+    def export(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Keras, from TensorFlow 2.13 on, tables up to date."""
+        self.flush()
+        with self._detached():
+            return super().export(*args, **kwargs)
+
     def save_weights(self, *args: Any, **kwargs: Any) -> Any:
         """As in Keras, tables up to date."""
         self.flush()
@@ -137,9 +183,9 @@ class CTRModel(mm.Model):
 
     def flush(self) -> None:
         """Bring every row up to date, if the optimizer lets rows wait."""
-        cowclip = find_cowclip(getattr(self, "optimizer", None))
-        if cowclip is not None:
-            cowclip.flush()
+        hook = _embeddings(self)[0].before_read
+        if hook is not None:
+            hook.flush()
 
     @contextmanager
     def _detached(self) -> Iterator[None]:

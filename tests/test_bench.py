@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import BenchSettings, _turn, bare_mlp
+from cowclip_merlin.bench import YARDSTICK, BenchSettings, Case, _result, _turn, bare_mlp
 from cowclip_merlin.bench_rows import field_sizes, random_rows
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
@@ -32,11 +32,27 @@ def test_a_turn_trains_in_calls_as_long_as_those_of_training():
     assert sorted(np.concatenate([rows for rows, _ in seen])) == list(range(64 * 40))
 
 
-def test_the_bare_mlp_learns_as_many_steps_as_it_is_told():
-    losses = bare_mlp(64)
-    first = losses(range(64), 64)
-    assert 0.5 < first < 2
-    assert first < losses(range(64 * 20), 64) < 21 * first
+def test_the_bare_mlp_makes_as_many_steps_as_it_is_told():
+    ends = []
+    for steps in ([64] * 5, [64 * 5]):
+        compat.tensorflow().keras.utils.set_random_seed(1)
+        train = bare_mlp(64)
+        losses = [train(range(rows), 64) for rows in steps]
+        ends.append(losses[-1])
+    assert ends[1] == pytest.approx(ends[0], rel=1e-5)
+    assert ends[1] > 0
+
+
+def test_ratios_are_to_the_bare_mlp_and_to_the_own_baseline():
+    base = Case("deepfm", 64, "dense", "numba", "none", "bfloat16")
+    mine, other = base._replace(batch=256, clip="cowclip"), base._replace(precision="float32")
+    speeds = {
+        other: [1.0, 1.0, 1.0], base: [10.0, 20.0, 30.0], mine: [40.0, 40.0, 30.0],
+        Case(YARDSTICK, 64): [5.0, 5.0, 5.0], Case(YARDSTICK, 256): [80.0, 160.0, 120.0],
+    }  # fmt: skip
+    found = _result(mine, speeds)
+    assert (found["rows_per_second"], found["slowest"], found["fastest"]) == (40, 30, 40)
+    assert (found["ratio_to_baseline"], found["ratio_to_mlp"]) == (2.0, 0.25)
 
 
 def test_ids_lie_in_their_fields():

@@ -1,5 +1,6 @@
 """The benchmark of the row kernels on the CPU, and a dry run of the check on a GPU."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -73,7 +74,8 @@ def test_a_dry_run_of_the_gpu_check_runs_nothing(tmp_path):
 
 def test_the_gpu_check_calls_what_there_is():
     """Every option that it gives is one of the command's own."""
-    _, out, _ = run("benchmarks/gpu_check.sh", PYTHON=sys.executable, DRY_RUN="1")
+    code, out, _ = run("benchmarks/gpu_check.sh", PYTHON=sys.executable, DRY_RUN="1")
+    assert code == 0
     for line in out.splitlines():
         if line.startswith("+ ") and "pytest" not in line and "smoke" not in line:
             command = line[2:].split()
@@ -81,6 +83,33 @@ def test_the_gpu_check_calls_what_there_is():
             assert known[0] == 0, known[2]
             given = [word for word in command if word.startswith("--")]
             assert [word for word in given if word not in known[1]] == []
+
+
+def test_the_gpu_check_asks_for_what_can_be_measured(monkeypatch):
+    """Every value that it gives is one that the benchmark takes."""
+    from cowclip_merlin.cli import bench, build_parser
+
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import loading  # before anything is replaced that they import
+    import step_profile
+    import vocabulary
+
+    made = []
+    monkeypatch.setattr("cowclip_merlin.bench.measure", lambda s: made.append(s) or {"results": []})
+    monkeypatch.setattr("cowclip_merlin.training.build.choose_device", lambda device: "gpu")
+    _, out, _ = run("benchmarks/gpu_check.sh", PYTHON="python", DRY_RUN="1")
+    lines = [line.split()[2:] for line in out.splitlines() if line.startswith("+ ")]
+    benches = [line[2:] for line in lines if line[:2] == ["-m", "cowclip_merlin"]]
+    assert len(benches) == 3
+    for line in benches:
+        args = build_parser().parse_args([*line[: line.index("--json")]])
+        with contextlib.suppress(KeyError):  # of the empty result
+            bench.run(args)
+    assert [s.vocabulary for s in made] == [1_000_000, 33_800_000, 33_800_000]
+    assert made[0].backends == ["auto", "tensorflow"] and made[2].precisions == ["bfloat16"]
+    for module in (step_profile, vocabulary, loading):
+        (line,) = [each for each in lines if each[0] == f"benchmarks/{module.__name__}.py"]
+        module.settings_from(module._parser().parse_args(line[1:]))
 
 
 def _bench_of(command):

@@ -37,6 +37,22 @@ def test_it_runs_end_to_end_and_a_second_run_reuses_the_first(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("unscaled", "cowclip", "words"),
+    [
+        (0.77, 0.7895, "-2.00 AUC points against the small batch; with CowClip: -0.05, 3.0 times"),
+        (0.7895, 0.79, "so the effect CowClip is made for does not show on this run"),
+        (0.77, 0.78, "so the effect CowClip is made for does not show on this run"),
+    ],
+)
+def test_the_verdict_is_what_the_numbers_say(unscaled, cowclip, words):
+    names = ("baseline", "large-unscaled", "large-cowclip")
+    auc, seconds = (0.79, unscaled, cowclip), (30.0, 20.0, 10.0)
+    rows = [{"test_auc": a, "seconds": s} for a, s in zip(auc, seconds, strict=True)]
+    said = demo.verdict(dict(zip(names, rows, strict=True)))
+    assert words in said and ("does not show" in said) == ("does not show" in words)
+
+
+@pytest.mark.parametrize(
     ("error", "code", "words"),
     [
         (Stopped(15), 143, "demo: stopped; the same command goes on from here"),

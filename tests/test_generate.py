@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -59,6 +60,8 @@ def test_any_chunk_size_gives_the_same_log(tmp_path):
     assert a == b == c
     generate(tmp_path / "d.gz", rows=1000, seed=1)
     assert gzip.decompress((tmp_path / "d.gz").read_bytes()) == a
+    generate(tmp_path / "e.gz", rows=1000, seed=1)  # no name and no time in it
+    assert (tmp_path / "d.gz").read_bytes() == (tmp_path / "e.gz").read_bytes()
 
 
 def test_an_integer_and_an_id_are_printed_as_they_are_and_missing_ones_as_nothing(tmp_path):
@@ -70,6 +73,22 @@ def test_an_integer_and_an_id_are_printed_as_they_are_and_missing_ones_as_nothin
     for line, row in zip(lines, integers, strict=True):
         assert line.split("\t")[1:14] == ["" if x < 0 else str(x) for x in row]
         assert line.count("\t") == 39
+
+
+def test_what_is_no_file_is_left_alone(tmp_path):
+    """A device or a pipe would be replaced by a file of its name."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe: is no regular file; name a file to write"):
+        generate(tmp_path / "pipe", rows=10)
+    (tmp_path / "a.txt.json").mkdir()
+    with pytest.raises(InputError, match=r"a.txt.json: is a folder"):
+        generate(tmp_path / "a.txt", rows=10)
+    assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 2
+
+
+def test_more_rows_than_there_can_be(tmp_path):
+    with pytest.raises(InputError, match=r"--rows 1000\d+ needs [\d,]+ GiB of memory; ask for few"):
+        generate(tmp_path / "a.txt", rows=10**19)
 
 
 def test_the_largest_seed(tmp_path):

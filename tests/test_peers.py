@@ -38,6 +38,24 @@ def test_ours_run_and_the_others_say_what_they_need(peers, tmp_path):
     assert str(tmp_path) not in json.dumps(result)
 
 
+def test_the_clock_starts_after_the_warm_up(peers, monkeypatch):
+    import peer_io
+
+    now = iter([100.0, 104.0])
+    monkeypatch.setattr(peer_io.time, "perf_counter", lambda: next(now))
+    waited = []
+    clock = peer_io.Clock(lambda: waited.append(1))
+    for rows, steps in ((64, 1), (64, peer_io.WARM_UP_STEPS - 1), (320, 5), (80, 2)):
+        clock.tick(rows, steps)
+    assert clock.rate() == 400 / 4 and len(waited) == 2
+
+
+def test_ratios_are_those_of_the_rounds(peers):
+    others = [{"rows_per_second": 10.0}, {"rows_per_second": 40.0}, {"rows_per_second": 10.0}]
+    assert peers._ratio([20.0, 20.0, 30.0], others) == 2.0
+    assert peers._ratio([20.0], None) is None
+
+
 def test_the_third_word_is_the_precision(peers, tmp_path, monkeypatch):
     import peer_ours
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -69,9 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check_paths(vars(args))
         with ended_orderly():
-            return args.run(args) or 0
+            code = args.run(args) or 0
+            sys.stdout.flush()
+            return code
     except BrokenPipeError:  # the reader of our output has seen enough, as in `| head`
-        sys.stderr.close()
+        # Python flushes once more at its end, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         print("cowclip: interrupted", file=sys.stderr)
@@ -83,10 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check_paths(given: Mapping[str, object]) -> None:
     """An empty path, as from an unset variable of the shell, would mean the current folder."""
-    for name in ("out", "data", "run_folder", "files"):
+    for name in ("out", "data", "run_folder", "files", "results", "like", "lines"):
         value = given.get(name)
         if value == "" or (isinstance(value, list) and "" in value):
-            raise InputError(f"the path of {name} is empty; give one, or set the shell's variable")
+            raise InputError(f"{name} is empty; give a value, or set the shell's variable")
 
 
 def _fail(message: str) -> int:

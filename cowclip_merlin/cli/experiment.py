@@ -42,13 +42,17 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
         "--scale": ("1", "S", "share of the rows, like 1/64"),
         "--seeds": (3, "N", "runs of each cell"),
         "--update": ("exact", "UPDATE", "dense, exact, lazy"),
-        "--max-multiplier": (32, "N", "largest batch / base batch"),
-        "--steps": (50, "N", "least steps an epoch at the largest batch"),
         "--mlp": ("400,400,400", "N,N", "hidden widths"),
     }
     for flag, (default, metavar, words) in with_default.items():
         words = f"{words} (default: %(default)s)"
         parser.add_argument(flag, type=type(default), default=default, metavar=metavar, help=words)
+    sizes = {
+        "--max-multiplier": "largest batch / base batch (default: 32, from 20.6M rows on 128)",
+        "--steps": "least steps an epoch at the largest batch, below 20.6M rows (default: 50)",
+    }
+    for flag, words in sizes.items():
+        parser.add_argument(flag, type=int, metavar="N", help=words)
     parser.add_argument(
         "--lines", metavar="LABELS", help="run these lines of the table only: a;b (default: all)"
     )

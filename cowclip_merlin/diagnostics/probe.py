@@ -15,8 +15,8 @@ from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
 from cowclip_merlin.diagnostics.summary import RowNorms, by_field
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.models import attach, logits
-from cowclip_merlin.models.model import find_cowclip
+from cowclip_merlin.models import logits
+from cowclip_merlin.models.model import attached, find_cowclip
 from cowclip_merlin.optimizer.gradients import clips_whole_table, rows_to_clip
 from cowclip_merlin.optimizer.rows import sum_duplicates
 from cowclip_merlin.optimizer.tables import looks_like_table
@@ -40,23 +40,23 @@ def gradient_norms(model: Any, optimizer: Any, inputs: dict[str, Any], label: An
         InputError: the optimizer holds no CowClip.
 
     Example:
-        >>> from cowclip_merlin import bench, optimizer
-        >>> model = bench.random_model("deepfm", bench.field_sizes(200), mlp=(8,))
-        >>> rows = bench.random_rows(4, bench.field_sizes(200))
+        >>> from cowclip_merlin import bench_rows, optimizer
+        >>> model = bench_rows.random_model("deepfm", bench_rows.field_sizes(200), mlp=(8,))
+        >>> rows = bench_rows.random_rows(4, bench_rows.field_sizes(200))
         >>> batch = {"categorical": rows.ids, "continuous": rows.continuous}
         >>> norms = gradient_norms(model, optimizer.CowClip(), batch, rows.label)
         >>> norms.fields[0], int(norms.cnt.sum())
         ('C1', 104)
     """
-    attach(model, optimizer)
+    label = tf.reshape(tf.cast(label, tf.float32), [-1])
+    inputs = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
 
     @tf.function
     def probe(inputs: Any, label: Any) -> Any:
         return measure(model, optimizer, inputs, label)
 
-    label = tf.reshape(tf.cast(label, tf.float32), [-1])
-    inputs = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
-    return to_host(model, probe(inputs, label))
+    with attached(model, optimizer):
+        return to_host(model, probe(inputs, label))
 
 
 def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorms]:

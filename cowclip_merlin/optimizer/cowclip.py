@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,14 +15,14 @@ from cowclip_merlin.optimizer.config import Config, check, choose_backend, in_fo
 from cowclip_merlin.optimizer.gradients import clipped
 from cowclip_merlin.optimizer.row_adam import RowAdam
 from cowclip_merlin.optimizer.row_state import RowStates
-from cowclip_merlin.optimizer.statistics import ClipStatistics
+from cowclip_merlin.optimizer.two import TwoOptimizers
 
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
-class CowClip(ClipStatistics):
+class CowClip(TwoOptimizers):
     """Adam (or another Keras optimizer) with adaptive column-wise clipping of embeddings.
 
     One step is Algorithm 1 of Zheng et al. (arXiv 2204.06240): gradients and counts are
@@ -127,8 +128,6 @@ class CowClip(ClipStatistics):
         if self._in_force.update == "exact" or self.backend != "tensorflow":
             self._states = RowStates(self, self.backend, exact=update != "lazy")
 
-    # -- one step ---------------------------------------------------------------------------
-
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
@@ -212,8 +211,10 @@ class CowClip(ClipStatistics):
         """With `update="exact"`: bring every row of every table up to date.
 
         Afterwards the variables hold what `update="dense"` would have left in them. Without it,
-        a variable that is read directly shows each row as of the last step it took part in.
+        a variable that is read directly shows each row as of the last step it took part in. A new
+        optimizer that a checkpoint was restored into knows its tables after `expect` only.
         """
+        self._warn_of_unknown_tables()
         for table in self._states.tables if self._states and self._config.update != "lazy" else ():
             # The table's own, which need not be where this is called from: all replicas have rows.
             replicas = getattr(table, "distribute_strategy", None)
@@ -221,6 +222,16 @@ class CowClip(ClipStatistics):
                 self._states.engine.flush(table)
             else:
                 replicas.run(self._states.engine.flush, args=(table,))
+
+    def _warn_of_unknown_tables(self) -> None:
+        if self._in_force.update != "exact" or self._states.tables or not tf.executing_eagerly():
+            return
+        if int(self.iterations.numpy()):
+            warnings.warn(
+                'update="exact": this optimizer has made steps and knows no table, as after a '
+                "checkpoint was restored; call expect([table, ...]) before flush()",
+                stacklevel=3,
+            )
 
     def _step_of_tables(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
         """One step by the embedding optimizer: its gradients are clipped, or its updates."""
@@ -241,71 +252,3 @@ class CowClip(ClipStatistics):
         if self._config.skip is None:
             return table.shape[-1] == 1
         return tables.matches(table, self._config.skip)
-
-    # -- what Keras asks for ----------------------------------------------------------------
-
-    @property
-    def learning_rate(self) -> Any:
-        """The dense optimizer's learning rate: a variable or a schedule."""
-        return self.dense_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        self.dense_optimizer.learning_rate = value
-
-    lr = learning_rate
-
-    @property
-    def weights(self) -> list[Any]:
-        """Own counters, then the embedding optimizer's and the dense optimizer's variables."""
-        return self._weights + self.embedding_optimizer.weights + self.dense_optimizer.weights
-
-    def get_weights(self) -> list[Any]:
-        """As in Keras, rows up to date: what they owe is not among these."""
-        self.flush()
-        return super().get_weights()
-
-    def set_weights(self, weights: list[Any]) -> None:
-        """As in Keras; steps that rows had missed do not move what is set."""
-        self.flush()
-        super().set_weights(weights)
-
-    def _create_all_weights(self, var_list: Iterable[Any]) -> None:
-        """Create all state for these variables (Keras calls it before it loads weights)."""
-        known = self._config.embeddings
-        groups: dict[bool, list[Any]] = {True: [], False: []}
-        for v in var_list:
-            groups[
-                tables.looks_like_table(v) if known is None else tables.matches(v, known)
-            ].append(v)
-        for is_table, group in groups.items():
-            self._create_state(group, is_table)
-
-    def _create_own_weights(self) -> None:
-        _ = self.iterations  # created on first access
-        for optimizer in ("embedding_optimizer", "dense_optimizer"):
-            # All three are called "iter", and a file of HDF5 takes each name once.
-            with tf.name_scope(optimizer):
-                _ = getattr(self, optimizer).iterations
-        super()._create_own_weights()
-
-    def _create_state(self, variables: list[Any], is_table: bool) -> None:
-        """Own counters, the inner optimizer's slots, and what the row engine keeps."""
-        self._create_own_weights()
-        optimizer = self.embedding_optimizer if is_table else self.dense_optimizer
-        optimizer._create_all_weights(variables)
-        for table in variables if is_table and self._states else ():
-            self._states.state_of(table)
-
-    def get_config(self) -> dict[str, Any]:
-        """Settings as plain values.
-
-        Raises:
-            InputError: `skip` or `embeddings` hold variables, which cannot be written down.
-        """
-        return {
-            "name": self._name,
-            "embedding_optimizer": tf.keras.optimizers.serialize(self.embedding_optimizer),
-            "dense_optimizer": tf.keras.optimizers.serialize(self.dense_optimizer),
-            **self._config.as_dict(),
-        }

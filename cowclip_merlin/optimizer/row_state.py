@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from cowclip_merlin import compat, kernels
@@ -10,10 +11,20 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer import arrays, engine
 from cowclip_merlin.optimizer.engine import KernelEngine, TableState
+from cowclip_merlin.optimizer.pages import LEAST, hold_in_large_pages
 from cowclip_merlin.optimizer.plain import PlainEngine
 from cowclip_merlin.optimizer.rows import flat_ids
 
 tf = compat.tensorflow()
+
+
+def _beside(table: Any) -> Any:
+    """The device of a table; a strategy has its own ways to place what is made beside one."""
+    return tf.device(table.device) if _strategy_of(table) is None else nullcontext()
+
+
+def _strategy_of(table: Any) -> Any | None:
+    return getattr(table, "distribute_strategy", None)
 
 
 class RowStates:
@@ -67,18 +78,34 @@ class RowStates:
         """The table's variables, created when they are first asked for.
 
         Raises:
-            InputError: the table is not float32, or not where the kernels are.
+            InputError: the table is not float32, has a constraint, or is not where the kernels
+                are.
         """
+        table = compat.stored(table)
         if table.ref() not in self._states:
             with tf.init_scope():
-                self._states[table.ref()] = self._create(table)
+                state = self._states[table.ref()] = self._create(table)
+                self._hold_in_large_pages(state)
         return self._states[table.ref()]
 
+    def _hold_in_large_pages(self, state: TableState) -> None:
+        known = [x for x in state[:4] if x is not None]  # float32, a row or a number for each id
+        large = [x for x in known if 4 * x.shape.num_elements() >= LEAST]
+        if large and self._backend == "numba" and _strategy_of(state.w) is None:
+            arrays.on_host(hold_in_large_pages, [], large, [])
+
     def _create(self, table: Any) -> TableState:
+        # The plain way of the same algorithm, which can do both.
+        other = "" if self._owner._config.update == "lazy" else 'update="dense" with '
         if table.dtype.base_dtype != tf.float32:
             raise InputError(
                 f"table {table.name!r} is {table.dtype.base_dtype.name}, but rows are moved one by "
-                'one in float32: make it float32, or use update="dense" with backend="tensorflow"'
+                f'one in float32: make it float32, or use {other}backend="tensorflow"'
+            )
+        if getattr(table, "constraint", None) is not None:
+            raise InputError(
+                f"table {table.name!r} has a constraint, which rows that are moved one by one do "
+                'not keep: remove it, or use update="dense" with backend="tensorflow"'
             )
         if self._backend != "tensorflow":
             arrays.refuse_elsewhere(table, self._backend)
@@ -90,9 +117,10 @@ class RowStates:
             return TableState(table, m, v)
         # Not the table's name: Keras counts layers per process, and a checkpoint is found by name.
         name = f"table.{len(self._states)}"
-        last = self._weight(f"{name}.last", [table.shape[0]], tf.float32)
-        history = self._weight(f"{name}.history", [engine.HISTORY], tf.float32)
-        count = self._weight(f"{name}.count", [1], tf.int64)
+        with _beside(table):
+            last = self._weight(f"{name}.last", [table.shape[0]], tf.float32)
+            history = self._weight(f"{name}.history", [engine.HISTORY], tf.float32)
+            count = self._weight(f"{name}.count", [1], tf.int64)
         return TableState(table, m, v, last, history, count)
 
     def _weight(self, name: str, shape: list[int], dtype: Any) -> Any:

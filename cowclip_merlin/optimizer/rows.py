@@ -48,8 +48,8 @@ def flat_ids(ids: Any) -> Any:
     >>> flat_ids(tf.ragged.constant([[1.0], [], [2.0, 3.0]])).numpy().tolist()
     [1, 2, 3]
     """
-    if isinstance(ids, tf.SparseTensor):
-        ids = ids.values
+    if isinstance(ids, tf.SparseTensor):  # Keras's layer reads row 0 where there is no id
+        ids = tf.concat([ids.values, tf.zeros([1], ids.values.dtype)], 0)
     elif isinstance(ids, tf.RaggedTensor):
         ids = ids.flat_values
     ids = tf.reshape(ids, [-1])

@@ -54,6 +54,14 @@ def refuse_dense(variable: Any) -> None:
     )
 
 
+def _refuse_other_ranks(variable: Any) -> None:
+    if len(variable.shape) != 2:
+        raise InputError(
+            f"embedding table {variable.name!r} has the shape {tuple(variable.shape)}: give it "
+            "[rows, d], and [rows, 1] for one number a row"
+        )
+
+
 def _refuse_twice(variables: Sequence[Any]) -> None:
     seen: set[Any] = set()
     for variable in variables:
@@ -91,7 +99,7 @@ def split(
     """Pairs of the embedding tables, and all others.
 
     Raises:
-        InputError: a table has a dense gradient, or two gradients.
+        InputError: a table has a dense gradient, two gradients, or is no matrix.
     """
     tables, dense = [], []
     for gradient, variable in grads_and_vars:
@@ -100,5 +108,7 @@ def split(
         if not sparse and (named or (embeddings is None and looks_like_table(variable))):
             refuse_dense(variable)
         (tables if named else dense).append((gradient, variable))
+    for _, variable in tables:
+        _refuse_other_ranks(variable)
     _refuse_twice([variable for _, variable in tables])
     return tables, dense

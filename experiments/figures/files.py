@@ -43,6 +43,9 @@ class FigureFile:
 _TEXTS = tuple(field.name for field in fields(FigureFile) if field.name != "svg")
 
 
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
 def write_figure(
     folder: str | Path,
     figure: Any,
@@ -72,7 +75,7 @@ def write_figure(
     Raises:
         ValueError: the name is none.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+    if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot name a figure: letters, digits, - and _ only")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,6 +123,8 @@ def read_figure(path: str | Path) -> FigureFile:
     for name in _TEXTS:
         if not isinstance(texts.get(name), str):
             raise InputError(f"{path}: {name} is {texts.get(name)!r}, not a text; make it again")
+    if texts["name"] != path.stem or not _NAME.fullmatch(path.stem):  # ids on the page
+        raise InputError(f"{path}: name is {texts['name']!r:.40}, not the file's; make it again")
     try:
         svg = path.with_suffix(".svg").read_text(encoding="utf-8")
     except FileNotFoundError:

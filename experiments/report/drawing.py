@@ -38,7 +38,7 @@ def inline(figure: FigureFile, *, prefix: str, where: str) -> str:
     if _local(root.tag) != "svg" or "viewBox" not in root.attrib:
         raise InputError(f"{where}: no SVG with a viewBox; make it again")
     _clean(root, where)
-    width = float(root.attrib["viewBox"].split()[2]) * _PIXELS_PER_POINT
+    width = _width(root.attrib["viewBox"], where) * _PIXELS_PER_POINT
     root.attrib = {
         "viewBox": root.attrib["viewBox"],
         "role": "img",
@@ -51,6 +51,14 @@ def inline(figure: FigureFile, *, prefix: str, where: str) -> str:
         f'<desc id="{prefix}alt">{html.escape(figure.alt)}</desc>'
     )
     return re.sub(r"^(<svg[^>]*>)", lambda m: m[1] + names, body)
+
+
+def _width(box: str, where: str) -> float:
+    try:
+        _, _, width, _ = map(float, re.split(r"[\s,]+", box.strip()))
+    except ValueError:
+        raise InputError(f"{where}: viewBox is {box!r:.40}, no four numbers; redo it") from None
+    return width
 
 
 def _clean(element: ElementTree.Element, where: str) -> None:
@@ -74,6 +82,7 @@ def _check(element: ElementTree.Element, where: str) -> None:
         raise InputError(f"{where}: holds a <{element.tag}>, which no figure needs; make it again")
     for name, value in element.attrib.items():
         outside = name == "href" and not value.startswith(("#", "data:image/png;"))
-        outside = outside or bool(re.search(r"url\(\s*[^#\s]|expression|@import", value))
+        # A backslash could spell any of these words in another way.
+        outside = outside or bool(re.search(r"url\(\s*[^#\s]|expression|@import|\\", value))
         if outside or name.lower().startswith("on"):
             raise InputError(f"{where}: {name}={value!r:.40} is not allowed; make it again")

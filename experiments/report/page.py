@@ -18,7 +18,7 @@ from cowclip_merlin.experiments.report.folder import Folder, load_folder
 from cowclip_merlin.experiments.report.headline import Headline, headline
 from cowclip_merlin.experiments.report.runs import RUN_COLUMNS, environment, run_rows
 from cowclip_merlin.experiments.table import NOISE, Table
-from cowclip_merlin.files import replacing
+from cowclip_merlin.files import refuse_no_file, replacing
 
 _TEMPLATES = Path(__file__).parent
 
@@ -86,6 +86,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> str:
         raise InputError(f"{out}: is a folder; give --out a file, such as {out / 'report.html'}")
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder for the report; make it first")
+    refuse_no_file(out)
     sections = [section(load_folder(path), f"d{n}") for n, path in enumerate(folders, 1)]
     page = render(sections)
     with replacing(out) as temporary:

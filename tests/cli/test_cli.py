@@ -1,6 +1,7 @@
 """The command line: help, exit codes, full disks."""
 
 import argparse
+import os
 import shlex
 import signal
 import subprocess
@@ -68,6 +69,18 @@ def test_a_fault_of_ours_is_exit_code_1(monkeypatch, capsys):
     monkeypatch.setattr("cowclip_merlin.cli.scale.scale", broken)
     assert main(["scale", "--to", "2048"]) == 1
     assert "boom" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """As in `cowclip experiment --list | head -1`, where Python flushes at its end once more."""
+    command = [sys.executable, "-m", "cowclip_merlin", "experiment", "--list"]
+    there = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=there
+    ) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, b"")
 
 
 class ResourceExhaustedError(Exception):
@@ -159,7 +172,7 @@ def test_scale_prints_every_rule(capsys):
 )
 def test_an_empty_path_is_not_the_current_folder(argv, name, capsys):
     assert main(argv) == 2
-    assert f"the path of {name} is empty" in capsys.readouterr().err
+    assert f"{name} is empty; give a value" in capsys.readouterr().err
 
 
 ONE_OF = {

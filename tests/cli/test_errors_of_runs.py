@@ -242,6 +242,18 @@ CASES = {
         lambda p: p.train(p.data(), out=p.write("log.txt").name + "/run"),
         r"log\.txt/run: Not a directory; check the path",
     ),
+    "scale to no number of rows": (
+        lambda p: ["scale", "--to", "1" + 400 * "0"],
+        r"the batch size is too large for any number of rows",
+    ),
+    "like nothing": (
+        lambda p: p.prepare("criteo", p.write("x.txt"), "--like", ""),
+        r"like is empty; give a value, or set the shell's variable",
+    ),
+    "report of nothing": (
+        lambda p: ["report", "", "--out", str(p.path / "report.html")],
+        r"results is empty; give a value",
+    ),
     "scale to a negative batch": (lambda p: ["scale", "--to", "-5"], r"-5"),
     "unknown command": (lambda p: ["trian"], r"trian"),
     "unknown option": (

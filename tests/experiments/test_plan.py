@@ -14,6 +14,7 @@ from cowclip_merlin.experiments import estimate
 from cowclip_merlin.experiments.definition import load, parse
 from cowclip_merlin.experiments.plan import allowed, missing, plan
 from cowclip_merlin.experiments.regime import MOST_LR, PAPER_ROWS, regime
+from cowclip_merlin.experiments.results import example
 from cowclip_merlin.experiments.tables import table_of_runs
 from cowclip_merlin.scaling import RULES, scale
 
@@ -83,6 +84,26 @@ def test_too_few_rows_are_refused():
     with pytest.raises(InputError, match="1000 training rows are too few for 50 steps"):
         regime(1000)
     assert regime(1000, steps=10, max_multiplier=8).base_batch == 8
+
+
+def test_the_papers_size_has_its_own_base_batch():
+    assert regime(PAPER_ROWS, max_multiplier=8).max_multiplier == 8
+    with pytest.raises(InputError, match=r"--steps 30: .* the paper's 1,024; give --max-multi"):
+        regime(PAPER_ROWS, steps=30)
+
+
+def test_lines_of_fewer_ids_are_not_held_against_the_reference():
+    table1 = load("table1")
+    results = {
+        run: example(auc=0.8 - 0.1 * ("top 3" in run.label) + run.settings.seed / 1e4)
+        for run in plan(table1, SMALL, seeds=2)
+    }
+    rows = dict(table_of_runs(table1, SMALL, results, data="", command="").rows)
+    verdicts = {label: {c.verdict for c in cells if c.mean} for label, cells in rows.items()}
+    assert verdicts["all ids, linear"] == {"noise"}
+    assert {label for label, found in verdicts.items() if found == {""}} == {
+        "all ids, base batch", *(label for label in verdicts if label.startswith("top 3"))
+    }  # fmt: skip
 
 
 def test_what_the_size_cannot_carry_is_said():

@@ -158,6 +158,14 @@ DAMAGE = {
     "no text": (lambda f: (f / "figures/figure6.json").unlink(), r"figure6\.json: no such file"),
     "no drawing": (lambda f: (f / "figures/figure6.svg").unlink(), r"figure6\.svg: no such file"),
     "half a drawing": (lambda f: spoil_svg(f, "<svg"), r"figure6\.svg: damaged SVG"),
+    "a hostile name": (
+        lambda f: (f / "figures/figure6.json").write_text(
+            (f / "figures/figure6.json").read_text().replace('"figure6"', '"x><script>"')
+        ),
+        r"figure6\.json: name is 'x><script>', not the file's",
+    ),
+    "odd size": (lambda f: spoil_svg(f, SVG.replace("0 0 9 9", "a b c d")), r"no four numbers"),
+    "hidden address": (lambda f: spoil_svg(f, SVG.format(r'<g style="\75rl(//e)"/>')), r"style"),
     "no size": (lambda f: spoil_svg(f, SVG.replace("viewBox", "x")), r"viewBox"),
     "script": (lambda f: spoil_svg(f, SVG.format("<script>1</script>")), r"<script>"),
     "handler": (lambda f: spoil_svg(f, SVG.format('<g onload="x()"/>')), r"onload"),

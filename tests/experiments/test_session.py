@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import threading
 import time
@@ -76,6 +77,8 @@ def test_a_stopped_experiment_goes_on(mine, data, tmp_path, capsys):
     assert experiment(mine, data, stopped, *only) == 0
     (a,), (b,) = read_results(whole), read_results(stopped)
     assert (a.auc, a.log_loss, a.config_hash) == (b.auc, b.log_loss, b.config_hash)
+    (said,) = stopped.glob("runs/*/train.log")
+    assert "resumed from" in said.read_text()  # and not made anew, with the same numbers
 
 
 def half_removed(folder):
@@ -152,6 +155,31 @@ def test_a_path_that_sounds_like_divergence_is_none(mine, data, tmp_path, monkey
     monkeypatch.setattr(runner, "train", refused)
     assert experiment(mine, data, tmp_path / "results", "--seeds", "1") == 2
     assert read_results(tmp_path / "results") == []
+
+
+def test_a_figure_by_epoch_needs_the_run_folders(mine, data, tmp_path, capsys):
+    """With some of them gone it would be half empty, with all of them an empty picture."""
+    out, own = tmp_path / "results", tmp_path / "curves.yaml"
+    own.write_text(MINE.replace("title:", "kind: curves\ntitle:", 1))
+    only = ["--lines", "CowClip", "--seeds", "1"]
+    assert experiment(str(own), data, out, *only) == 0
+    drawn = (out / "figures" / "curves.svg").read_bytes()
+    shutil.rmtree(out / "runs")
+    assert experiment(str(own), data, out, *only) == 2
+    assert "metrics.csv: has 0 of 1 epochs; a figure by epoch needs" in capsys.readouterr().err
+    assert (out / "figures" / "curves.svg").read_bytes() == drawn
+
+
+def test_a_file_named_like_an_experiment_is_refused(data, tmp_path, capsys):
+    (tmp_path / "table2.yaml").write_text(MINE)
+    assert experiment(str(tmp_path / "table2.yaml"), data, tmp_path / "results") == 2
+    assert "table2 is an experiment of this package; rename the file" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_a_figure_tells_what_it_trains(data, tmp_path, capsys):
+    out = ["--data", str(data), "--out", str(tmp_path), "--max-multiplier", "4"]
+    assert main(["experiment", "figure4", *out, "--dry-run"]) == 0
+    assert "one training of" in capsys.readouterr().out
 
 
 def test_the_device_is_chosen_before_anything_starts_tensorflow(mine, data, tmp_path, monkeypatch):
@@ -292,6 +320,13 @@ def test_the_printed_table_shows_signs(mine, data, tmp_path):
     text = as_text(read_table(out / "tables" / "mine.json"))
     assert "against no scaling at batch 8" in text
     assert "not run" in text.splitlines()[-2] + text.splitlines()[-1]
+    signs = [Cell(mean=1.0, runs=2, verdict=v) for v in ("better", "worse", "noise", "")]
+    made = Table(
+        name="t", title="T", claim="", unit="%", corner="", columns=("a", "b", "c", "d"),
+        rows=(("line", tuple(signs)),), reference="d",
+    )  # fmt: skip
+    (line,) = [each for each in as_text(made).splitlines() if each.startswith("line")]
+    assert [cell[-1] for cell in line.split()[1:]] == ["+", "-", "=", "0"]
 
 
 def test_one_process_at_a_time_works_in_a_folder(mine, data, tmp_path, capsys):

@@ -46,7 +46,7 @@ def test_a_derived_folder(data, tmp_path, variant):
     for j, name in enumerate(made.categorical):
         cnt = np.bincount(after.ids[:, j], minlength=made.cardinalities[name])
         counted = read_counts(made, name)["count"].to_numpy()
-        np.testing.assert_array_equal(counted, cnt[: len(counted)])
+        np.testing.assert_array_equal(counted, cnt)
         assert (cnt[3:] >= (variant.min_count or 1)).all()
         assert (np.diff(cnt[3:]) <= 0).all()
         assert len(cnt) - 3 <= (variant.keep_top or len(cnt))

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import cowclip_merlin as cc
+from cowclip_merlin import compat
+from cowclip_merlin.diagnostics import gradient_norms
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import MODELS, attach
 from cowclip_merlin.models.model import find_cowclip
 
+mm = compat.merlin_models()
 NAMES = sorted(MODELS)
 SMALL = {"embedding_dim": 4, "mlp": (8, 6), "seed": 3, "init_std": 0.05}
 
@@ -218,6 +221,67 @@ def test_training_goes_on_after_saving(tf, schema, tmp_path):
     model, _ = fitted(tf, schema, "dcn", "exact", epochs=1)
     model.save(str(tmp_path / "m"))
     assert model.blocks[0].embedding.before_read is not None
+
+
+@pytest.mark.parametrize("look", ["get_weights", "predict", "save_weights"])
+def test_a_restored_model_sees_what_its_rows_had_missed(tf, schema, tmp_path, look):
+    """A checkpoint in the middle: the steps that rows owe are in it, in state made later."""
+    model, _ = fitted(tf, schema, "deepfm", "exact")
+    model.fit(clicks(tf, 40), verbose=0)
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "c"))
+    other = MODELS["deepfm"](schema, **(SMALL | {"seed": 4}))
+    adam = tf.keras.optimizers.legacy.Adam
+    other.compile(cc.CowClip(adam(1e-2), adam(1e-3), l2=1e-2, update="exact"), "mse")
+    tf.train.Checkpoint(model=other, optimizer=other.optimizer).restore(path)
+    given = {"get_weights": (), "predict": (clicks(tf, 40),), "save_weights": (tmp_path / "w.h5",)}
+    getattr(other, look)(*map(lambda x: str(x) if look == "save_weights" else x, given[look]))
+    stale = [w.numpy() for w in tables_of(model)]
+    model.flush()
+    for a, b, before in zip(tables_of(model), tables_of(other), stale, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+        assert np.abs(a.numpy() - before).max() > 0
+
+
+@pytest.mark.parametrize("updates", [("exact", "exact"), ("dense", "exact"), ("dense", "dense")])
+def test_two_cowclips_are_refused_if_rows_may_wait(tf, schema, updates):
+    import merlin.models.tf as mm
+
+    model = MODELS["deepfm"](schema, **SMALL)
+    first, second = (cc.CowClip(update=update, l2=1e-5) for update in updates)
+    blocks = [mm.OptimizerBlocks(second, model.blocks[0].wide)]
+    both = mm.MultiOptimizer(default_optimizer=first, optimizers_and_blocks=blocks)
+    if "exact" in updates:
+        with pytest.raises(InputError, match=r"two CowClips in one optimizer.*all tables"):
+            model.compile(both, "mse")
+    else:
+        model.compile(both, "mse")
+        assert find_cowclip(both) is first
+
+
+def test_a_look_at_gradients_leaves_the_model_with_its_optimizer(tf, schema, batch):
+    """Training afterwards gives the weights of dense, as without the look."""
+    ends = []
+    for update in ("dense", "exact"):
+        model, _ = fitted(tf, schema, "deepfm", update, epochs=1)
+        label = np.zeros(len(next(iter(batch.values()))), "f")
+        gradient_norms(model, cc.CowClip(r=0.1), batch, label)
+        model.run_eagerly = True  # traces anew
+        model.fit(clicks(tf, 60), verbose=0)
+        ends.append(model.get_weights())
+    for a, b in zip(*ends, strict=True):
+        np.testing.assert_allclose(b, a, atol=2e-5 * np.abs(a).max())
+
+
+@pytest.mark.skipif(not hasattr(mm.Model, "export"), reason="Keras exports from 2.13 on")
+def test_an_export_by_keras_has_current_tables(tf, schema, batch, tmp_path):
+    model, _ = fitted(tf, schema, "deepfm", "exact")
+    model.fit(clicks(tf, 40), verbose=0)
+    stale = [w.numpy() for w in tables_of(model)]
+    model.export(str(tmp_path / "MODEL"))
+    assert any(np.abs(w.numpy() - old).max() > 0 for w, old in zip(tables_of(model), stale))
+    loaded = [v for v in tf.saved_model.load(str(tmp_path / "MODEL")).variables]
+    for table in tables_of(model):
+        assert any(v.shape == table.shape and (v.numpy() == table.numpy()).all() for v in loaded)
 
 
 def test_cowclip_is_found_inside_other_optimizers(tf, schema):

@@ -156,6 +156,13 @@ def sparse(tf, optimizer, table, ids):
     return tf.nn.safe_embedding_lookup_sparse(table, rows, combiner="sum")
 
 
+def sparse_with_gaps(tf, optimizer, table, ids):
+    """As Keras's layer does it: row 0 is read where there is no id."""
+    rows = tf.sparse.from_dense(tf.where(ids % 2 == 0, tf.zeros_like(ids), ids))
+    optimizer.catch_up(table, rows)
+    return tf.nn.safe_embedding_lookup_sparse(table, rows, combiner="sum", default_id=0)
+
+
 def siamese(tf, optimizer, table, ids):
     sides = []
     for side in tf.unstack(ids, axis=1):
@@ -193,7 +200,9 @@ class Loop:
         return self.table.numpy(), self.kernel.numpy()
 
 
-@pytest.mark.parametrize("look", [ragged, sparse, siamese], ids=lambda look: look.__name__)
+@pytest.mark.parametrize(
+    "look", [ragged, sparse, sparse_with_gaps, siamese], ids=lambda look: look.__name__
+)
 def test_a_lookup_of_any_kind_gives_the_weights_of_dense(tf, look, recwarn):
     """Gradients from a graph, steps made eagerly: no one is told of rows that are current."""
     ends = []

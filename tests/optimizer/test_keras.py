@@ -163,6 +163,33 @@ def test_a_model_in_hdf5_goes_on_where_it_was(tf, tmp_path, clicks, update):
         np.testing.assert_allclose(b, a, rtol=1e-6)
 
 
+def test_all_variables_are_all_weights(tf):
+    table, kernel = tf.Variable(tf.ones([4, 2])), tf.Variable([1.0])
+    optimizer = cc.CowClip(update="exact")
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), (4, 2))
+    optimizer.apply_gradients([(slices, table), (tf.constant([1.0]), kernel)])
+    assert [v.ref() for v in optimizer.variables()] == [v.ref() for v in optimizer.weights]
+    assert len(optimizer.variables()) == 3 + 2 + 2  # counters, and two of each Adam
+
+
+def test_the_counters_are_three(tf):
+    with pytest.raises(InputError, match=r"cannot be replaced: assign to iterations, embedding_op"):
+        cc.CowClip().iterations = tf.Variable(5, dtype=tf.int64)
+    rates = tf.keras.optimizers.schedules.PiecewiseConstantDecay([10], [1.0, 0.0])
+    optimizer, kernel = cc.CowClip("sgd", tf.keras.optimizers.legacy.SGD(rates)), tf.Variable([1.0])
+    for counter in (optimizer, optimizer.embedding_optimizer, optimizer.dense_optimizer):
+        counter.iterations.assign(100)
+    optimizer.apply_gradients([(tf.constant([1.0]), kernel)])
+    assert kernel.numpy() == 1 and int(optimizer.iterations) == 101
+
+
+@pytest.mark.parametrize("name", ["lr", "learning_rate"])
+def test_a_single_learning_rate_is_refused(name):
+    """Merlin gives one to every optimizer under Horovod."""
+    with pytest.raises(InputError, match=r"two learning rates.*Horovod is not supported"):
+        cc.CowClip.from_config(cc.CowClip().get_config() | {name: 1e-3})
+
+
 def test_every_variable_has_a_name_of_its_own(tf):
     table, optimizer = tf.Variable(tf.ones([4, 2]), name="embeddings"), cc.CowClip(update="exact")
     optimizer.catch_up(table, tf.constant([1]))

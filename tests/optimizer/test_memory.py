@@ -1,5 +1,6 @@
 """Kernels write into the memory of TensorFlow's variables: into all of it, and nothing else."""
 
+import platform
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin.kernels import load
-from cowclip_merlin.optimizer import arrays
+from cowclip_merlin.optimizer import arrays, pages, row_state
 from cowclip_merlin.optimizer.arrays import on_host, refuse_elsewhere, shared
 
 pytestmark = pytest.mark.filterwarnings("ignore:update=.exact.:UserWarning")
@@ -128,6 +129,40 @@ def test_what_was_assigned_from_a_table_or_its_slots_stays(tf, on_cpu, update):
     for copy, kept, variable in zip(copies, before, (table, *slots), strict=True):
         np.testing.assert_array_equal(copy.numpy(), kept)
         assert (variable.numpy() != kept).any()
+
+
+def huge_around(place):
+    """Kilobytes in pages of 2 MB of the part of memory that an address is in."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        head = line.split()[0]
+        if not head.endswith(":"):  # a part begins
+            first, _, end = head.partition("-")
+            inside = int(first, 16) <= place < int(end, 16)
+        elif inside and head == "AnonHugePages:":
+            return int(line.split()[1])
+    return 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux is asked")
+@pytest.mark.parametrize("update", ["exact", "lazy"])
+def test_large_tables_are_held_in_large_pages(tf, on_cpu, monkeypatch, update):
+    kernel = tuple(map(int, platform.release().split(".")[:2]))
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if kernel < (6, 1) or not enabled.exists() or "[never]" in enabled.read_text(encoding="utf-8"):
+        pytest.skip("needs large pages, and MADV_COLLAPSE of Linux 6.1")
+    monkeypatch.setattr(pages, "LEAST", 8 << 20)
+    monkeypatch.setattr(row_state, "LEAST", 8 << 20)
+    start = np.random.default_rng(1).normal(size=(1 << 20, 8)).astype("f")
+    table = tf.Variable(start, name="embeddings")
+    cowclip = cc.CowClip(update=update, backend="numba", l2=0.0)
+    slices = tf.IndexedSlices(tf.ones([1, 8]), tf.constant([5]), table.shape)
+    cowclip.apply_gradients([(slices, table)])
+    adam = cowclip.embedding_optimizer
+    for variable in (table, adam.get_slot(table, "m"), adam.get_slot(table, "v")):
+        assert huge_around(address(shared(variable))) > 25 * 1024  # most of 32 MB
+    changed = np.flatnonzero((table.numpy() != start).any(axis=1))
+    assert changed.tolist() == [5]
 
 
 def test_a_variable_that_is_assigned_between_steps(tf, on_cpu):

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,8 @@ def test_the_way_in_does_not_matter(log, data, tmp_path):
 def test_like_repeats_the_transform_without_a_pickle(log, data, tmp_path):
     original = PreparedData.load(data)
     for file in data.rglob("*"):
-        assert b"\x80\x04\x95" not in file.read_bytes()[:3] if file.is_file() else True
+        if file.is_file():
+            assert not re.match(rb"\x80[\x02-\x05]", file.read_bytes()[:2]), file
     again = prepare(PrepareSettings(files=(log,), out=tmp_path / "again", like=data))
     assert again.rows == {"train": 0, "test": sum(original.rows.values())}
     frame = raw_frame(log)
