@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 HUGE = 2 << 20
-LEAST = 256 << 20
+LEAST = 32 << 20
 """Bytes of an array from which on it is worth the seconds that it takes, once."""
 
 _COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which Python's mmap does not name yet
