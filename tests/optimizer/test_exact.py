@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import engine
-from cowclip_merlin.optimizer.row_state import RowStates
 
 ROWS, DIM, BATCH = 400, 10, 48
 pytestmark = pytest.mark.filterwarnings("ignore:update=.exact.:UserWarning")
@@ -259,97 +258,6 @@ def test_the_backend_is_logged_once(tf, caplog, kernels):
     with caplog.at_level("INFO", logger="cowclip_merlin"):
         Trainee(tf, update="exact").train(3, 0)
     assert [r.message for r in caplog.records] == [f"update exact, backend {kernels}"]
-
-
-def restored(tf, path):
-    """A new optimizer and table, as a new process has them, and the checkpoint of those."""
-    table = tf.Variable(tf.ones([4, 2]), name="embeddings")
-    adam = tf.keras.optimizers.legacy.Adam(1e-2)
-    optimizer = cc.CowClip(adam, l2=0.1, update="exact")
-    checkpoint = tf.train.Checkpoint(table=table, optimizer=optimizer)
-    if path:
-        checkpoint.restore(path)
-    return table, optimizer, checkpoint
-
-
-@pytest.mark.filterwarnings("default:update=.exact.")
-def test_a_restored_optimizer_knows_its_tables_once_it_is_told(tf, tmp_path):
-    table, optimizer, checkpoint = restored(tf, None)
-    for row in (0, 1, 1, 1):
-        optimizer.catch_up(table, [row])
-        optimizer.apply_gradients(
-            [(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([row]), (4, 2)), table)]
-        )
-    path = checkpoint.save(str(tmp_path / "c"))
-    optimizer.flush()
-    again, other, _ = restored(tf, path)
-    with pytest.warns(UserWarning, match="knows no table, as after a checkpoint.*expect"):
-        other.flush()
-    assert np.abs(again.numpy() - table.numpy()).max() > 0.01
-    again, other, _ = restored(tf, path)
-    other.expect([again])
-    other.flush()
-    np.testing.assert_array_equal(again.numpy(), table.numpy())
-
-
-def test_what_rows_owe_is_kept_beside_their_table(tf, monkeypatch):
-    """On another device the kernels would write into copies."""
-    from tensorflow.python.eager import context
-
-    places, original = [], RowStates._weight
-
-    def made(self, *rest):
-        places.append(context.context().device_name)
-        return original(self, *rest)
-
-    monkeypatch.setattr(RowStates, "_weight", made)
-    table = tf.Variable(tf.ones([4, 2]), name="embeddings")
-    cc.CowClip(update="exact").catch_up(table, [1])
-    assert places == [table.device] * 3
-
-
-def test_a_constraint_is_refused(tf):
-    table = tf.Variable(tf.ones([4, 2]), constraint=tf.keras.constraints.NonNeg())
-    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), (4, 2))
-    for update in ("exact", "lazy"):
-        with pytest.raises(InputError, match=r"has a constraint.* use update=\"dense\" with back"):
-            cc.CowClip(update=update).apply_gradients([(slices, table)])
-    cc.CowClip(update="dense").apply_gradients([(slices, table)])
-
-
-def test_a_table_that_is_no_matrix_is_refused(tf):
-    for shape in ([4], [4, 2, 2]):
-        slices = tf.IndexedSlices(tf.ones([1, *shape[1:]]), tf.constant([1]), tuple(shape))
-        with pytest.raises(InputError, match=r"give it \[rows, d\], and \[rows, 1\] for one"):
-            cc.CowClip().apply_gradients([(slices, tf.Variable(tf.ones(shape)))])
-
-
-def test_a_layer_in_half_precision_may_catch_up(tf):
-    """Keras hands it its variables in the type that it computes in; they are float32."""
-
-    class Rows(tf.keras.layers.Layer):
-        def build(self, _):
-            self.table = self.add_weight("embeddings", [ROWS, DIM])
-
-        def call(self, ids):
-            optimizer.catch_up(self.table, ids)
-            return tf.gather(self.table, ids)
-
-    ends = []
-    for update in ("dense", "exact"):
-        optimizer = cc.CowClip(tf.keras.optimizers.legacy.Adam(1e-2), l2=1e-2, update=update)
-        tf.keras.utils.set_random_seed(3)
-        layer = Rows(dtype="mixed_bfloat16")
-        for ids in ([1, 2], [3, 3], [1, 4], [2, 5]):
-            with tf.GradientTape() as tape:
-                out = layer(tf.constant(ids))
-                loss = tf.reduce_sum(tf.cast(out, tf.float32) ** 2)
-            assert out.dtype == tf.bfloat16
-            gradient = tape.gradient(loss, layer.trainable_variables)
-            optimizer.apply_gradients(zip(gradient, layer.trainable_variables))
-        optimizer.flush()
-        ends.append(layer.table.numpy())
-    np.testing.assert_allclose(ends[1], ends[0], atol=1e-6)
 
 
 def test_weights_of_the_optimizer_are_those_of_dense(tf):

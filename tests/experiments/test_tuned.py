@@ -1,0 +1,80 @@
+"""Sweeps from the command line: what they choose, keep, and hand on to experiments."""
+
+import json
+import shlex
+from dataclasses import replace
+
+from small_experiment import SWEEP, experiment
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.experiments.definition import load
+from cowclip_merlin.experiments.results import (
+    read_results,
+)
+from cowclip_merlin.experiments.session import Session, SessionSettings
+from cowclip_merlin.experiments.sweep import expand, grid, read_tuned, tuned_by_size
+from cowclip_merlin.training.records import read_metrics
+
+
+def test_tuned_values_are_for_their_sizes_only(mine, data, tmp_path):
+    """Base values at another size mean other things; part of a sweep has chosen nothing."""
+    out, sweep = tmp_path / "results", tmp_path / "sweep.yaml"
+    sweep.write_text(SWEEP)
+    points = expand(load(str(sweep)), grid(load(str(sweep)))).lines
+    part = ["--seeds", "1", "--lines", points[0].label]
+    assert experiment(str(sweep), data, out, *part, verb="sweep") == 0
+    assert len(read_results(out)) == 1 and not (out / "tuned.json").exists()
+    assert experiment(str(sweep), data, out, "--seeds", "1", verb="sweep") == 0
+    (values,) = json.loads((out / "tuned.json").read_text()).values()
+    kept = SessionSettings(data=data, out=out, mlp=(8,), epochs=1, max_multiplier=4)
+    made = Session(kept)
+    assert read_tuned(out, made.tuned_key(load(mine))) == values
+    for changed in ({"epochs": 2}, {"mlp": (9,)}, {"max_multiplier": 2}, {"scale": 0.5}):
+        made = Session(replace(kept, **changed))
+        key = made.tuned_key(load(mine))
+        assert read_tuned(out, key) == {} and key.startswith(made.place.fingerprint)
+    assert list(tuned_by_size(out, made.place.fingerprint).values()) == [values]
+
+
+def test_a_sweep_keeps_its_best_and_experiments_use_it(mine, data, tmp_path, capsys):
+    out, sweep = tmp_path / "results", tmp_path / "sweep.yaml"
+    sweep.write_text(SWEEP)
+    assert experiment(str(sweep), data, out, "--seeds", "1", verb="sweep") == 0
+    results = {r.r: r for r in read_results(out)}
+    assert {r.split for r in results.values()} == {"validation"}
+    chosen = max(results.values(), key=lambda r: r.auc)
+    ((key, tuned),) = json.loads((out / "tuned.json").read_text()).items()
+    assert tuned == {"cowclip": {"r": chosen.r}} and " 1 epochs, mlp " in key
+    printed = capsys.readouterr().out
+    assert "test rows are not seen" in printed
+    assert experiment(mine, data, out, "--lines", "CowClip", "--seeds", "1") == 0
+    used = read_results(out)[-1]
+    assert used.r == chosen.r
+    (command,) = [line for line in printed.splitlines() if line.startswith("  cowclip train")]
+    run = tmp_path / "run"
+    words = {"DATA": str(data), "RUN": str(run)}
+    assert main([words.get(word, word) for word in shlex.split(command)[1:]]) == 0
+    assert float(read_metrics(run / "metrics.csv", epochs=1)[-1]["test_auc"]) == used.auc
+
+
+def test_a_sweep_whose_runs_all_diverge_chooses_nothing(data, tmp_path, capsys):
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(
+        "kind: sweep\ntitle: T\nclaim: C\nlines: [{label: CowClip, multipliers: [largest],"
+        " overrides: {dense_lr: 1.0e30}}]\ngrid: {r: [1.0]}\n"
+    )
+    out = tmp_path / "results"
+    assert experiment(str(sweep), data, out, "--seeds", "1", verb="sweep") == 0
+    assert {r.status for r in read_results(out)} == {"diverged"}
+    assert not list(out.glob("runs/*/checkpoints"))
+    assert not (out / "tuned.json").exists()
+    assert "cowclip train" not in capsys.readouterr().out
+
+
+def test_a_sweep_on_a_share_of_the_rows_names_no_command(data, tmp_path, capsys):
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(SWEEP)
+    out = tmp_path / "results"
+    given = ("--seeds", "1", "--scale", "1/2", "--steps", "25")
+    assert experiment(str(sweep), data, out, *given, verb="sweep") == 0
+    assert "cowclip train" not in capsys.readouterr().out
