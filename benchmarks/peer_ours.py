@@ -13,6 +13,7 @@ from peer_log import Log
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
+from cowclip_merlin.bench import mlp_steps
 from cowclip_merlin.bench_rows import CONTINUOUS, random_model
 from cowclip_merlin.loading import DeviceData, steps_per_epoch
 from cowclip_merlin.models.precision import computing_in
@@ -39,39 +40,14 @@ def run(name: str, log: Log, job: Job) -> tuple[float, Probabilities | None]:
 
 
 def _bare_mlp(log: Log, job: Job) -> float:
-    """Forward, backward and Adam of the MLP alone, on the same numbers again and again.
-
-    As many steps in a call as the others of this project make.
-    """
-    tf = compat.tensorflow()
-    layers = tf.keras.layers
-    hidden = [layers.Dense(width, activation="relu") for width in job.widths]
-    model = tf.keras.Sequential([*hidden, layers.Dense(1)])
-    optimizer = tf.keras.optimizers.legacy.Adam(job.lr)
-    label, last_loss = tf.constant(log.train.label[: job.batch, None]), tf.Variable(0.0)
-    width = len(log.sizes) * job.embedding_dim + CONTINUOUS
-    x = tf.random.stateless_normal([len(label), width], seed=(job.seed, 0))
-    model.build(x.shape)
-    optimizer._create_all_weights(model.trainable_variables)  # a loop in a graph can make none
-
-    def step() -> None:
-        with tf.GradientTape() as tape:
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(label, model(x, training=True))
-            loss = tf.reduce_mean(losses)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-        last_loss.assign(loss)
-
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
-    def train(steps: Any) -> None:
-        for _ in tf.range(steps):
-            step()
-
-    clock = Clock(last_loss.numpy)
+    """The MLP alone, on the same numbers again and again, as many steps in a call as the others."""
+    inputs = len(log.sizes) * job.embedding_dim + CONTINUOUS
+    train, loss_sum = mlp_steps(job.batch, inputs=inputs, widths=job.widths, lr=job.lr)
+    clock = Clock(loss_sum.numpy)
     for epoch in range(job.epochs):
         for steps in _lengths(len(log.train), job, epoch):
             train(steps)
-            clock.tick(steps * len(label), steps)
+            clock.tick(steps * job.batch, steps)
     return clock.rate()
 
 

@@ -183,13 +183,26 @@ def training_steps(model: Any, optimizer: Any, data: DeviceData) -> Any:
 
 def bare_mlp(batch: int) -> Any:
     """The yardstick, called as `training_steps`: the MLP alone, forward, backward and Adam."""
+    run, loss_sum = mlp_steps(batch, inputs=FIELDS * 10 + CONTINUOUS)
+
+    def train(rows: Any, batch: int) -> float:
+        run(len(rows) // batch)
+        return float(loss_sum.numpy())
+
+    return train
+
+
+def mlp_steps(
+    batch: int, *, inputs: int, widths: Sequence[int] = (400, 400, 400), lr: float = 0.001
+) -> tuple[Any, Any]:
+    """What makes so many steps of an MLP alone in one call, on constant input; its losses' sum."""
     from cowclip_merlin import compat
 
     tf = compat.tensorflow()
-    hidden = [tf.keras.layers.Dense(400, activation="relu") for _ in range(3)]
+    hidden = [tf.keras.layers.Dense(width, activation="relu") for width in widths]
     mlp = tf.keras.Sequential([*hidden, tf.keras.layers.Dense(1)])
-    adam = tf.keras.optimizers.legacy.Adam()
-    x = tf.random.stateless_normal([batch, FIELDS * 10 + CONTINUOUS], seed=(0, 0))
+    adam = tf.keras.optimizers.legacy.Adam(lr)
+    x = tf.random.stateless_normal([batch, inputs], seed=(0, 0))
     y, loss_sum = tf.zeros([batch, 1]), tf.Variable(0.0)
     mlp.build(x.shape)
     adam._create_all_weights(mlp.trainable_variables)  # a loop in a graph can make none
@@ -207,11 +220,7 @@ def bare_mlp(batch: int) -> Any:
         for _ in tf.range(steps):
             step()
 
-    def train(rows: Any, batch: int) -> float:
-        run(len(rows) // batch)
-        return float(loss_sum.numpy())
-
-    return train
+    return run, loss_sum
 
 
 def _turn(train: Any, batch: int, rows_per_turn: int, rows: int) -> float:

@@ -167,9 +167,9 @@ def tuned_by_size(out: Path, fingerprint: str) -> dict[str, Tuned]:
     Raises:
         InputError: the file is damaged.
     """
-    every = _read_all(out / "tuned.json")
-    parts = {key: key.partition(" ") for key in every}
-    return {parts[key][2]: every[key] for key in every if parts[key][0] == fingerprint}
+    every = _read_all(out / "tuned.json").items()
+    parts = ((*key.partition(" "), tuned) for key, tuned in every)
+    return {sizes: tuned for data, _, sizes, tuned in parts if data == fingerprint}
 
 
 def _read_all(path: Path) -> dict[str, dict[str, dict[str, float]]]:

@@ -58,12 +58,12 @@ def prepare(settings: PrepareSettings) -> PreparedData:
 
 def _put(made: Path, place: Path, *, aside: Path) -> None:
     """Move a folder to its place; what is there is whole until the new one is."""
-    if place.exists():
-        place.rename(aside)
     try:
+        if place.exists():
+            place.rename(aside)
         made.rename(place)
     except BaseException:
-        if aside.exists():
+        if aside.exists() and not place.exists():
             aside.rename(place)
         raise
 
