@@ -106,6 +106,19 @@ def test_lines_of_fewer_ids_are_not_held_against_the_reference():
     }  # fmt: skip
 
 
+def test_a_diverged_run_took_no_time_that_counts():
+    """It has seconds, of the epochs before, and would look fast."""
+    table5 = load("table5")
+    runs = plan(table5, SMALL, seeds=2)
+    bad = next(run for run in runs if run.multiplier == 4)
+    results = {run: example(seconds=600.0) for run in runs}
+    results[bad] = example(status="diverged", auc=math.nan, log_loss=math.nan, seconds=10.0)
+    table = table_of_runs(table5, SMALL, results, data="", command="")
+    cells = [cell for label, line in table.rows for cell in line if label == bad.label]
+    assert [cell.text for cell in cells].count("diverged") == 1
+    assert {cell.mean for cell in cells if cell.mean} == {10.0}
+
+
 def test_what_the_size_cannot_carry_is_said():
     assert missing(load("table3"), PAPER) == []
     (line, *_) = missing(load("table3"), SMALL)

@@ -133,18 +133,25 @@ def test_a_failure_leaves_the_old_folder_in_place(log, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["broken.txt", "data"]
 
 
-def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(log, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()])
+@pytest.mark.parametrize("when", ["the new one is moved", "the old one was moved"])
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(
+    log, tmp_path, monkeypatch, error, when
+):
     out, rename = tmp_path / "data", Path.rename
     make(log, out)
     before = (out / "dataset.json").read_bytes()
 
     def fails(self, target):
-        if target == out and self.name == "data":
-            raise OSError(5, "Input/output error", str(self))
-        return rename(self, target)
+        if when == "the new one is moved" and target == out and self.name == "data":
+            raise error
+        moved = rename(self, target)
+        if when == "the old one was moved" and self == out:
+            raise error
+        return moved
 
     monkeypatch.setattr(Path, "rename", fails)
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises(type(error)):
         make(log, out, overwrite=True, recipe=Recipe(log=True))
     assert (out / "dataset.json").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["data"]
