@@ -22,7 +22,7 @@ _COPY = re.compile(r"\[?(?:CUDA )?memcpy ?([HDP])(?:to|2)([HDP])\]?", re.IGNOREC
 
 FORWARD, BACKWARD = "matrix products, forward", "matrix products, backward"
 ACTIVATION = "bias, ReLU (where not in a product), gradients"
-CATCH_UP, UPDATE = "Python call: missed steps", "Python call: sums, clip, Adam of rows"
+CATCH_UP, UPDATE = "row kernels: missed steps", "row kernels: sums, clip, Adam"
 ELEMENTWISE = "elementwise and sums: FM, first order, crosses"
 GATHER = "gathers, concatenation, slices"
 ROWS = "tables, without Python: unique, scatter, arithmetic"
@@ -31,6 +31,7 @@ CAST, REST = "casts", "rest"
 GROUPS = (
     FORWARD, BACKWARD, ACTIVATION, CATCH_UP, UPDATE, ELEMENTWISE, GATHER, ROWS, ADAM, CAST, REST,
 )  # fmt: skip
+_OPERATIONS = {"CowClipCatchUp": CATCH_UP, "CowClipStep": UPDATE}
 _KINDS = (
     (ACTIVATION, r"BiasAdd|BiasAddGrad|Relu|ReluGrad"),
     (GATHER, r"ResourceGather|GatherV2|ConcatV2|Slice|StridedSlice"),
@@ -77,6 +78,8 @@ def group_of(event: str) -> str:
     kind = kind.removeprefix("_Mkl")
     if "MatMul" in kind or kind == "Einsum":
         return BACKWARD if name.startswith("gradient_tape/") else FORWARD
+    if kind in _OPERATIONS:
+        return _OPERATIONS[kind]
     if "PyFunc" in kind:  # the layer of the embeddings calls for the missed steps of its rows
         return CATCH_UP if "embedding" in name else UPDATE
     for group, pattern in _KINDS:

@@ -125,6 +125,8 @@ def test_without_a_gpu_there_are_no_gpus(events):
         ("deep_fm/dense/Relu:Relu", "ACTIVATION"),
         ("deep_fm/fused_embedding/EagerPyFunc:EagerPyFunc", "CATCH_UP"),
         ("EagerPyFunc:EagerPyFunc", "UPDATE"),
+        ("deep_fm/fused_embedding/CowClipCatchUp:CowClipCatchUp", "CATCH_UP"),
+        ("CowClipStep:CowClipStep", "UPDATE"),
         ("deep_fm/Square_1:Square", "ELEMENTWISE"),
         ("gradient_tape/deep_fm/BroadcastTo_3:BroadcastTo", "ELEMENTWISE"),
         ("AddN_1:AddN", "ELEMENTWISE"),

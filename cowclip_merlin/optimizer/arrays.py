@@ -1,4 +1,4 @@
-"""The memory of TensorFlow's variables as arrays of NumPy or CuPy, without a copy.
+"""The memory of TensorFlow's variables as NumPy arrays, without a copy.
 
 A variable that is looked up with `tf.gather` is from then on copied whenever it is read whole;
 `shared` asks for its own memory instead.
@@ -95,75 +95,3 @@ def _writable(x: Any) -> Any:
         return x.copy()
     memory = (ctypes.c_char * x.nbytes).from_address(x.ctypes.data)
     return np.frombuffer(memory, x.dtype).reshape(x.shape)
-
-
-def on_device(
-    function: Callable[..., Any], inputs: Sequence[Any], variables: Sequence[Any], types: Any
-) -> list[Any]:
-    """As `on_host`, but for a function of CuPy arrays, on a GPU.
-
-    Inputs of int32 come as int64 and those of bfloat16 as their bits, uint16: TensorFlow keeps
-    int32 in the host's memory, and calls no Python function with it on a GPU; CuPy has no bfloat16.
-
-    TensorFlow gives out no stream that CuPy could wait for, and `to_dlpack` waits for the whole
-    device in any case, so each waits for the other by way of the host.
-    """
-    import cupy
-
-    used = [own(variable) for variable in variables]
-
-    def call(*tensors: Any) -> Any:
-        tf.test.experimental.sync_devices()
-        with cupy.cuda.Device(_place(tensors[len(inputs)]).device_index or 0):
-            results = function(*(_lent(x, cupy) for x in tensors[: len(tensors) - len(used)]))
-            cupy.cuda.get_current_stream().synchronize()
-            return [_taken(x) for x in results]
-
-    tensors = [*map(_for_gpu, inputs), *map(shared, variables), *used]
-    if tf.executing_eagerly():  # py_function would keep every function that it is given
-        results = call(*tensors)
-    else:
-        wide = [tf.int64 if each == tf.int32 else each for each in types]
-        results = tf.py_function(call, tensors, wide)
-    _written(variables, results)
-    return [tf.cast(x, each) for x, each in zip(results, types)]
-
-
-def _for_gpu(x: Any) -> Any:
-    """A type that TensorFlow keeps on a GPU and CuPy knows."""
-    if x.dtype == tf.bfloat16:
-        return tf.bitcast(x, tf.uint16)
-    return tf.cast(x, tf.int64) if x.dtype == tf.int32 else x
-
-
-def _place(tensor: Any) -> Any:
-    return tf.DeviceSpec.from_string(tensor.backing_device)
-
-
-def _lent(tensor: Any, cupy: Any) -> Any:
-    """The tensor's memory as CuPy's array; there is none to lend where it has no elements."""
-    if 0 in tuple(tensor.shape):
-        return cupy.empty(tuple(tensor.shape), tensor.dtype.as_numpy_dtype)
-    return cupy.from_dlpack(_Exported(tensor))
-
-
-def _taken(x: Any) -> Any:
-    """CuPy's array as a tensor in the same memory."""
-    return (
-        tf.experimental.dlpack.from_dlpack(x.__dlpack__()) if x.size else tf.zeros(x.shape, x.dtype)
-    )
-
-
-class _Exported:
-    """A tensor with the methods that `from_dlpack` asks for."""
-
-    def __init__(self, tensor: Any) -> None:
-        self._capsule = tf.experimental.dlpack.to_dlpack(tensor)
-        place = _place(tensor)
-        self._device = (2 if place.device_type == "GPU" else 1, place.device_index or 0)
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -11,9 +12,11 @@ from cowclip_merlin import compat
 from cowclip_merlin.clip import CLIPS
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import ROW_CLIPS
+from cowclip_merlin.optimizer import gpu_ops
 from cowclip_merlin.optimizer.row_adam import RowAdam
 
 tf = compat.tensorflow()
+_log = logging.getLogger("cowclip_merlin")
 
 UPDATES = ("dense", "exact", "lazy")
 BACKENDS = ("auto", "tensorflow", "numba", "cupy")
@@ -127,13 +130,22 @@ def choose_backend(config: Config, optimizer: Any) -> str:
     if config.backend == "auto":
         if reason or config.update == "dense":
             return "tensorflow"
-        gpu = bool(tf.config.list_logical_devices("GPU"))
-        if gpu and find_spec("cupy") is None:
-            return "tensorflow"
-        return "cupy" if gpu else "numba"
+        return _gpu_backend() if tf.config.list_logical_devices("GPU") else "numba"
     if config.backend != "tensorflow" and reason:
         raise InputError(f'backend="{config.backend}" {reason}; use backend="tensorflow"')
     return config.backend
+
+
+def _gpu_backend() -> str:
+    """ "cupy" where CuPy is installed and the row operations can be built, else "tensorflow"."""
+    if find_spec("cupy") is None:
+        return "tensorflow"
+    try:
+        gpu_ops.build()
+    except InputError as error:
+        _log.warning("slower row updates on the GPU: %s", error)
+        return "tensorflow"
+    return "cupy"
 
 
 def _why_no_kernels(config: Config, optimizer: Any) -> str | None:

@@ -15,6 +15,7 @@ from cowclip_merlin.optimizer.config import Config, check, choose_backend, in_fo
 from cowclip_merlin.optimizer.gradients import clipped
 from cowclip_merlin.optimizer.row_adam import RowAdam
 from cowclip_merlin.optimizer.row_state import RowStates
+from cowclip_merlin.optimizer.statistics import summarize
 from cowclip_merlin.optimizer.two import TwoOptimizers
 
 tf = compat.tensorflow()
@@ -176,12 +177,13 @@ class CowClip(TwoOptimizers):
         return optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
     def _step_of_rows(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
-        """One step by the row engine; the clip factors of the clipped tables."""
-        factors = self._states.engine.update(pairs)
+        """One step by the row engine; tensors that exist once it is made."""
+        counted = [not self._skips(table) for _, table in pairs]
+        steps, summary = self._states.engine.update(pairs, counted)
         if self._config.update == "dense":
-            self.flush()
-        self._record([f for f, (_, table) in zip(factors, pairs) if not self._skips(table)])
-        return factors
+            self._flush(wait=False)
+        self._record(summary)
+        return steps
 
     def catch_up(self, table: Any, ids: Any) -> None:
         """With `update="exact"`: bring rows up to date before the forward pass reads them.
@@ -215,13 +217,16 @@ class CowClip(TwoOptimizers):
         optimizer that a checkpoint was restored into knows its tables after `expect` only.
         """
         self._warn_of_unknown_tables()
-        for table in self._states.tables if self._states and self._config.update != "lazy" else ():
+        self._flush(wait=True)
+
+    def _flush(self, *, wait: bool) -> None:
+        for table in self._states.tables if self._states else ():
             # The table's own, which need not be where this is called from: all replicas have rows.
             replicas = getattr(table, "distribute_strategy", None)
             if replicas is None or tables.in_replica_of(replicas):
-                self._states.engine.flush(table)
+                self._states.engine.flush(table, wait=wait)
             else:
-                replicas.run(self._states.engine.flush, args=(table,))
+                replicas.run(self._states.engine.flush, args=(table,), kwargs={"wait": wait})
 
     def _warn_of_unknown_tables(self) -> None:
         if self._in_force.update != "exact" or self._states.tables or not tf.executing_eagerly():
@@ -245,7 +250,7 @@ class CowClip(TwoOptimizers):
         else:
             gradients, factors = clipped(pairs, config, clips_it)
             steps = [apply(gradients)]
-        self._record(factors)
+        self._record(summarize(factors))
         return steps
 
     def _skips(self, table: Any) -> bool:

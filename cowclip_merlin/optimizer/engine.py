@@ -17,6 +17,7 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import NonFiniteGradient, RowSettings
+from cowclip_merlin.optimizer.statistics import summarize
 
 tf = compat.tensorflow()
 
@@ -66,6 +67,30 @@ class Engine:
     settings_of: Callable[[Any], RowSettings]
     name_of: Callable[[Any, int], str]
 
+    def update(
+        self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
+    ) -> tuple[list[Any], Any]:
+        """One step of all tables.
+
+        Args:
+            pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
+            counted: for each table, whether its clip factors go into the log.
+
+        Returns:
+            Tensors that exist once the step is made; share of rows clipped and mean factor, or
+            None if no table is counted.
+        """
+        raise NotImplementedError
+
+    def flush(self, table: Any, *, wait: bool = True) -> None:
+        """Bring every row up to date and forget the history.
+
+        Args:
+            table: of this optimizer.
+            wait: raise the error of an earlier step now.
+        """
+        raise NotImplementedError
+
     def alpha(self) -> Any:
         """Adam's learning rate with both bias corrections, as TensorFlow's kernel computes it."""
         adam = self.adam
@@ -81,7 +106,7 @@ class KernelEngine(Engine):
 
     Args:
         kernels: module of `cowclip_merlin.kernels`.
-        call: `arrays.on_host` or `arrays.on_device`.
+        call: `arrays.on_host`.
     """
 
     kernels: Any
@@ -107,12 +132,10 @@ class KernelEngine(Engine):
         alphas = state.history[:to]
         return self.kernels.replay_rows(*state[:4], alphas, to, settings, rows=rows)
 
-    def update(self, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
-        """One step of all tables; the clip factors of the batch's rows, one tensor per table.
-
-        Args:
-            pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
-        """
+    def update(
+        self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
+    ) -> tuple[list[Any], Any]:
+        """One step of all tables; see `Engine.update`."""
         tables = [table for _, table in pairs]
         states = [self.state_of(table) for table in tables]
         settings = [self.settings_of(table) for table in tables]
@@ -133,7 +156,7 @@ class KernelEngine(Engine):
             self.adam.iterations.assign_add(1)
         for factor in factors:
             factor.set_shape([None])
-        return list(factors)
+        return list(factors), summarize([f for f, each in zip(factors, counted) if each])
 
     def _run(
         self,
@@ -192,8 +215,10 @@ class KernelEngine(Engine):
         state.last[...] = 0
         state.count[...] = 0
 
-    def flush(self, table: Any) -> None:
-        """Bring every row up to date and forget the history."""
+    def flush(self, table: Any, *, wait: bool = True) -> None:
+        """Bring every row up to date and forget the history; see `Engine.flush`."""
+        if not self.exact:
+            return
         state, settings = self.state_of(table), self.settings_of(table)
 
         def run(*arrays: Any) -> Any:
@@ -207,10 +232,15 @@ def refuse_outside(tables: Sequence[Any], least: int, largest: int) -> None:
     """Refuse ids outside a table, for the kernels do not look."""
     for table, outermost in product(tables, (least, largest)):
         if not 0 <= outermost < table.shape[0]:
-            raise InputError(
-                f"id {outermost} is outside table {table.name!r}, which has "
-                f"{table.shape[0]} rows; use the ids of the data it was made for"
-            )
+            raise InputError(outside_words(table, outermost))
+
+
+def outside_words(table: Any, id_: int) -> str:
+    """An id outside a table, in words."""
+    return (
+        f"id {id_} is outside table {table.name!r}, which has {table.shape[0]} rows; "
+        "use the ids of the data it was made for"
+    )
 
 
 def everywhere(ids: Any) -> Any:

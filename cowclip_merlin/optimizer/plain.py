@@ -18,6 +18,7 @@ from cowclip_merlin.optimizer.engine import (
     warn_of_stale_rows,
 )
 from cowclip_merlin.optimizer.rows import sum_duplicates
+from cowclip_merlin.optimizer.statistics import summarize
 
 tf = compat.tensorflow()
 
@@ -49,12 +50,10 @@ class PlainEngine(Engine):
         _, *after = tf.while_loop(lambda step, *_: step < to, body, [first, *before])
         _scatter(state, ids, after, to)
 
-    def update(self, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
-        """One step of all tables; the clip factors of the batch's rows, one tensor per table.
-
-        Args:
-            pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
-        """
+    def update(
+        self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
+    ) -> tuple[list[Any], Any]:
+        """One step of all tables; see `Engine.update`."""
         alpha = self.alpha()
         sums = [self._sums(slices, table) for slices, table in pairs]
         # A gradient that is not finite stops the step before anything is written.
@@ -62,7 +61,7 @@ class PlainEngine(Engine):
             factors = [self._step(rows, table, alpha) for rows, (_, table) in zip(sums, pairs)]
         with tf.control_dependencies(factors):
             self.adam.iterations.assign_add(1)
-        return factors
+        return factors, summarize([f for f, each in zip(factors, counted) if each])
 
     def _sums(self, slices: Any, table: Any) -> Any:
         """Distinct ids, counts and sums; an error that names the first that is not finite."""
@@ -107,7 +106,7 @@ class PlainEngine(Engine):
 
         tf.cond(behind, lambda: tf.numpy_function(tell, [], tf.bool), lambda: True)
 
-    def flush(self, table: Any) -> None:
+    def flush(self, table: Any, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history."""
         state = self.state_of(table)
         self._replay(state, self.settings_of(table), tf.range(table.shape[0]))

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from cowclip_merlin import compat, kernels
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
-from cowclip_merlin.optimizer import arrays, engine
+from cowclip_merlin.optimizer import arrays, engine, gpu_ops
 from cowclip_merlin.optimizer.engine import KernelEngine, TableState
+from cowclip_merlin.optimizer.gpu_engine import GpuEngine
 from cowclip_merlin.optimizer.pages import LEAST, hold_in_large_pages
 from cowclip_merlin.optimizer.plain import PlainEngine
 from cowclip_merlin.optimizer.rows import flat_ids
+from cowclip_merlin.optimizer.tables import beside, strategy_of
 
 tf = compat.tensorflow()
-
-
-def _beside(table: Any) -> Any:
-    """The device of a table; a strategy has its own ways to place what is made beside one."""
-    return tf.device(table.device) if _strategy_of(table) is None else nullcontext()
-
-
-def _strategy_of(table: Any) -> Any | None:
-    return getattr(table, "distribute_strategy", None)
 
 
 class RowStates:
@@ -50,9 +42,14 @@ class RowStates:
         }
         if backend == "tensorflow":
             self.engine: engine.Engine = PlainEngine(**common)
+        elif backend == "cupy":
+            kernels.load("cupy")  # CuPy's compiler is found, or there is one clear line
+            self.engine = GpuEngine(
+                operations=gpu_ops.operations(), load_kernels=gpu_ops.load_kernels, **common
+            )
         else:
-            call = arrays.on_device if backend == "cupy" else arrays.on_host
-            self.engine = KernelEngine(kernels=kernels.load(backend), call=call, **common)
+            load = kernels.load(backend)
+            self.engine = KernelEngine(kernels=load, call=arrays.on_host, **common)
 
     def __deepcopy__(self, memo: Any) -> Any:
         """Refused: a copy would have copies of the tables, too, and move those.
@@ -91,7 +88,7 @@ class RowStates:
     def _hold_in_large_pages(self, state: TableState) -> None:
         known = [x for x in state[:4] if x is not None]  # float32, a row or a number for each id
         large = [x for x in known if 4 * x.shape.num_elements() >= LEAST]
-        if large and self._backend == "numba" and _strategy_of(state.w) is None:
+        if large and self._backend == "numba" and strategy_of(state.w) is None:
             arrays.on_host(hold_in_large_pages, [], large, [])
 
     def _create(self, table: Any) -> TableState:
@@ -117,9 +114,11 @@ class RowStates:
             return TableState(table, m, v)
         # Not the table's name: Keras counts layers per process, and a checkpoint is found by name.
         name = f"table.{len(self._states)}"
-        with _beside(table):
+        with beside(table):
             last = self._weight(f"{name}.last", [table.shape[0]], tf.float32)
             history = self._weight(f"{name}.history", [engine.HISTORY], tf.float32)
+        # The host needs the count before it launches a step, and must not ask a GPU for it.
+        with beside(table, cpu=self._backend == "cupy"):
             count = self._weight(f"{name}.count", [1], tf.int64)
         return TableState(table, m, v, last, history, count)
 

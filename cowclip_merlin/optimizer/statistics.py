@@ -9,6 +9,24 @@ from cowclip_merlin import compat
 tf = compat.tensorflow()
 
 
+def summarize(factors: list[Any]) -> tuple[Any, Any] | None:
+    """Share of rows clipped and mean factor, scalars; None without tables.
+
+    Args:
+        factors: of the batch's rows, one tensor [u] per table.
+
+    >>> [float(x) for x in summarize([tf.constant([1.0, 0.5]), tf.constant([1.0, 0.5])])]
+    [0.5, 0.75]
+    """
+    if not factors:
+        return None
+    present = tf.concat([tf.cast(f, tf.float32) for f in factors], 0)
+    total = tf.cast(tf.size(present), tf.float32)
+    cut = tf.reduce_sum(tf.cast(present < 1, tf.float32))
+    share = tf.math.divide_no_nan(cut, total)
+    return share, tf.math.divide_no_nan(tf.reduce_sum(present), total)
+
+
 class ClipStatistics(tf.keras.optimizers.legacy.Optimizer):
     """A Keras optimizer with two variables for logging, kept in checkpoints like its others."""
 
@@ -40,12 +58,8 @@ class ClipStatistics(tf.keras.optimizers.legacy.Optimizer):
                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
                 )
 
-    def _record(self, factors: list[Any]) -> None:
-        """Keep what is logged of the factors of the batch's rows, one tensor per table."""
-        if not factors:
-            return
-        present = tf.concat([tf.cast(f, tf.float32) for f in factors], 0)
-        total = tf.cast(tf.size(present), tf.float32)
-        cut = tf.reduce_sum(tf.cast(present < 1, tf.float32))
-        self.clipped_share.assign(tf.math.divide_no_nan(cut, total))
-        self.mean_clip_factor.assign(tf.math.divide_no_nan(tf.reduce_sum(present), total))
+    def _record(self, summary: tuple[Any, Any] | None) -> None:
+        """Keep what `summarize` says of the last step."""
+        if summary is not None:
+            self.clipped_share.assign(summary[0])
+            self.mean_clip_factor.assign(summary[1])

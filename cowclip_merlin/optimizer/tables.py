@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from cowclip_merlin import compat
@@ -79,6 +80,21 @@ def with_shape(gradient: Any) -> Any:
         return gradient
     shape = tf.convert_to_tensor(gradient.dense_shape)
     return tf.IndexedSlices(gradient.values, gradient.indices, shape)
+
+
+def strategy_of(table: Any) -> Any | None:
+    """The `tf.distribute` strategy that a variable was created under."""
+    return getattr(table, "distribute_strategy", None)
+
+
+def beside(table: Any, *, cpu: bool = False) -> Any:
+    """A scope that places variables on the table's device, or on the CPU.
+
+    A strategy has its own ways to place variables.
+    """
+    if strategy_of(table) is not None:
+        return nullcontext()
+    return tf.device("CPU:0" if cpu else table.device)
 
 
 def in_replica_of(strategy: Any) -> bool:

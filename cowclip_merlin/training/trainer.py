@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -161,7 +161,8 @@ class Trainer:
         with self._progress(epoch, first) as bar, closing(batches):
             for steps, batch in zip(lengths, batches, strict=True):
                 self._observe(batch, epoch, step)
-                self._train_batch(batch)
+                with self._telling_divergence():
+                    self._step(batch)
                 step += steps
                 bar.update(steps)
                 due = plan.checkpoint_every and step % plan.checkpoint_every == 0
@@ -169,7 +170,8 @@ class Trainer:
                     paused -= time.perf_counter()
                     self._save(step)
                     paused += time.perf_counter()
-        self.optimizer.flush()  # part of the work that update="exact" has put off
+        with self._telling_divergence():
+            self.optimizer.flush()  # part of the work that update="exact" has put off
         self.checkpoints.loss_sum.numpy()  # waits for a GPU to finish
         seconds = time.perf_counter() - started - paused
         self._pause()
@@ -198,9 +200,11 @@ class Trainer:
         if self.recorder:
             self.recorder.pause()
 
-    def _train_batch(self, batch: Any) -> None:
+    @contextmanager
+    def _telling_divergence(self) -> Iterator[None]:
+        """A gradient that is not finite; on a GPU a later step or `flush` raises it."""
         try:
-            self._step(batch)
+            yield
         except compat.tensorflow().errors.OpError as error:
             reason = re.search(r"the gradient of .* is not finite", str(error))
             if reason is None:
@@ -218,7 +222,8 @@ class Trainer:
         )
 
     def _save(self, step: int) -> None:
-        self.optimizer.flush()  # so that the weights alone can be read from the checkpoint
+        with self._telling_divergence():
+            self.optimizer.flush()  # so that the weights alone can be read from the checkpoint
         self._pause()
         self.checkpoints.step.assign(step)
         self.checkpoints.save()

@@ -1,9 +1,11 @@
-// CUDA's words for a C++ compiler: the kernels' source runs on the CPU, one lane after the other.
+// CUDA's words for a C++ compiler: the kernels' source runs on the CPU, one thread after the other.
 //
-// The lanes of a warp are coroutines that change over at each shuffle, so a shuffle sees what the
-// other lanes have put in, as on a GPU. A lane that ends before the others shuffle is an error.
+// The threads of a block are coroutines. A thread that shuffles waits for its warp, and one that
+// calls __syncthreads for its block, so each sees what the others have put in, as on a GPU. A lane
+// that ends, or waits for the block, while others of its warp shuffle is an error.
 #pragma once
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +19,7 @@
 
 #define __global__
 #define __device__
+#define __shared__ static
 
 struct Index {
     unsigned x;
@@ -35,82 +38,167 @@ static inline long long atomicMin(long long* at, long long value) {
     return old;
 }
 
+static inline float __int_as_float(int bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline int __float_as_int(float x) {
+    int bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
+
 static inline int atomicMax(int* at, int value) {
     const int old = *at;
     if (value > old) *at = value;
     return old;
 }
 
-namespace warp {
-constexpr int lanes = 32;
+template <class T>
+static inline T atomicAdd(T* at, T value) {
+    const T old = *at;
+    *at += value;
+    return old;
+}
+
+namespace block {
+constexpr int lanes = 32, most = 1024;
 constexpr std::size_t stack_size = 64 * 1024;
-static ucontext_t scheduler, contexts[lanes];
-static std::vector<char> stacks(lanes* stack_size);
+enum State { running, at_warp, at_block, ended };
+static ucontext_t scheduler, contexts[most];
+static std::vector<char> stacks(most* stack_size);
 static std::function<void()> body;
-static int lane;
-static bool ended[lanes];
-static long shuffles[lanes];
-static double slots[2][lanes];
+static State states[most];
+static long exchanges[most];
+static std::uint64_t slots[2][most];
+static int thread;
 
 static void enter() {
     body();
-    ended[lane] = true;
-    swapcontext(&contexts[lane], &scheduler);
+    states[thread] = ended;
+    swapcontext(&contexts[thread], &scheduler);
 }
 
-static void run(unsigned first, unsigned count) {
-    for (unsigned k = 0; k < count; ++k) {
-        ended[k] = false;
-        shuffles[k] = 0;
+static void wait(State state) {
+    const int me = thread;
+    states[me] = state;
+    swapcontext(&contexts[me], &scheduler);
+}
+
+static void release_warps(int count) {
+    for (int first = 0; first < count; first += lanes) {
+        const int end = first + lanes < count ? first + lanes : count;
+        int waiting = 0;
+        for (int k = first; k < end; ++k) waiting += states[k] == at_warp;
+        if (waiting == 0) continue;
+        if (waiting < end - first) {
+            std::fprintf(stderr, "lanes of a warp have parted at a shuffle\n");
+            std::abort();
+        }
+        for (int k = first; k < end; ++k) states[k] = running;
+    }
+}
+
+static bool release_block(int count) {
+    int live = 0;
+    for (int k = 0; k < count; ++k) {
+        if (states[k] == running) return true;
+        live += states[k] != ended;
+    }
+    for (int k = 0; k < count; ++k)
+        if (states[k] == at_block) states[k] = running;
+    return live > 0;
+}
+
+static void run(int count) {
+    for (int k = 0; k < count; ++k) {
+        states[k] = running;
+        exchanges[k] = 0;
         getcontext(&contexts[k]);
         contexts[k].uc_stack.ss_sp = stacks.data() + k * stack_size;
         contexts[k].uc_stack.ss_size = stack_size;
         contexts[k].uc_link = nullptr;
         makecontext(&contexts[k], enter, 0);
     }
-    for (bool going = true; going;) {
-        going = false;
-        for (unsigned k = 0; k < count; ++k) {
-            if (ended[k]) continue;
-            lane = (int)k;
-            threadIdx.x = first + k;
+    do {
+        for (int k = 0; k < count; ++k) {
+            if (states[k] != running) continue;
+            thread = k;
+            threadIdx.x = (unsigned)k;
             swapcontext(&scheduler, &contexts[k]);
-            going = going || !ended[k];
         }
-        for (unsigned k = 0; going && k < count; ++k)
-            if (ended[k] || shuffles[k] != shuffles[0]) {
-                std::fprintf(stderr, "lanes of a warp have parted at a shuffle\n");
-                std::abort();
-            }
-    }
+        release_warps(count);
+    } while (release_block(count));
 }
-}  // namespace warp
 
-static inline double __shfl_xor_sync(unsigned mask, double x, int k) {
-    if (mask != 0xffffffffu) std::abort();
-    const int me = warp::lane;
-    // Two sets of slots: a lane that is ahead writes its next number beside the one still read.
-    const long turn = warp::shuffles[me]++ % 2;
-    warp::slots[turn][me] = x;
-    swapcontext(&warp::contexts[me], &warp::scheduler);
-    return warp::slots[turn][me ^ k];
+// What lane `from(me)` of the warp has put in; `from` may ask for several.
+template <class T>
+struct Exchange {
+    const std::uint64_t* warp;
+    int lane;
+    explicit Exchange(unsigned mask, T x) {
+        if (mask != 0xffffffffu) std::abort();
+        const int me = thread;
+        // Two sets of slots: a lane that is ahead writes its next number beside the one still read.
+        const long turn = exchanges[me]++ % 2;
+        slots[turn][me] = 0;
+        std::memcpy(&slots[turn][me], &x, sizeof x);
+        wait(at_warp);
+        lane = me % lanes;
+        warp = &slots[turn][me - lane];
+    }
+    T operator[](int k) const {
+        T x;
+        std::memcpy(&x, &warp[k], sizeof x);
+        return x;
+    }
+};
+}  // namespace block
+
+template <class T>
+static inline T __shfl_xor_sync(unsigned mask, T x, int k) {
+    const block::Exchange<T> all(mask, x);
+    return all[all.lane ^ k];
 }
+
+template <class T>
+static inline T __shfl_sync(unsigned mask, T x, int source) {
+    return block::Exchange<T>(mask, x)[source];
+}
+
+template <class T>
+static inline T __shfl_up_sync(unsigned mask, T x, int k) {
+    const block::Exchange<T> all(mask, x);
+    return all[all.lane >= k ? all.lane - k : all.lane];
+}
+
+template <class T>
+static inline unsigned __match_any_sync(unsigned mask, T x) {
+    const block::Exchange<T> all(mask, x);
+    unsigned equal = 0;
+    for (int k = 0; k < block::lanes; ++k) equal |= (unsigned)(all[k] == x) << k;
+    return equal;
+}
+
+static inline unsigned __ballot_sync(unsigned mask, bool x) {
+    return __match_any_sync(mask, (int)x) ^ (x ? 0u : 0xffffffffu);
+}
+
+static inline void __syncwarp() { block::wait(block::at_warp); }
+static inline void __syncthreads() { block::wait(block::at_block); }
 
 template <class... Args, std::size_t... I>
-static void launch_with(void (*kernel)(Args...), unsigned grid, unsigned block, void** args,
+static void launch_with(void (*kernel)(Args...), unsigned grid, unsigned threads, void** args,
                         std::index_sequence<I...>) {
-    blockDim.x = block;
+    blockDim.x = threads;
     gridDim.x = grid;
-    warp::body = [=] { kernel(*static_cast<std::remove_const_t<Args>*>(args[I])...); };
-    for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x)
-        for (unsigned first = 0; first < block; first += warp::lanes) {
-            if (TILE > 1) {
-                warp::run(first, block - first < warp::lanes ? block - first : warp::lanes);
-                continue;
-            }
-            for (threadIdx.x = first; threadIdx.x < first + warp::lanes; ++threadIdx.x)
-                warp::body();
-        }
+    block::body = [=] { kernel(*static_cast<std::remove_const_t<Args>*>(args[I])...); };
+    for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) block::run((int)threads);
 }
 
 template <class... Args>

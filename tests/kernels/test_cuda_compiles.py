@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE
 from cowclip_merlin.kernels.cuda_source import SOURCE, TILES, options
+from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
 
 
 def find_nvcc():
@@ -25,7 +27,7 @@ LENGTHS = {1: 1, 2: 2, 4: 3, 8: 8, 16: 10, 32: 128}
 @pytest.mark.parametrize("tile", TILES)
 def test_compiles_for_every_tile(tmp_path, tile, architecture):
     file = tmp_path / "kernels.cu"
-    file.write_text(SOURCE)
+    file.write_text(SOURCE + GROUP_SOURCE + STEP_SOURCE)
     for bfloat16 in (False, True):
         flags = options(LENGTHS[tile], tile, bfloat16=bfloat16)
         flags += ("-o", str(tmp_path / "kernels.ptx"), str(file))
@@ -40,6 +42,9 @@ def test_compiles_for_every_tile(tmp_path, tile, architecture):
             "clip_rows",
             "take_behind",
             "step_rows",
+            "scatter_digits",
+            "step_groups",
+            "catch_up_rows",
         ):
             assert f".entry {name}(" in ptx
         replay = ptx.split(".entry replay_rows")[1].split(".entry ")[0]

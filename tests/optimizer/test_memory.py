@@ -1,7 +1,6 @@
 """Kernels write into the memory of TensorFlow's variables: into all of it, and nothing else."""
 
 import platform
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 import cowclip_merlin as cc
-from cowclip_merlin.kernels import load
 from cowclip_merlin.optimizer import arrays, pages, row_state
 from cowclip_merlin.optimizer.arrays import on_host, refuse_elsewhere, shared
 
@@ -175,109 +173,6 @@ def test_a_variable_that_is_assigned_between_steps(tf, on_cpu):
     assert (variable.numpy() == 6).all()
 
 
-CUPY = """
-import contextlib, ctypes, os, sys, types
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import numpy as np
-from emulated_cupy import fake_cupy
-
-def from_dlpack(x):
-    a = np.from_dlpack(x)
-    if a.nbytes == 0:
-        return a.copy()
-    raw = (ctypes.c_char * a.nbytes).from_address(a.ctypes.data)
-    keep.append(x)
-    return np.frombuffer(raw, a.dtype).reshape(a.shape)
-
-def empty(shape, dtype=float):
-    # TensorFlow wants memory that begins at a multiple of 64, as that of a GPU does.
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
-
-keep = []
-fake = fake_cupy(Path(sys.argv[2]))
-fake.from_dlpack, fake.empty = from_dlpack, empty
-stream = types.SimpleNamespace(synchronize=lambda: None)
-fake.cuda = types.SimpleNamespace(
-    get_current_stream=lambda: stream, Device=lambda number: contextlib.nullcontext()
-)
-sys.modules["cupy"] = fake
-
-import cowclip_merlin as cc
-from cowclip_merlin import compat
-from cowclip_merlin.optimizer import arrays
-from tensorflow.python.framework import kernels
-tf = compat.tensorflow()
-arrays.refuse_elsewhere = lambda *_: None  # the tables are on the CPU
-
-def check_placement(step):
-    # A GPU takes a call of Python only if all of its types are among these.
-    on_gpu, = (k for k in kernels.get_registered_kernels_for_op("EagerPyFunc").kernel
-               if k.device_type in ("DEFAULT", "GPU"))
-    allowed = {c.name: set(c.allowed_values.list.type) for c in on_gpu.constraint}
-    calls = [op for op in step.get_operations() if op.type == "EagerPyFunc"]
-    assert calls
-    for op in calls:
-        for name, types in allowed.items():
-            assert {t.as_datatype_enum for t in op.get_attr(name)} <= types, op.get_attr(name)
-
-def train(backend, dtype=tf.float32, eager=False):
-    rng = np.random.default_rng(0)
-    table = tf.Variable(rng.normal(0, 1e-2, (40, 10)).astype("f"), name="embeddings")
-    wide = tf.Variable(np.zeros((40, 1), "f"), name="wide_embeddings")
-    adam = tf.keras.optimizers.legacy.Adam(1e-3)
-    opt = cc.CowClip(adam, l2=1e-2, update="exact", backend=backend)
-    assert opt.backend == backend
-
-    def step(ids, g):
-        opt.catch_up(table, ids)
-        opt.catch_up(wide, ids)
-        opt.apply_gradients([
-            (tf.IndexedSlices(g, ids, tf.constant([40, 10])), table),
-            (tf.IndexedSlices(g[:, :1], ids, tf.constant([40, 1])), wide),
-        ])
-
-    if not eager:
-        step = tf.function(step, input_signature=[
-            tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, 10], dtype)
-        ])
-        if backend == "cupy":
-            check_placement(step.get_concrete_function().graph)
-    for n in (12,) * 20 + (0,) + (12,) * 10:
-        ids = np.minimum(rng.pareto(0.5, n), 39).astype(np.int32)
-        g = rng.normal(0, 0.1, (n, 10)).astype("f")
-        step(tf.constant(ids), tf.cast(tf.constant(g), dtype))
-    opt.flush()
-    return table.numpy(), wide.numpy()
-
-for given in ({}, {"dtype": tf.bfloat16}, {"eager": True}):
-    for a, b in zip(train("numba", **given), train("cupy", **given)):
-        assert np.abs(a - b).max() <= 1e-6 * np.abs(a).max(), (given, np.abs(a - b).max())
-    print("equal")
-"""
-
-
-def test_the_way_to_cupy_and_back(tmp_path):
-    """The path of a GPU on the CPU: real DLPack, emulated kernels, no streams to wait for.
-
-    In the graph, with gradients in bfloat16, and eagerly; one batch is empty.
-    """
-    sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
-    from emulated_cupy import COMPILER
-
-    if COMPILER is None:
-        pytest.skip("no g++ on PATH")
-    here = str(Path(__file__).parents[1] / "kernels")
-    done = subprocess.run(
-        [sys.executable, "-c", CUPY, here, str(tmp_path)], capture_output=True, text=True
-    )
-    assert done.stdout == "equal\n" * 3, done.stderr[-3000:]
-
-
 @pytest.mark.parametrize("backend, device", [("numba", "GPU:0"), ("cupy", "CPU:0")])
 def test_a_table_in_other_memory_is_refused(backend, device):
     """numba would be given a copy of a table on a GPU, and its writes would be lost."""
@@ -294,32 +189,6 @@ def test_where_a_table_lies_is_looked_at(tf, monkeypatch):
     for backend in ("numba", "tensorflow"):
         cc.CowClip(update="exact", backend=backend).catch_up(table, [1])
     assert [(id(t), backend) for t, backend in asked] == [(id(table), "numba")]
-
-
-def test_streams_wait_for_each_other(tf):
-    """On a GPU: CuPy must see what TensorFlow has just queued, and the other way round."""
-    if not tf.config.list_logical_devices("GPU"):
-        pytest.skip("needs a GPU")
-    pytest.importorskip("cupy")
-    load("cupy")  # finds the compiler
-    from cowclip_merlin.optimizer.arrays import on_device
-
-    variable = tf.Variable(tf.zeros([4096, 4096]))
-
-    def run(memory):
-        memory += 1
-        return [memory[:0]]
-
-    @tf.function
-    def step(x):
-        for _ in range(20):  # keeps TensorFlow's stream busy while the host goes on
-            x = tf.matmul(x, x) / 4096.0
-        variable.assign(x)
-        on_device(run, [], [variable], [tf.float32])
-        return tf.reduce_max(tf.abs(variable - x - 1))
-
-    for _ in range(10):
-        assert step(tf.ones([4096, 4096])).numpy() == 0
 
 
 def test_cupy_that_is_not_installed_is_named(tf):

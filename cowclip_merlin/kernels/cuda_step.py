@@ -1,0 +1,241 @@
+"""CUDA C++ of a step that waits for nothing: sums, missed steps, L2, clip and Adam of grouped rows.
+
+The number of distinct ids is read from GPU memory, so a launch does not depend on it: each thread
+takes several rows, `gridDim` apart. It follows `cuda_source.SOURCE` and `cuda_group.GROUP_SOURCE`
+in one program and uses their functions.
+"""
+
+from __future__ import annotations
+
+STEP_SOURCE = r"""
+// One coordinate of the occurrences [begin, end), in their order; there is at least one.
+__device__ inline float grouped_sum(const value_t* __restrict__ values,
+                                    const word_t* __restrict__ order,
+                                    index_t begin, index_t end, int d, int j) {
+    float sum = widen(values[(index_t)order[begin] * d + j]);
+#pragma unroll 8
+    for (index_t s = begin + 1; s < end; ++s) sum += widen(values[(index_t)order[s] * d + j]);
+    return sum;
+}
+
+__device__ inline void check_sum(float x, index_t* status, int table, word_t row) {
+    if (x - x != 0.0f) refuse(status, table, 0, row);  // Inf - Inf and NaN - NaN are NaN
+}
+
+// A tile per distinct id. The pieces of an id that occurs more than `segment` times are listed
+// for the next two kernels: queued[0] ids, queued[1] pieces. Their order has no effect on sums.
+extern "C" __global__ void sum_groups(
+    const value_t* values, const word_t* order, const word_t* starts, const word_t* ids,
+    const word_t* u, int d, index_t segment, word_t* queued, word_t* hot, word_t* hot_first,
+    word_t* piece_begin, word_t* piece_end, float* g, index_t* status, int table) {
+    const index_t rows = u[0], tiles = (index_t)gridDim.x * blockDim.x / TILE;
+    const int lane = (int)(this_thread() % TILE);
+    for (index_t row = this_thread() / TILE; row < rows; row += tiles) {
+        const index_t begin = starts[row], end = starts[row + 1];
+        if (end - begin <= segment) {
+            for (int j = lane; j < d; j += TILE) {
+                const float sum = grouped_sum(values, order, begin, end, d, j);
+                g[row * d + j] = sum;
+                check_sum(sum, status, table, ids[row]);
+            }
+        } else if (lane == 0) {
+            const word_t pieces = (word_t)((end - begin + segment - 1) / segment);
+            const word_t slot = atomicAdd(&queued[0], 1u);
+            word_t piece = atomicAdd(&queued[1], pieces);
+            hot[slot] = (word_t)row;
+            hot_first[slot] = piece;
+            for (index_t at = begin; at < end; at += segment, ++piece) {
+                piece_begin[piece] = (word_t)at;
+                piece_end[piece] = (word_t)(at + segment < end ? at + segment : end);
+            }
+        }
+    }
+}
+
+// A tile per piece of a frequent id.
+extern "C" __global__ void sum_queued(
+    const value_t* values, const word_t* order, const word_t* queued, const word_t* piece_begin,
+    const word_t* piece_end, int d, float* partial) {
+    const index_t pieces = queued[1], tiles = (index_t)gridDim.x * blockDim.x / TILE;
+    for (index_t piece = this_thread() / TILE; piece < pieces; piece += tiles)
+        for (int j = (int)(this_thread() % TILE); j < d; j += TILE)
+            partial[piece * d + j] =
+                grouped_sum(values, order, piece_begin[piece], piece_end[piece], d, j);
+}
+
+// A tile per frequent id: its pieces, in their order.
+extern "C" __global__ void join_queued(
+    const float* partial, const word_t* queued, const word_t* hot, const word_t* hot_first,
+    const word_t* starts, const word_t* ids, int d, index_t segment, float* g, index_t* status,
+    int table) {
+    const index_t rows = queued[0], tiles = (index_t)gridDim.x * blockDim.x / TILE;
+    for (index_t h = this_thread() / TILE; h < rows; h += tiles) {
+        const index_t row = hot[h], first = hot_first[h];
+        const index_t pieces = ((index_t)starts[row + 1] - starts[row] + segment - 1) / segment;
+        for (int j = (int)(this_thread() % TILE); j < d; j += TILE) {
+            float sum = partial[first * d + j];
+#pragma unroll 16
+            for (index_t p = 1; p < pieces; ++p) sum += partial[(first + p) * d + j];
+            g[row * d + j] = sum;
+            check_sum(sum, status, table, ids[row]);
+        }
+    }
+}
+
+// The steps [from, to) that a row has missed: L2 alone, never clipped.
+__device__ inline void replay(float& w, float& m, float& v, index_t from, index_t to,
+                              const float* __restrict__ alphas, float keep_m, float keep_v,
+                              float epsilon, float l2) {
+    for (index_t s = from; s < to; ++s) adam(w, m, v, l2 * w, alphas[s], keep_m, keep_v, epsilon);
+}
+
+__device__ inline void replay_number(float* w, float* m, float* v, index_t at, index_t from,
+                                     index_t to, const float* alphas, float keep_m, float keep_v,
+                                     float epsilon, float l2) {
+    float my_w = w[at], my_m = m[at], my_v = v[at];
+    replay(my_w, my_m, my_v, from, to, alphas, keep_m, keep_v, epsilon, l2);
+    w[at] = my_w;
+    m[at] = my_m;
+    v[at] = my_v;
+}
+
+// Rows of these ids, with any duplicates, up to date. A lane looks at one id; the first to come
+// takes the row, and the tiles of its warp replay what their warp's lanes have taken.
+extern "C" __global__ void catch_up_rows(
+    float* w, float* m, float* v, float* last, const float* alphas, index_t to, const void* ids,
+    int wide, index_t n, index_t rows, int d, float keep_m, float keep_v, float epsilon, float l2,
+    index_t* status, int table) {
+    // A vote: another warp may refuse an id meanwhile, and a warp goes on or ends as one.
+    if (__ballot_sync(ALL_LANES, status[0] != 0)) return;
+    const int lane = threadIdx.x % 32, tile = lane / TILE;
+    const index_t warps = (index_t)gridDim.x * blockDim.x / 32;
+    for (index_t warp = this_thread() / 32; warp * 32 < n; warp += warps) {
+        const index_t i = warp * 32 + lane;
+        index_t row = 0, seen = to;
+        if (i < n) {
+            const index_t id = id_at(ids, wide, i);
+            if (id < 0 || id >= rows) {
+                refuse(status, table, 1, id);
+            } else if (last[id] < (float)to) {
+                // Floats from 0 on have the order of their bits.
+                row = id;
+                seen = (index_t)__int_as_float(
+                    atomicMax((int*)(last + id), __float_as_int((float)to)));
+            }
+        }
+        word_t taken = __ballot_sync(ALL_LANES, seen < to);
+        while (taken) {
+            word_t rest = taken;
+            for (int k = 0; k < tile; ++k) rest &= rest - 1;
+            const int source = rest ? __ffs(rest) - 1 : lane;
+            const index_t mine = __shfl_sync(ALL_LANES, row, source);
+            const index_t from = __shfl_sync(ALL_LANES, seen, source);
+            for (int j = lane % TILE; rest && j < d; j += TILE)
+                replay_number(w, m, v, mine * d + j, from, to, alphas, keep_m, keep_v, epsilon, l2);
+            for (int k = 0; k < 32 / TILE; ++k) taken &= taken - 1;
+        }
+    }
+}
+
+// Every row up to date, and its count of steps 0; a tile per row.
+extern "C" __global__ void flush_rows(
+    float* w, float* m, float* v, float* last, const float* alphas, index_t to,
+    index_t rows, int d, float keep_m, float keep_v, float epsilon, float l2,
+    const index_t* status) {
+    if (status[0]) return;
+    const index_t tiles = (index_t)gridDim.x * blockDim.x / TILE;
+    const int lane = (int)(this_thread() % TILE);
+    index_t row = this_thread() / TILE;
+    for (index_t first = row - row % (32 / TILE); first < rows; first += tiles, row += tiles) {
+        const index_t from = row < rows ? (index_t)last[row] : to;
+        for (int j = lane; from < to && j < d; j += TILE)
+            replay_number(w, m, v, row * d + j, from, to, alphas, keep_m, keep_v, epsilon, l2);
+        __syncwarp();  // every lane has read `last`
+        if (row < rows && lane == 0) last[row] = 0.0f;
+    }
+}
+
+// L2, clip and Adam of the distinct rows, after the steps that they have missed. For the log,
+// sums[0] counts rows, sums[1] rows that were cut, and sums[2] adds factors in units of 2^-32.
+extern "C" __global__ void step_groups(
+    float* w, float* m, float* v, const float* g, const word_t* ids, const word_t* starts,
+    const word_t* u, int d, const float* alpha, float keep_m, float keep_v, float epsilon,
+    float l2, int kind, double r, double least, double bound, int exact, float* last,
+    float* history, index_t to, int counted, unsigned long long* sums, index_t* status,
+    int table) {
+    __shared__ unsigned long long cut_rows, factors;
+    if (threadIdx.x == 0) cut_rows = factors = 0;
+    __syncthreads();
+    const bool refused = status[0] != 0;
+    if (exact && this_thread() == 0) history[to] = refused ? 0.0f : alpha[0];
+    if (refused) return;
+    const int lane = (int)(this_thread() % TILE);
+    const index_t rows = u[0], tiles = (index_t)gridDim.x * blockDim.x / TILE;
+    const float rate = alpha[0];
+    unsigned long long my_cut = 0, my_factors = 0;
+    index_t row = this_thread() / TILE;
+    // All lanes of a warp go on until none of its tiles has a row: they shuffle.
+    for (index_t first = row - row % (32 / TILE); first < rows; first += tiles, row += tiles) {
+        const bool inside = row < rows;
+        const index_t id = inside ? ids[row] : 0;
+        const index_t from = inside && exact ? (index_t)last[id] : to;
+        float my_w[PER], my_m[PER], my_v[PER], my_g[PER];
+#pragma unroll
+        for (int k = 0; k < PER; ++k) {
+            const int j = lane + k * TILE;
+            const bool here = inside && j < d;
+            my_w[k] = here ? w[id * d + j] : 0.0f;
+            my_m[k] = here ? m[id * d + j] : 0.0f;
+            my_v[k] = here ? v[id * d + j] : 0.0f;
+            if (here && from < to)
+                replay(my_w[k], my_m[k], my_v[k], from, to, history, keep_m, keep_v, epsilon, l2);
+            my_g[k] = here ? g[row * d + j] + l2 * my_w[k] : 0.0f;
+        }
+        const index_t cnt = inside ? (index_t)starts[row + 1] - starts[row] : 1;
+        const float f = row_factor(my_g, my_w, cnt, kind, r, least, bound);
+        __syncwarp();  // every lane has read `last`
+        if (!inside) continue;
+        if (lane == 0) {
+            if (exact) last[id] = (float)(to + 1);
+            if (from < to) status[3 + 3 * table] = 1;
+            my_cut += f < 1.0f;
+            my_factors += (unsigned long long)((double)f * 4294967296.0);
+        }
+#pragma unroll
+        for (int k = 0; k < PER; ++k) {
+            const int j = lane + k * TILE;
+            if (j >= d) continue;
+            adam(my_w[k], my_m[k], my_v[k], my_g[k] * f, rate, keep_m, keep_v, epsilon);
+            w[id * d + j] = my_w[k];
+            m[id * d + j] = my_m[k];
+            v[id * d + j] = my_v[k];
+        }
+    }
+    if (my_factors || my_cut) {
+        atomicAdd(&cut_rows, my_cut);
+        atomicAdd(&factors, my_factors);
+    }
+    __syncthreads();
+    if (!counted || threadIdx.x != 0) return;
+    if (blockIdx.x == 0) atomicAdd(&sums[0], (unsigned long long)rows);
+    atomicAdd(&sums[1], cut_rows);
+    atomicAdd(&sums[2], factors);
+}
+
+// Adam's learning rate of the next step, with both bias corrections.
+extern "C" __global__ void bias_corrected_rate(
+    const float* rate, const index_t* iterations, float beta_1, float beta_2, float* alpha) {
+    if (this_thread() != 0) return;
+    const float t = (float)(*iterations + 1);
+    *alpha = *rate * sqrtf(1.0f - powf(beta_2, t)) / (1.0f - powf(beta_1, t));
+}
+
+// Share of the rows that were cut and the mean factor, for the log; 0 of no rows.
+extern "C" __global__ void summarize(
+    const unsigned long long* sums, float* share, float* mean) {
+    if (this_thread() != 0) return;
+    const double rows = sums[0] ? (double)sums[0] : 1.0;
+    *share = (float)((double)sums[1] / rows);
+    *mean = (float)((double)sums[2] / 4294967296.0 / rows);
+}
+"""

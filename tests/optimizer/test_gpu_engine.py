@@ -1,0 +1,230 @@
+"""The operations of a GPU on the CPU: real TensorFlow, emulated kernels, no stream to wait for."""
+
+import ctypes
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cowclip_merlin as cc
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
+from emulated_cupy import COMPILER, compile_source
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
+ROWS = 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("emulated")
+
+
+@pytest.fixture
+def emulated(tf, monkeypatch, folder):
+    """`backend="cupy"` with the operations' own code and the emulated kernels."""
+    from cowclip_merlin.kernels.cuda_source import options, tile_of
+    from cowclip_merlin.optimizer import arrays, gpu_ops, row_state
+
+    def load_kernels(device, d, bfloat16):
+        flags = options(d, tile_of(d), bfloat16=bfloat16)
+        library = compile_source(gpu_ops.PROGRAM, flags, folder)
+        found = [getattr(library, f"launch_{name}") for name in gpu_ops.FUNCTIONS]
+        addresses = tuple(ctypes.cast(each, ctypes.c_void_p).value for each in found)
+        return gpu_ops.Loaded(addresses, blocks=2, host=True)
+
+    monkeypatch.setattr(gpu_ops, "load_kernels", load_kernels)
+    monkeypatch.setattr(arrays, "refuse_elsewhere", lambda *_: None)
+    load = row_state.kernels.load
+    monkeypatch.setattr(row_state.kernels, "load", lambda x: None if x == "cupy" else load(x))
+    with tf.device("CPU"):
+        yield
+
+
+class Model:
+    """Two tables that are looked up at the same ids, and their optimizer."""
+
+    def __init__(self, tf, backend, *, dtype="float32", graph=True, index="int64", **settings):
+        rng = np.random.default_rng(0)
+        self.tf, self.dtype, self.index = tf, dtype, index
+        start = rng.normal(0, 1e-2, (ROWS, 10)).astype("f")
+        self.table = tf.Variable(start, name="embeddings")
+        self.wide = tf.Variable(np.zeros((ROWS, 1), "f"), name="wide_embeddings")
+        adam = tf.keras.optimizers.legacy.Adam(1e-3)
+        settings = {"l2": 1e-2, "update": "exact"} | settings
+        self.opt = cc.CowClip(adam, backend=backend, **settings)
+        signature = [tf.TensorSpec([None], index), tf.TensorSpec([None, 10], dtype)]
+        self.step = tf.function(self._step, input_signature=signature) if graph else self._step
+
+    def _step(self, ids, g):
+        tf = self.tf
+        self.opt.catch_up([self.table, self.wide], ids)
+        self.opt.apply_gradients(
+            [
+                (tf.IndexedSlices(g, ids, tf.constant([ROWS, 10])), self.table),
+                (tf.IndexedSlices(g[:, :1], ids, tf.constant([ROWS, 1])), self.wide),
+            ]
+        )
+
+    def train(self, batches):
+        for ids, g in batches:
+            tf = self.tf
+            self.step(tf.constant(ids.astype(self.index)), tf.cast(tf.constant(g), self.dtype))
+        return self
+
+    @property
+    def state(self):
+        adam = self.opt.embedding_optimizer
+        slots = [adam.get_slot(x, n) for x in (self.table, self.wide) for n in ("m", "v")]
+        return [x.numpy() for x in (self.table, self.wide, *slots)]
+
+
+def batches(sizes, seed=1):
+    rng = np.random.default_rng(seed)
+    for n in sizes:
+        ids = np.minimum(rng.pareto(0.5, n), ROWS - 1).astype(np.int64)
+        yield ids, rng.normal(0, 0.1, (n, 10)).astype("f")
+
+
+def assert_close(a, b):
+    for x, y in zip(a, b, strict=True):
+        assert np.abs(x - y).max() <= 2e-6 * np.abs(x).max() + 1e-12
+
+
+SIZES = (12,) * 4 + (0, 1) + (300,) + (12,) * 2  # 300: an id that is summed in pieces
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"update": "lazy"},
+        {"update": "dense"},
+        {"clip": "column", "update": "lazy", "bound": 1e-2},
+        {"clip": "none"},
+        {"dtype": "bfloat16"},
+        {"index": "int32"},
+        {"graph": False},
+    ],
+)
+def test_equal_to_numba(tf, emulated, given):
+    ours = Model(tf, "cupy", **given).train(batches(SIZES))
+    theirs = Model(tf, "numba", **given).train(batches(SIZES))
+    for model in (ours, theirs):
+        model.opt.flush()
+    assert_close(theirs.state, ours.state)
+    assert ours.opt.clipped_share.numpy() == pytest.approx(theirs.opt.clipped_share.numpy())
+    mean = theirs.opt.mean_clip_factor.numpy()
+    assert ours.opt.mean_clip_factor.numpy() == pytest.approx(mean, rel=1e-6)
+
+
+def test_ids_that_differ_between_tables_are_grouped_for_each(tf, emulated):
+    """Tables share the groups of a batch only where they are given the same ids."""
+    ends = []
+    for backend in ("cupy", "numba"):
+        tables = [tf.Variable(tf.ones([ROWS, 1]), name=f"{x}_embeddings") for x in "ab"]
+        opt = cc.CowClip(update="lazy", backend=backend, l2=0.0)
+        for first, second in (([1, 2, 2], [2, 1, 7]), ([3, 3, 3], [0, 1, 2])):
+            g, shape = tf.constant([[1.0], [2.0], [4.0]]), tf.constant([ROWS, 1])
+            ids = [tf.constant(first), tf.constant(second)]
+            opt.apply_gradients([(tf.IndexedSlices(g, i, shape), t) for i, t in zip(ids, tables)])
+        ends.append([t.numpy() for t in tables])
+    assert_close(*ends)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("update", ["exact", "lazy"])
+@pytest.mark.parametrize(
+    "ids, bad, said",
+    [
+        ([5, 12, 6], np.nan, "the gradient of id 2 of field 'item' is not finite"),
+        ([5, 12, 6], np.inf, "the gradient of id 2 of field 'item' is not finite"),
+        ([5, ROWS, 6], 1.0, f"id {ROWS} is outside table 'embeddings:0', which has {ROWS} rows"),
+        ([5, -1, 6], 1.0, "id -1 is outside table 'embeddings:0'"),
+    ],
+)
+def test_a_refused_step_writes_nothing_and_is_told(tf, emulated, graph, update, ids, bad, said):
+    fields = {"user": 10, "item": ROWS - 10}
+    model = Model(tf, "cupy", update=update, graph=graph, fields=fields).train(batches((9,)))
+    model.opt.flush()
+    before = model.state
+    g = np.ones((3, 10), "f")
+    g[1] = bad
+    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+        model.train([(np.array(ids), g), *batches((9,))])
+        model.opt.flush()
+    for x, y in zip(before, model.state, strict=True):
+        np.testing.assert_array_equal(x, y)
+    model.train(batches((9,)))  # told once; the next steps are made
+    model.opt.flush()
+    assert (model.state[0] != before[0]).any()
+
+
+def test_a_full_history_brings_all_rows_up_to_date(tf, emulated, monkeypatch):
+    whole = Model(tf, "cupy").train(batches((12,) * 9))
+    monkeypatch.setattr("cowclip_merlin.optimizer.engine.HISTORY", 4)
+    short = Model(tf, "cupy").train(batches((12,) * 9))
+    for model in (whole, short):
+        model.opt.flush()
+    for x, y in zip(whole.state, short.state, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_rows_that_were_stale_are_told(tf, emulated):
+    table = tf.Variable(tf.ones([9, 2]), name="embeddings")
+    opt = cc.CowClip(update="exact", backend="cupy")
+    g = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([9, 2]))
+    other = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([2]), tf.constant([9, 2]))
+    with pytest.warns(UserWarning, match="'embeddings:0' were not brought up to date"):
+        for each in (g, other, g):
+            opt.apply_gradients([(each, table)])
+
+
+def test_variables_that_share_memory_part(tf, emulated):
+    model = Model(tf, "cupy", update="lazy")
+    copy = tf.Variable(tf.zeros([ROWS, 10]))
+    copy.assign(model.table)
+    before = copy.numpy()
+    model.train(batches((12,)))
+    np.testing.assert_array_equal(copy.numpy(), before)
+    assert (model.table.numpy() != before).any()
+
+
+def test_a_graph_of_another_process_is_refused(tf, emulated):
+    from cowclip_merlin.optimizer import gpu_ops
+
+    status = tf.Variable(tf.zeros([4], tf.int64))
+    with pytest.raises(tf.errors.FailedPreconditionError, match="table number 123456 is not"):
+        gpu_ops.operations().module.cow_clip_flush(
+            counts=[], variables=[status.handle], tables=[123456], wait=True
+        )
+
+
+@pytest.mark.parametrize(
+    "compiler, said", [("", "need a C.. compiler: install g"), ("false", "false cannot compile")]
+)
+def test_no_compiler_is_one_line(tf, monkeypatch, tmp_path, compiler, said):
+    from cowclip_merlin.optimizer import gpu_ops
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setattr(gpu_ops.shutil, "which", lambda name: None)
+    with pytest.raises(cc.InputError, match=said) as error:
+        gpu_ops.build()
+    assert "\n" not in str(error.value) and 'backend="tensorflow"' in str(error.value)
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_without_a_compiler_auto_takes_plain_operations(tf, monkeypatch, caplog):
+    from cowclip_merlin.optimizer import config
+
+    def build():
+        raise cc.InputError("no compiler")
+
+    monkeypatch.setattr(config.tf.config, "list_logical_devices", lambda kind: ["GPU:0"])
+    monkeypatch.setattr(config, "find_spec", lambda name: name)
+    monkeypatch.setattr(config.gpu_ops, "build", build)
+    with caplog.at_level("WARNING", logger="cowclip_merlin"):
+        assert cc.CowClip(update="lazy").backend == "tensorflow"
+    assert "slower row updates on the GPU: no compiler" in caplog.text
