@@ -160,7 +160,7 @@ def _result(
     def train() -> None:
         step(next(feed))
 
-    timing = _timing(settings, train, lambda: bare(taken[0], batch))
+    timing = _timing(settings, train, lambda: bare(taken[0], batch).numpy())
     distinct = mean_distinct(rows.ids, field_sizes(settings.vocabulary), taken)
     sizes = Sizes(model=settings.model, vocabulary=settings.vocabulary)
     counted = limit(sizes, machine, update=settings.update, batch=batch, distinct=distinct)

@@ -25,6 +25,7 @@ from cowclip_merlin.bench_rows import (
 )
 from cowclip_merlin.checks import among, at_least_one, once
 from cowclip_merlin.loading import DeviceData
+from cowclip_merlin.loading.device import on_device
 from cowclip_merlin.machine import hardware
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.training.settings import BACKENDS, MODELS, PRECISIONS, UPDATES
@@ -42,9 +43,11 @@ class BenchSettings:
         backends: what moves rows: "auto", "tensorflow", "numba", "cupy".
         clips: "cowclip", "none" (the baseline).
         precisions: of the hidden layers: "float32", "bfloat16".
+        jit_compile: whether XLA compiles the layers after the lookups, and the bare MLP.
         vocabulary: ids in all fields together.
         rounds: times each configuration has its turn.
-        rows_per_turn: rows trained in a turn, at least one step.
+        rows_per_turn: rows trained in a turn, at least one step; None for 65,536 on a CPU and
+            2,097,152 on a GPU.
 
     Raises:
         InputError: a value is unknown or out of range.
@@ -56,9 +59,10 @@ class BenchSettings:
     backends: Sequence[str] = ("auto",)
     clips: Sequence[str] = ("none", "cowclip")
     precisions: Sequence[str] = ("float32",)
+    jit_compile: bool = False
     vocabulary: int = 1_000_000
     rounds: int = 5
-    rows_per_turn: int = 65536
+    rows_per_turn: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
@@ -74,7 +78,8 @@ class BenchSettings:
             once({name: values})
         once({"batch sizes": self.batches})
         at_least_one({"batch sizes": self.batches, "rounds": self.rounds})
-        at_least_one({"rows per turn": self.rows_per_turn})
+        if self.rows_per_turn is not None:
+            at_least_one({"rows per turn": self.rows_per_turn})
         field_sizes(self.vocabulary)
 
 
@@ -104,34 +109,50 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     from cowclip_merlin.training.records import versions
 
     sizes = field_sizes(settings.vocabulary)
-    rows = max(*settings.batches, settings.rows_per_turn)
+    rows_per_turn = settings.rows_per_turn or usual_rows_per_turn()
+    rows = max(*settings.batches, rows_per_turn)
     data = DeviceData(random_rows(rows, sizes))
     what = (settings.updates, settings.backends, settings.clips, settings.precisions)
     kinds = list(product(settings.models, *what))
-    steps = {kind: training_steps(*model_and_optimizer(*kind, sizes), data) for kind in kinds}
+    jit = settings.jit_compile
+    steps = {kind: training_steps(*model_and_optimizer(*kind, sizes, jit), data) for kind in kinds}
     cases = [Case(m, b, *rest) for b in settings.batches for m, *rest in kinds]
     cases += [Case(YARDSTICK, b) for b in settings.batches]
-    steps |= {(YARDSTICK, b): bare_mlp(b) for b in settings.batches}
+    steps |= {(YARDSTICK, b): bare_mlp(b, jit) for b in settings.batches}
     speeds: dict[Case, list[float]] = {case: [] for case in cases}
     for turn in tqdm(range(settings.rounds + 1), desc="rounds", disable=None, leave=False):
         for case in cases:
             bare = case.model == YARDSTICK
             step = steps[case[:2] if bare else (case.model, *case[2:])]
-            speed = _turn(step, case.batch, settings.rows_per_turn, rows)
+            speed = _turn(step, case.batch, rows_per_turn, rows)
             if turn:  # the first round compiles
                 speeds[case].append(speed)
     return {
         "what": "training step, rows per second",
         "vocabulary": settings.vocabulary,
         "rounds": settings.rounds,
+        "jit_compile": settings.jit_compile,
         "results": [_result(case, speeds) for case in cases],
         "hardware": hardware(),
         "versions": versions(),
     }
 
 
+def usual_rows_per_turn() -> int:
+    """Rows of a turn that takes about a second."""
+    from cowclip_merlin import compat
+
+    return 1 << 21 if compat.tensorflow().config.list_logical_devices("GPU") else 1 << 16
+
+
 def model_and_optimizer(
-    model: str, update: str, backend: str, clip: str, precision: str, sizes: dict[str, int]
+    model: str,
+    update: str,
+    backend: str,
+    clip: str,
+    precision: str,
+    sizes: dict[str, int],
+    jit_compile: bool = False,
 ) -> tuple[Any, Any]:
     """One of the four models with random weights, and CowClip with Adam, ready for a step.
 
@@ -142,6 +163,7 @@ def model_and_optimizer(
         clip: "cowclip" or "none".
         precision: of the hidden layers.
         sizes: ids of each field.
+        jit_compile: whether XLA compiles the layers after the lookups.
     """
     from cowclip_merlin import compat
     from cowclip_merlin.models.precision import computing_in
@@ -150,6 +172,7 @@ def model_and_optimizer(
     adam, values = compat.tensorflow().keras.optimizers.legacy.Adam, scale("criteo", to=8192)
     with computing_in(precision):
         built = random_model(model, sizes)
+    built.blocks[0].jit_compile = jit_compile
     optimizer = CowClip(
         adam(values.embedding_lr),
         adam(values.dense_lr),
@@ -164,9 +187,9 @@ def model_and_optimizer(
 
 
 def training_steps(model: Any, optimizer: Any, data: DeviceData) -> Any:
-    """What takes numbers of rows, int [n], and the batch size, and trains on them batch by batch.
+    """A function of row numbers, int [n], and a batch size: it trains on them batch by batch.
 
-    It returns the sum of all losses so far.
+    It returns the variable that sums all losses; reading it waits for the device.
     """
     from cowclip_merlin import compat
     from cowclip_merlin.training.step import make_steps
@@ -174,26 +197,31 @@ def training_steps(model: Any, optimizer: Any, data: DeviceData) -> Any:
     loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
     run = make_steps(model, optimizer, data, loss_sum)
 
-    def train(rows: Any, batch: int) -> float:
+    def train(rows: Any, batch: int) -> Any:
         run(rows, batch)
-        return float(loss_sum.numpy())  # waits for the device
+        return loss_sum
 
     return train
 
 
-def bare_mlp(batch: int) -> Any:
+def bare_mlp(batch: int, jit_compile: bool = False) -> Any:
     """The yardstick, called as `training_steps`: the MLP alone, forward, backward and Adam."""
-    run, loss_sum = mlp_steps(batch, inputs=FIELDS * 10 + CONTINUOUS)
+    run, loss_sum = mlp_steps(batch, inputs=FIELDS * 10 + CONTINUOUS, jit_compile=jit_compile)
 
-    def train(rows: Any, batch: int) -> float:
+    def train(rows: Any, batch: int) -> Any:
         run(len(rows) // batch)
-        return float(loss_sum.numpy())
+        return loss_sum
 
     return train
 
 
 def mlp_steps(
-    batch: int, *, inputs: int, widths: Sequence[int] = (400, 400, 400), lr: float = 0.001
+    batch: int,
+    *,
+    inputs: int,
+    widths: Sequence[int] = (400, 400, 400),
+    lr: float = 0.001,
+    jit_compile: bool = False,
 ) -> tuple[Any, Any]:
     """What makes so many steps of an MLP alone in one call, on constant input; its losses' sum."""
     from cowclip_merlin import compat
@@ -207,11 +235,15 @@ def mlp_steps(
     mlp.build(x.shape)
     adam._create_all_weights(mlp.trainable_variables)  # a loop in a graph can make none
 
-    def step() -> None:
+    @tf.function(jit_compile=jit_compile)
+    def loss_and_gradients() -> Any:
         with tf.GradientTape() as tape:
             losses = tf.nn.sigmoid_cross_entropy_with_logits(y, mlp(x, training=True))
             loss = tf.reduce_mean(losses)
-        gradients = tape.gradient(loss, mlp.trainable_variables)
+        return loss, tape.gradient(loss, mlp.trainable_variables)
+
+    def step() -> None:
+        loss, gradients = loss_and_gradients()
         adam.apply_gradients(zip(gradients, mlp.trainable_variables))
         loss_sum.assign_add(loss)
 
@@ -224,11 +256,12 @@ def mlp_steps(
 
 
 def _turn(train: Any, batch: int, rows_per_turn: int, rows: int) -> float:
-    order, done = np.random.default_rng(batch).permutation(rows), 0
+    order, done = on_device(np.random.default_rng(batch).permutation(rows)), 0
     started = time.perf_counter()
     for steps in calls(0, max(1, rows_per_turn // batch), steps_a_call(batch), []):
-        train(order[done : done + steps * batch], batch)
+        loss_sum = train(order[done : done + steps * batch], batch)
         done += steps * batch
+    loss_sum.numpy()  # waits for the device, once a turn: training does not wait in an epoch
     return done / (time.perf_counter() - started)
 
 

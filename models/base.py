@@ -11,6 +11,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.models.embedding import EMBEDDINGS, Current
+from cowclip_merlin.models.interaction import sum_over_fields
 from cowclip_merlin.models.model import CTRModel
 from cowclip_merlin.models.precision import computing_in, policy_in_force
 
@@ -62,10 +63,15 @@ class Architecture:
 class ClickModel(Current, mm.Block):
     """Base of the four models: a Merlin block from a batch to one logit per row.
 
+    Attributes:
+        jit_compile: whether XLA compiles what follows the lookups, in training.
+
     Args:
         columns: what is read, as a dictionary or `Columns`.
         architecture: settings, as a dictionary or `Architecture`.
     """
+
+    jit_compile = False
 
     def __init__(self, columns: Any, architecture: Any, **kwargs: Any) -> None:
         # Under a mixed-precision policy only the hidden and cross layers compute in half.
@@ -98,9 +104,9 @@ class ClickModel(Current, mm.Block):
             1, use_bias=False, kernel_initializer="zeros", dtype="float32"
         )
 
-    def linear(self, ids: Any, x: Any) -> Any:
-        """Sum of the id weights, plus `x . w` in mode "all", [b, 1]."""
-        first_order = tf.reduce_sum(self.wide(ids), axis=1)
+    def linear(self, wide: Any, x: Any) -> Any:
+        """Sum of the id weights [b, F, 1], plus `x . w` in mode "all", [b, 1]."""
+        first_order = sum_over_fields(wide)
         return first_order + self.wide_dense(x) if self._uses_all(x) else first_order
 
     def mlp(self, v: Any, x: Any) -> Any:
@@ -122,13 +128,18 @@ class ClickModel(Current, mm.Block):
     def _uses_all(self, x: Any) -> bool:
         return self.architecture.continuous == "all" and x.shape[1] > 0
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Any, training: bool = False) -> Any:
         """Logit of each row, [b, 1]."""
         ids, x = self.columns.stack(inputs)
-        return self.forward(ids, self.embedding(ids), x)
+        v = self.embedding(ids)
+        wide = self.wide(ids) if hasattr(self, "wide") else None
+        if self.jit_compile and training and not tf.executing_eagerly():
+            # A function of its own for each trace: an attribute would be saved with the model.
+            return tf.function(self.forward, jit_compile=True)(v, wide, x)
+        return self.forward(v, wide, x)
 
-    def forward(self, ids: Any, v: Any, x: Any) -> Any:
-        """Logit [b, 1] from ids [b, F], embeddings [b, F, d] and features [b, C]."""
+    def forward(self, v: Any, wide: Any, x: Any) -> Any:
+        """Logit [b, 1] from embeddings [b, F, d], id weights [b, F, 1] and features [b, C]."""
         raise TypeError(f"{type(self).__name__} is no model by itself; use one of the four")
 
     def compute_output_shape(self, input_shape: Any) -> Any:

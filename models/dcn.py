@@ -34,11 +34,11 @@ class DCN(ClickModel):
         """The stack of cross layers."""
         return VectorCross(self.cross_layers, seed=self.architecture.seed + 100)
 
-    def forward(self, ids: Any, v: Any, x: Any) -> Any:
+    def forward(self, v: Any, wide: Any, x: Any) -> Any:
         """Logit [b, 1]."""
         crossed = self.cross(self.crossed(v, x))
         z = self.logit(tf.concat([crossed, self.mlp(v, x)], axis=1))
-        return z + self.linear(ids, x) if self.architecture.continuous == "all" else z
+        return z + self.linear(wide, x) if self.architecture.continuous == "all" else z
 
     def get_config(self) -> dict[str, Any]:
         """Arguments as plain values."""

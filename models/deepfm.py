@@ -16,9 +16,9 @@ class DeepFM(ClickModel):
         super().__init__(columns, architecture, **kwargs)
         self.add_linear()
 
-    def forward(self, ids: Any, v: Any, x: Any) -> Any:
+    def forward(self, v: Any, wide: Any, x: Any) -> Any:
         """Logit [b, 1]; FM and MLP read the same embeddings."""
-        return self.linear(ids, x) + fm_second_order(v) + self.logit(self.mlp(v, x))
+        return self.linear(wide, x) + fm_second_order(v) + self.logit(self.mlp(v, x))
 
 
 def deepfm(schema: Any, **settings: Any) -> Any:

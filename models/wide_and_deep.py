@@ -15,9 +15,9 @@ class WideAndDeep(ClickModel):
         super().__init__(columns, architecture, **kwargs)
         self.add_linear()
 
-    def forward(self, ids: Any, v: Any, x: Any) -> Any:
+    def forward(self, v: Any, wide: Any, x: Any) -> Any:
         """Logit [b, 1]; the MLP logit's bias is the bias."""
-        return self.linear(ids, x) + self.logit(self.mlp(v, x))
+        return self.linear(wide, x) + self.logit(self.mlp(v, x))
 
 
 def wide_and_deep(schema: Any, **settings: Any) -> Any:

@@ -37,11 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     numbers = {
         "--vocabulary": (1_000_000, "ids in all 26 fields together"),
         "--rounds": (5, "turns of each configuration, one after the other"),
-        "--rows-per-turn": (65536, "rows trained in a turn, at least one batch"),
+        "--rows-per-turn": (None, "rows trained in a turn, at least one batch"),
     }
     for flag, (default, words) in numbers.items():
-        words = f"{words} (default: %(default)s)"
+        usual = "65,536, on a GPU 2,097,152" if default is None else "%(default)s"
+        words = f"{words} (default: {usual})"
         parser.add_argument(flag, type=int, default=default, metavar="N", help=words)
+    words = "let XLA compile the layers after the lookups, and the bare MLP"
+    parser.add_argument("--jit-compile", action="store_true", help=words)
     add_device(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
 
@@ -59,6 +62,7 @@ def run(args: argparse.Namespace) -> None:
         backends=args.backend.split(","),
         clips=args.clip.split(","),
         precisions=args.precision.split(","),
+        jit_compile=args.jit_compile,
         vocabulary=args.vocabulary,
         rounds=args.rounds,
         rows_per_turn=args.rows_per_turn,

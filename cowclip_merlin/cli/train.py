@@ -110,6 +110,8 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     _add(parser, "tables", "fused", "HOW", "fused, per_field")
     what = f"in which hidden and cross layers compute: {', '.join(PRECISIONS)}"
     _add(parser, "precision", "float32", "NAME", what)
+    words = "let XLA compile the layers after the lookups; pays on a GPU"
+    parser.add_argument("--jit-compile", action="store_true", help=words)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -159,6 +161,7 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
         initial_accumulator=args.initial_accumulator,
         validation_fraction=args.validation_fraction,
         precision=args.precision,
+        jit_compile=args.jit_compile,
     )
     _refuse_idle(settings)
     return settings
@@ -177,7 +180,7 @@ def command_of(settings: RunSettings) -> str:
     used = {k: v for k, v in settings.overrides.items() if clip in _CLIPS_THAT_USE.get(k, (clip,))}
     for name, value in {**given, **used}.items():
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        words += [f"--{name.replace('_', '-')}", text]
+        words += [f"--{name.replace('_', '-')}"] + ([text] if value is not True else [])
     return shlex.join(words)
 
 

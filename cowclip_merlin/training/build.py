@@ -52,7 +52,7 @@ def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedDa
     from cowclip_merlin.models.precision import computing_in
 
     with computing_in(settings.precision):
-        return models.MODELS[settings.model](
+        model = models.MODELS[settings.model](
             data.schema,
             embedding_dim=settings.embedding_dim,
             mlp=settings.mlp,
@@ -61,6 +61,8 @@ def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedDa
             init_std=values.init_std,
             seed=settings.seed,
         )
+    model.blocks[0].jit_compile = settings.jit_compile
+    return model
 
 
 def build_optimizer(

@@ -57,6 +57,7 @@ class RunSettings:
             the metrics are of, instead of the test rows; 0: none, the metrics are of the test
             rows. Which rows these are does not depend on `seed`.
         precision: in which the hidden and cross layers compute: "float32" or "bfloat16".
+        jit_compile: whether XLA compiles the layers after the lookups.
 
     Raises:
         InputError: a value is unknown or out of range.
@@ -84,6 +85,7 @@ class RunSettings:
     initial_accumulator: float | None = None
     validation_fraction: float = 0.0
     precision: str = "float32"
+    jit_compile: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later."""

@@ -20,14 +20,18 @@ def make_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
 
     tf = compat.tensorflow()
     models.attach(model, optimizer)
+    losses_of = tf.nn.sigmoid_cross_entropy_with_logits
+    if model.blocks[0].jit_compile:
+        losses_of = tf.function(losses_of, jit_compile=True)
 
     @tf.function(input_signature=[data.signature])
     def step(batch: Any) -> None:
         inputs, label = data.take(batch)
         with tf.GradientTape() as tape:
             z = models.logits(model, inputs, training=True)[:, 0]
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(label, z)
-            loss = tf.reduce_mean(losses)
+            losses = losses_of(label, z)
+            # The mean; for the gradient of `reduce_mean` the host would wait for the device.
+            loss = tf.reduce_sum(losses) / tf.cast(tf.size(losses), tf.float32)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         loss_sum.assign_add(tf.cast(tf.reduce_sum(losses), tf.float64))

@@ -185,6 +185,7 @@ ONE_OF = {
     "continuous": ("deep", "all"),
     "tables": ("fused", "per_field"),
     "backend": BACKENDS,
+    "jit_compile": (False, True),
 }
 
 

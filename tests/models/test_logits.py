@@ -189,3 +189,26 @@ def test_gradients_of_tables_have_one_entry_per_occurrence(
     for gradient in tape.gradient(z, found):
         assert isinstance(gradient, tf.IndexedSlices)
         assert gradient.values.shape[0] == entries
+
+
+@pytest.mark.parametrize("name", list(cc.models.MODELS))
+def test_compiled_by_xla_it_trains_as_it_does_without(tf, name):
+    from cowclip_merlin.bench import field_sizes, model_and_optimizer
+    from cowclip_merlin.bench_rows import random_rows
+    from cowclip_merlin.loading import DeviceData
+    from cowclip_merlin.training.step import make_steps
+
+    sizes, ends = field_sizes(2000), []
+    data = DeviceData(random_rows(96, sizes))
+    for jit in (False, True):
+        built, optimizer = model_and_optimizer(
+            name, "exact", "auto", "cowclip", "float32", sizes, jit
+        )
+        steps = make_steps(built, optimizer, data, tf.Variable(0.0, dtype=tf.float64))
+        steps(tf.range(96, dtype=tf.int64), tf.constant(40))  # the last batch is smaller
+        graph = steps.get_concrete_function().graph.as_graph_def()
+        inside = [f for f in graph.library.function if f.attr["_XlaMustCompile"].b]
+        assert bool(inside) == jit
+        ends.append(built.get_weights())
+    for plain, compiled in zip(*ends, strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-4, atol=2e-6)
