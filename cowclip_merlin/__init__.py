@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin.compat import request_keras_2
+from cowclip_merlin.compat import prepare_merlin_on_import, request_keras_2
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, Hyperparameters, scale
 
@@ -44,6 +44,8 @@ _LAZY_MODULES = ("diagnostics", "models", "training", "workflows")
 
 # TensorFlow decides once, when it is imported, which Keras it offers.
 request_keras_2()
+# Merlin 23.12 asks TensorFlow and Keras for names that have moved since.
+prepare_merlin_on_import()
 
 
 def load_model(path: str) -> Any:

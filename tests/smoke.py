@@ -1,8 +1,11 @@
 """Smoke run of one stack: prepare, 20 training steps of all four models, save and load.
 
+Then Merlin's own models, in a process that imports them as a user's script does.
+
 python tests/smoke.py
 """
 
+import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -70,5 +73,7 @@ def export_and_call(run: Path, data, path: Path) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         smoke(Path(folder))
+    own = Path(__file__).with_name("own_models_of_merlin.py")
+    subprocess.run([sys.executable, str(own)], check=True)
     tf = compat.tensorflow()
     print(f"smoke run passed: Python {sys.version.split()[0]}, TensorFlow {tf.__version__}")

@@ -1,0 +1,163 @@
+"""What Merlin asks of TensorFlow and Keras, and when it is prepared for them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.abc import MetaPathFinder
+from typing import Any
+
+from cowclip_merlin.compat.keras import request_keras_2, tensorflow, version_of
+from cowclip_merlin.errors import StackError
+
+# Merlin 23.12 was written against Keras 2.12: where its private modules went since then.
+_MOVED_KERAS_MODULES = (
+    "utils.tf_inspect",
+    "utils.generic_utils",
+    "utils.losses_utils",
+    "utils.metrics_utils",
+    "utils.layer_utils",
+    "utils.control_flow_util",
+    "engine",
+    "engine.compile_utils",
+    "layers.preprocessing",
+    "layers.preprocessing.preprocessing_utils",
+    "saving.saving_lib",
+)
+
+
+def _alias_package(alias: str, home: str) -> None:
+    """Let `import <alias>.<moved module>` find `<home>.<moved module>`."""
+    for name in _MOVED_KERAS_MODULES:
+        try:
+            module = importlib.import_module(f"{home}.{name}")
+        except ImportError:
+            continue
+        full_name = f"{alias}.{name}"
+        sys.modules.setdefault(full_name, module)
+        parent, _, child = full_name.rpartition(".")
+        if parent in sys.modules and not hasattr(sys.modules[parent], child):
+            setattr(sys.modules[parent], child, sys.modules[full_name])
+
+
+def _alias_tensorflow_privates(tf: Any) -> None:
+    """Put back two private names that Merlin imports and TensorFlow has moved."""
+    python = importlib.import_module("tensorflow.python")
+    for name in ("to_dlpack", "from_dlpack"):
+        if not hasattr(python, name):
+            setattr(python, name, getattr(tf.experimental.dlpack, name))
+    old = "tensorflow.python.training.tracking"
+    try:
+        importlib.import_module(f"{old}.data_structures")
+    except ImportError:
+        sys.modules.setdefault(old, importlib.import_module("tensorflow.python.trackable"))
+        sys.modules[f"{old}.data_structures"] = importlib.import_module(
+            "tensorflow.python.trackable.data_structures"
+        )
+
+
+@cache
+def _prepare_for_merlin() -> None:
+    """Make the names importable that Merlin's modules ask for (nothing on disk changes)."""
+    tf = tensorflow()
+    version = version_of(tf.__version__)
+    importlib.import_module("keras")
+    if version >= (2, 16):
+        _alias_package("keras", "tf_keras.src")
+    elif version >= (2, 13):
+        _alias_package("keras", "keras.src")
+    _alias_tensorflow_privates(tf)
+
+
+class _BeforeMerlin(MetaPathFinder):
+    """Finds no module: it prepares for Merlin's when that is first asked for."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Always None: Python's own finders go on."""
+        if name == "merlin.models.tf":
+            _prepare_for_merlin()
+
+
+def prepare_merlin_on_import() -> None:
+    """Let a later `import merlin.models.tf` find what it needs; nothing is imported now."""
+    if not any(isinstance(finder, _BeforeMerlin) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _BeforeMerlin())
+
+
+@cache
+def merlin_models() -> Any:
+    """`merlin.models.tf`, on any of the supported TensorFlow versions.
+
+    Raises:
+        StackError: a GPU is present but TensorFlow was built without CUDA.
+    """
+    prepare_merlin_on_import()
+    try:
+        with quiet_merlin():
+            return importlib.import_module("merlin.models.tf")
+    except Exception as error:
+        if not tensorflow().test.is_built_with_cuda() and _nvml_sees_a_gpu():
+            raise StackError(
+                "a GPU is present but this TensorFlow cannot use it: install the GPU build, "
+                'or hide the GPU with CUDA_VISIBLE_DEVICES=""'
+            ) from error
+        raise
+
+
+def save_by_keras(model: Any, export_path: Any, *args: Any, **kwargs: Any) -> None:
+    """Save a Merlin model with arguments that Keras's `save` knows and Merlin's does not."""
+    mm = merlin_models()
+    base = sys.modules[mm.Model.__module__]
+    # Merlin loads what was saved, and Keras says that it is not compiled; TensorFlow 2.12 says that
+    # names in a signature are written small inside of it.
+    with _only_errors("tensorflow", "absl"):
+        super(mm.Model, model).save(export_path, *args, save_format="tf", **kwargs)
+        base.save_merlin_metadata(export_path, model.schema, base.get_output_schema(export_path))
+
+
+@contextmanager
+def _only_errors(*names: str) -> Iterator[None]:
+    """Loggers of these names are silent below errors."""
+    before = {logging.getLogger(name): logging.getLogger(name).level for name in names}
+    for log in before:
+        log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for log, level in before.items():
+            log.setLevel(level)
+
+
+@cache
+def nvtabular() -> Any:
+    """`nvtabular`; Merlin's core imports TensorFlow if it is there, so that goes first."""
+    request_keras_2()
+    if importlib.util.find_spec("tensorflow") is not None:
+        tensorflow()
+    with quiet_merlin():
+        return importlib.import_module("nvtabular")
+
+
+def _nvml_sees_a_gpu() -> bool:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetCount() > 0
+    except Exception:
+        return False
+
+
+@contextmanager
+def quiet_merlin() -> Iterator[None]:
+    """Without the warning that Merlin gives for every dataset on the CPU."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Initializing an NVTabular Dataset in CPU mode")
+        warnings.filterwarnings("ignore", message="(PyTorch|Triton) dtype mappings")
+        yield
