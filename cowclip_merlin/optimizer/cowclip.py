@@ -145,10 +145,12 @@ class CowClip(TwoOptimizers):
                 caller has done so.
 
         Raises:
-            InputError: an embedding table has a dense gradient or is there twice, or there are
-                no gradients.
+            InputError: an embedding table has a dense gradient, is there twice or belongs to
+                HugeCTR's Sparse Operation Kit, or there are no gradients.
         """
-        pairs = [(tables.with_shape(g), v) for g, v in grads_and_vars if g is not None]
+        given = list(grads_and_vars)
+        tables.refuse_foreign(v for _, v in given)
+        pairs = [(tables.with_shape(g), v) for g, v in given if g is not None]
         if not pairs:
             raise InputError("no gradients: no variable of the model has one")
         with tf.init_scope():
@@ -197,6 +199,7 @@ class CowClip(TwoOptimizers):
         """
         if self._in_force.update == "exact":
             group = list(table) if isinstance(table, (list, tuple)) else [table]
+            tables.refuse_foreign(group)
             self._states.catch_up(group, ids)
 
     def expect(self, group: Sequence[Any]) -> None:
@@ -206,6 +209,7 @@ class CowClip(TwoOptimizers):
         should not depend on which row is read first.
         """
         if self._in_force.update == "exact":
+            tables.refuse_foreign(group)
             with tf.init_scope():
                 self._create_state(list(group), True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -72,6 +72,27 @@ def _refuse_twice(variables: Sequence[Any]) -> None:
                 "one step, and counts are those of both: give each variable once"
             )
         seen.add(variable.ref())
+
+
+def refuse_foreign(variables: Iterable[Any]) -> None:
+    """Refuse variables whose gradients or steps are not those of TensorFlow and Keras 2.
+
+    Raises:
+        InputError: a variable of HugeCTR's Sparse Operation Kit, or of Keras 3.
+    """
+    for variable in variables:
+        homes = {kind.__module__.partition(".")[0] for kind in type(variable).__mro__}
+        if "sparse_operation_kit" in homes:
+            raise InputError(
+                f"table {variable.name!r} belongs to HugeCTR's Sparse Operation Kit, which sums "
+                "the gradients of equal ids before CowClip could count them: use an embedding "
+                "layer of Keras or Merlin"
+            )
+        if "keras" in homes and not isinstance(variable, tf.Variable):
+            raise InputError(
+                f"variable {variable.name!r} belongs to Keras 3: import cowclip_merlin, "
+                "and build the model by `from tensorflow import keras`, not by `import keras`"
+            )
 
 
 def with_shape(gradient: Any) -> Any:

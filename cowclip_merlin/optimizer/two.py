@@ -21,6 +21,13 @@ class TwoOptimizers(ClipStatistics):
         dense_optimizer: a legacy Keras optimizer.
     """
 
+    def __repr__(self) -> str:
+        """What Keras 3 quotes when it refuses this optimizer."""
+        return (
+            f"<{type(self).__name__}, an optimizer of Keras 2, which Keras 3 cannot use: "
+            "import cowclip_merlin, then `from tensorflow import keras` instead of `import keras`>"
+        )
+
     @property
     def learning_rate(self) -> Any:
         """The dense optimizer's learning rate: a variable or a schedule."""

@@ -64,6 +64,33 @@ def test_a_constraint_is_refused(tf):
     cc.CowClip(update="dense").apply_gradients([(slices, table)])
 
 
+def variable_of(tf, module):
+    """A variable whose class says that it comes from that module."""
+    variable = tf.Variable(tf.ones([4, 2]), name="hashed")
+    foreign = type("DynamicVariable", (type(variable),), {"__module__": module})
+    variable.__class__ = foreign
+    return variable
+
+
+@pytest.mark.parametrize("update", ["dense", "exact", "lazy"])
+def test_a_table_of_sok_is_refused_with_the_reason(tf, update):
+    """Its gradients come with unique ids and summed values: every count would be 1."""
+    table = variable_of(tf, "sparse_operation_kit.experiment.dynamic_variable")
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), (4, 2))
+    optimizer = cc.CowClip(update=update)
+    said = "'hashed:0' belongs to HugeCTR's Sparse Operation Kit, which sums the gradients of equal"
+    for call in (
+        lambda: optimizer.apply_gradients([(slices, table)]),
+        lambda: optimizer.apply_gradients([(tf.ones([4, 2]), table)]),
+        lambda: optimizer.catch_up(table, [1]),
+        lambda: optimizer.expect([table]),
+    )[: 4 if update == "exact" else 2]:
+        with pytest.raises(InputError, match=said):
+            call()
+    np.testing.assert_array_equal(table.numpy(), 1)
+    optimizer.apply_gradients([(slices, variable_of(tf, "sparse_operations"))])
+
+
 def test_a_table_that_is_no_matrix_is_refused(tf):
     for shape in ([4], [4, 2, 2]):
         slices = tf.IndexedSlices(tf.ones([1, *shape[1:]]), tf.constant([1]), tuple(shape))
