@@ -120,6 +120,9 @@ class CowClip(TwoOptimizers):
             )
         if update == "lazy":
             self.embedding_optimizer = row_optimizer(self.embedding_optimizer)
+        self._unmatched = tables.Unmatched(
+            embeddings=self._config.embeddings, skip=self._config.skip
+        )
         self._in_force = in_force(self._config, self.embedding_optimizer)
         self._track_trackable(self.embedding_optimizer, "embedding_optimizer")
         self._track_trackable(self.dense_optimizer, "dense_optimizer")
@@ -146,13 +149,15 @@ class CowClip(TwoOptimizers):
 
         Raises:
             InputError: an embedding table has a dense gradient, is there twice or belongs to
-                HugeCTR's Sparse Operation Kit, or there are no gradients.
+                HugeCTR's Sparse Operation Kit, a pattern of `embeddings` or `skip` matches no
+                table, or there are no gradients.
         """
         given = list(grads_and_vars)
         tables.refuse_foreign(v for _, v in given)
         pairs = [(tables.with_shape(g), v) for g, v in given if g is not None]
         if not pairs:
             raise InputError("no gradients: no variable of the model has one")
+        self._refuse_unmatched(given)
         with tf.init_scope():
             # All at once: under a strategy, what is created among the operations of a step
             # would depend on them.
@@ -173,6 +178,20 @@ class CowClip(TwoOptimizers):
                 steps.append(self._apply(self.dense_optimizer, dense_pairs))
         with tf.control_dependencies([s for s in steps if s is not None]):
             return self.iterations.assign_add(1, read_value=False)
+
+    def _refuse_unmatched(self, given: list[tuple[Any, Any]]) -> None:
+        """A pattern of `embeddings` must match a variable, and one of `skip` a table."""
+        if not self._unmatched:
+            return
+        found, _ = tables.split([p for p in given if p[0] is not None], self._config.embeddings)
+        # What has no gradient, as in a frozen layer, may be a table.
+        may_be_tables = [v for _, v in found] + [v for g, v in given if g is None]
+        for argument, variables in (
+            ("embeddings", [v for _, v in given]),
+            ("skip", may_be_tables),
+        ):
+            self._unmatched.look_at(argument, variables)
+            self._unmatched.refuse(argument, variables)
 
     @staticmethod
     def _apply(optimizer: Any, pairs: list[tuple[Any, Any]]) -> Any:
@@ -203,13 +222,17 @@ class CowClip(TwoOptimizers):
             self._states.catch_up(group, ids)
 
     def expect(self, group: Sequence[Any]) -> None:
-        """With `update="exact"`: create the state of these tables in this order, once.
+        """Tell the optimizer of these tables before they get gradients.
 
-        Keras's `get_weights` and `set_weights` of an optimizer know variables by their order; it
-        should not depend on which row is read first.
+        The patterns of `embeddings` and `skip` are then looked for among them, too. With
+        `update="exact"` their state is created, in this order, once: Keras's `get_weights` and
+        `set_weights` of an optimizer know variables by their order, which should not depend on
+        which row is read first.
         """
+        tables.refuse_foreign(group)
+        for argument in ("embeddings", "skip"):
+            self._unmatched.look_at(argument, group)
         if self._in_force.update == "exact":
-            tables.refuse_foreign(group)
             with tf.init_scope():
                 self._create_state(list(group), True)
 

@@ -41,6 +41,45 @@ def check_patterns(patterns: Sequence[Any] | None, argument: str) -> tuple[Any, 
     return patterns
 
 
+class Unmatched:
+    """The regular expressions of `embeddings` and `skip` that have matched no variable yet.
+
+    Args:
+        **patterns: by argument, as `check_patterns` returns them.
+    """
+
+    def __init__(self, **patterns: tuple[Any, ...] | None) -> None:
+        self._left = {
+            argument: [p for p in some or () if isinstance(p, str)]
+            for argument, some in patterns.items()
+        }
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return any(self._left.values())
+
+    def look_at(self, argument: str, variables: Sequence[Any]) -> None:
+        """Forget the patterns of this argument that match one of the variables."""
+        left = self._left[argument]
+        left[:] = [p for p in left if not any(matches(v, (p,)) for v in variables)]
+
+    def refuse(self, argument: str, variables: Sequence[Any]) -> None:
+        """Refuse a pattern that has matched none of the variables so far.
+
+        Raises:
+            InputError: there is one; the message names it and these variables.
+        """
+        for pattern in self._left[argument]:
+            names = ", ".join(
+                [repr(v.name) for v in variables[:4]] + ["..."] * (len(variables) > 4)
+            )
+            raise InputError(
+                f"{argument}: {pattern!r} matches no table of this step (looked at "
+                f"{names or 'none'}): correct or remove it; if its table gets gradients in another "
+                "call of apply_gradients, call expect([table]) before"
+            )
+
+
 def refuse_dense(variable: Any) -> None:
     """Refuse a dense gradient of an embedding table: its counts are lost.
 

@@ -258,6 +258,21 @@ def test_two_cowclips_are_refused_if_rows_may_wait(tf, schema, updates):
         assert find_cowclip(both) is first
 
 
+def test_each_part_of_several_optimizers_has_patterns_of_its_own(tf, schema):
+    """Merlin gives each optimizer only the variables of its blocks."""
+    for pattern in ("wide_embeddings", "typo"):
+        model = MODELS["deepfm"](schema, **SMALL)
+        one, other = cc.CowClip(embeddings=["embeddings"]), cc.CowClip(embeddings=[pattern])
+        blocks = [mm.OptimizerBlocks(other, [model.blocks[0].wide])]
+        both = mm.MultiOptimizer(default_optimizer=one, optimizers_and_blocks=blocks)
+        model.compile(both, "binary_crossentropy")
+        if pattern == "typo":
+            with pytest.raises(InputError, match="embeddings: 'typo' matches no table of this ste"):
+                model.fit(clicks(tf), verbose=0)
+        else:
+            assert np.isfinite(model.fit(clicks(tf), verbose=0).history["loss"]).all()
+
+
 def test_a_look_at_gradients_leaves_the_model_with_its_optimizer(tf, schema, batch):
     """Training afterwards gives the weights of dense, as without the look."""
     ends = []

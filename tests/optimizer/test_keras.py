@@ -314,6 +314,56 @@ def test_variables_in_a_configuration_are_refused(tf):
         optimizer.get_config()
 
 
+def sparse(tf, variable):
+    return tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), (3, 2)), variable
+
+
+@pytest.mark.parametrize("update", ["dense", "exact", "lazy"])
+@pytest.mark.parametrize("argument", ["embeddings", "skip"])
+def test_a_pattern_that_matches_no_table_is_named(tf, argument, update):
+    """Without a word nothing would be clipped, or nothing left unclipped."""
+    table, kernel = (tf.Variable(tf.ones([3, 2]), name=name) for name in ("users", "kernel"))
+    pairs = [sparse(tf, table), (tf.ones([3, 2]), kernel)]
+    cc.CowClip(**{argument: ["^users", "sers"], "update": update}).apply_gradients(pairs)
+    before = table.numpy()
+    for patterns in (["typo"], ["users", "typo"]):
+        optimizer = cc.CowClip(**{argument: patterns, "update": update})
+        with pytest.raises(InputError, match=f"{argument}: 'typo' matches no table of this .*'use"):
+            optimizer.apply_gradients(pairs)
+        np.testing.assert_array_equal(table.numpy(), before)
+    with pytest.raises(InputError, match="skip: 'kernel' matches no table"):
+        cc.CowClip(skip=["kernel"], update=update).apply_gradients(pairs)
+
+
+def test_a_pattern_that_matches_nothing_stops_fit(tf, clicks):
+    model = click_model(tf)
+    model.compile(cc.CowClip(skip=["wide"]), "binary_crossentropy")
+    before = model.get_weights()
+    with pytest.raises(InputError, match=r"skip: 'wide' matches no table .*embeddings:0'"):
+        model.fit(*clicks, batch_size=64, verbose=0)
+    for a, b in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_gradients_may_come_in_several_calls(tf):
+    one, two = (tf.Variable(tf.ones([3, 2]), name=name) for name in ("one", "two"))
+    for argument in ("embeddings", "skip"):
+        optimizer = cc.CowClip(**{argument: ["one", "two"]})
+        with pytest.raises(InputError, match=r"'two' .*in another call .*, call expect\(\[table\]"):
+            optimizer.apply_gradients([sparse(tf, one)])
+        optimizer.expect([two])
+        for table in (one, two, one):
+            optimizer.apply_gradients([sparse(tf, table)])
+        assert int(optimizer.iterations) == 3
+
+
+def test_a_table_without_a_gradient_in_this_step_matches_too(tf):
+    one, two = (tf.Variable(tf.ones([3, 2]), name=name) for name in ("one", "two"))
+    optimizer = cc.CowClip(embeddings=["one", "two"], skip=["two"])
+    optimizer.apply_gradients([sparse(tf, one), (None, two)])
+    assert int(optimizer.iterations) == 1
+
+
 def test_tables_can_be_given_as_the_variables_they_are(tf):
     clipped, skipped, other = (tf.Variable(tf.ones([3, 2]), name="same") for _ in range(3))
     optimizer = cc.CowClip("sgd", "sgd", l2=0.0, embeddings=[clipped, skipped], skip=[skipped])
