@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -106,9 +106,21 @@ def _embeddings(model: Any) -> list[FusedEmbedding]:
     return [part for part in parts if isinstance(part, FusedEmbedding)]
 
 
+def _synchronized(create: Callable[..., Any], **settings: Any) -> Any:
+    """A variable that a `tf.distribute` strategy can hold: it refuses those that say NONE."""
+    if settings.get("synchronization") is tf.VariableSynchronization.NONE:
+        settings["synchronization"] = tf.VariableSynchronization.AUTO
+        settings["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
+    return create(**settings)
+
+
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class CTRModel(mm.Model):
     """`merlin.models.tf.Model` whose evaluation, prediction and saving see current tables."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        with tf.variable_creator_scope(_synchronized):
+            super().__init__(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """As in Keras; CowClip with `update="exact"` is attached to the tables.
@@ -123,6 +135,25 @@ class CTRModel(mm.Model):
                 "compiled by it; leave jit_compile out"
             )
         attach(self, self.optimizer)
+
+    def fit(self, *args: Any, train_metrics_steps: int = 1, **kwargs: Any) -> Any:
+        """As in Merlin.
+
+        Raises:
+            InputError: `train_metrics_steps` with several replicas.
+        """
+        if train_metrics_steps != 1 and self.distribute_strategy.num_replicas_in_sync > 1:
+            raise InputError(
+                f"train_metrics_steps={train_metrics_steps}: with several replicas metrics are "
+                "computed at every step; leave it out, or compile without metrics"
+            )
+        return super().fit(*args, train_metrics_steps=train_metrics_steps, **kwargs)
+
+    def train_compute_metrics(self, outputs: Any, compiled_metrics: Any) -> dict[str, Any]:
+        """As in Merlin, whose `tf.cond` around metrics no strategy with several replicas takes."""
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            return self.compute_metrics(outputs, compiled_metrics)
+        return super().train_compute_metrics(outputs, compiled_metrics)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """As in Keras, on tables that are up to date."""
