@@ -10,6 +10,7 @@ from typing import Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.embedding import FusedEmbedding
+from cowclip_merlin.optimizer.two import cowclips_in
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
@@ -21,23 +22,13 @@ def find_cowclip(optimizer: Any) -> Any | None:
     Raises:
         InputError: there are two, and rows of one may wait: the model asks only one for them.
     """
-    found = list(_cowclips(optimizer))
+    found = list(cowclips_in(optimizer))
     if len(found) > 1 and any(each._in_force.update == "exact" for each in found):
         raise InputError(
             'two CowClips in one optimizer, one with update="exact": give one CowClip all tables, '
             'or use update="dense"'
         )
     return found[0] if found else None
-
-
-def _cowclips(optimizer: Any) -> Iterator[Any]:
-    if hasattr(optimizer, "catch_up"):
-        yield optimizer
-        return
-    inner = [getattr(optimizer, name, None) for name in ("inner_optimizer", "default_optimizer")]
-    inner += [pair.optimizer for pair in getattr(optimizer, "optimizers_and_blocks", [])]
-    for each in inner:
-        yield from () if each is None else _cowclips(each)
 
 
 def attach(model: Any, optimizer: Any) -> None:

@@ -16,7 +16,7 @@ from cowclip_merlin.optimizer.gradients import clipped
 from cowclip_merlin.optimizer.row_adam import RowAdam
 from cowclip_merlin.optimizer.row_state import RowStates
 from cowclip_merlin.optimizer.statistics import summarize
-from cowclip_merlin.optimizer.two import TwoOptimizers
+from cowclip_merlin.optimizer.two import TwoOptimizers, cowclips_in
 
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
@@ -113,6 +113,7 @@ class CowClip(TwoOptimizers):
         with tf.keras.utils.custom_object_scope({"RowAdam": RowAdam}):
             self.embedding_optimizer = compat.legacy_optimizer(embedding_optimizer)
         self.dense_optimizer = compat.legacy_optimizer(dense_optimizer)
+        self._refuse_nested()
         if self.embedding_optimizer is self.dense_optimizer:
             raise InputError(
                 "embedding_optimizer and dense_optimizer are one object, which would count each "
@@ -131,6 +132,14 @@ class CowClip(TwoOptimizers):
         self._states = None
         if self._in_force.update == "exact" or self.backend != "tensorflow":
             self._states = RowStates(self, self.backend, exact=update != "lazy")
+
+    def _refuse_nested(self) -> None:
+        for role in ("embedding_optimizer", "dense_optimizer"):
+            if any(cowclips_in(getattr(self, role))):
+                raise InputError(
+                    f"{role} is or holds a CowClip, and a gradient is to be clipped once: give a "
+                    "Keras optimizer such as tf.keras.optimizers.legacy.Adam(1e-4)"
+                )
 
     def apply_gradients(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cowclip_merlin import compat
@@ -11,6 +11,17 @@ from cowclip_merlin.optimizer import tables
 from cowclip_merlin.optimizer.statistics import ClipStatistics
 
 tf = compat.tensorflow()
+
+
+def cowclips_in(optimizer: Any) -> Iterator[Any]:
+    """This optimizer if it is a CowClip, or those that it scales losses for, or shares with."""
+    if isinstance(optimizer, TwoOptimizers):
+        yield optimizer
+        return
+    inner = [getattr(optimizer, name, None) for name in ("inner_optimizer", "default_optimizer")]
+    inner += [pair.optimizer for pair in getattr(optimizer, "optimizers_and_blocks", [])]
+    for each in inner:
+        yield from () if each is None else cowclips_in(each)
 
 
 class TwoOptimizers(ClipStatistics):

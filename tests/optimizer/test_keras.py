@@ -308,6 +308,16 @@ def test_one_object_as_both_optimizers_is_refused(tf):
         cc.CowClip(adam, adam)
 
 
+@pytest.mark.parametrize("role", ["embedding_optimizer", "dense_optimizer"])
+def test_a_cowclip_in_a_cowclip_is_refused(tf, role):
+    """Its state would be kept, and its gradients clipped, twice."""
+    inner = cc.CowClip()
+    scaled = tf.keras.mixed_precision.LossScaleOptimizer(inner)
+    for given in (inner, scaled, tf.keras.optimizers.serialize(inner)):
+        with pytest.raises(InputError, match=f"^{role} is or holds a CowClip.* be clipped once"):
+            cc.CowClip(**{role: given})
+
+
 def test_variables_in_a_configuration_are_refused(tf):
     optimizer = cc.CowClip(skip=[tf.Variable(tf.ones([2, 2]), name="wide")])
     with pytest.raises(InputError, match="wide"):
