@@ -129,7 +129,7 @@ class CowClip(TwoOptimizers):
         self._track_trackable(self.dense_optimizer, "dense_optimizer")
         self.backend = choose_backend(self._config, self.embedding_optimizer)
         _log.info("update %s, backend %s", update, self.backend)
-        self._states = None
+        self._states, self._caught_up = None, set()
         if self._in_force.update == "exact" or self.backend != "tensorflow":
             self._states = RowStates(self, self.backend, exact=update != "lazy")
 
@@ -188,6 +188,14 @@ class CowClip(TwoOptimizers):
         with tf.control_dependencies([s for s in steps if s is not None]):
             return self.iterations.assign_add(1, read_value=False)
 
+    def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Keras, whose `fit` asks for them by `minimize`, right after its forward pass."""
+        pairs = super()._compute_gradients(*args, **kwargs)
+        if self._in_force.update == "exact":
+            sparse = [v for g, v in pairs if isinstance(g, tf.IndexedSlices)]
+            tables.refuse_never_caught_up(sparse, self._caught_up)
+        return pairs
+
     def _refuse_unmatched(self, given: list[tuple[Any, Any]]) -> None:
         """A pattern of `embeddings` must match a variable, and one of `skip` a table."""
         if not self._unmatched:
@@ -228,6 +236,7 @@ class CowClip(TwoOptimizers):
         if self._in_force.update == "exact":
             group = list(table) if isinstance(table, (list, tuple)) else [table]
             tables.refuse_foreign(group)
+            self._caught_up.update(compat.stored(each).ref() for each in group)
             self._states.catch_up(group, ids)
 
     def expect(self, group: Sequence[Any]) -> None:

@@ -134,6 +134,25 @@ def refuse_foreign(variables: Iterable[Any]) -> None:
             )
 
 
+def refuse_never_caught_up(variables: Sequence[Any], caught_up: set[Any]) -> None:
+    """Refuse to train by `update="exact"` on rows that nobody brings up to date.
+
+    Args:
+        variables: tables that the forward pass has read.
+        caught_up: references of the tables that `catch_up` was called for.
+
+    Raises:
+        InputError: a table is not among them.
+    """
+    for variable in variables:
+        if compat.stored(variable).ref() not in caught_up:
+            raise InputError(
+                f'update="exact": nothing brings rows of {variable.name!r} up to date before the '
+                "forward pass reads them: use the models of cowclip_merlin.models, or call "
+                'catch_up(table, ids) before each lookup, or take update="dense" or "lazy"'
+            )
+
+
 def with_shape(gradient: Any) -> Any:
     """The gradient, its dense shape (if it has one) a tensor, as collective operations need it."""
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:

@@ -56,6 +56,9 @@ def test_without_bringing_rows_up_to_date_the_weights_differ(tf, schema, monkeyp
     """The test above can fail: here lookups read what they find."""
     expected, _ = fitted(tf, schema, "deepfm", "dense")
     monkeypatch.setattr("cowclip_merlin.models.model.attach", lambda *_: None)
+    with pytest.raises(InputError, match="nothing brings rows of"):
+        fitted(tf, schema, "deepfm", "exact")
+    monkeypatch.setattr("cowclip_merlin.optimizer.tables.refuse_never_caught_up", lambda *_: None)
     with pytest.warns(UserWarning, match="not brought up to date"):
         stale, _ = fitted(tf, schema, "deepfm", "exact")
     assert np.abs(stale.get_weights()[0] - expected.get_weights()[0]).max() > 1e-4

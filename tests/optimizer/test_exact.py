@@ -250,11 +250,21 @@ def test_rows_that_had_missed_steps_when_read_are_told(tf, backend, brought):
         read_in_steps(tf, backend, READS, brought)
 
 
-def test_a_plain_model_is_told(tf):
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_plain_model_is_refused_before_it_moves(tf, scaled):
     model = tf.keras.Sequential([tf.keras.layers.Embedding(9, 2), tf.keras.layers.Dense(1)])
-    model.compile(cc.CowClip(update="exact"), "mse")
-    with pytest.warns(UserWarning, match="not brought up to date"):
+    optimizer = cc.CowClip(update="exact")
+    if scaled:
+        optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
+    model.compile(optimizer, "mse")
+    model(np.array([[1]]))
+    before = model.get_weights()
+    with pytest.raises(
+        InputError, match=r"nothing brings rows of '.*embeddings:0' up to date .*la"
+    ):
         model.fit(np.array([[1], [2], [1]]), np.ones((3, 1)), batch_size=1, verbose=0)
+    for a, b in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_the_backend_is_logged_once(tf, caplog, kernels):
