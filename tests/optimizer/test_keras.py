@@ -208,10 +208,27 @@ def test_a_table_of_another_type_is_refused(tf, given):
 
 
 def test_a_keras_regularizer_is_refused_with_the_remedy(tf, clicks):
-    model = click_model(tf, regularizer=tf.keras.regularizers.L2(1e-5))
-    model.compile(cc.CowClip(), "binary_crossentropy")
-    with pytest.raises(InputError, match=r"embeddings.*dense.*regularizer.*l2="):
-        model.fit(*clicks, batch_size=64, verbose=0)
+    for strength in (1e-5, 0.0):  # Keras adds a penalty of 0, too, as in DeepCTR's models
+        model = click_model(tf, regularizer=tf.keras.regularizers.L2(strength))
+        model.compile(cc.CowClip(), "binary_crossentropy")
+        with pytest.raises(InputError, match=r"embeddings.*dense.*regularizer \(l2\(0\), too.*l2="):
+            model.fit(*clicks, batch_size=64, verbose=0)
+
+
+@pytest.mark.parametrize("update", ["dense", "lazy"])
+def test_a_model_rebuilt_without_its_regularizer_is_one_that_never_had_it(tf, clicks, update):
+    """The way that docs/training.md shows."""
+    plain, regularized = click_model(tf), click_model(tf, regularizer=tf.keras.regularizers.L2(0.0))
+    for layer in regularized.layers:
+        if isinstance(layer, tf.keras.layers.Embedding):
+            layer.embeddings_regularizer = None
+    rebuilt = tf.keras.models.clone_model(regularized)
+    rebuilt.set_weights(plain.get_weights())
+    for model in (plain, rebuilt):
+        model.compile(cc.CowClip(update=update), "binary_crossentropy")
+        model.fit(*clicks, batch_size=64, shuffle=False, verbose=0)
+    for a, b in zip(plain.get_weights(), rebuilt.get_weights()):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_an_empty_batch_is_l2_alone(tf):
