@@ -190,6 +190,7 @@ def write_split(
     """Transform staged files into `out/part-*.parquet`, rows in the order of the input.
 
     With `hugectr`, labels are float32, ids int64, and `_metadata.json` and `_file_list.txt` stay.
+    The list names files relative to the folder above `out`.
     """
     types = {layout.label: "float32", **dict.fromkeys(layout.categorical, "int64")}
     workflow.transform(dataset(files, gpu=gpu)).to_parquet(
@@ -213,7 +214,8 @@ def _tidy(out: Path, *, hugectr: bool) -> None:
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / ".merlin", ignore_errors=True)
     if hugectr:
-        names = [entry["file_name"] for entry in described["file_stats"]]
+        # HugeCTR opens the names as they are, and takes `_metadata.json` from the first one's folder.
+        names = [f"{out.name}/{entry['file_name']}" for entry in described["file_stats"]]
         (out / "_metadata.json").write_text(json.dumps(described), encoding="utf-8")
         (out / "_file_list.txt").write_text(
             "\n".join([str(len(names)), *names]) + "\n", encoding="utf-8"

@@ -12,8 +12,9 @@ from cowclip_merlin.workflows.layout import Layout
 def write_slot_sizes(folder: Path, layout: Layout, known: Statistics) -> None:
     """Write `hugectr.json`: names, and `slot_size_array` as HugeCTR's reader takes it.
 
-    The files themselves are `train/` and `test/` with `_metadata.json` and `_file_list.txt`;
-    the list names files relative to its folder, so run HugeCTR there or prefix the names.
+    Each split has `_metadata.json` and `_file_list.txt`. The list and the two sources name files
+    relative to `folder`, so run HugeCTR with `folder` as its working directory. The source of a
+    split without rows is null.
     """
     write_json(
         folder / "hugectr.json",
@@ -22,10 +23,15 @@ def write_slot_sizes(folder: Path, layout: Layout, known: Statistics) -> None:
             "dense_names": list(layout.continuous),
             "slot_names": list(layout.categorical),
             "slot_size_array": [known.cardinalities[c] for c in layout.categorical],
-            "train_source": "train/_file_list.txt",
-            "eval_source": "test/_file_list.txt",
+            "train_source": _source(folder, "train"),
+            "eval_source": _source(folder, "test"),
             "label_dim": 1,
             "dense_dim": len(layout.continuous),
             "key_type": "I64",
         },
     )
+
+
+def _source(folder: Path, split: str) -> str | None:
+    name = f"{split}/_file_list.txt"
+    return name if (folder / name).exists() else None

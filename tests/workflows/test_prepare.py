@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from slow_frames import CATEGORIES, NUMBERS, assert_same, make, raw_frame, read, slow_ids
 
@@ -186,39 +185,6 @@ def test_a_constant_column_is_no_nan(prepared):
     text = "y,a,b,x\n" + "".join(f"{i % 2},{i % 3},{i % 5},0\n" for i in range(100))
     data = prepared(text)
     assert set(read(data, "train").x) == {0.0}
-
-
-def test_hugectr_files(log, tmp_path):
-    """The parquet format of HugeCTR: float32 labels and dense, int64 keys, list and metadata."""
-    data = make(log, tmp_path / "data", hugectr=True, partition_mb=0.2)
-    sizes = json.loads((data.path / "hugectr.json").read_text())
-    assert sizes["slot_size_array"] == [data.cardinalities[c] for c in CATEGORIES]
-    for split in ("train", "test"):
-        folder = data.path / split
-        listed = (folder / "_file_list.txt").read_text().split("\n")
-        files = [f.name for f in data.files(split)]
-        assert listed == [str(len(files)), *files, ""]
-        described = json.loads((folder / "_metadata.json").read_text())
-        assert described["file_stats"] == [
-            {"file_name": f.name, "num_rows": pq.ParquetFile(f).metadata.num_rows}
-            for f in data.files(split)
-        ]
-        schema = pq.read_schema(data.files(split)[0])
-        for part, names, kind in (
-            ("labels", ["label"], "float"),
-            ("conts", NUMBERS, "float"),
-            ("cats", CATEGORIES, "int64"),
-        ):
-            assert [entry["col_name"] for entry in described[part]] == names
-            for entry in described[part]:
-                assert schema.names[entry["index"]] == entry["col_name"]
-                assert str(schema.field(entry["index"]).type) == kind
-        frame = read(data, split)
-        for column in CATEGORIES:
-            assert frame[column].between(0, data.cardinalities[column] - 1).all()
-    from cowclip_merlin.loading import read_columns
-
-    assert len(read_columns(data, "train")) == data.rows["train"]
 
 
 def test_the_folder_describes_itself(data):
