@@ -13,6 +13,7 @@ from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.models.embedding import EMBEDDINGS, Current
 from cowclip_merlin.models.interaction import sum_over_fields
 from cowclip_merlin.models.model import CTRModel
+from cowclip_merlin.models.names import safe_names
 from cowclip_merlin.models.precision import computing_in, policy_in_force
 
 tf = compat.tensorflow()
@@ -175,12 +176,22 @@ class Sigmoid(tf.keras.layers.Layer):
         return input_shape
 
 
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class ClickOutput(mm.BinaryOutput):
+    """Merlin's output for 0/1 labels, whose layer has a name that TensorFlow takes."""
+
+    @classmethod
+    def get_task_name(cls, target_name: str) -> str:
+        """As in Merlin, but for labels with spaces or other characters that are refused."""
+        return mm.BinaryOutput.get_task_name(target_name and safe_names([target_name])[target_name])
+
+
 def assemble(kind: type[ClickModel], schema: Any, architecture: Architecture, **more: Any) -> Any:
     """A Merlin model around a block, its variables created."""
     columns = Columns.from_schema(schema)
     body = kind(columns, architecture, **more)
     names = [*columns.fields, *columns.continuous]
-    output = mm.BinaryOutput(columns.target, to_call=Sigmoid(dtype="float32"), dtype="float32")
+    output = ClickOutput(columns.target, to_call=Sigmoid(dtype="float32"), dtype="float32")
     model = CTRModel(body, output, schema=schema.select_by_name(names))
     one_row = {name: tf.zeros([1, 1], tf.int64) for name in columns.fields}
     model(one_row | {name: tf.zeros([1, 1]) for name in columns.continuous})

@@ -54,7 +54,7 @@ class Columns:
             inputs: one tensor [b] or [b, 1] per column, or the stacked entries "categorical"
                 [b, F] and "continuous" [b, C].
         """
-        if "categorical" in inputs:
+        if self._stacked(inputs):
             ids = _integer(inputs["categorical"])
             x = inputs.get("continuous", tf.zeros([tf.shape(ids)[0], 0]))
         else:
@@ -64,6 +64,12 @@ class Columns:
         x = tf.cast(x, tf.float32)
         x.set_shape([None, len(self.continuous)])
         return ids, x
+
+    def _stacked(self, inputs: dict[str, Any]) -> bool:
+        """Columns may be called "categorical" themselves; then all others are there as well."""
+        if "categorical" not in inputs:
+            return False
+        return not all(name in inputs for name in (*self.fields, *self.continuous))
 
 
 def _rows(column: Any) -> int:

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.models.names import variable_names
 
 tf = compat.tensorflow()
 
@@ -113,13 +114,14 @@ class PerFieldEmbedding(FusedEmbedding):
 
     def build(self, input_shape: Any) -> None:
         """Create the tables."""
+        names = variable_names(self.fields)
         self.tables = [
             self.add_weight(
-                f"{name}_{self.prefix}embeddings",
+                f"{names[field]}_{self.prefix}embeddings",
                 [rows, self.dim],
                 initializer=lambda shape, dtype=None, f=f, **_: self._initial(f),
             )
-            for f, (name, rows) in enumerate(self.fields.items())
+            for f, (field, rows) in enumerate(self.fields.items())
         ]
         self.built = True
 

@@ -156,12 +156,17 @@ def order_ties(categories: Path, layout: Layout) -> None:
 
     Without it, ids could differ between CPU and GPU.
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     for field in layout.categorical:
         path = categories / f"unique.{field}.parquet"
         known = pq.read_table(path)
-        ordered = known.sort_by([(f"{field}_size", "descending"), (field, "ascending")])
+        # Arrow would take ".big" for a path, so it is not asked by name.
+        named = pa.table({"size": known[f"{field}_size"], "value": known[field]})
+        order = pc.sort_indices(named, [("size", "descending"), ("value", "ascending")])
+        ordered = known.take(order)
         with replacing(path) as temporary:
             pq.write_table(ordered.replace_schema_metadata(known.schema.metadata), temporary)
 

@@ -11,7 +11,8 @@ EXAMPLES = """examples:
   cowclip export RUN DATA --out MODEL
 
 Its signature "serving_default" takes one tensor [b] for each column, with ids and numbers as in
-DATA, and gives "probability" [b]. How raw values become ids: docs/serving.md."""
+DATA, and gives "probability" [b]. A column whose name TensorFlow refuses gets a similar one, which
+MODEL/assets.extra/columns.json maps to the column. How raw values become ids: docs/serving.md."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the model and say what it takes."""
-    from cowclip_merlin.training import export_run
+    from cowclip_merlin.training import export_run, input_columns
 
     inputs = export_run(args.run_folder, args.data, out=args.out, device=args.device)
+    columns = input_columns(args.out)
     print(f"{args.out}: SavedModel, signature serving_default")
     for kind in dict.fromkeys(spec.dtype.name for spec in inputs.values()):
         names = [name for name, spec in inputs.items() if spec.dtype.name == kind]
-        print(f"  {kind} [b]: {', '.join(names)}")
+        print(f"  {kind} [b]: {', '.join(_told(name, columns[name]) for name in names)}")
     print("  gives probability, float32 [b]")
+
+
+def _told(name: str, column: str) -> str:
+    return name if name == column else f"{name} (column {column!r})"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat
 from cowclip_merlin.checks import among
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import refuse_no_file, whole_folder
+from cowclip_merlin.files import read_json, refuse_no_file, whole_folder, write_json
 from cowclip_merlin.loading import open_columns, place_split
 from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.build import build_model, choose_device
@@ -18,7 +18,10 @@ from cowclip_merlin.training.run import start
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.models.columns import Columns
     from cowclip_merlin.workflows import PreparedData
+
+COLUMNS_FILE = "assets.extra/columns.json"  # TensorFlow and its servers leave this folder alone
 
 
 def evaluate_run(
@@ -101,6 +104,9 @@ def export_run(
     as float32, and gives "probability", float32 [b]. An id outside of its column's table is an
     error that names the column. `load_model` reads it as a Keras model, too.
 
+    An input has the name of its column where TensorFlow allows that, and a similar one elsewhere.
+    `assets.extra/columns.json` in the folder maps every input to its column.
+
     Args:
         run: the run folder.
         data: the folder it was trained on, or one prepared like it; only its columns are read.
@@ -115,29 +121,52 @@ def export_run(
     """
     with whole_folder(out) as temporary:
         model = load_run(run, data, device=device)
-        inputs = _inputs(model)
-        signature = {"serving_default": _serving(model, inputs)}
+        from cowclip_merlin.models.names import safe_names
+
+        columns = model.blocks[0].columns
+        names = safe_names([*columns.fields, *columns.continuous])
+        inputs = _inputs(columns, names)
+        signature = {"serving_default": _serving(model, inputs, names)}
         with full_disk_told(Path(out)):
             compat.save_by_keras(model, str(temporary), signatures=signature)
+        _write_columns(temporary / COLUMNS_FILE, names)
     return inputs
 
 
-def _inputs(model: CTRModel) -> dict[str, Any]:
-    tf, columns = compat.tensorflow(), model.blocks[0].columns
-    ids = {name: tf.TensorSpec([None], tf.int64, name) for name in columns.fields}
-    return ids | {name: tf.TensorSpec([None], tf.float32, name) for name in columns.continuous}
+def input_columns(model: str | Path) -> dict[str, str]:
+    """Of an exported model: input name -> name of its column, in the model's order.
+
+    Args:
+        model: the folder that `export_run` wrote.
+
+    Raises:
+        InputError: there is no such file, or it is damaged.
+    """
+    return read_json(Path(model) / COLUMNS_FILE)["inputs"]
 
 
-def _serving(model: CTRModel, inputs: dict[str, Any]) -> Any:
+def _write_columns(path: Path, names: dict[str, str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, {"inputs": {name: column for column, name in names.items()}})
+
+
+def _inputs(columns: Columns, names: dict[str, str]) -> dict[str, Any]:
+    tf = compat.tensorflow()
+    kinds = dict.fromkeys(columns.fields, tf.int64) | dict.fromkeys(columns.continuous, tf.float32)
+    return {names[c]: tf.TensorSpec([None], kind, names[c]) for c, kind in kinds.items()}
+
+
+def _serving(model: CTRModel, inputs: dict[str, Any], names: dict[str, str]) -> Any:
     """The function that is called in the SavedModel."""
     tf, fields = compat.tensorflow(), model.blocks[0].columns.fields
-    names, sizes = tf.constant(list(fields)), tf.constant(list(fields.values()), tf.int64)
+    told_names, sizes = tf.constant(list(fields)), tf.constant(list(fields.values()), tf.int64)
 
     @tf.function(input_signature=[inputs])
-    def serve(columns: dict[str, Any]) -> dict[str, Any]:
+    def serve(given: dict[str, Any]) -> dict[str, Any]:
+        columns = {column: given[name] for column, name in names.items()}
         ids = tf.stack([columns[name] for name in fields], axis=1)
         wrong = tf.reduce_any((ids < 0) | (ids >= sizes), axis=0)
-        told = ["ids outside of the tables of these columns:", tf.boolean_mask(names, wrong)]
+        told = ["ids outside of the tables of these columns:", tf.boolean_mask(told_names, wrong)]
         with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(wrong), told)]):
             return {"probability": tf.reshape(model(columns), [-1])}
 
