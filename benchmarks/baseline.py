@@ -4,7 +4,7 @@
         [--model deepfm] [--mlp 400,400,400] [--base-batch-size 1024]
         [--multipliers 8,16,32,64,128] [--updates exact,dense]
         [--embedding-lr X --dense-lr X --l2 X ...] [--epochs 3] [--seeds 3] [--rounds 1]
-        [--device auto|cpu|gpu] [--json FILE]
+        [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
 Without --data a Criteo-format log is generated and prepared once in --work. The lines:
 
@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Compare, print the table, write JSON."""
     args = _parser().parse_args(arguments)
     comparison = comparison_from(args)
-    refuse_no_files(args.json)
+    refuse_no_files(args.json, overwrite=args.overwrite)
     choose_device(args.device)
     try:
         result = compare(comparison)

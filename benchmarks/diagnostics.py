@@ -2,7 +2,7 @@
 
     python benchmarks/diagnostics.py [--batch-sizes 1024,16384] [--update exact] [--every 100]
         [--vocabulary 300000] [--mlp 400,400,400] [--rounds 5] [--seconds 60]
-        [--device auto|cpu|gpu] [--json FILE]
+        [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
 A DeepFM with embeddings of 10 on random rows with power-law ids, as in `cowclip bench`. A turn is
 --every steps; with diagnostics one of them is preceded by a probe, whose numbers go to a CSV file
@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table, write JSON."""
     args = _parser().parse_args(arguments)
     settings = settings_from(args)
-    refuse_no_files(args.json)
+    refuse_no_files(args.json, overwrite=args.overwrite)
     choose_device(args.device)
     result = measure(settings)
     result |= circumstances(__file__, arguments, result["load_before"])

@@ -2,7 +2,7 @@
 
     python benchmarks/kernels.py [--backend auto|numba|cupy] [--batches 1024 8192 65536]
         [--gaps 1 10 100 1000] [--d 10] [--vocabulary 1000000] [--rounds 5] [--copy-mb 256]
-        [--json FILE]
+        [--json FILE] [--overwrite]
 
 Ids are Criteo-like: 26 fields, power law, n = 26 * batch of them, u distinct. Bytes are those that
 a kernel cannot avoid: each input read once, each output written once, indexes of 4 bytes.
@@ -188,7 +188,7 @@ def _check(args: argparse.Namespace) -> None:
     once(lists)
     at_least_one(lists | {"--d": args.d, "--rounds": args.rounds, "--copy-mb": args.copy_mb})
     enough_ids("--vocabulary", args.vocabulary)
-    refuse_no_files(args.json)
+    refuse_no_files(args.json, overwrite=args.overwrite)
 
 
 @orderly()

@@ -2,7 +2,7 @@
 
     python benchmarks/loading.py [--rows 1000000] [--batch-sizes 1024 131072] [--model deepfm]
         [--rounds 5] [--seconds 2] [--data-memory MB] [--work DIR] [--device auto|cpu|gpu]
-        [--json FILE]
+        [--json FILE] [--overwrite]
 
 A generated Criteo-format log is prepared once in --work. Resident and streamed rows are those of
 `cowclip train`, the streamed ones with --data-memory for a third of them (and no less than three
@@ -287,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write JSON."""
     args = _parser().parse_args(arguments)
     settings = settings_from(args)
-    refuse_no_files(args.json)
+    refuse_no_files(args.json, overwrite=args.overwrite)
     choose_device(args.device)
     result = compare(prepared(args.work, settings.rows), settings)
     result |= circumstances(__file__, arguments, result["load_before"])

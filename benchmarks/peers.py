@@ -4,7 +4,7 @@
         [--epochs 1] [--rounds 5] [--lr 0.001] [--rule sqrt] [--contestants A,B,C]
         [--deepctr-python PYTHON] [--fuxictr-python PYTHON]
         [--authors CHECKOUT --authors-python PYTHON]
-        [--work DIR] [--device auto|cpu|gpu] [--json FILE]
+        [--work DIR] [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
 All train a DeepFM (embeddings of 10, MLP 400-400-400, no dropout) on the same generated rows, in
 the same batches, equally long, in turn round by round. The contestants:
@@ -252,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table and write JSON."""
     args = _parser().parse_args(arguments)
     settings = settings_from(args)
-    refuse_no_files(args.json)
+    refuse_no_files(args.json, overwrite=args.overwrite)
     choose_device(args.device)
     # It warns of every model built anew, which is what rounds are.
     compat.tensorflow().get_logger().setLevel("ERROR")

@@ -41,6 +41,8 @@ def parser(about: str | None, *, device: bool = True, json: bool = True) -> argp
         made.add_argument("--device", default="auto", choices=choices, help=what)
     if json:
         made.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
+        replace = "replace files that are there"
+        made.add_argument("--overwrite", action="store_true", help=replace)
     return made
 
 
@@ -99,13 +101,17 @@ def leave(code: int, line: str) -> NoReturn:
     raise SystemExit(code) from None
 
 
-def refuse_no_files(*files: Path | None) -> None:
+def refuse_no_files(*files: Path | None, overwrite: bool = False) -> None:
     """Refuse, before the work, files that cannot be written after it; None is one not asked for.
 
+    Args:
+        files: to write.
+        overwrite: whether to replace files that are there.
+
     Raises:
-        InputError: one cannot be written, or is named twice.
+        InputError: one cannot be written, is there already, or is named twice.
     """
     given = [file for file in files if file is not None]
     for file in given:
-        refuse_no_file(file)
+        refuse_no_file(file, overwrite=overwrite)
     once({"files to write": given})

@@ -2,7 +2,7 @@
 
     python benchmarks/step_profile.py [--model deepfm] [--batch-sizes 1024,65536] [--update exact]
         [--precision float32] [--vocabulary 1000000] [--steps 60] [--seconds 20] [--rounds 5]
-        [--squares 2048,4096] [--copy-mb 256] [--device auto|cpu|gpu] [--json FILE]
+        [--squares 2048,4096] [--copy-mb 256] [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
 The step is the one that `cowclip bench` times, but one in a call: random rows with power-law ids,
 CowClip, Adam. For each batch size it is warmed up for --steps steps, so that rows miss some; then
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write JSON."""
     args = _parser().parse_args(arguments)
     settings = settings_from(args)
-    refuse_no_files(args.json)
+    refuse_no_files(args.json, overwrite=args.overwrite)
     result = measure(settings, choose_device(args.device))
     result |= circumstances(__file__, arguments, result["load_before"])
     finish(result, text(result), args.json)

@@ -4,7 +4,7 @@
         [--batch-sizes 1024,8192] [--updates dense,exact,lazy] [--model deepfm]
         [--mlp 400,400,400] [--embedding-dim 10] [--rounds 5] [--steps 10] [--seconds 5]
         [--warm-up 20] [--missed 100] [--memory-factor 8] [--device auto|cpu|gpu]
-        [--json FILE] [--figure FILE.svg]
+        [--json FILE] [--overwrite] [--figure FILE.svg]
 
 By default a DeepFM with embeddings of 10 and the wide part, each one fused table; CowClip and
 Adam. All vocabularies train on the same batches: ids are drawn once, from a power law over the
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = _parser().parse_args(arguments)
     settings = settings_from(args)
     above_zero({"--memory-factor": args.memory_factor})
-    refuse_no_files(args.json, args.figure)
+    refuse_no_files(args.json, args.figure, overwrite=args.overwrite)
     choose_device(args.device)
     # It warns of every model built anew, which is what rounds are.
     compat.tensorflow().get_logger().setLevel("ERROR")

@@ -89,6 +89,11 @@ def prepare_data(demo: Demo, work: Path) -> Path:
     if facts.exists():
         _refuse_other_log(read_json(facts), demo, work)
     else:
+        if log.exists():
+            raise InputError(
+                f"{log}: is there already, and not whole or not the demo's; delete it, or use "
+                "another --work"
+            )
         print(f"generating {demo.rows:,} rows of a Criteo-format log: {log}", flush=True)
         generate(log, rows=demo.rows, seed=demo.log_seed)
     if not (data / "dataset.json").exists():

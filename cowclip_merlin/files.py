@@ -131,17 +131,24 @@ def reading_parquet(path: Path | str) -> Iterator[None]:
         ) from None
 
 
-def refuse_no_file(path: Path | str) -> None:
+def refuse_no_file(path: Path | str, *, overwrite: bool = False) -> None:
     """Refuse, before long work, a place where no file can be written after it.
 
+    Args:
+        path: of the file.
+        overwrite: whether to replace a file that is there.
+
     Raises:
-        InputError: it is a folder or a device, or its folder is not there or takes no files.
+        InputError: it is a folder or a device, or its folder is not there or takes no files; or a
+            file is there, and `overwrite` does not allow to replace it.
     """
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name a file to write")
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: is no regular file; name a file to write")
+    if path.exists() and not overwrite:
+        raise InputError(f"{path}: is there already; use --overwrite to replace it")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; make it first")
     temporary = _beside(path)

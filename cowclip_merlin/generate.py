@@ -96,6 +96,7 @@ def generate(
     rows: int,
     seed: int = 1234,
     planted: Planted | None = None,
+    overwrite: bool = False,
     chunk_rows: int = 1 << 16,
 ) -> GeneratedLog:
     """Write a log and, beside it, `<name>.json` with what is known about it.
@@ -107,11 +108,13 @@ def generate(
         rows: number of rows.
         seed: of everything.
         planted: sizes of the planted effects.
+        overwrite: replace files that are there.
         chunk_rows: rows made at a time; the log does not depend on it.
 
     Raises:
         InputError: `rows` is not positive or needs more memory than there is, the seed is not
-            within 64 bits, `path` is a folder, or the folder it is in is missing.
+            within 64 bits, `path` is a folder, the folder it is in is missing, or a file is there
+            and `overwrite` is not given.
 
     >>> import tempfile
     >>> log = generate(Path(tempfile.mkdtemp()) / "log.txt", rows=1000)
@@ -121,7 +124,7 @@ def generate(
     from tqdm import tqdm
 
     path = Path(path)
-    _check(path, rows, seed)
+    _check(path, rows, seed, overwrite=overwrite)
     clicks, probabilities = _per_row(rows)
     planting = Planting(rows, seed, planted or Planted())
     seen = [np.zeros(size + 1, bool) for size in planting.sizes]
@@ -164,13 +167,13 @@ def _opened(path: Path, *, compressed: bool) -> Iterator[IO[bytes]]:
             yield packed
 
 
-def _check(path: Path, rows: int, seed: int) -> None:
+def _check(path: Path, rows: int, seed: int, *, overwrite: bool) -> None:
     if rows < 1:
         raise InputError(f"--rows is {rows}; it must be at least 1")
     if not 0 <= seed < 2**64:
         raise InputError(f"--seed is {seed}; it must be between 0 and 2**64 - 1")
     for file in (path, _facts_of(path)):
-        refuse_no_file(file)
+        refuse_no_file(file, overwrite=overwrite)
 
 
 def _per_row(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:

@@ -188,9 +188,9 @@ def read_ratings(
     return [rating for _, rating in sorted(ratings, key=lambda timed: timed[0])]
 
 
-def convert(folder: Path, out: Path) -> int:
+def convert(folder: Path, out: Path, *, overwrite: bool = False) -> int:
     """Write the log, whole or not at all, and return its number of rows."""
-    refuse_no_file(out)
+    refuse_no_file(out, overwrite=overwrite)
     source = find_source(folder)
     users, items = read_users(folder, source), read_items(folder, source)
     ratings = read_ratings(folder, source, users, items)
@@ -206,9 +206,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it is there")
     args = parser.parse_args(argv)
     try:
-        rows = convert(args.folder, args.out)
+        rows = convert(args.folder, args.out, overwrite=args.overwrite)
     except (InputError, OSError) as error:
         words = words_of(error)
         if words is None:

@@ -105,12 +105,14 @@ def test_a_fault_of_ours_is_not_hidden(prompt):
 def test_places_that_take_no_file_are_refused_and_others_left_as_they_are(prompt, tmp_path):
     there, long = tmp_path / "a.json", tmp_path / ("x" * 250)
     there.write_text("before")
-    prompt.refuse_no_files(there, None, tmp_path / "b.json")
+    prompt.refuse_no_files(there, None, tmp_path / "b.json", overwrite=True)
+    with pytest.raises(InputError, match=r"a\.json: is there already; use --overwrite"):
+        prompt.refuse_no_files(there, tmp_path / "b.json")
     for bad in (tmp_path, tmp_path / "none" / "a.json", there / "b", Path("/dev/null"), long):
         with pytest.raises(InputError, match=r"folder|regular|cannot be written"):
-            prompt.refuse_no_files(bad)
+            prompt.refuse_no_files(bad, overwrite=True)
     with pytest.raises(InputError, match="once"):
-        prompt.refuse_no_files(there, there)
+        prompt.refuse_no_files(there, there, overwrite=True)
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
     assert there.read_text() == "before"
 

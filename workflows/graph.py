@@ -219,7 +219,7 @@ def _tidy(out: Path, *, hugectr: bool) -> None:
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / ".merlin", ignore_errors=True)
     if hugectr:
-        # HugeCTR opens the names as they are, and takes `_metadata.json` from the first one's folder.
+        # HugeCTR opens the names as they are; the first one's folder has to hold `_metadata.json`.
         names = [f"{out.name}/{entry['file_name']}" for entry in described["file_stats"]]
         (out / "_metadata.json").write_text(json.dumps(described), encoding="utf-8")
         (out / "_file_list.txt").write_text(

@@ -6,7 +6,7 @@ import argparse
 from datetime import datetime, timezone
 from pathlib import Path
 
-from cowclip_merlin.cli.words import add_device, whole_numbers
+from cowclip_merlin.cli.words import add_device, add_overwrite, whole_numbers
 from cowclip_merlin.training.settings import BACKENDS, MODELS, PRECISIONS, UPDATES
 
 HELP = "measure the training step: batches, updates, with and without the clip"
@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jit-compile", action="store_true", help=words)
     add_device(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
+    add_overwrite(parser, "FILE")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
         rows_per_turn=args.rows_per_turn,
     )
     if args.json:
-        refuse_no_file(args.json)
+        refuse_no_file(args.json, overwrite=args.overwrite)
     choose_device(args.device)
     result = measure(settings)
     result["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")

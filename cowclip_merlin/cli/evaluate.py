@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.words import add_device
+from cowclip_merlin.cli.words import add_device, add_overwrite
 
 HELP = "score a prepared folder with a trained run"
 EXAMPLES = """examples:
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     split = "which rows of DATA (default: test)"
     parser.add_argument("--split", default="test", choices=("train", "test"), help=split)
     parser.add_argument("--predictions", metavar="FILE", help="parquet: row, label, probability")
+    add_overwrite(parser, "FILE")
     add_device(parser)
 
 
@@ -31,6 +32,7 @@ def run(args: argparse.Namespace) -> None:
         args.data,
         split=args.split,
         predictions=args.predictions,
+        overwrite=args.overwrite,
         device=args.device,
     )
     print(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from cowclip_merlin.cli.words import add_overwrite
+
 HELP = "write a raw log in Criteo's format whose best possible AUC is known"
 EXAMPLES = """examples:
   cowclip generate --rows 1000000 --seed 7 --out log.txt
@@ -16,13 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seed = "another seed, another log (default: %(default)s)"
     parser.add_argument("--seed", type=int, default=1234, metavar="N", help=seed)
     parser.add_argument("--out", required=True, metavar="FILE", help="compressed if it ends in .gz")
+    add_overwrite(parser, "FILE")
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the log and say what is known about it."""
     from cowclip_merlin.generate import generate
 
-    log = generate(args.out, rows=args.rows, seed=args.seed)
+    log = generate(args.out, rows=args.rows, seed=args.seed, overwrite=args.overwrite)
     print(
         f"{args.out}: {log.rows:,} rows, {100 * log.click_rate:.2f}% clicks, "
         f"{log.distinct_ids:,} distinct ids\n"

@@ -19,18 +19,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip inspect`."""
     parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
     parser.add_argument("--out", metavar="DIR", help="folder for the figures (default RUN/figures)")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace figures that are in DIR already"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     """Print the report and write the figures."""
     from cowclip_merlin.diagnostics import read_diagnostics
-    from cowclip_merlin.diagnostics.figures import write_figures
+    from cowclip_merlin.diagnostics.figures import FIGURES, write_figures
     from cowclip_merlin.diagnostics.text import report
+    from cowclip_merlin.files import refuse_no_file
     from cowclip_merlin.training.config import RunConfig
     from cowclip_merlin.training.records import read_metrics
 
     folder = Path(args.run_folder)
+    out = Path(args.out) if args.out else folder / "figures"
+    if args.out and out.is_dir():  # the run's own figures are always those of the last call
+        for name in FIGURES:
+            refuse_no_file(out / f"{name}.svg", overwrite=args.overwrite)
     config, table = RunConfig.load(folder), read_diagnostics(folder)
     print(report(config, read_metrics(folder / "metrics.csv", epochs=sys.maxsize), table))
-    files = write_figures(table, Path(args.out) if args.out else folder / "figures")
+    files = write_figures(table, out)
     print("\nfigures: " + ", ".join(map(str, files)))

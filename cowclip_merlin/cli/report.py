@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cowclip_merlin.cli.words import add_overwrite
+
 HELP = "make one self-contained HTML page from the results of experiments"
 EXAMPLES = """examples:
   cowclip report RESULTS --out report.html
@@ -16,14 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "results", nargs="+", metavar="RESULTS", help="folders that cowclip experiment filled"
     )
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="the page; replaced if it is there"
-    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the page")
+    add_overwrite(parser, "FILE")
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the page, and say what is on it."""
     from cowclip_merlin.experiments.report import write_report
 
-    on_it = write_report(args.results, args.out)
+    on_it = write_report(args.results, args.out, overwrite=args.overwrite)
     print(f"{args.out}: {on_it}")

@@ -5,6 +5,16 @@ from __future__ import annotations
 import argparse
 
 
+def add_overwrite(parser: argparse.ArgumentParser, what: str) -> None:
+    """The option `--overwrite`.
+
+    Args:
+        parser: of a command.
+        what: metavar of the file that is replaced.
+    """
+    parser.add_argument("--overwrite", action="store_true", help=f"replace {what} if it is there")
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the option that says where to compute."""
     parser.add_argument(

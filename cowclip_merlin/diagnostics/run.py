@@ -30,6 +30,7 @@ def probe_run(
     *,
     step: int = 1000,
     out: str | Path | None = None,
+    overwrite: bool = False,
     device: str = "auto",
 ) -> RowNorms:
     """Train to a step as `train` does on all train rows, and look at the next batch's rows.
@@ -40,6 +41,7 @@ def probe_run(
         step: steps that are done before the batch.
         out: parquet file to write: `field`, `id`, `count` (in the training rows), `cnt` (in the
             batch), `w_norm`, `g_norm`, one line per distinct row.
+        overwrite: replace `out` if the file is there.
         device: "auto", "cpu" or "gpu".
 
     Raises:
@@ -53,7 +55,7 @@ def probe_run(
     if settings.validation_fraction:
         raise InputError("validation_fraction: rows are probed in training on all; set it to 0")
     if out is not None:
-        refuse_no_file(out)
+        refuse_no_file(out, overwrite=overwrite)
     steps = steps_per_epoch(prepared.rows["train"], settings.batch_size)
     if not 0 <= step < steps * settings.epochs:
         raise InputError(

@@ -30,6 +30,7 @@ def evaluate_run(
     *,
     split: str = "test",
     predictions: str | Path | None = None,
+    overwrite: bool = False,
     device: str = "auto",
 ) -> evaluation.Evaluation:
     """Score a split of a prepared folder with the last checkpoint of a run.
@@ -39,6 +40,7 @@ def evaluate_run(
         data: the folder it was trained on, or one prepared like it.
         split: "train" or "test".
         predictions: parquet file to write: row, label, probability.
+        overwrite: replace `predictions` if the file is there.
         device: "auto", "cpu" or "gpu".
 
     Raises:
@@ -48,7 +50,7 @@ def evaluate_run(
 
     config, prepared = RunConfig.load(Path(run)), PreparedData.load(data)
     if predictions is not None:
-        refuse_no_file(predictions)
+        refuse_no_file(predictions, overwrite=overwrite)
     among("split", [split], tuple(prepared.rows))
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other one")

@@ -66,14 +66,15 @@ class Section:
     runs: Sequence[Sequence[str]]
 
 
-def write_report(folders: Sequence[str | Path], out: str | Path) -> str:
+def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> str:
     """Write one page that needs nothing else, from one or more results folders.
 
     The same folders make the same file.
 
     Args:
         folders: what `cowclip experiment` wrote, usually one per data set.
-        out: the page; one that is there is replaced.
+        out: the page.
+        overwrite: replace `out` if the file is there.
 
     Returns:
         What is on it, in one line.
@@ -86,7 +87,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> str:
         raise InputError(f"{out}: is a folder; give --out a file, such as {out / 'report.html'}")
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder for the report; make it first")
-    refuse_no_file(out)
+    refuse_no_file(out, overwrite=overwrite)
     sections = [section(load_folder(path), f"d{n}") for n, path in enumerate(folders, 1)]
     page = render(sections)
     with replacing(out) as temporary:

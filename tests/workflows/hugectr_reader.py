@@ -39,7 +39,7 @@ def open_source(file_list: str, slot_sizes: list[int]) -> Source:
     """
     names = _listed(file_list)
     folder = _up_to_last_slash(names[0])
-    described = json.loads(Path(folder + "/_metadata.json").read_text())
+    described = json.loads(Path(folder + "/_metadata.json").read_text(encoding="utf-8"))
     # By the name alone: metadata.cpp cuts off any folder.
     rows = {_basename(entry["file_name"]): entry["num_rows"] for entry in described["file_stats"]}
     for name, count in rows.items():
@@ -47,7 +47,7 @@ def open_source(file_list: str, slot_sizes: list[int]) -> Source:
             raise ValueError(f"{name}: number of rows mismatch with _metadata.json")
     tables = []
     for name in names:
-        table = pq.read_table(Path(name).open("rb"))
+        table = pq.ParquetFile(name).read()
         if table.num_rows != rows[_basename(name)]:
             raise ValueError(f"{name}: {table.num_rows} rows, {rows[_basename(name)]} described")
         tables.append(table)
@@ -64,7 +64,7 @@ def open_source(file_list: str, slot_sizes: list[int]) -> Source:
 
 
 def _listed(file_list: str) -> list[str]:
-    with Path(file_list).open() as file:
+    with Path(file_list).open(encoding="utf-8") as file:
         count = int(file.readline())
         names = [file.readline().removesuffix("\n") for _ in range(count)]
     if count < 1 or names[0].rpartition(".")[2] != "parquet":
