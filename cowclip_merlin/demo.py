@@ -23,6 +23,7 @@ from cowclip_merlin.files import read_json
 from cowclip_merlin.palette import BLACK, BLUE, VERMILION
 from cowclip_merlin.signals import ended_orderly
 from cowclip_merlin.training import RunSettings, Stopped, train
+from cowclip_merlin.training.checkpoint import checkpoints_in
 from cowclip_merlin.training.config import RunConfig
 from cowclip_merlin.training.records import read_metrics, seconds_of
 
@@ -129,7 +130,7 @@ def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> di
     rows: list[dict[str, Any]] = list(read_metrics(folder / "metrics.csv", epochs=settings.epochs))
     if len(rows) < settings.epochs:
         print(f"\ntraining {name}", flush=True)
-        started = (folder / "checkpoints" / "checkpoint").exists()
+        started = bool(checkpoints_in(folder / "checkpoints"))
         if folder.exists() and not started:  # killed before its first checkpoint
             shutil.rmtree(folder)
         rows = train(data, settings, out=folder, resume=started)

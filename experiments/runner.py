@@ -21,6 +21,7 @@ from cowclip_merlin.experiments.variant import derive
 from cowclip_merlin.loading import validation_rows
 from cowclip_merlin.machine import hardware
 from cowclip_merlin.training import records, train
+from cowclip_merlin.training.checkpoint import checkpoints_in
 from cowclip_merlin.workflows import PreparedData
 
 
@@ -89,7 +90,7 @@ def run_one(run: Run, place: Place) -> Result:
     data = derive(place.data, run.variant, place.out / "data")
     folder = place.out / "runs" / run.run_id(place.fingerprint)
     load, started = os.getloadavg()[0], _now()
-    resume = (folder / "checkpoints" / "checkpoint").exists()
+    resume = bool(checkpoints_in(folder / "checkpoints"))
     if folder.exists() and not resume:  # stopped before its first checkpoint, or diverged
         shutil.rmtree(folder)
     compat.tensorflow().keras.backend.clear_session()

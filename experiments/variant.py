@@ -25,7 +25,7 @@ from cowclip_merlin.files import reading_parquet, write_json
 from cowclip_merlin.loading.columns import refuse_missing, refuse_outside
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.counts import FIRST_VALUE, SPECIAL
-from cowclip_merlin.workflows.folder import SPLITS, write_schema
+from cowclip_merlin.workflows.folder import SPLITS, checksums, write_schema
 
 SAMPLE_SEED = 20220413
 OOV = SPECIAL["oov"]
@@ -123,10 +123,10 @@ def _write(data: PreparedData, variant: Variant, out: Path) -> None:
         "vocabulary": variant.fingerprint(data),  # ids are numbered anew
         "derived_from": {"fingerprint": data.fingerprint, **asdict(variant)},
     }
-    write_json(out / "dataset.json", description)
     for split in SPLITS:
         write_schema(out / split, data.layout, known)
     _write_counts(out, counts, maps)
+    write_json(out / "dataset.json", description | {"checksums": checksums(out)})
 
 
 def renumber(cnt: npt.NDArray[np.int64], variant: Variant) -> npt.NDArray[np.int32]:
@@ -162,6 +162,7 @@ def _tables(data: PreparedData, split: str, fraction: float) -> Iterator[Any]:
 
     rng = np.random.default_rng([SAMPLE_SEED, SPLITS.index(split)])
     for file in data.files(split):
+        data.verify(file)
         with reading_parquet(file):
             parquet = pq.ParquetFile(file)
             refuse_missing(file, parquet.schema_arrow.names, data)

@@ -85,6 +85,7 @@ def read_counts(data: PreparedData, field: str) -> Any:
     if field not in data.categorical:
         raise InputError(f"{data.path}: no field {field!r}; it has {', '.join(data.categorical)}")
     file = data.path / "counts" / f"{field}.parquet"
+    data.verify(file)
     with reading_parquet(file):
         return pq.read_table(file)
 

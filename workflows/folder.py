@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.checksums import checksum
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import read_json, write_json
+from cowclip_merlin.files import read_json, reading_parquet, write_json
 from cowclip_merlin.workflows import graph
 from cowclip_merlin.workflows.counts import hash_values
 from cowclip_merlin.workflows.graph import Recipe, Statistics
@@ -35,6 +36,7 @@ class PreparedData:
         vocabulary: hash of what ids and scaled numbers stand for: a folder made with `like` has
             that of the other one. None in folders of earlier versions.
         description: the whole of `dataset.json`.
+        checksums: file -> checksum, as `prepare` wrote it; none in folders of earlier versions.
     """
 
     path: Path
@@ -46,6 +48,7 @@ class PreparedData:
     fingerprint: str
     vocabulary: str | None
     description: Mapping[str, Any]
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | Path) -> PreparedData:
@@ -77,8 +80,9 @@ class PreparedData:
                 fingerprint=value["fingerprint"],
                 vocabulary=value.get("vocabulary"),
                 description=value,
+                checksums=dict(value.get("checksums", {})),
             )
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: damaged dataset.json ({error}); prepare again") from error
 
     @property
@@ -128,9 +132,33 @@ class PreparedData:
             raise InputError(f"{self.path / split}: no parquet files; prepare the data again")
         return found
 
+    def verify(self, file: Path) -> None:
+        """Refuse a file that is not as `prepare` wrote it.
+
+        Raises:
+            InputError: its checksum is another one than `dataset.json` has.
+        """
+        expected = self.checksums.get(file.relative_to(self.path).as_posix())
+        with reading_parquet(file):
+            if expected is not None and checksum(file) != expected:
+                raise InputError(
+                    f"{file}: damaged parquet (its checksum is not that in dataset.json); prepare "
+                    "the data again"
+                )
+
     def workflow(self) -> Any:
-        """The fitted `nvtabular.Workflow`, for raw columns as text and numbers."""
+        """The fitted `nvtabular.Workflow`, for raw columns as text and numbers.
+
+        Raises:
+            InputError: a vocabulary is damaged.
+        """
+        self.verify_categories()
         return graph.load(self.layout, self.recipe, self.statistics, self.path)
+
+    def verify_categories(self) -> None:
+        """`verify` the vocabularies."""
+        for file in sorted((self.path / "categories").glob("*.parquet")):
+            self.verify(file)
 
 
 def _rows(value: Any) -> dict[str, int]:
@@ -178,6 +206,15 @@ def fingerprint(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple[str
     described = [{"name": f.name, "bytes": f.stat().st_size, "sha256": _sha256(f)} for f in files]
     whole = json.dumps([settings, described], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest(), described
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """File -> checksum of all parquet files of a prepared folder, but the cache."""
+    return {
+        file.relative_to(folder).as_posix(): checksum(file)
+        for kind in (*SPLITS, "counts", "categories")
+        for file in sorted((folder / kind).glob("*.parquet"))
+    }
 
 
 def _vocabulary(folder: Path, layout: Layout, recipe: Recipe, known: Statistics) -> str:
@@ -228,6 +265,7 @@ def describe(
             "vocabulary": _vocabulary(folder, layout, recipe, known),
             "input": inputs,
             "versions": versions(),
+            "checksums": checksums(folder),
         },
     )
     for split in SPLITS:

@@ -101,6 +101,7 @@ def _like(base: PreparedData, settings: PrepareSettings) -> Layout:
                 raise InputError(
                     f"{base.path}/categories/{file}: no such file; prepare {base.path} again"
                 )
+    base.verify_categories()
     if settings.kind == "table":
         return replace(layout, separator=separator(settings.files[0]))
     return layout

@@ -1,7 +1,8 @@
 """The columns of a prepared folder as files that are mapped into memory.
 
 `DATA/.cache-<split>/` holds `ids.npy`, `continuous.npy` and `label.npy`, written once from the
-parquet files, checked on the way, and `cache.json`, which says what they were made from.
+parquet files, checked on the way, and `cache.json`, which says what they were made from, with their
+checksums. A cache that is damaged is made anew.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cowclip_merlin.checksums import checksum
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import locked, read_json, write_json
 from cowclip_merlin.loading.columns import Columns, blocks, parts, read_columns
@@ -25,7 +27,7 @@ from cowclip_merlin.loading.columns import Columns, blocks, parts, read_columns
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _NAMES = ("ids", "continuous", "label")
 
 
@@ -89,10 +91,18 @@ def open_columns(data: PreparedData, split: str) -> Columns:
 def _is_made_from(folder: Path, source: Source) -> bool:
     try:
         found = read_json(folder / "cache.json")
-        sizes = {name: (folder / f"{name}.npy").stat().st_size for name in _NAMES}
-    except (InputError, OSError):
+        if any(found.get(name) != value for name, value in asdict(source).items()):
+            return False
+        whole = found.get("checksums") == _checksums(folder)
+    except (AttributeError, InputError, OSError):
         return False
-    return found == {**asdict(source), "bytes": sizes}
+    if not whole:
+        logging.getLogger(__name__).warning("%s: damaged cache of columns; it is made anew", folder)
+    return whole
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    return {name: checksum(folder / f"{name}.npy") for name in _NAMES}
 
 
 def _make(data: PreparedData, split: str, folder: Path, source: Source) -> None:
@@ -103,8 +113,8 @@ def _make(data: PreparedData, split: str, folder: Path, source: Source) -> None:
     try:
         with locked(temporary):  # nobody takes it for a leftover
             _write(data, split, temporary)
-            sizes = {name: (temporary / f"{name}.npy").stat().st_size for name in _NAMES}
-            write_json(temporary / "cache.json", {**asdict(source), "bytes": sizes})
+            made = {**asdict(source), "checksums": _checksums(temporary)}
+            write_json(temporary / "cache.json", made)
             shutil.rmtree(folder, ignore_errors=True)
             # Another run may have put the same cache there meanwhile; then that one is used.
             with suppress(OSError):

@@ -139,6 +139,7 @@ def parts(data: PreparedData, split: str) -> Iterator[Part]:
     import pyarrow.parquet as pq
 
     for file in data.files(split):
+        data.verify(file)
         with reading_parquet(file):
             parquet = pq.ParquetFile(file)
             refuse_missing(file, parquet.schema_arrow.names, data)

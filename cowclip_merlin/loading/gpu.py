@@ -48,6 +48,7 @@ def _parts(data: PreparedData, split: str) -> Iterator[Part]:
     import pyarrow.parquet as pq
 
     for file in data.files(split):
+        data.verify(file)
         refuse_missing(file, pq.read_schema(file).names, data)
         frame = cudf.read_parquet(file, columns=wanted(data))
         yield Part(file, len(frame), lambda name, x=frame, f=file: _values(f, x, name))

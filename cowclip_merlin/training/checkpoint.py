@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 
+_NAME = re.compile(r"ckpt-(\d+)\.index")
 _OTHER_MODEL = "{}: checkpoint of another model ({}); use the settings and data it was trained with"
 
 
@@ -37,7 +39,11 @@ class Checkpoints:
             parts |= {"optimizer": optimizer, "loss_sum": self.loss_sum}
         self._checkpoint = tf.train.Checkpoint(**parts)
         self._partial = optimizer is None
-        self._manager = tf.train.CheckpointManager(self._checkpoint, str(folder), keep)
+        self.passed_over: list[str] = []  # what `restore` says of damaged checkpoints
+        self._manager = None
+        if optimizer is not None:
+            _mend_list(folder)
+            self._manager = tf.train.CheckpointManager(self._checkpoint, str(folder), keep)
 
     def save(self) -> str:
         """Write a checkpoint; an interrupted write leaves the one before in place.
@@ -49,17 +55,26 @@ class Checkpoints:
             return self._manager.save()
 
     def restore(self) -> str:
-        """Read the last checkpoint.
+        """Read the last checkpoint that is whole; returns its path.
 
         Raises:
-            InputError: there is none, it is damaged, or it belongs to another model.
+            InputError: there is none, all are damaged, or it belongs to another model.
         """
-        latest = self._latest()
-        if latest is None:
+        paths = checkpoints_in(self._folder)
+        if not paths:
             raise InputError(f"{self._folder}: no checkpoint; train without --resume first")
+        for path in paths:
+            damage = self._read(path)
+            if damage is None:
+                return path
+            self.passed_over.append(f"{path}: damaged checkpoint ({damage})")
+        raise InputError(f"{self.passed_over[0]}, and no other one is whole; train again")
+
+    def _read(self, path: str) -> str | None:
+        """Restore from one checkpoint; returns what is damaged about it."""
         try:
-            self._check_shapes(latest)
-            status = self._checkpoint.restore(latest)
+            self._check_shapes(path)
+            status = self._checkpoint.restore(path)
             status.assert_existing_objects_matched()
             if self._partial:
                 status.expect_partial()
@@ -68,19 +83,11 @@ class Checkpoints:
         except InputError:
             raise
         except (AssertionError, ValueError) as error:
-            raise InputError(_OTHER_MODEL.format(latest, _first_line(error))) from error
-        # TensorFlow reports a file that is cut short in several ways.
+            raise InputError(_OTHER_MODEL.format(path, _first_line(error))) from error
+        # TensorFlow, which has checksums of its own, reports damage in several ways.
         except (self._tf.errors.OpError, RuntimeError, IndexError) as error:
-            raise InputError(
-                f"{latest}: damaged checkpoint ({_first_line(error)}); remove its files "
-                "and resume from the one before, or train again"
-            ) from error
-        return latest
-
-    def _latest(self) -> str | None:
-        """The last checkpoint whose files are there: damaged ones may have been removed."""
-        known = reversed(self._manager.checkpoints)
-        return next((path for path in known if Path(f"{path}.index").exists()), None)
+            return _first_line(error)
+        return None
 
     def _check_shapes(self, path: str) -> None:
         """Refuse weights of other shapes, which TensorFlow's own words do not make clear."""
@@ -90,6 +97,41 @@ class Checkpoints:
             if found != variable.shape.as_list():
                 reason = f"{variable.name} is {variable.shape.as_list()} here, {found} there"
                 raise InputError(_OTHER_MODEL.format(path, reason))
+
+
+def checkpoints_in(folder: Path) -> list[str]:
+    """Paths of the checkpoints whose files are there, the last one first.
+
+    TensorFlow's own list, the file `checkpoint`, is not asked: it may be damaged.
+    """
+    numbers = [_NAME.fullmatch(file.name) for file in folder.glob("ckpt-*.index")]
+    known = sorted((int(name[1]) for name in numbers if name), reverse=True)
+    return [str(folder / f"ckpt-{number}") for number in known]
+
+
+def _mend_list(folder: Path) -> None:
+    """Write TensorFlow's list of checkpoints anew if it is not of those that are there."""
+    tf, there = compat.tensorflow(), checkpoints_in(folder)
+    if not there:
+        return
+    try:
+        state = tf.train.get_checkpoint_state(str(folder))
+        known = [] if state is None else state.all_model_checkpoint_paths
+    except (ValueError, tf.errors.OpError):
+        known = []
+    if {Path(path).name for path in known} != {Path(path).name for path in there}:
+        tf.compat.v1.train.update_checkpoint_state(
+            str(folder),
+            there[0],
+            all_model_checkpoint_paths=there[::-1],
+            # Without times TensorFlow would keep these checkpoints for good.
+            all_model_checkpoint_timestamps=[_time_of(path) for path in there[::-1]],
+            last_preserved_timestamp=0.0,
+        )
+
+
+def _time_of(path: str) -> float:
+    return Path(f"{path}.index").stat().st_mtime
 
 
 @contextmanager

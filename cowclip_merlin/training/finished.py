@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,10 @@ def _restored(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
             f"{run} was trained on; prepare it with --like and the folder of the training"
         )
     model = build_model(config.settings, config.values, prepared)
-    Checkpoints(run / "checkpoints", model).restore()
+    checkpoints = Checkpoints(run / "checkpoints", model)
+    path = checkpoints.restore()
+    for damage in checkpoints.passed_over:
+        logging.getLogger(__name__).warning("%s; %s is used, which is older", damage, path)
     return model
 
 

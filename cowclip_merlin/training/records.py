@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import replacing
 
 METRICS = (
@@ -106,11 +107,25 @@ def log_to(path: Path) -> Iterator[logging.Logger]:
 
 
 def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
-    """The rows of the first `epochs` epochs as text; none if there is no file yet."""
+    """The rows of the first `epochs` epochs as text; none if there is no file yet.
+
+    Raises:
+        InputError: the file is damaged.
+    """
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if int(row["epoch"]) <= epochs]
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        known = [numbers(row)["epoch"] for row in rows]
+        if any(not set(row) <= set(METRICS) for row in rows) or known != sorted(set(known)):
+            raise ValueError("columns or epochs that no run writes")
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: damaged ({error!s:.80}); put a copy back, or delete it: --resume then goes "
+            "on from the checkpoint, without the records of earlier epochs"
+        ) from error
+    return [row for row, epoch in zip(rows, known, strict=True) if epoch <= epochs]
 
 
 def numbers(row: Mapping[str, str]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from cowclip_merlin.loading import (
 )
 from cowclip_merlin.training import records
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
+from cowclip_merlin.training.checkpoint import checkpoints_in
 from cowclip_merlin.training.config import RunConfig, refuse_other_folder, refuse_other_run
 from cowclip_merlin.training.settings import RunSettings
 from cowclip_merlin.training.trainer import Plan, Trainer
@@ -102,7 +103,7 @@ def train(
             return _train(config, prepared, columns, plan, out, resume, used)
         except BaseException:
             # Nothing that could be resumed was written: leave no half of a run behind.
-            if created and not (out / "checkpoints" / "checkpoint").exists():
+            if created and not checkpoints_in(out / "checkpoints"):
                 shutil.rmtree(out, ignore_errors=True)
             raise
 
@@ -120,7 +121,7 @@ def _open(prepared: PreparedData, settings: RunSettings, memory: int | None) -> 
 
 def _already(out: Path) -> str:
     """What is there, and the remedy."""
-    if (out / "checkpoints" / "checkpoint").exists():
+    if checkpoints_in(out / "checkpoints"):
         return "holds a run already; use --resume or another --out"
     return (
         "holds a run without a checkpoint; if nothing trains there any more, delete the folder, or "

@@ -124,6 +124,8 @@ class Trainer:
     def resume(self) -> None:
         """Go on from the last checkpoint."""
         path = self.checkpoints.restore()
+        for damage in self.checkpoints.passed_over:
+            self.log.warning("%s; an older one is used", damage)
         done = int(self.checkpoints.epoch.numpy())
         before = records.read_metrics(self.folder / "metrics.csv", epochs=done)
         self.rows = [records.numbers(row) for row in before]

@@ -44,6 +44,7 @@ class Place:
         values[index] = value
         at = table.column_names.index(name)
         pq.write_table(table.set_column(at, name, pa.array(values)), file)
+        self.edited_json(data / "dataset.json", checksums={})  # as in folders of earlier versions
         return data
 
     def edited_json(self, file, **changes):

@@ -52,7 +52,7 @@ def other_fingerprint(folder, _):
 
 
 def other_format(_, monkeypatch):
-    monkeypatch.setattr(cache, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(cache, "FORMAT_VERSION", 3)
 
 
 def other_file(folder, _):

@@ -268,17 +268,12 @@ def test_divergence_in_the_last_step_is_called_that(data, tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_damaged_checkpoint_can_be_removed(data, run, tmp_path):
-    """And the run goes on from the one before."""
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(data, run, tmp_path):
     folder = shutil.copytree(run[0], tmp_path / "run")
     settings = RunSettings(model="deepfm", epochs=2, **SMALL)
     last = Path(compat.tensorflow().train.latest_checkpoint(str(folder / "checkpoints")))
     (values,) = last.parent.glob(f"{last.name}.data-*")
     values.write_bytes(values.read_bytes()[:100])
-    with pytest.raises(InputError, match=rf"{last}: damaged .* remove its files and resume"):
-        train(data, settings, out=folder, resume=True)
-    for file in last.parent.glob(f"{last.name}.*"):
-        file.unlink()
     rows = train(data, settings, out=folder, resume=True)
     assert [row["test_auc"] for row in rows] == [row["test_auc"] for row in run[1]]
     assert {type(value) for row in rows for value in row.values()} == {int, float}

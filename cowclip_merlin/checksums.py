@@ -1,0 +1,45 @@
+"""Checksums that notice damage to a file at the speed of memory; no protection from forgery."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+_BLOCK = 4096  # bytes that are summed together
+_AT_ONCE = 1 << 26
+
+
+def checksum(file: Path | str) -> str:
+    """SHA-256 of the sums of all 4096-byte blocks of a file, as 64-bit numbers, and its size.
+
+    Any change of up to eight bytes in a row shows, and chance hides others once in 2**64 times.
+
+    Raises:
+        OSError: it cannot be read.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "a"
+    >>> _ = file.write_bytes(bytes(10_000))
+    >>> before = checksum(file)
+    >>> _ = file.write_bytes(bytes(9_999) + b"1")
+    >>> checksum(file) == before
+    False
+    """
+    file, digest = Path(file), hashlib.sha256()
+    size = file.stat().st_size
+    # An empty file cannot be mapped.
+    data = np.memmap(file, np.uint8, "r") if size else np.empty(0, np.uint8)
+    for first in range(0, size, _AT_ONCE):
+        _add(digest, data[first : first + _AT_ONCE])
+    digest.update(str(size).encode())
+    return digest.hexdigest()
+
+
+def _add(digest: hashlib._Hash, part: npt.NDArray[np.uint8]) -> None:
+    whole = len(part) - len(part) % _BLOCK
+    words = part[:whole].view(np.uint64).reshape(-1, _BLOCK // 8)
+    digest.update(np.add.reduce(words, axis=1).tobytes())
+    digest.update(part[whole:].tobytes())

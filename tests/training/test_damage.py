@@ -1,0 +1,160 @@
+"""Eight flipped bytes, or an empty file: noticed where it is read, and mended where that can be."""
+
+import shutil
+
+import pytest
+
+from cowclip_merlin.checksums import checksum
+from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.training.checkpoint import checkpoints_in
+from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare, read_counts
+
+SMALL = RunSettings(
+    model="deepfm", batch_size=512, base_batch_size=64, epochs=2, mlp=(8,), update="dense"
+)
+LONGER = RunSettings(**{**vars(SMALL), "epochs": 3})
+
+
+def flip(file, place=None):
+    """Invert eight bytes, in the middle unless told."""
+    content = bytearray(file.read_bytes())
+    at = len(content) // 2 if place is None else place
+    content[at : at + 8] = bytes(255 - byte for byte in content[at : at + 8])
+    file.write_bytes(bytes(content))
+
+
+@pytest.fixture
+def data(data, tmp_path):
+    ignore = shutil.ignore_patterns(".cache*")
+    return PreparedData.load(shutil.copytree(data, tmp_path / "data", ignore=ignore))
+
+
+@pytest.fixture(scope="module")
+def finished(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    data = shutil.copytree(request.getfixturevalue("log").parent, folder / "log") / "log.txt"
+    prepared = prepare(PrepareSettings(files=(data,), out=folder / "data"))
+    train(prepared.path, SMALL, out=folder / "run")
+    return folder / "run", prepared.path
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    return shutil.copytree(finished[0], tmp_path / "run"), finished[1]
+
+
+@pytest.mark.parametrize("part", ["test/part-00000.parquet", "train/part-00000.parquet"])
+def test_flipped_bytes_of_rows_are_refused(data, tmp_path, capsys, part):
+    flip(data.path / part)
+    words = ["--model", "deepfm", "--batch-size", "512", "--mlp", "8"]
+    assert main(["train", str(data.path), "--out", str(tmp_path / "run"), *words]) == 2
+    assert f"{part}: damaged parquet (its checksum" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_flipped_bytes_of_counts_and_vocabularies_are_refused(data, tmp_path, log):
+    flip(data.path / "counts/C3.parquet")
+    with pytest.raises(InputError, match=r"counts/C3\.parquet: damaged"):
+        read_counts(data, "C3")
+    flip(data.path / "categories/unique.C5.parquet")
+    with pytest.raises(InputError, match=r"unique\.C5\.parquet: damaged"):
+        data.workflow()
+    with pytest.raises(InputError, match=r"unique\.C5\.parquet: damaged"):
+        prepare(PrepareSettings(files=(log,), out=tmp_path / "new", like=data.path))
+
+
+@pytest.mark.parametrize("name", ["ids", "continuous", "label"])
+def test_a_damaged_cache_is_made_anew(data, tmp_path, caplog, name):
+    before = train(data.path, SMALL, out=tmp_path / "one")[-1]
+    for split in ("train", "test"):
+        flip(data.path / f".cache-{split}/{name}.npy")
+    after = train(data.path, SMALL, out=tmp_path / "two")[-1]
+    assert after["train_loss"] == before["train_loss"]
+    assert after["test_log_loss"] == before["test_log_loss"]
+    assert caplog.text.count("damaged cache of columns; it is made anew") == 2
+
+
+@pytest.mark.parametrize("spoil", ["empty", "flipped", "no text", "gone"])
+def test_the_list_of_checkpoints_is_not_needed(run, spoil):
+    folder, data = run
+    whole = evaluate_run(folder, data)
+    file = folder / "checkpoints/checkpoint"
+    if spoil == "gone":
+        file.unlink()
+    elif spoil == "flipped":
+        flip(file)
+    else:
+        file.write_bytes(b"" if spoil == "empty" else b"\xff\xfe\x00" * 9)
+    assert evaluate_run(folder, data) == whole
+    with pytest.raises(InputError, match="holds a run already; use --resume"):
+        train(data, SMALL, out=folder)
+    assert [row["epoch"] for row in train(data, LONGER, out=folder, resume=True)] == [1, 2, 3]
+    assert len(checkpoints_in(folder / "checkpoints")) == 2  # older ones are still deleted
+
+
+@pytest.mark.parametrize("part", ["data-00000-of-00001", "index"])
+def test_an_older_checkpoint_is_found_and_said(run, caplog, capsys, part):
+    folder, data = run
+    last = checkpoints_in(folder / "checkpoints")[0]
+    spoiled = folder / f"checkpoints/ckpt-{last.rpartition('-')[2]}.{part}"
+    # The weights are the last of the data: `evaluate` reads nothing else.
+    flip(spoiled, place=64 if part == "index" else spoiled.stat().st_size - 64)
+    resume = {"out": folder, "resume": True}
+    for use in (lambda: evaluate_run(folder, data), lambda: train(data, SMALL, **resume)):
+        caplog.clear()
+        capsys.readouterr()
+        result = use()
+        said = caplog.text + capsys.readouterr().out
+        assert f"{last}: damaged checkpoint" in said and "older" in said
+    assert [row["epoch"] for row in result] == [1, 2]
+    caplog.clear()
+    evaluate_run(folder, data)  # it was trained and written again
+    assert not caplog.records
+
+
+def test_only_damaged_checkpoints_are_named(run):
+    folder, data = run
+    for file in (folder / "checkpoints").glob("*.data-*"):
+        flip(file, place=file.stat().st_size - 64)
+    last = checkpoints_in(folder / "checkpoints")[0]
+    with pytest.raises(InputError, match=rf"{last}: damaged checkpoint .* no other one is whole"):
+        evaluate_run(folder, data)
+
+
+@pytest.mark.parametrize("place", ["header", "epoch", "value", "empty line", "bytes"])
+def test_damaged_records_are_named_and_the_run_goes_on_without(run, place, capsys):
+    folder, data = run
+    file = folder / "metrics.csv"
+    lines = file.read_text().splitlines(keepends=True)
+    spoiled = {
+        "header": [lines[0].replace("epoch", "epocj"), *lines[1:]],
+        "epoch": [lines[0], "x" + lines[1], lines[2]],
+        "value": [lines[0], lines[1].replace(".", "\x10"), lines[2]],
+        "empty line": [lines[0], lines[1], lines[1]],
+        "bytes": [lines[0], "\udcff" + lines[1]],
+    }[place]
+    file.write_bytes("".join(spoiled).encode("utf-8", "surrogateescape"))
+    command = ["train", str(data), "--out", str(folder), "--model", "deepfm", "--mlp", "8",
+               "--batch-size", "512", "--base-batch-size", "64", "--epochs", "3",
+               "--update", "dense", "--resume"]  # fmt: skip
+    assert main(command) == 2
+    assert "metrics.csv: damaged" in capsys.readouterr().err
+    file.unlink()
+    assert main(command) == 0
+    assert file.read_text().splitlines()[1].startswith("3,")
+
+
+def test_every_changed_byte_changes_the_checksum(tmp_path):
+    file = tmp_path / "a"
+    for size in (1, 4095, 4096, 10_000):
+        file.write_bytes(bytes(size))
+        before = checksum(file)
+        for place in {0, size // 2, size - 1}:
+            content = bytearray(size)
+            content[place] = 1
+            file.write_bytes(bytes(content))
+            assert checksum(file) != before
+    file.write_bytes(b"")
+    assert checksum(file) != before
