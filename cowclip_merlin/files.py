@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import glob
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
+
+_LEFT = ".tmp"  # ends the names of what is there while something is made
 
 
 @contextmanager
@@ -28,8 +33,13 @@ def replacing(path: Path | str) -> Iterator[Path]:
     """
     path = Path(path)
     temporary = _beside(path)
+    for left in _left_of_killed(path):
+        if left.is_file():
+            left.unlink(missing_ok=True)
+    temporary.touch()
     try:
-        yield temporary
+        with locked(temporary):
+            yield temporary
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -55,16 +65,86 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
         raise InputError(f"{path}: is there already; use another --out")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; make it first")
-    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+    clear_leftovers(path)
+    with work_folder(path) as work:
         yield work / "whole"
-        (work / "whole").rename(path)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        move_new(work / "whole", path)
+
+
+def move_new(made: Path, place: Path) -> None:
+    """Rename a folder to a name that is free.
+
+    Raises:
+        InputError: another process has made a folder of that name meanwhile.
+    """
+    try:
+        made.rename(place)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise InputError(
+            f"{place}: another process has made it meanwhile; use another --out"
+        ) from None
+
+
+@contextmanager
+def work_folder(place: Path) -> Iterator[Path]:
+    """A folder beside `place` to work in, which is removed when the block ends.
+
+    It is locked, so that others can tell it from what a killed process left.
+    """
+    with ExitStack() as stack:
+        work = _locked_folder(place, stack)
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _locked_folder(place: Path, stack: ExitStack) -> Path:
+    while True:
+        work = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=_LEFT, dir=place.parent))
+        with suppress(FileNotFoundError):
+            ours = stack.enter_context(locked(work))
+            # Before it was locked another process may have taken it for a leftover.
+            if ours is not False and work.exists():
+                return work
+
+
+def clear_leftovers(place: Path) -> None:
+    """Remove the work folders for `place` of processes that were killed.
+
+    One may hold, as `replaced`, the folder that was at `place`; without another one there, that
+    one goes back.
+
+    Raises:
+        InputError: another process is making `place` now.
+    """
+    for left in _left_of_killed(place, taken=f"{place}: another process is making it now; wait"):
+        if not left.is_dir():
+            continue
+        with suppress(OSError):
+            if (left / "replaced").exists() and not place.exists():
+                (left / "replaced").rename(place)
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _left_of_killed(place: Path, taken: str | None = None) -> Iterator[Path]:
+    """What was made beside `place` and is locked by nobody; numbers of processes would not tell."""
+    # As `_beside` and `mkdtemp` name them: a user's own files may begin and end so, too.
+    ours_alone = re.compile(rf"\.{re.escape(place.name)}\.(\d+|[a-z0-9_]{{8}})\{_LEFT}")
+    for left in place.parent.glob(f".{glob.escape(place.name)}.*{_LEFT}"):
+        if not ours_alone.fullmatch(left.name):
+            continue
+        with suppress(FileNotFoundError), locked(left) as ours:
+            if ours:
+                yield left
+            elif ours is False and taken:
+                raise InputError(taken)
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    return path.with_name(f".{path.name}.{os.getpid()}{_LEFT}")
 
 
 @contextmanager

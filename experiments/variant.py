@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,13 @@ import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import reading_parquet, write_json
+from cowclip_merlin.files import (
+    clear_leftovers,
+    move_new,
+    reading_parquet,
+    work_folder,
+    write_json,
+)
 from cowclip_merlin.loading.columns import refuse_missing, refuse_outside
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.counts import FIRST_VALUE, SPECIAL
@@ -87,14 +90,11 @@ def derive(data: PreparedData, variant: Variant, folder: Path) -> PreparedData:
     out = folder / variant.fingerprint(data)[:16]
     if not out.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=folder))
-        try:
+        clear_leftovers(out)
+        with work_folder(out) as work:
             with compat.quiet_merlin():
                 _write(data, variant, work / "data")
-            (work / "data").rename(out)
-        finally:
-            with suppress(OSError):
-                shutil.rmtree(work)
+            move_new(work / "data", out)
     return PreparedData.load(out)
 
 

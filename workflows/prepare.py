@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import clear_leftovers, move_new, work_folder
 from cowclip_merlin.workflows import graph
 from cowclip_merlin.workflows.cluster import cluster, forget_categories, use_gpu
 from cowclip_merlin.workflows.counts import write_counts
@@ -33,6 +32,8 @@ def prepare(settings: PrepareSettings) -> PreparedData:
         OSError: the disk is full, or may not be written.
     """
     out = settings.out
+    place = out.resolve()  # a link stays one, and what it leads to is replaced
+    clear_leftovers(place)
     _check_place(settings)
     base = None if settings.like is None else PreparedData.load(settings.like)
     layout = settings.layout() if base is None else _like(base, settings)
@@ -45,23 +46,18 @@ def prepare(settings: PrepareSettings) -> PreparedData:
             raise InputError(f"{file}: no such file; check the path")
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; make it first")
-    place = out.resolve()  # a link stays one, and what it leads to is replaced
-    work = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    try:
+    with work_folder(place) as work:
         _prepare(settings, base, layout, split, work, gpu=gpu)
-        _put(work / "data", place, aside=work / "replaced")
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(work)
+        _put(work / "data", place, aside=work / "replaced", overwrite=settings.overwrite)
     return PreparedData.load(out)
 
 
-def _put(made: Path, place: Path, *, aside: Path) -> None:
+def _put(made: Path, place: Path, *, aside: Path, overwrite: bool) -> None:
     """Move a folder to its place; what is there is whole until the new one is."""
     try:
-        if place.exists():
+        if overwrite and place.exists():
             place.rename(aside)
-        made.rename(place)
+        move_new(made, place)
     except BaseException:
         if aside.exists() and not place.exists():
             aside.rename(place)

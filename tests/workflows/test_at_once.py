@@ -1,0 +1,125 @@
+"""Several processes that make the same folder, and what killed ones leave behind."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from slow_frames import make
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.files import replacing, whole_folder
+from cowclip_merlin.workflows import PreparedData, Recipe, prepare
+from cowclip_merlin.workflows.ingest import Ingest
+
+STAYS = """
+import sys, time
+from pathlib import Path
+from cowclip_merlin.files import replacing, work_folder
+
+with {way}(Path(sys.argv[1])) as work:
+    if work.is_dir():
+        (work / "data").mkdir()
+    print(work, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def other():
+    """Starts a process that makes `place` and does not end."""
+    started = []
+
+    def start(place, way="work_folder"):
+        command = [sys.executable, "-c", STAYS.format(way=way), str(place)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process, Path(process.stdout.readline().strip())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def killed(process):
+    process.kill()
+    process.wait()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_folder_that_is_being_made_is_refused_and_its_leftovers_are_removed(log, tmp_path, other):
+    out = tmp_path / "data"
+    process, work = other(out)
+    with pytest.raises(InputError, match="data: another process is making it now; wait"):
+        make(log, out)
+    with pytest.raises(InputError, match="another process is making it now"), whole_folder(out):
+        pass
+    assert work.is_dir() and not out.exists()
+    killed(process)
+    assert names(tmp_path) == [work.name]
+    make(log, out)
+    assert names(tmp_path) == ["data"]
+
+
+def test_of_two_that_began_at_once_the_first_one_stays(log, tmp_path, monkeypatch):
+    out, run = tmp_path / "data", Ingest.run
+
+    def slowly(self, files):
+        monkeypatch.setattr(Ingest, "run", run)
+        result = run(self, files)
+        monkeypatch.setattr(sys.modules[prepare.__module__], "clear_leftovers", lambda _: None)
+        make(log, out, recipe=Recipe(log=True))
+        return result
+
+    monkeypatch.setattr(Ingest, "run", slowly)
+    with pytest.raises(InputError, match="data: another process has made it meanwhile"):
+        make(log, out)
+    assert PreparedData.load(out).recipe.log and names(tmp_path) == ["data"]
+
+
+def test_what_was_replaced_by_a_killed_process_comes_back(log, tmp_path, other):
+    out = tmp_path / "data"
+    made = make(log, out)
+    process, work = other(out)
+    out.rename(work / "replaced")  # killed between the two renames of --overwrite
+    killed(process)
+    with pytest.raises(InputError, match="data: is there already; use --overwrite"):
+        make(log, out)
+    assert PreparedData.load(out).fingerprint == made.fingerprint
+    assert names(tmp_path) == ["data"]
+
+
+def test_half_a_file_of_a_killed_process_is_removed(tmp_path, other):
+    place = tmp_path / "a.json"
+    process, half = other(place, "replacing")
+    with replacing(place) as temporary:  # while the other one lives, both may write
+        temporary.write_text("one")
+    assert half.exists()
+    killed(process)
+    mine = [tmp_path / ".a.json.notes.tmp", tmp_path / ".a.json.tmp"]
+    for file in mine:
+        file.write_text("the user's own")
+    with replacing(place) as temporary:
+        temporary.write_text("two")
+    assert place.read_text() == "two"
+    assert names(tmp_path) == [*(file.name for file in mine), "a.json"]
+
+
+def test_a_killed_prepare_leaves_what_the_next_one_removes(log, tmp_path):
+    out = tmp_path / "data"
+    command = [sys.executable, "-m", "cowclip_merlin", "prepare", "criteo", str(log)]
+    process = subprocess.Popen([*command, "--out", str(out)])
+    while process.poll() is None and not list(tmp_path.glob(".data.*")):
+        time.sleep(0.02)
+    os.kill(process.pid, 9)
+    process.wait()
+    assert len(names(tmp_path)) == 1
+    make(log, out)
+    assert names(tmp_path) == ["data"]
