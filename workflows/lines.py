@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows import labels
 from cowclip_merlin.workflows.blocks import Block
 from cowclip_merlin.workflows.layout import Layout
 
-LABELS = ("0", "1")
 _PIECE = 1024  # lines that are looked at more closely if one of them is damaged
 
 
@@ -147,7 +147,6 @@ class Parser:
     def _whole(self, text: bytes, lines: int) -> Any:
         """The table of these lines, or None if any of them is damaged."""
         import pyarrow as pa
-        import pyarrow.compute as pc
         from pyarrow import csv as arrow_csv
 
         if not _is_text(text) or self._has_hexadecimal(text):
@@ -161,11 +160,12 @@ class Parser:
         if table.num_rows != lines + extra:
             return None
         table = table.slice(0, lines)
-        if not pc.all(pc.is_in(table[self.layout.label], pa.array(LABELS))).as_py():
+        table = self._with_label(table)
+        if table[self.layout.label].null_count:
             return None
         if any(not _finite(table[name]) for name in self.layout.continuous):
             return None
-        return self._with_label(table)
+        return table
 
     def _has_hexadecimal(self, text: bytes) -> bool:
         """Whether an integer is written like 0x1f, which Arrow would take."""
@@ -188,10 +188,8 @@ class Parser:
         return (text + last, 1) if self._quotes and b'"' in last else (text, 0)
 
     def _with_label(self, table: Any) -> Any:
-        import pyarrow as pa
-
         place = table.column_names.index(self.layout.label)
-        label = table[self.layout.label].cast(pa.int8())
+        label = labels.as_numbers(table[self.layout.label])
         return table.set_column(place, self.layout.label, label)
 
     def _piece_by_piece(
@@ -244,8 +242,8 @@ class Parser:
         if len(cells) != len(self.columns):
             return f"{len(cells)} columns instead of {len(self.columns)}"
         row = dict(zip(self.columns, cells, strict=True))
-        if row[layout.label] not in LABELS:
-            return f"{layout.label} is {row[layout.label]!r}, neither 0 nor 1"
+        if not labels.is_label(row[layout.label]):
+            return f"{layout.label} is {row[layout.label]!r}, neither 0 nor 1; {labels.WAY_OUT}"
         for name in layout.continuous:
             if row[name] and not _is_number(row[name], whole=name in layout.integer):
                 what = "a whole number" if name in layout.integer else "a number"

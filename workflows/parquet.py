@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows import labels
 from cowclip_merlin.workflows.layout import Layout
 from cowclip_merlin.workflows.lines import BadLine, Piece
 
@@ -77,6 +78,7 @@ def _checked_batch(batch: Any, layout: Layout, file: Path, start: int) -> Piece:
         column = _cast(table[name], pa.string(), name, file)
         column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
         table = table.set_column(table.column_names.index(name), name, column)
+    table = _label_words(table, layout.label)
     numbers = {
         name: _cast(table[name], pa.float64(), name, file)
         for name in (layout.label, *layout.continuous)
@@ -101,6 +103,18 @@ def _checked_batch(batch: Any, layout: Layout, file: Path, start: int) -> Piece:
         table.column_names.index(layout.label), layout.label, label
     )
     return Piece(table, np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
+
+
+def _label_words(table: Any, name: str) -> Any:
+    """The table with 0 and 1 in place of words such as "true", if its label is text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = table[name]
+    if not (pa.types.is_string(text.type) or pa.types.is_large_string(text.type)):
+        return table
+    known = labels.as_numbers(text).cast(text.type)
+    return table.set_column(table.column_names.index(name), name, pc.coalesce(known, text))
 
 
 def _reason(values: dict[str, float | None], layout: Layout) -> str:

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("cowclip: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        words = words_of(error)
+        words = words_of(error, place=_written(vars(args)))
         return _fail(words) if words else _crash()
 
 
@@ -91,6 +91,12 @@ def _check_paths(given: Mapping[str, object]) -> None:
         value = given.get(name)
         if value == "" or (isinstance(value, list) and "" in value):
             raise InputError(f"{name} is empty; give a value, or set the shell's variable")
+
+
+def _written(given: Mapping[str, object]) -> str | None:
+    """The path that the command was to write."""
+    paths = (given.get(name) for name in ("out", "predictions", "json"))
+    return next((str(path) for path in paths if path), None)
 
 
 def _fail(message: str) -> int:

@@ -17,11 +17,13 @@ from cowclip_merlin.workflows.ingest import Ingest
 STAYS = """
 import sys, time
 from pathlib import Path
-from cowclip_merlin.files import replacing, work_folder
+from cowclip_merlin.files import {way}
 
 with {way}(Path(sys.argv[1])) as work:
     if work.is_dir():
         (work / "data").mkdir()
+    else:
+        work.write_text("half")
     print(work, flush=True)
     time.sleep(600)
 """
