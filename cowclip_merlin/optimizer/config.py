@@ -180,6 +180,21 @@ def changes_gradients(optimizer: Any) -> list[str]:
     return [name for name in names if getattr(optimizer, name, None)]
 
 
+def refuse_aggregators(*optimizers: Any) -> None:
+    """Refuse an optimizer with its own way to sum over replicas, which would not be called.
+
+    Raises:
+        InputError: one of them has a `gradient_aggregator`.
+    """
+    usual = tf.keras.optimizers.legacy.SGD().gradient_aggregator
+    for optimizer in optimizers:
+        if getattr(optimizer, "gradient_aggregator", usual) is not usual:
+            raise InputError(
+                f"{type(optimizer).__name__} has a gradient_aggregator, but CowClip sums over "
+                "replicas itself: set gradient_aggregator of the CowClip instead"
+            )
+
+
 def described(optimizer: Any) -> str:
     """Name of an optimizer and of the settings that make it more than that.
 

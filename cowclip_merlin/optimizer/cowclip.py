@@ -11,7 +11,14 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import tables
 from cowclip_merlin.optimizer.clippy import bounded_step
-from cowclip_merlin.optimizer.config import Config, check, choose_backend, in_force, row_optimizer
+from cowclip_merlin.optimizer.config import (
+    Config,
+    check,
+    choose_backend,
+    in_force,
+    refuse_aggregators,
+    row_optimizer,
+)
 from cowclip_merlin.optimizer.gradients import clipped
 from cowclip_merlin.optimizer.row_adam import RowAdam
 from cowclip_merlin.optimizer.row_state import RowStates
@@ -119,6 +126,7 @@ class CowClip(TwoOptimizers):
                 "embedding_optimizer and dense_optimizer are one object, which would count each "
                 "step twice; give two"
             )
+        refuse_aggregators(self.embedding_optimizer, self.dense_optimizer)
         if update == "lazy":
             self.embedding_optimizer = row_optimizer(self.embedding_optimizer)
         self._unmatched = tables.Unmatched(
@@ -159,13 +167,13 @@ class CowClip(TwoOptimizers):
         Raises:
             InputError: an embedding table has a dense gradient, is there twice or belongs to
                 HugeCTR's Sparse Operation Kit, a pattern of `embeddings` or `skip` matches no
-                table, or there are no gradients.
+                table, or no variable has a gradient.
         """
         given = list(grads_and_vars)
         tables.refuse_foreign(v for _, v in given)
-        pairs = [(tables.with_shape(g), v) for g, v in given if g is not None]
-        if not pairs:
-            raise InputError("no gradients: no variable of the model has one")
+        pairs = [(tables.with_shape(g), v) for g, v in tables.with_gradients(given)]
+        if not pairs:  # as in Keras: a model of which all is frozen
+            return tf.no_op()
         self._refuse_unmatched(given)
         with tf.init_scope():
             # All at once: under a strategy, what is created among the operations of a step

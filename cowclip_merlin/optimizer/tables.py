@@ -154,6 +154,25 @@ def refuse_never_caught_up(variables: Sequence[Any], caught_up: set[Any]) -> Non
             )
 
 
+def with_gradients(grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The pairs that have a gradient; as Keras does, says which variables have none.
+
+    Raises:
+        InputError: there are variables, and none has a gradient.
+    """
+    given = list(grads_and_vars)
+    found = [(gradient, variable) for gradient, variable in given if gradient is not None]
+    without = ", ".join(variable.name for gradient, variable in given if gradient is None)
+    if without and not found:
+        raise InputError(
+            f"No gradients provided for any variable ({without:.500}): no loss was given, or it "
+            "does not depend on them"
+        )
+    if without:
+        tf.get_logger().warning("Gradients do not exist for variables %.500s", without)
+    return found
+
+
 def with_shape(gradient: Any) -> Any:
     """The gradient, its dense shape (if it has one) a tensor, as collective operations need it."""
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from cowclip_merlin import compat
@@ -22,6 +23,27 @@ def cowclips_in(optimizer: Any) -> Iterator[Any]:
     inner += [pair.optimizer for pair in getattr(optimizer, "optimizers_and_blocks", [])]
     for each in inner:
         yield from () if each is None else cowclips_in(each)
+
+
+def _of_the_two(name: str) -> property:
+    """A setting of Keras's optimizers that no step of the whole would follow.
+
+    Raises:
+        InputError: it is given a value.
+    """
+
+    base = getattr(tf.keras.optimizers.legacy.Optimizer, name)
+
+    def refuse(self: Any, value: Any) -> None:
+        if value is None:
+            base.fset(self, value)  # Keras's constructor sets it so
+        else:
+            raise InputError(
+                f"CowClip does not follow {name}: give it to dense_optimizer or "
+                "embedding_optimizer, which clip what they are given"
+            )
+
+    return property(base.fget, refuse, doc=f"None: `{name}` is of the two optimizers.")
 
 
 class TwoOptimizers(ClipStatistics):
@@ -49,6 +71,9 @@ class TwoOptimizers(ClipStatistics):
         self.dense_optimizer.learning_rate = value
 
     lr = learning_rate
+    clipnorm = _of_the_two("clipnorm")
+    clipvalue = _of_the_two("clipvalue")
+    global_clipnorm = _of_the_two("global_clipnorm")
 
     @property
     def iterations(self) -> Any:
@@ -70,6 +95,23 @@ class TwoOptimizers(ClipStatistics):
     def variables(self) -> list[Any]:
         """The same: Keras's own would leave out what is in the two optimizers."""
         return self.weights
+
+    # Not get_slot_names, too: checkpoints would then hold each slot a second time.
+    def get_slot(self, var: Any, slot_name: str) -> Any:
+        """The state that one of the two optimizers keeps beside a variable, such as Adam's "m".
+
+        With `update="exact"` call `flush` first: a row may not have made all its steps yet.
+
+        Args:
+            var: the variable.
+            slot_name: as in Keras, "m" or "v" of Adam.
+
+        Raises:
+            KeyError: neither optimizer has made it, as before the first step.
+        """
+        with suppress(KeyError):
+            return self.embedding_optimizer.get_slot(var, slot_name)
+        return self.dense_optimizer.get_slot(var, slot_name)
 
     def get_weights(self) -> list[Any]:
         """As in Keras, rows up to date: what they owe is not among these."""
@@ -104,7 +146,10 @@ class TwoOptimizers(ClipStatistics):
         """Own counters, the inner optimizer's slots, and what the row engine keeps."""
         self._create_own_weights()
         optimizer = self.embedding_optimizer if is_table else self.dense_optimizer
-        optimizer._create_all_weights(variables)
+        if variables:
+            optimizer._create_all_weights(variables)
+        else:  # all of the above but the slots, which Nadam cannot make of no variable
+            optimizer._create_hypers()
         for table in variables if is_table and self._states else ():
             self._states.state_of(table)
 
