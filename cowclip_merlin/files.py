@@ -103,7 +103,11 @@ def work_folder(place: Path) -> Iterator[Path]:
 
 def _locked_folder(place: Path, stack: ExitStack) -> Path:
     while True:
-        work = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=_LEFT, dir=place.parent))
+        try:
+            made = tempfile.mkdtemp(prefix=f".{place.name}.", suffix=_LEFT, dir=place.parent)
+        except OSError as error:  # it names what was asked for: the temporary name is nobody's
+            raise OSError(error.errno, error.strerror, str(place)) from None
+        work = Path(made)
         with suppress(FileNotFoundError):
             ours = stack.enter_context(locked(work))
             # Before it was locked another process may have taken it for a leftover.
