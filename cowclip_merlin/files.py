@@ -151,6 +151,17 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{_LEFT}")
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove files that `replacing` was making in a folder when its process was killed.
+
+    Only for the one process that writes there.
+    """
+    for left in folder.glob(".*.*.tmp"):
+        if left.suffixes[-2][1:].isdecimal():  # the number of a process, as in `_beside`
+            with suppress(OSError):
+                left.unlink()
+
+
 @contextmanager
 def alone_in(folder: Path, taken: str) -> Iterator[None]:
     """Keep other processes that ask for the same out of a folder; it is made if it is not there.

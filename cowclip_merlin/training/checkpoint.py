@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,7 +63,10 @@ class Checkpoints:
         """
         paths = checkpoints_in(self._folder)
         if not paths:
-            raise InputError(f"{self._folder}: no checkpoint; train without --resume first")
+            raise InputError(
+                f"{self._folder}: no checkpoint, for the run ended before its first; delete "
+                f"{self._folder.parent} and train again without --resume"
+            )
         for path in paths:
             damage = self._read(path)
             if damage is None:
@@ -132,6 +136,15 @@ def _mend_list(folder: Path) -> None:
 
 def _time_of(path: str) -> float:
     return Path(f"{path}.index").stat().st_mtime
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what TensorFlow was writing when its process was killed.
+
+    Only for the one process that writes checkpoints there.
+    """
+    for left in folder.glob("*_temp"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cowclip_merlin import compat
+from cowclip_merlin import compat, files
 from cowclip_merlin.diagnostics.frequency import read_deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.files import alone_in, write_json
@@ -22,7 +22,7 @@ from cowclip_merlin.loading import (
     steps_per_epoch,
     validation_rows,
 )
-from cowclip_merlin.training import records
+from cowclip_merlin.training import checkpoint, records
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
 from cowclip_merlin.training.checkpoint import checkpoints_in
 from cowclip_merlin.training.config import RunConfig, refuse_other_folder, refuse_other_run
@@ -99,6 +99,9 @@ def train(
     _refuse_one_label(prepared, plan.scored_split, columns[plan.scored_split])
     created = not out.exists()
     with alone_in(out, "another process writes a run there; use another --out"):
+        if resume:  # any other folder may hold files of the user's
+            files.remove_unfinished(out)
+            checkpoint.remove_unfinished(out / "checkpoints")
         try:
             return _train(config, prepared, columns, plan, out, resume, used)
         except BaseException:

@@ -1,0 +1,72 @@
+"""kill -9 in the middle of a write: the next --resume leaves nothing half-written."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cowclip_merlin import files
+from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.training import RunSettings, train
+
+SETTINGS = RunSettings(
+    model="deepfm", epochs=1, mlp=(8,), batch_size=256, base_batch_size=64, seed=5
+)
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cowclip_merlin import files
+from cowclip_merlin import files
+from cowclip_merlin.cli import main
+
+def replace(source, target):
+    if Path(target).name == "metrics.csv":
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.rename(source, target)
+
+files.os.replace = replace
+main(sys.argv[1:])
+"""
+ARGUMENTS = (
+    "--model", "deepfm", "--batch-size", "256", "--base-batch-size", "64", "--mlp", "8",
+    "--epochs", "1", "--seed", "5", "--checkpoint-every", "2", "--device", "cpu",
+)  # fmt: skip
+
+
+def test_what_a_killed_run_was_writing_goes_with_resume(data, tmp_path):
+    out = tmp_path / "run"
+    command = ["train", str(data), "--out", str(out), *ARGUMENTS]
+    done = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = out.glob(".metrics.csv.*.tmp")
+    # TensorFlow writes a checkpoint in a folder like this one, and renames what is in it.
+    (out / "checkpoints" / "ckpt-9_temp").mkdir()
+    (out / "checkpoints" / "ckpt-9_temp" / "part-00000-of-00001.tempstate1").write_bytes(b"half")
+    assert main([*command, "--resume"]) == 0
+    names = {path.name for path in out.rglob("*")}
+    assert left.name not in names and "ckpt-9_temp" not in names
+    assert {"metrics.csv", "config.json", "checkpoint"} <= names
+
+
+def test_files_of_the_user_stay(data, tmp_path):
+    out = tmp_path / "run"
+    mine = [out / ".notes.tmp", out / ".notes.12.tmp", out / "checkpoints" / "my_temp" / "a"]
+    for path in mine:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    train(data, SETTINGS, out=out)  # not a resumed one: nothing there is of a run
+    assert all(path.read_text() == "mine" for path in mine)
+    files.remove_unfinished(out)
+    assert mine[0].exists() and not mine[1].exists()
+
+
+def test_a_run_without_a_checkpoint_says_what_to_delete(data, tmp_path):
+    """What the error of --resume says must not be refused in turn."""
+    out = tmp_path / "run"
+    command = ["train", str(data), "--out", str(out), *ARGUMENTS]
+    done = subprocess.run([sys.executable, "-c", KILLED, *command[:-4], "--device", "cpu"])
+    assert done.returncode == -signal.SIGKILL
+    with pytest.raises(InputError, match=f"no checkpoint.* delete {out} and train again without"):
+        train(data, SETTINGS, out=out, resume=True)
