@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -64,6 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    _print_any_letter()
     args, unknown = build_parser().parse_known_args(argv)
     if unknown:
         return _fail(f"unknown: {' '.join(unknown)}; see cowclip {args.command} --help")
@@ -83,6 +85,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         words = words_of(error, place=_written(vars(args)))
         return _fail(words) if words else _crash()
+
+
+def _print_any_letter() -> None:
+    """Let standard output show as an escape what its encoding lacks, as standard error does.
+
+    A column or a file may have any name, which must not end a run that has done its work.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not None, nor what a program put in its place
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _check_paths(given: Mapping[str, object]) -> None:
