@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -126,8 +127,11 @@ class PreparedData:
 
         Raises:
             InputError: there are none though there should be.
+            OSError: the folder may not be read, which `glob` would take for an empty one.
         """
-        found = sorted((self.path / split).glob("*.parquet"))
+        folder = self.path / split
+        names = os.listdir(folder) if folder.is_dir() else []
+        found = sorted(folder / name for name in names if name.endswith(".parquet"))
         if not found and self.rows[split]:
             raise InputError(f"{self.path / split}: no parquet files; prepare the data again")
         return found

@@ -31,6 +31,7 @@ class Checkpoints:
         tf = compat.tensorflow()
         self._tf = tf
         self._folder = folder
+        _refuse_unreadable(folder)
         self._variables = list(model.variables)
         self.epoch = tf.Variable(0, dtype=tf.int64, trainable=False)  # epochs finished
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps done in this epoch
@@ -50,7 +51,7 @@ class Checkpoints:
         """Write a checkpoint; an interrupted write leaves the one before in place.
 
         Raises:
-            OSError: the disk is full.
+            OSError: the disk is full, or may not be written.
         """
         with full_disk_told(self._folder):
             return self._manager.save()
@@ -138,6 +139,17 @@ def _time_of(path: str) -> float:
     return Path(f"{path}.index").stat().st_mtime
 
 
+def _refuse_unreadable(folder: Path) -> None:
+    """Refuse files without the right to read them, which TensorFlow takes for none, or for damage.
+
+    Raises:
+        OSError: one cannot be opened.
+    """
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if file.is_file():
+            file.open("rb").close()
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove what TensorFlow was writing when its process was killed.
 
@@ -149,14 +161,17 @@ def remove_unfinished(folder: Path) -> None:
 
 @contextmanager
 def full_disk_told(place: Path) -> Iterator[None]:
-    """Says of a full disk what Python itself would say.
+    """Says of a full disk, and of missing rights, what Python itself would say.
 
     Raises:
-        OSError: TensorFlow could not write to `place`, since the disk is full.
+        OSError: TensorFlow could not write to `place`.
     """
+    errors = compat.tensorflow().errors
     try:
         yield
-    except compat.tensorflow().errors.OpError as error:
+    except errors.PermissionDeniedError as error:
+        raise PermissionError(errno.EACCES, "Permission denied", str(place)) from error
+    except errors.OpError as error:
         if "No space left" in str(error):
             raise OSError(errno.ENOSPC, "no space left", str(place)) from error
         raise

@@ -1,0 +1,92 @@
+"""Files without the right to read or write them: the rights are named, and no damage is."""
+
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError, words_of
+from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.workflows import PreparedData
+
+SETTINGS = RunSettings(
+    model="deepfm", epochs=1, mlp=(8,), batch_size=256, base_batch_size=64, seed=5
+)
+NOBODY = 65534
+
+
+@contextmanager
+def as_nobody():
+    """Without root's rights, if the tests have them."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+@pytest.fixture
+def place():
+    """A folder that anyone can look into: not below pytest's, which is root's alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("rights") / "run"
+    train(data, SETTINGS, out=out)
+    return out
+
+
+def test_a_split_that_may_not_be_read_is_not_called_empty(data, place):
+    prepared = PreparedData.load(shutil.copytree(data, place / "data"))
+    (place / "data" / "train").chmod(0)
+    try:
+        with as_nobody(), pytest.raises(PermissionError) as failure:
+            prepared.files("train")
+    finally:
+        (place / "data" / "train").chmod(0o755)
+    assert words_of(failure.value).startswith(f"{place}/data/train: Permission denied")
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "*.index", "*.data-*"])
+def test_a_checkpoint_that_may_not_be_read_is_not_called_missing(run, data, place, name):
+    shutil.copytree(run, place / "run")
+    readable = shutil.copytree(data, place / "data")
+    evaluate_run(place / "run", readable)  # all that it needs is imported, which nobody may do
+    (file,) = (place / "run" / "checkpoints").glob(name)
+    file.chmod(0)
+    with as_nobody(), pytest.raises(PermissionError) as failure:
+        evaluate_run(place / "run", readable)
+    assert words_of(failure.value) == f"{file}: Permission denied; check the path and its rights"
+
+
+def test_a_checkpoint_that_may_not_be_written(data, tmp_path, monkeypatch):
+    errors = compat.tensorflow().errors
+
+    def save(*_):
+        raise errors.PermissionDeniedError(None, None, "ckpt-1_temp; Permission denied")
+
+    monkeypatch.setattr(compat.tensorflow().train.CheckpointManager, "save", save)
+    with pytest.raises(OSError) as failure:
+        train(data, SETTINGS, out=tmp_path / "run")
+    told = f"{tmp_path}/run/checkpoints: Permission denied; check the path and its rights"
+    assert words_of(failure.value) == told
+
+
+def test_nobody_is_told_to_delete_what_is_left_of_checkpoints(run, data, tmp_path):
+    out = shutil.copytree(run, tmp_path / "run")
+    (out / "checkpoints" / "checkpoint").unlink()
+    for file in (out / "checkpoints").glob("*.data-*"):
+        file.unlink()
+    with pytest.raises(InputError) as failure:
+        evaluate_run(out, data)
+    assert f"delete {out}" not in str(failure.value)
