@@ -1,6 +1,6 @@
 """TensorFlow operations of the row kernels: built once per machine, loaded once per process.
 
-The operations (`row_ops.cc`) are compiled by the machine's C++ compiler against the headers that
+The operations (folder `row_ops`) are compiled by the machine's C++ compiler against the headers that
 TensorFlow brings; the kernels that they launch are compiled by CuPy. Neither needs CUDA's compiler.
 """
 
@@ -34,11 +34,11 @@ FUNCTIONS = (
     "sum_groups", "sum_queued", "join_queued", "step_groups", "summarize", "catch_up_rows",
     "flush_rows", "bias_corrected_rate",
 )  # fmt: skip
-"""The kernels, in the order of `Function` in row_ops.cc."""
+"""The kernels, in the order of `Function` in row_ops/tables.h."""
 
 PROGRAM = SOURCE + GROUP_SOURCE + STEP_SOURCE
 BLOCKS_PER_PROCESSOR = 8
-_SOURCE_FILE = Path(__file__).with_name("row_ops.cc")
+_SOURCE_FOLDER = Path(__file__).with_name("row_ops")
 _FLAGS = ("-O2", "-w", "-shared", "-fPIC")
 
 
@@ -59,7 +59,7 @@ class Loaded(NamedTuple):
 
 
 class TableRecord(ctypes.Structure):
-    """`CowClipTable` of row_ops.cc."""
+    """`CowClipTable` of row_ops/tables.h."""
 
     _fields_ = [
         ("rows", ctypes.c_longlong),
@@ -81,7 +81,7 @@ class Operations:
     """The loaded operations, and the tables that they know.
 
     Args:
-        file: shared library of row_ops.cc.
+        file: shared library of the operations.
     """
 
     def __init__(self, file: Path) -> None:
@@ -103,7 +103,7 @@ class Operations:
 
         Args:
             record: sizes, settings and kernels.
-            describe: row or id, and what is wrong (see row_ops.cc) -> one line.
+            describe: row or id, and what is wrong (see row_ops/tables.h) -> one line.
         """
         number = self._library.cowclip_add_table(ctypes.byref(record))
         self._describers[number] = describe
@@ -188,8 +188,8 @@ def build() -> Path:
     """
     flags = [*tf.sysconfig.get_compile_flags(), *_FLAGS]
     links = tf.sysconfig.get_link_flags()
-    text = _SOURCE_FILE.read_text(encoding="utf-8")
-    what = "\n".join([tf.__version__, *flags, *links, text])
+    texts = [file.read_text(encoding="utf-8") for file in sorted(_SOURCE_FOLDER.iterdir())]
+    what = "\n".join([tf.__version__, *flags, *links, *texts])
     stem = f"row_ops-{hashlib.sha256(what.encode()).hexdigest()[:16]}.so"
     file = _cache_folder() / stem
     if not file.exists():
@@ -214,8 +214,9 @@ def _compile(file: Path, flags: list[str], links: list[str]) -> None:
         raise InputError(f"the GPU's row operations need a C++ compiler: {remedy}")
     _log.info("compiling the GPU's row operations, once on this machine (half a minute)")
     with replacing(file) as temporary:
-        command = [compiler, *flags, str(_SOURCE_FILE), "-o", str(temporary), *links]
+        source = str(_SOURCE_FOLDER / "row_ops.cc")
+        command = [compiler, *flags, source, "-o", str(temporary), *links]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = [x for x in done.stderr.splitlines() if "error" in x] or [done.stderr[-200:]]
-            raise InputError(f"{compiler} cannot compile {_SOURCE_FILE}: {lines[0]}; {remedy}")
+            raise InputError(f"{compiler} cannot compile {source}: {lines[0]}; {remedy}")

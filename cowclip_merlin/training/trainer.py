@@ -163,8 +163,7 @@ class Trainer:
         with self._progress(epoch, first) as bar, closing(batches):
             for steps, batch in zip(lengths, batches, strict=True):
                 self._observe(batch, epoch, step)
-                with self._telling_divergence():
-                    self._step(batch)
+                self._train_batch(batch)
                 step += steps
                 bar.update(steps)
                 due = plan.checkpoint_every and step % plan.checkpoint_every == 0
@@ -201,6 +200,10 @@ class Trainer:
     def _pause(self) -> None:
         if self.recorder:
             self.recorder.pause()
+
+    def _train_batch(self, batch: Any) -> None:
+        with self._telling_divergence():
+            self._step(batch)
 
     @contextmanager
     def _telling_divergence(self) -> Iterator[None]:

@@ -1,0 +1,83 @@
+// Memory of variables, memory for one step, and the host's copy of the status.
+#pragma once
+#include <unordered_map>
+
+#include "queue.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+
+namespace {
+
+using tensorflow::Tensor;
+using tensorflow::Var;
+
+// What the host last saw of an optimizer's `status`, by the address of that variable's memory.
+struct Seen {
+  Long* pinned = nullptr;
+  std::vector<bool> warned;
+};
+
+Seen& SeenOf(const void* status, std::size_t size, Queue& queue) {
+  static std::mutex mutex;
+  static std::unordered_map<const void*, Seen> all;
+  std::lock_guard<std::mutex> lock(mutex);
+  Seen& seen = all[status];
+  if (seen.pinned == nullptr || seen.warned.size() < size) {
+    seen.pinned = queue.Pinned(8 * size);
+    seen.warned.assign(size, false);
+    for (std::size_t i = 0; i < size; ++i) seen.pinned[i] = i % 3 == 0 ? 0 : kNone;
+  }
+  return seen;
+}
+
+// Memory of a variable that is locked: nobody else shares it, or it gets a copy of its own.
+class Locked {
+ public:
+  tensorflow::Status Open(OpKernelContext* context, const tensorflow::ResourceHandle& handle,
+                          Queue& queue) {
+    TF_RETURN_IF_ERROR(tensorflow::LookupResource(context, handle, &variable_));
+    lock_ = std::make_unique<tensorflow::mutex_lock>(*variable_->mu());
+    Tensor* tensor = variable_->tensor();
+    if (!tensor->RefCountIsOne()) {
+      Tensor own;
+      TF_RETURN_IF_ERROR(context->allocate_temp(tensor->dtype(), tensor->shape(), &own));
+      queue.Copy(own.data(), tensor->data(), tensor->TotalBytes());
+      *tensor = own;
+    }
+    variable_->copy_on_read_mode.store(true);  // whoever reads all of it gets a copy
+    return tensorflow::OkStatus();
+  }
+  template <class T>
+  T* data() const {
+    return static_cast<T*>(variable_->tensor()->data());
+  }
+  Long size() const { return variable_->tensor()->NumElements(); }
+
+ private:
+  tensorflow::core::RefCountPtr<Var> variable_;
+  std::unique_ptr<tensorflow::mutex_lock> lock_;
+};
+
+// One piece of device memory, cut into arrays.
+class Workspace {
+ public:
+  std::size_t Reserve(std::size_t bytes) {
+    const std::size_t at = size_;
+    size_ += (bytes + 255) / 256 * 256;
+    return at;
+  }
+  tensorflow::Status Allocate(OpKernelContext* context) {
+    const auto size = static_cast<tensorflow::int64>(size_ + 256);
+    return context->allocate_temp(tensorflow::DT_UINT8, tensorflow::TensorShape({size}), &memory_);
+  }
+  template <class T>
+  T* At(std::size_t offset) const {
+    return reinterpret_cast<T*>(static_cast<char*>(memory_.data()) + offset);
+  }
+
+ private:
+  std::size_t size_ = 0;
+  Tensor memory_;
+};
+
+}  // namespace

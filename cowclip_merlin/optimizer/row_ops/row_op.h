@@ -1,0 +1,112 @@
+// What the operations have in common: their tables, their variables, and the errors of steps.
+#pragma once
+#include <string>
+
+#include "memory.h"
+
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+
+class RowOp : public OpKernel {
+ public:
+  explicit RowOp(OpKernelConstruction* context) : OpKernel(context) {
+    std::vector<int> numbers;
+    OP_REQUIRES_OK(context, context->GetAttr("tables", &numbers));
+    OP_REQUIRES_OK(context, context->GetAttr("wait", &wait_));
+    for (int number : numbers) {
+      const CowClipTable* table = Find(number);
+      OP_REQUIRES(context, table != nullptr,
+                  tensorflow::errors::FailedPrecondition(
+                      "table number ", number, " is not registered in this process: CowClip's "
+                      "training graph cannot be saved and run elsewhere"));
+      tables_.push_back(table);
+    }
+  }
+
+  void Compute(OpKernelContext* context) override {
+    Queue queue(context, tables_[0]->host != 0);
+    tensorflow::OpInputList handles, counts;
+    OP_REQUIRES_OK(context, context->input_list("variables", &handles));
+    OP_REQUIRES_OK(context, context->input_list("counts", &counts));
+    std::vector<Locked> variables(handles.size());
+    for (int i = 0; i < handles.size(); ++i) {
+      const auto& handle = handles[i].scalar<tensorflow::ResourceHandle>()();
+      OP_REQUIRES_OK(context, variables[i].Open(context, handle, queue));
+    }
+    const Locked& last = variables.back();
+    status_size_ = last.size();
+    Long* status = last.data<Long>();
+    Seen& seen = SeenOf(status, status_size_, queue);
+    if (wait_) Look(seen, status, queue);
+    OP_REQUIRES_OK(context, Refused(seen, status, queue));
+    std::vector<Long> steps(tables_.size(), 0);  // without "exact" nobody counts them
+    for (int i = 0; i < counts.size(); ++i) steps[i] = counts[i].flat<tensorflow::int64>()(0);
+    OP_REQUIRES_OK(context, Run(context, queue, variables, steps, status));
+    if (wait_) {
+      Look(seen, status, queue);
+      OP_REQUIRES_OK(context, Refused(seen, status, queue));
+    }
+    OP_REQUIRES(context, queue.error() == 0,
+                tensorflow::errors::Internal("CUDA error ", queue.error(), " in the row kernels"));
+  }
+
+ protected:
+  virtual tensorflow::Status Run(OpKernelContext* context, Queue& queue,
+                                 std::vector<Locked>& variables, std::vector<Long>& steps,
+                                 Long* status) = 0;
+
+  // Weights, moments, and if absent rows count their steps: last and history.
+  int per_table() const { return tables_[0]->exact ? 5 : 3; }
+
+  void Flush(Queue& queue, const CowClipTable& table, Locked* state, Long to, Long* status) {
+    queue.Launch(table.functions[kFlushRows], table.blocks, state[0].data<float>(),
+                 state[1].data<float>(), state[2].data<float>(), state[3].data<float>(),
+                 state[4].data<float>(), to, table.rows, table.d, table.keep_m, table.keep_v,
+                 table.epsilon, table.l2, status);
+  }
+
+  // The error of a step that was refused, once; rows that were stale only warn.
+  tensorflow::Status Refused(Seen& seen, Long* status, Queue& queue) {
+    const int slots = static_cast<int>(status_size_ - 1) / 3;
+    for (const CowClipTable* table : tables_) {
+      const int flag = 3 + 3 * table->slot;
+      if (seen.pinned[flag] == 1 && !seen.warned[flag]) {
+        seen.warned[flag] = true;
+        Words(table->slot, 0, 2);
+      }
+    }
+    if (seen.pinned[0] == 0) return tensorflow::OkStatus();
+    queue.Wait();  // copies of steps that came after it may still be under way
+    std::string words = "a step was refused";
+    for (int slot = slots - 1; slot >= 0; --slot)
+      for (int what = 0; what < 2; ++what) {
+        const Long value = seen.pinned[1 + 3 * slot + what];
+        if (value != kNone) words = Words(slot, value, what);
+      }
+    for (std::size_t i = 0; i < status_size_; ++i) seen.pinned[i] = i % 3 == 0 ? 0 : kNone;
+    queue.ToDevice(status, seen.pinned, 8 * status_size_);
+    queue.Wait();
+    return tensorflow::errors::InvalidArgument(words);
+  }
+
+  std::string Words(int slot, Long row, int what) const {
+    char words[1024] = "";
+    const int number = NumberOf(tables_[0]->owner, slot);
+    if (describe && number >= 0) describe(number, row, what, words, sizeof words);
+    return words;
+  }
+
+  // What the device says of the steps so far; the host waits for it.
+  void Look(Seen& seen, const Long* status, Queue& queue) {
+    queue.ToHost(seen.pinned, status, 8 * status_size_);
+    queue.Wait();
+  }
+
+  std::vector<const CowClipTable*> tables_;
+  bool wait_ = false;
+  std::size_t status_size_ = 0;
+};
+
+}  // namespace

@@ -1,0 +1,128 @@
+// TensorFlow operations that launch the row kernels on TensorFlow's own stream.
+//
+// The host never waits for the device in a step: sizes that depend on the data stay in device
+// memory, and a step that must not happen (a gradient that is not finite, an id outside its table)
+// is refused by the kernels themselves. The host learns of it from a copy of `status` that it
+// looks at before the next operation, and raises the error then.
+//
+// Python compiles the kernels and registers each table once (`cowclip_add_table`); an operation
+// names its tables by the numbers that this returned. A table of kind "host" has functions of the
+// emulated kernels instead, so that tests run the same code without a device.
+#include "row_op.h"
+#include "step.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace {
+
+class CatchUpOp : public RowOp {
+ public:
+  using RowOp::RowOp;
+
+ private:
+  tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
+                         std::vector<Long>& steps, Long* status) override {
+    const Tensor* ids;
+    TF_RETURN_IF_ERROR(context->input("ids", &ids));
+    const Long n = ids->NumElements();
+    for (std::size_t i = 0; n > 0 && i < tables_.size(); ++i) {
+      const CowClipTable& table = *tables_[i];
+      const Locked* state = &variables[i * per_table()];
+      queue.Launch(table.functions[kCatchUpRows],
+                   std::min<Long>(table.blocks, (n + kBlock - 1) / kBlock), state[0].data<float>(),
+                   state[1].data<float>(), state[2].data<float>(), state[3].data<float>(),
+                   state[4].data<float>(), steps[i], ids->data(),
+                   static_cast<int>(ids->dtype() == tensorflow::DT_INT64), n, table.rows, table.d,
+                   table.keep_m, table.keep_v, table.epsilon, table.l2, status,
+                   table.slot);
+    }
+    return tensorflow::OkStatus();
+  }
+};
+
+class FlushOp : public RowOp {
+ public:
+  using RowOp::RowOp;
+
+ private:
+  tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
+                         std::vector<Long>& steps, Long* status) override {
+    for (std::size_t i = 0; i < steps.size(); ++i)
+      if (steps[i] > 0) Flush(queue, *tables_[i], &variables[i * per_table()], steps[i], status);
+    return tensorflow::OkStatus();
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+int cowclip_add_table(const CowClipTable* table) {
+  std::lock_guard<std::mutex> lock(registry_mutex);
+  registry.push_back(std::make_unique<CowClipTable>(*table));
+  return static_cast<int>(registry.size()) - 1;
+}
+
+void cowclip_set_describe(CowClipDescribe function) { describe = function; }
+
+}  // extern "C"
+
+REGISTER_OP("CowClipCatchUp")
+    .Attr("Index: {int32, int64}")
+    .Attr("N: int >= 1")
+    .Attr("V: int >= 1")
+    .Attr("tables: list(int)")
+    .Attr("wait: bool")
+    .Input("ids: Index")
+    .Input("counts: N * int64")
+    .Input("variables: V * resource")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+REGISTER_OP("CowClipStep")
+    .Attr("T: {float, bfloat16}")
+    .Attr("Index: {int32, int64}")
+    .Attr("N: int >= 1")
+    .Attr("K: int >= 0")
+    .Attr("V: int >= 1")
+    .Attr("tables: list(int)")
+    .Attr("wait: bool")
+    .Input("rate: float")
+    .Input("iterations: int64")
+    .Input("counts: K * int64")
+    .Input("indices: N * Index")
+    .Input("values: N * T")
+    .Input("variables: V * resource")
+    .Output("share: float")
+    .Output("mean: float")
+    .Output("done: K * int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape);
+
+REGISTER_OP("CowClipFlush")
+    .Attr("K: int >= 0")
+    .Attr("V: int >= 1")
+    .Attr("tables: list(int)")
+    .Attr("wait: bool")
+    .Input("counts: K * int64")
+    .Input("variables: V * resource")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+REGISTER_KERNEL_BUILDER(
+    Name("CowClipCatchUp").Device(tensorflow::DEVICE_GPU).HostMemory("counts").HostMemory(
+        "variables"),
+    CatchUpOp);
+REGISTER_KERNEL_BUILDER(Name("CowClipStep")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("counts")
+                            .HostMemory("variables")
+                            .HostMemory("done"),
+                        StepOp);
+REGISTER_KERNEL_BUILDER(
+    Name("CowClipFlush").Device(tensorflow::DEVICE_GPU).HostMemory("counts").HostMemory(
+        "variables"),
+    FlushOp);
+REGISTER_KERNEL_BUILDER(Name("CowClipCatchUp").Device(tensorflow::DEVICE_CPU), CatchUpOp);
+REGISTER_KERNEL_BUILDER(Name("CowClipStep").Device(tensorflow::DEVICE_CPU), StepOp);
+REGISTER_KERNEL_BUILDER(Name("CowClipFlush").Device(tensorflow::DEVICE_CPU), FlushOp);

@@ -1,0 +1,168 @@
+// One step of all tables: group ids, sum gradients, then L2, clip and Adam.
+#pragma once
+#include <algorithm>
+
+#include "row_op.h"
+
+namespace {
+
+// Distinct ids of a batch, in device memory.
+struct Groups {
+  Word *ids, *starts, *order, *u;
+};
+
+class StepOp : public RowOp {
+ public:
+  using RowOp::RowOp;
+
+ private:
+  tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
+                         std::vector<Long>& steps, Long* status) override {
+    tensorflow::OpInputList indices, values;
+    const Tensor *rate, *iterations;
+    TF_RETURN_IF_ERROR(context->input("rate", &rate));
+    TF_RETURN_IF_ERROR(context->input("iterations", &iterations));
+    TF_RETURN_IF_ERROR(context->input_list("indices", &indices));
+    TF_RETURN_IF_ERROR(context->input_list("values", &values));
+    Tensor *share, *mean;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, tensorflow::TensorShape({}), &share));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, tensorflow::TensorShape({}), &mean));
+    const std::size_t count = tables_.size();
+    std::vector<Groups> groups(count);
+    std::vector<float*> sums(count);
+    Workspace common;
+    const std::size_t at_counters = common.Reserve(3 * sizeof(Long));
+    const std::size_t at_alpha = common.Reserve(sizeof(float));
+    TF_RETURN_IF_ERROR(common.Allocate(context));
+    auto* counters = common.At<unsigned long long>(at_counters);
+    queue.Zero(counters, 6);
+    auto* alpha = common.At<float>(at_alpha);
+    const CowClipTable& any = *tables_[0];
+    queue.Launch(any.functions[kBiasCorrectedRate], 1, rate->data(), iterations->data(), any.beta_1,
+                 any.beta_2, alpha);
+    std::vector<Workspace> spaces(2 * count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Tensor &ids = indices[i], &g = values[i];
+      const bool same = i > 0 && ids.data() == indices[i - 1].data() &&
+                        ids.NumElements() == indices[i - 1].NumElements() &&
+                        tables_[i]->rows == tables_[i - 1]->rows;
+      if (same) {
+        groups[i] = groups[i - 1];
+      } else {
+        TF_RETURN_IF_ERROR(Group(context, queue, i, ids, spaces[2 * i], status, &groups[i]));
+      }
+      TF_RETURN_IF_ERROR(
+          Sum(context, queue, i, g, ids.NumElements(), groups[i], spaces[2 * i + 1], status,
+              &sums[i]));
+    }
+    // No table is written before the gradients of all have been checked.
+    for (std::size_t i = 0; i < count; ++i) {
+      const CowClipTable& table = *tables_[i];
+      Locked* state = &variables[i * per_table()];
+      float *last = nullptr, *history = nullptr;
+      if (table.exact) {
+        if (steps[i] >= state[4].size()) {
+          Flush(queue, table, state, steps[i], status);
+          steps[i] = 0;
+        }
+        last = state[3].data<float>();
+        history = state[4].data<float>();
+      }
+      queue.Launch(table.functions[kStepGroups], Blocks(table, indices[i].NumElements()),
+                   state[0].data<float>(), state[1].data<float>(), state[2].data<float>(), sums[i],
+                   groups[i].ids, groups[i].starts, groups[i].u, table.d, alpha,
+                   table.keep_m, table.keep_v, table.epsilon, table.l2, table.kind, table.r,
+                   table.least, table.bound, table.exact, last, history, steps[i], table.counted,
+                   counters, status, table.slot);
+    }
+    queue.Launch(tables_[0]->functions[kSummarize], 1, counters, share->data(), mean->data());
+    Seen& seen = SeenOf(status, status_size_, queue);
+    queue.ToHost(seen.pinned, status, 8 * status_size_);
+    tensorflow::OpOutputList done;
+    TF_RETURN_IF_ERROR(context->output_list("done", &done));
+    for (int i = 0; i < done.size(); ++i) {
+      Tensor* output;
+      TF_RETURN_IF_ERROR(done.allocate(i, tensorflow::TensorShape({1}), &output));
+      output->flat<tensorflow::int64>()(0) = steps[i] + 1;
+    }
+    return tensorflow::OkStatus();
+  }
+
+  // Blocks for a kernel whose tiles take a row each: no more than there can be rows.
+  static Long Blocks(const CowClipTable& table, Long n) {
+    const Long needed = (n * table.tile + kBlock - 1) / kBlock;
+    return std::max<Long>(1, std::min<Long>(table.blocks, needed));
+  }
+
+  tensorflow::Status Group(OpKernelContext* context, Queue& queue, std::size_t number,
+                           const Tensor& ids, Workspace& space, Long* status, Groups* groups) {
+    const CowClipTable& table = *tables_[number];
+    const Long n = ids.NumElements(), chunks = (n + kChunk - 1) / kChunk;
+    std::size_t arrays[6], at_counts, at_totals, at_u;
+    for (auto& each : arrays) each = space.Reserve(4 * (n + 1));
+    at_counts = space.Reserve(4 * kDigits * chunks);
+    at_totals = space.Reserve(4 * kDigits);
+    at_u = space.Reserve(4);
+    TF_RETURN_IF_ERROR(space.Allocate(context));
+    Word *keys = space.At<Word>(arrays[0]), *keys_to = space.At<Word>(arrays[1]);
+    Word *order = space.At<Word>(arrays[2]), *order_to = space.At<Word>(arrays[3]);
+    Word *counts = space.At<Word>(at_counts), *totals = space.At<Word>(at_totals);
+    *groups = {space.At<Word>(arrays[4]), space.At<Word>(arrays[5]), nullptr,
+               space.At<Word>(at_u)};
+    if (n == 0) {
+      queue.Zero(groups->u, 1);
+      queue.Zero(groups->starts, 1);
+      return tensorflow::OkStatus();
+    }
+    void* const* run = table.functions;
+    queue.Launch(run[kLoadKeys], std::min<Long>(table.blocks, (n + kBlock - 1) / kBlock),
+                 ids.data(), static_cast<int>(ids.dtype() == tensorflow::DT_INT64), n, table.rows,
+                 keys, order, status, table.slot);
+    for (int pass = 0; pass < table.passes; ++pass) {
+      const int shift = pass * kDigitBits;
+      queue.Launch(run[kCountDigits], chunks, keys, n, shift, counts);
+      queue.Launch(run[kScanCounts], kDigits, counts, chunks, totals);
+      queue.Launch(run[kScatterDigits], chunks, keys, order, n, shift, counts, totals, keys_to,
+                   order_to);
+      std::swap(keys, keys_to);
+      std::swap(order, order_to);
+    }
+    queue.Launch(run[kCountHeads], chunks, keys, n, counts);
+    queue.Launch(run[kScanCounts], 1, counts, chunks, groups->u);
+    queue.Launch(run[kWriteHeads], chunks, keys, n, counts, groups->u, groups->ids,
+                 groups->starts);
+    groups->order = order;
+    return tensorflow::OkStatus();
+  }
+
+  tensorflow::Status Sum(OpKernelContext* context, Queue& queue, std::size_t number,
+                         const Tensor& values, Long n, const Groups& groups, Workspace& space,
+                         Long* status, float** sums) {
+    const CowClipTable& table = *tables_[number];
+    const Long hots = n / kSegment + 1, pieces = 2 * hots, most = std::min(n, table.rows);
+    const std::size_t at_g = space.Reserve(4 * (most + 1) * table.d);
+    const std::size_t at_queued = space.Reserve(8);
+    const std::size_t at_hot = space.Reserve(4 * hots), at_first = space.Reserve(4 * hots);
+    const std::size_t at_begin = space.Reserve(4 * pieces), at_end = space.Reserve(4 * pieces);
+    const std::size_t at_partial = space.Reserve(4 * pieces * table.d);
+    TF_RETURN_IF_ERROR(space.Allocate(context));
+    float *g = space.At<float>(at_g), *partial = space.At<float>(at_partial);
+    Word *queued = space.At<Word>(at_queued), *hot = space.At<Word>(at_hot);
+    Word *first = space.At<Word>(at_first), *begin = space.At<Word>(at_begin);
+    Word* end = space.At<Word>(at_end);
+    *sums = g;
+    if (n == 0) return tensorflow::OkStatus();
+    queue.Zero(queued, 2);
+    void* const* run = table.functions;
+    queue.Launch(run[kSumGroups], Blocks(table, n), values.data(), groups.order, groups.starts,
+                 groups.ids, groups.u, table.d, kSegment, queued, hot, first, begin, end, g, status,
+                 table.slot);
+    queue.Launch(run[kSumQueued], Blocks(table, pieces), values.data(), groups.order, queued, begin,
+                 end, table.d, partial);
+    queue.Launch(run[kJoinQueued], Blocks(table, hots), partial, queued, hot, first, groups.starts,
+                 groups.ids, table.d, kSegment, g, status, table.slot);
+    return tensorflow::OkStatus();
+  }
+};
+
+}  // namespace

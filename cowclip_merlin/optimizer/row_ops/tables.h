@@ -1,0 +1,65 @@
+// The tables that Python has registered, and what both sides agree on.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace {
+
+using Word = std::uint32_t;
+using Long = long long;
+
+// The order of FUNCTIONS in gpu_ops.py.
+enum Function {
+  kLoadKeys, kCountDigits, kScanCounts, kScatterDigits, kCountHeads, kWriteHeads, kSumGroups,
+  kSumQueued, kJoinQueued, kStepGroups, kSummarize, kCatchUpRows, kFlushRows, kBiasCorrectedRate,
+  kFunctions,
+};
+
+constexpr int kBlock = 256, kChunk = 16 * kBlock, kDigits = 256, kDigitBits = 8;
+constexpr Long kSegment = 128;
+constexpr Long kNone = std::numeric_limits<Long>::max();
+
+}  // namespace
+
+extern "C" {
+
+// A table as Python registers it; the fields of `TableRecord` in gpu_ops.py. `slot` is its place
+// in the status of its optimizer, which has the number `owner`.
+struct CowClipTable {
+  Long rows;
+  std::int32_t d, tile, kind, exact, counted, blocks, passes, host, owner, slot;
+  float l2, beta_1, beta_2, keep_m, keep_v, epsilon;
+  double r, least, bound;
+  void* functions[kFunctions];
+};
+
+// Writes one line for `row` (or id) of a table into `out`; `what` is 0 for a gradient that is not
+// finite, 1 for an id outside the table. With 2, rows were stale: it warns and writes nothing.
+using CowClipDescribe = void (*)(int table, Long row, int what, char* out, int size);
+
+}  // extern "C"
+
+namespace {
+
+std::mutex registry_mutex;
+std::vector<std::unique_ptr<CowClipTable>> registry;
+CowClipDescribe describe = nullptr;
+
+// The number of the table with this slot of an optimizer; -1 if there is none.
+int NumberOf(int owner, int slot) {
+  std::lock_guard<std::mutex> lock(registry_mutex);
+  for (std::size_t i = 0; i < registry.size(); ++i)
+    if (registry[i]->owner == owner && registry[i]->slot == slot) return static_cast<int>(i);
+  return -1;
+}
+
+const CowClipTable* Find(int number) {
+  std::lock_guard<std::mutex> lock(registry_mutex);
+  const bool known = number >= 0 && number < static_cast<int>(registry.size());
+  return known ? registry[number].get() : nullptr;
+}
+
+}  // namespace
