@@ -7,7 +7,7 @@
 #   benchmarks/gpu_check.sh            with the Python that is active, or PYTHON=...
 #   DRY_RUN=1 benchmarks/gpu_check.sh  prints the commands and runs none
 #
-# Writes DATE-GPU-*.json and DATE-GPU-check.log into benchmarks/results, or RESULTS.
+# Writes DATE-TIME-GPU-*.json and DATE-TIME-GPU-check.log into benchmarks/results, or RESULTS.
 # Goes on after a failure, and exits with 1 if there was one; with 3 if there is no GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,7 +33,7 @@ if [ -z "$dry" ] && ! "$python" -c "import pytest, hypothesis"; then
     echo "the tests need pytest and hypothesis: install them, as in pip install '.[gpu,dev]'" >&2
     exit 3
 fi
-stem=$results/$(date -u +%F)-$(tr -cs 'A-Za-z0-9\n' '-' <<<"$gpu" | tr 'A-Z' 'a-z')
+stem=$results/$(date -u +%F-%H%M)-$(tr -cs 'A-Za-z0-9\n' '-' <<<"$gpu" | tr 'A-Z' 'a-z')
 log=$stem-check.log
 failed=0
 
@@ -63,6 +63,8 @@ check() {
         run "${bench[@]}" --vocabulary 33800000 --clip cowclip --precision "$precision" \
             --json "$stem-step-33m-ids-$precision.json"
     done
+    run "${bench[@]}" --clip cowclip --update exact --precision float32,bfloat16 --jit-compile \
+        --json "$stem-step-jit.json"
     run "$python" benchmarks/step_profile.py --device gpu --batch-sizes 1024,131072 \
         --squares 4096,8192 --copy-mb 1024 --json "$stem-step-profile.json"
     run "$python" benchmarks/vocabulary.py --device gpu --json "$stem-vocabulary.json"

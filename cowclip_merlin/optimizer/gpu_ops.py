@@ -1,7 +1,7 @@
 """TensorFlow operations of the row kernels: built once per machine, loaded once per process.
 
-The operations (folder `row_ops`) are compiled by the machine's C++ compiler against the headers that
-TensorFlow brings; the kernels that they launch are compiled by CuPy. Neither needs CUDA's compiler.
+The machine's C++ compiler compiles the operations (folder `row_ops`) against TensorFlow's headers.
+CuPy compiles the kernels that they launch. Neither needs CUDA's compiler.
 """
 
 from __future__ import annotations
