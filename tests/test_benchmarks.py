@@ -100,12 +100,13 @@ def test_the_gpu_check_asks_for_what_can_be_measured(monkeypatch):
     _, out, _ = run("benchmarks/gpu_check.sh", PYTHON="python", DRY_RUN="1")
     lines = [line.split()[2:] for line in out.splitlines() if line.startswith("+ ")]
     benches = [line[2:] for line in lines if line[:2] == ["-m", "cowclip_merlin"]]
-    assert len(benches) == 3
+    assert len(benches) == 4
     for line in benches:
         args = build_parser().parse_args([*line[: line.index("--json")]])
         with contextlib.suppress(KeyError):  # of the empty result
             bench.run(args)
-    assert [s.vocabulary for s in made] == [1_000_000, 33_800_000, 33_800_000]
+    assert [s.vocabulary for s in made] == [1_000_000, 33_800_000, 33_800_000, 1_000_000]
+    assert [s.jit_compile for s in made] == [False, False, False, True]
     assert made[0].backends == ["auto", "tensorflow"] and made[2].precisions == ["bfloat16"]
     for module in (step_profile, vocabulary, loading):
         (line,) = [each for each in lines if each[0] == f"benchmarks/{module.__name__}.py"]
