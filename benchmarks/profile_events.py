@@ -72,7 +72,7 @@ def group_of(event: str) -> str:
     >>> group_of("gradient_tape/deep_fm/dense/MatMul:_MklMatMul")
     'matrix products, backward'
     >>> group_of("deep_fm/fused_embedding/PyFunc:PyFunc")
-    'Python call: missed steps'
+    'row kernels: missed steps'
     """
     name, _, kind = event.rpartition(":")
     kind = kind.removeprefix("_Mkl")

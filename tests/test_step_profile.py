@@ -39,7 +39,7 @@ def test_a_small_profile(benchmark, tmp_path, capsys):
     (found,) = result["results"]
     profile, counted = found["profile"], found["limit"]
     groups = {group["name"]: group for group in profile["groups"]}
-    for name in ("Python call: missed steps", "Python call: sums, clip, Adam of rows"):
+    for name in ("row kernels: missed steps", "row kernels: sums, clip, Adam"):
         assert groups[name]["ms"] > 0 and groups[name]["calls"] == 1 and name in out
     # Four layers forward; four gradients of weights, four of inputs.
     assert groups["matrix products, forward"]["calls"] == 4
