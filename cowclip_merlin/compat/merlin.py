@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from importlib.abc import MetaPathFinder
 from typing import Any
 
@@ -141,7 +141,36 @@ def nvtabular() -> Any:
     if importlib.util.find_spec("tensorflow") is not None:
         tensorflow()
     with quiet_merlin():
-        return importlib.import_module("nvtabular")
+        module = importlib.import_module("nvtabular")
+    _number_partitions_plainly()
+    return module
+
+
+def _number_partitions_plainly() -> None:
+    """Let Merlin write shuffled or repartitioned datasets on a Dask cluster.
+
+    `Dataset.to_parquet` numbers partitions with NumPy integers. If each file gets one partition,
+    and not every step of the graph is blockwise, these numbers become part of task keys. Messages
+    of Dask cannot hold them: the scheduler loses its workers, and the client waits forever.
+    """
+    dataset = importlib.import_module("merlin.io.dataset")
+    write = dataset._ddf_to_dataset
+
+    @wraps(write)
+    def write_plainly(
+        ddf: Any,
+        fs: Any,
+        output_path: Any,
+        shuffle: Any,
+        file_partition_map: Any,
+        *args: Any,
+        **kw: Any,
+    ) -> Any:
+        if isinstance(file_partition_map, dict):
+            file_partition_map = {k: list(map(int, v)) for k, v in file_partition_map.items()}
+        return write(ddf, fs, output_path, shuffle, file_partition_map, *args, **kw)
+
+    dataset._ddf_to_dataset = write_plainly
 
 
 def _nvml_sees_a_gpu() -> bool:

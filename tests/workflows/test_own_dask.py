@@ -1,0 +1,61 @@
+"""A workflow in the user's own Dask cluster, with partitions smaller than usual."""
+
+import signal
+from contextlib import contextmanager
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from slow_frames import NUMBERS, raw_frame
+
+import cowclip_merlin as cc
+
+ROWS, ROWS_OF_GROUP = 2000, 500
+
+
+@contextmanager
+def at_most(seconds):
+    """The body, or an error after these seconds: a client without workers waits forever."""
+
+    def late(signal_number, frame):
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def in_order(frame):
+    return frame.sort_values([*NUMBERS, "C1", "C2"], ignore_index=True)
+
+
+@pytest.mark.parametrize("way", ["shuffled", "repartitioned"])
+def test_a_part_below_the_row_group_is_written_by_two_workers(log, tmp_path, way):
+    workflow = cc.workflows.criteo(out_path=tmp_path)
+    import nvtabular as nvt
+    from distributed import Client, LocalCluster
+
+    raw, out = tmp_path / "raw.parquet", tmp_path / "out"
+    raw_frame(log).head(ROWS).to_parquet(raw, row_group_size=ROWS_OF_GROUP)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers,
+        Client(workers),
+        at_most(60),
+    ):
+        with pytest.warns(UserWarning, match="bigger than requested part_size"):
+            rows = nvt.Dataset(raw, engine="parquet", part_size="10KB", cpu=True)
+        ready = workflow.fit(rows).transform(rows)
+        if way == "repartitioned":
+            ready = ready.repartition(npartitions=3)
+        ready.to_parquet(out, shuffle=nvt.io.Shuffle.PER_PARTITION if way == "shuffled" else None)
+    files = sorted(out.glob("*.parquet"))
+    assert len(files) == (3 if way == "repartitioned" else ROWS // ROWS_OF_GROUP)
+    written = pd.concat([pq.ParquetFile(file).read().to_pandas() for file in files])
+    alone = workflow.transform(nvt.Dataset(raw_frame(log).head(ROWS), cpu=True)).to_ddf().compute()
+    if way != "shuffled":
+        pd.testing.assert_frame_equal(written.reset_index(drop=True), alone)
+    pd.testing.assert_frame_equal(in_order(written), in_order(alone))
