@@ -7,6 +7,7 @@ before it is read again; see `cowclip_merlin.kernels.reference.replay_rows`.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -50,7 +51,7 @@ class TableState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class Engine(ABC):
     """What the engines have in common.
 
     Args:
@@ -67,6 +68,7 @@ class Engine:
     settings_of: Callable[[Any], RowSettings]
     name_of: Callable[[Any, int], str]
 
+    @abstractmethod
     def update(
         self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
     ) -> tuple[list[Any], Any]:
@@ -80,8 +82,8 @@ class Engine:
             Tensors that exist once the step is made; share of rows clipped and mean factor, or
             None if no table is counted.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def flush(self, table: Any, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history.
 
@@ -89,7 +91,6 @@ class Engine:
             table: of this optimizer.
             wait: raise the error of an earlier step now.
         """
-        raise NotImplementedError
 
     def alpha(self) -> Any:
         """Adam's learning rate with both bias corrections, as TensorFlow's kernel computes it."""

@@ -1,6 +1,7 @@
 // Memory of variables, memory for one step, and the host's copy of the status.
 #pragma once
-#include <unordered_map>
+#include <map>
+#include <utility>
 
 #include "queue.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -11,17 +12,18 @@ namespace {
 using tensorflow::Tensor;
 using tensorflow::Var;
 
-// What the host last saw of an optimizer's `status`, by the address of that variable's memory.
+// What the host last saw of the `status` of an optimizer on a device. A later optimizer may get
+// the same memory, so the address alone would not tell them apart.
 struct Seen {
   Long* pinned = nullptr;
   std::vector<bool> warned;
 };
 
-Seen& SeenOf(const void* status, std::size_t size, Queue& queue) {
+Seen& SeenOf(int owner, const void* status, std::size_t size, Queue& queue) {
   static std::mutex mutex;
-  static std::unordered_map<const void*, Seen> all;
+  static std::map<std::pair<int, const void*>, Seen> all;
   std::lock_guard<std::mutex> lock(mutex);
-  Seen& seen = all[status];
+  Seen& seen = all[{owner, status}];
   if (seen.pinned == nullptr || seen.warned.size() < size) {
     seen.pinned = queue.Pinned(8 * size);
     seen.warned.assign(size, false);

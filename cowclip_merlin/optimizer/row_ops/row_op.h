@@ -38,7 +38,7 @@ class RowOp : public OpKernel {
     const Locked& last = variables.back();
     status_size_ = last.size();
     Long* status = last.data<Long>();
-    Seen& seen = SeenOf(status, status_size_, queue);
+    Seen& seen = SeenOf(tables_[0]->owner, status, status_size_, queue);
     if (wait_) Look(seen, status, queue);
     OP_REQUIRES_OK(context, Refused(seen, status, queue));
     std::vector<Long> steps(tables_.size(), 0);  // without "exact" nobody counts them

@@ -76,7 +76,7 @@ class StepOp : public RowOp {
                    counters, status, table.slot);
     }
     queue.Launch(tables_[0]->functions[kSummarize], 1, counters, share->data(), mean->data());
-    Seen& seen = SeenOf(status, status_size_, queue);
+    Seen& seen = SeenOf(tables_[0]->owner, status, status_size_, queue);
     queue.ToHost(seen.pinned, status, 8 * status_size_);
     tensorflow::OpOutputList done;
     TF_RETURN_IF_ERROR(context->output_list("done", &done));
