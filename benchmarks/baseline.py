@@ -45,16 +45,16 @@ from baseline_lines import Comparison, Line
 from circumstances import circumstances, finish, load_now
 from prompt import leave, option, orderly, parser, refuse_no_files
 
-from cowclip_merlin.cli.words import whole_numbers
+from cowclip_merlin.cli.common_options import whole_numbers
 from cowclip_merlin.demo import Demo, prepare_data
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import read_json
 from cowclip_merlin.loading import steps_per_epoch
+from cowclip_merlin.system.files import read_json
 from cowclip_merlin.training import Stopped, train
 from cowclip_merlin.training.build import choose_device
-from cowclip_merlin.training.config import RunConfig
-from cowclip_merlin.training.records import read_metrics
-from cowclip_merlin.training.settings import MODELS, OVERRIDES
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_logs import read_metrics
+from cowclip_merlin.training.run_settings import MODELS, OVERRIDES
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData

@@ -11,9 +11,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.files import write_json
-from cowclip_merlin.machine import hardware
-from cowclip_merlin.training.records import versions
+from cowclip_merlin.system.files import write_json
+from cowclip_merlin.system.hardware import hardware
+from cowclip_merlin.system.versions import versions
 
 
 def command_line(script: str, arguments: Sequence[str] | None) -> str:

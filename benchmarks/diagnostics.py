@@ -33,15 +33,15 @@ from circumstances import circumstances, finish, load_now
 from prompt import option, orderly, parser, refuse_no_files
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench_rows import enough_ids, field_sizes, random_model, random_rows
+from cowclip_merlin.bench.random_data import enough_ids, field_sizes, random_model, random_rows
 from cowclip_merlin.checks import among, at_least_one, once
-from cowclip_merlin.cli.words import whole_numbers
-from cowclip_merlin.diagnostics.frequency import deciles
+from cowclip_merlin.cli.common_options import whole_numbers
+from cowclip_merlin.diagnostics.id_frequency import deciles
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import Columns, DeviceData
+from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.training.build import choose_device
-from cowclip_merlin.training.settings import UPDATES
+from cowclip_merlin.training.run_settings import UPDATES
 
 SAME = ("update", "every", "vocabulary", "rounds", "seconds")  # as options and in the JSON
 
@@ -109,8 +109,8 @@ class Run:
     """
 
     def __init__(self, settings: CostSettings, batch: int, folder: Path) -> None:
-        from cowclip_merlin.training.records import TensorBoard
-        from cowclip_merlin.training.step import make_step
+        from cowclip_merlin.training.run_logs import TensorBoard
+        from cowclip_merlin.training.train_step import make_step
 
         tf, sizes = compat.tensorflow(), field_sizes(settings.vocabulary)
         self._batch, self._done, self._every = batch, 0, settings.every
@@ -165,7 +165,7 @@ def _optimizer(settings: CostSettings, batch: int) -> Any:
 
 
 def _recorder(
-    model: Any, optimizer: Any, run: Run, rows: Columns, sizes: dict[str, int], folder: Path
+    model: Any, optimizer: Any, run: Run, rows: ColumnArrays, sizes: dict[str, int], folder: Path
 ) -> Any:
     from cowclip_merlin.diagnostics.probe import make_probe
     from cowclip_merlin.diagnostics.recorder import Recorder

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit, prange
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.machine import processor
+from cowclip_merlin.system.hardware import processor
 
 
 @njit(parallel=True)

@@ -34,7 +34,7 @@ from circumstances import circumstances, finish, load_now
 from kernel_sides import Cupy, Numba, choose
 from prompt import option, orderly, parser, refuse_no_files
 
-from cowclip_merlin.bench_rows import FIELDS, enough_ids, field_sizes, random_rows
+from cowclip_merlin.bench.random_data import FIELDS, enough_ids, field_sizes, random_rows
 from cowclip_merlin.checks import at_least_one, once
 from cowclip_merlin.kernels import RowSettings, load
 

@@ -29,9 +29,8 @@ from prompt import option, orderly, parser, refuse_no_files
 from cowclip_merlin import compat
 from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.generate import generate
 from cowclip_merlin.loading import (
-    Columns,
+    ColumnArrays,
     Data,
     DeviceData,
     StreamedData,
@@ -39,11 +38,12 @@ from cowclip_merlin.loading import (
     open_columns,
     steps_per_epoch,
 )
-from cowclip_merlin.loading.stream import least_memory
+from cowclip_merlin.loading.streamed_data import least_memory
+from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
-from cowclip_merlin.training.settings import MODELS
-from cowclip_merlin.training.step import calls, make_steps, steps_a_call
+from cowclip_merlin.training.run_settings import MODELS
+from cowclip_merlin.training.train_step import calls, make_steps, steps_per_execution
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
 Turn = Callable[[], tuple[int, float]]
@@ -154,7 +154,7 @@ def training(
     loss_sum = tf.Variable(0.0, dtype=tf.float64)
     train = make_steps(built, optimizer, rows, loss_sum)
     steps = steps_per_epoch(rows.rows, batch_size)
-    lengths = [n * batch_size for n in calls(0, steps, steps_a_call(batch_size), [])]
+    lengths = [n * batch_size for n in calls(0, steps, steps_per_execution(batch_size), [])]
 
     def epoch(number: int) -> Iterator[int]:
         for taken in rows.pieces(lengths, seed=1, epoch=number):
@@ -166,7 +166,7 @@ def training(
 
 
 def turns(
-    data: PreparedData, columns: Columns, batch_size: int, settings: LoadingSettings
+    data: PreparedData, columns: ColumnArrays, batch_size: int, settings: LoadingSettings
 ) -> dict[str, Turn]:
     """Everything that has a turn at this batch size."""
     resident = DeviceData(columns)
@@ -182,7 +182,7 @@ def turns(
 
 
 def measure(
-    data: PreparedData, columns: Columns, batch_size: int, settings: LoadingSettings
+    data: PreparedData, columns: ColumnArrays, batch_size: int, settings: LoadingSettings
 ) -> list[dict[str, Any]]:
     """Medians of all, over interleaved rounds after one that warms up."""
     chosen = turns(data, columns, batch_size, settings)

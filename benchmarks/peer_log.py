@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cowclip_merlin.bench_rows import field_sizes, random_rows
-from cowclip_merlin.files import replacing
-from cowclip_merlin.loading import Columns
+from cowclip_merlin.bench.random_data import field_sizes, random_rows
+from cowclip_merlin.loading import ColumnArrays
+from cowclip_merlin.system.files import replacing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ class Log:
     """
 
     sizes: dict[str, int]
-    train: Columns
-    test: Columns
+    train: ColumnArrays
+    test: ColumnArrays
 
 
 def generate(*, rows: int, held_out: int, ids: int, seed: int) -> Log:
@@ -48,8 +48,8 @@ def generate(*, rows: int, held_out: int, ids: int, seed: int) -> Log:
     logit -= logit.mean() + 1.5  # about a quarter are clicks, as in Criteo's log
     label = (rng.random(rows) < 1 / (1 + np.exp(-logit))).astype(np.float32)
     cut = rows - held_out
-    train = Columns(drawn.ids[:cut], drawn.continuous[:cut], label[:cut])
-    test = Columns(drawn.ids[cut:], drawn.continuous[cut:], label[cut:])
+    train = ColumnArrays(drawn.ids[:cut], drawn.continuous[:cut], label[:cut])
+    test = ColumnArrays(drawn.ids[cut:], drawn.continuous[cut:], label[cut:])
     return Log(sizes=sizes, train=train, test=test)
 
 

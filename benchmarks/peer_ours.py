@@ -13,13 +13,13 @@ from peer_log import Log
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
-from cowclip_merlin.bench import mlp_steps
-from cowclip_merlin.bench_rows import CONTINUOUS, random_model
+from cowclip_merlin.bench.random_data import CONTINUOUS, random_model
+from cowclip_merlin.bench.throughput import mlp_steps
 from cowclip_merlin.loading import DeviceData, steps_per_epoch
 from cowclip_merlin.models.precision import computing_in
 from cowclip_merlin.training.build import warm_up
 from cowclip_merlin.training.evaluation import Scorer
-from cowclip_merlin.training.step import calls, make_steps, steps_a_call
+from cowclip_merlin.training.train_step import calls, make_steps, steps_per_execution
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -72,7 +72,7 @@ def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
 
 def _lengths(rows: int, job: Job, epoch: int) -> list[int]:
     """Steps of every call of an epoch: the warm-up's in one, then as many as training makes."""
-    most, steps = steps_a_call(job.batch), steps_per_epoch(rows, job.batch)
+    most, steps = steps_per_execution(job.batch), steps_per_epoch(rows, job.batch)
     warm_up = [] if epoch else [WARM_UP_STEPS]
     return [*warm_up, *calls(sum(warm_up), steps, most, [])]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from peer_io import WARM_UP_STEPS, Job
 
-from cowclip_merlin.bench_rows import enough_ids
+from cowclip_merlin.bench.random_data import enough_ids
 from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.scaling import RULES, Hyperparameters, rebase, scale
-from cowclip_merlin.training.settings import UPDATES
+from cowclip_merlin.training.run_settings import UPDATES
 
 BASE_BATCH, WARMUP_SHARE = 1024, 0.1
 YARDSTICK, REFERENCE = "bare-mlp", "cowclip lazy"

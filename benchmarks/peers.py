@@ -75,7 +75,7 @@ from prompt import option, orderly, parser, refuse_no_files
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
-from cowclip_merlin.cli.words import whole_numbers
+from cowclip_merlin.cli.common_options import whole_numbers
 from cowclip_merlin.scaling import RULES
 from cowclip_merlin.training.build import choose_device
 

@@ -27,8 +27,8 @@ from prompt import option, orderly, parser
 
 from cowclip_merlin.checks import at_least_one, once
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.generate import generate
-from cowclip_merlin.training.records import versions
+from cowclip_merlin.synthetic.criteo_log import generate
+from cowclip_merlin.system.versions import versions
 
 ROWS, RUNS = 1_000_000, 5
 OURS = "import sys; from cowclip_merlin.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -39,8 +39,8 @@ def with_pandas(log: Path, out: Path) -> None:
     import numpy as np
     import pandas as pd
 
-    from cowclip_merlin.workflows.layout import CRITEO
-    from cowclip_merlin.workflows.split import Split, is_test
+    from cowclip_merlin.workflows.raw.log_format import CRITEO
+    from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
 
     types = dict.fromkeys(CRITEO.categorical, str) | dict.fromkeys(CRITEO.continuous, float)
     frame = pd.read_csv(log, sep="\t", header=None, names=list(CRITEO.file_columns), dtype=types)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from cowclip_merlin.checks import once
 from cowclip_merlin.cli import Parser
 from cowclip_merlin.errors import words_of
-from cowclip_merlin.files import refuse_no_file
+from cowclip_merlin.system.files import refuse_no_file
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):

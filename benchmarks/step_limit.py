@@ -19,7 +19,7 @@ from kernel_sides import choose
 from kernels import copy_case, turn
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench_rows import CONTINUOUS, FIELDS
+from cowclip_merlin.bench.random_data import CONTINUOUS, FIELDS
 from cowclip_merlin.errors import InputError
 
 LEAST_SECONDS = 0.05  # of a timed row of matrix products

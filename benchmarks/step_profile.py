@@ -41,14 +41,14 @@ from prompt import option, orderly, parser, refuse_no_files
 from step_limit import Machine, Sizes, limit, mean_distinct
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import BenchSettings, bare_mlp, model_and_optimizer
-from cowclip_merlin.bench_rows import enough_ids, field_sizes, random_rows
+from cowclip_merlin.bench.random_data import enough_ids, field_sizes, random_rows
+from cowclip_merlin.bench.throughput import BenchSettings, bare_mlp, model_and_optimizer
 from cowclip_merlin.checks import above_zero, at_least_one, once
-from cowclip_merlin.cli.words import whole_numbers
-from cowclip_merlin.loading import Columns, DeviceData
+from cowclip_merlin.cli.common_options import whole_numbers
+from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.training.build import choose_device
-from cowclip_merlin.training.settings import MODELS, PRECISIONS, UPDATES
-from cowclip_merlin.training.step import make_step
+from cowclip_merlin.training.run_settings import MODELS, PRECISIONS, UPDATES
+from cowclip_merlin.training.train_step import make_step
 
 POOL, MOST_BATCHES = 8, 256  # batches before rows come again
 LEAST_STEPS = 3  # of a turn that ends early
@@ -152,7 +152,7 @@ def _one_step(model: Any, optimizer: Any, data: DeviceData) -> Callable[[Any], f
 
 
 def _result(
-    settings: ProfileSettings, step: Any, batch: int, rows: Columns, machine: Machine
+    settings: ProfileSettings, step: Any, batch: int, rows: ColumnArrays, machine: Machine
 ) -> dict[str, Any]:
     taken = batches_of(len(rows), batch)
     feed, bare = cycle(taken), bare_mlp(batch)

@@ -45,14 +45,14 @@ from vocabulary_figure import draw_figure
 from vocabulary_step import Step, VocabularySettings, distinct_rows, draw, free_bytes, spread
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench_rows import field_sizes
+from cowclip_merlin.bench.random_data import field_sizes
 from cowclip_merlin.checks import above_zero
-from cowclip_merlin.cli.words import whole_numbers
+from cowclip_merlin.cli.common_options import whole_numbers
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import Columns
-from cowclip_merlin.loading.place import free_memory
+from cowclip_merlin.loading import ColumnArrays
+from cowclip_merlin.loading.placement import free_memory
 from cowclip_merlin.training.build import choose_device
-from cowclip_merlin.training.settings import MODELS
+from cowclip_merlin.training.run_settings import MODELS
 
 FACTOR = 8.0
 
@@ -76,7 +76,7 @@ def fitting(settings: VocabularySettings, factor: float) -> list[int]:
 
 
 def turn(
-    settings: VocabularySettings, update: str, vocabulary: int, rows: Columns
+    settings: VocabularySettings, update: str, vocabulary: int, rows: ColumnArrays
 ) -> tuple[Records, dict[str, Any] | None]:
     """One model built, timed at each batch size, and freed; then what a flush took, if it has."""
     step, found = Step(settings, update, vocabulary, rows), []
@@ -113,7 +113,7 @@ def measure(settings: VocabularySettings, *, factor: float = FACTOR) -> dict[str
 
 
 def _rounds(
-    settings: VocabularySettings, chosen: list[int], rows: Columns
+    settings: VocabularySettings, chosen: list[int], rows: ColumnArrays
 ) -> tuple[dict[tuple, Records], dict[int, Records]]:
     """What each turn found: of (vocabulary, batch, update), and of each vocabulary's flush."""
     for update in settings.updates:  # compiles kernels, which later turns find compiled
@@ -140,7 +140,7 @@ def _turns(settings: VocabularySettings, chosen: list[int]) -> Any:
         yield vocabulary, update
 
 
-def _distinct(settings: VocabularySettings, chosen: list[int], rows: Columns) -> Records:
+def _distinct(settings: VocabularySettings, chosen: list[int], rows: ColumnArrays) -> Records:
     found = []
     for vocabulary in chosen:
         sizes = field_sizes(vocabulary)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.files import replacing
-from cowclip_merlin.palette import BLACK, BLUE, SKY_BLUE, VERMILION
+from cowclip_merlin.plotting.colors import BLACK, BLUE, SKY_BLUE, VERMILION
+from cowclip_merlin.system.files import replacing
 
 Point = tuple[float, float, float, float]
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench_rows import enough_ids, field_sizes, random_model, random_rows
+from cowclip_merlin.bench.random_data import enough_ids, field_sizes, random_model, random_rows
 from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import Columns, DeviceData
-from cowclip_merlin.training.settings import MODELS, UPDATES
+from cowclip_merlin.loading import ColumnArrays, DeviceData
+from cowclip_merlin.training.run_settings import MODELS, UPDATES
 
 POOL = 32  # batches of the largest size that are drawn before ids come again in the same rows
 
@@ -75,16 +75,16 @@ class VocabularySettings:
         return 4 * vocabulary * (self.embedding_dim + 1)
 
 
-def draw(settings: VocabularySettings) -> Columns:
+def draw(settings: VocabularySettings) -> ColumnArrays:
     """Rows with power-law ids for the smallest vocabulary."""
     return random_rows(POOL * max(settings.batches), field_sizes(settings.vocabularies[0]))
 
 
-def spread(rows: Columns, sizes: dict[str, int]) -> Columns:
+def spread(rows: ColumnArrays, sizes: dict[str, int]) -> ColumnArrays:
     """The same rows with their ids moved to places all over larger fields, one to one.
 
     >>> ids = np.arange(4, dtype=np.int32)[:, None]
-    >>> spread(Columns(ids, ids, ids), {"C1": 10}).ids[:, 0].tolist()
+    >>> spread(ColumnArrays(ids, ids, ids), {"C1": 10}).ids[:, 0].tolist()
     [0, 7, 4, 1]
     """
     moved = np.empty_like(rows.ids)
@@ -103,7 +103,7 @@ def multiplier(size: int) -> int:
     return number
 
 
-def distinct_rows(rows: Columns, sizes: dict[str, int], batch: int) -> float:
+def distinct_rows(rows: ColumnArrays, sizes: dict[str, int], batch: int) -> float:
     """Mean number of table rows that a batch reads."""
     offsets = np.cumsum([0, *sizes.values()])[:-1]
     batches = [rows.ids[i * batch : (i + 1) * batch] + offsets for i in range(min(8, POOL))]
@@ -121,9 +121,9 @@ class Step:
     """
 
     def __init__(
-        self, settings: VocabularySettings, update: str, vocabulary: int, rows: Columns
+        self, settings: VocabularySettings, update: str, vocabulary: int, rows: ColumnArrays
     ) -> None:
-        from cowclip_merlin.training.step import make_step
+        from cowclip_merlin.training.train_step import make_step
 
         sizes, tf = field_sizes(vocabulary), compat.tensorflow()
         self._update, self.made = update, 0

@@ -19,13 +19,13 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError, words_of
 from cowclip_merlin.experiments.regime import regime
-from cowclip_merlin.files import read_json
-from cowclip_merlin.palette import BLACK, BLUE, VERMILION
-from cowclip_merlin.signals import ended_orderly
+from cowclip_merlin.plotting.colors import BLACK, BLUE, VERMILION
+from cowclip_merlin.system.files import read_json
+from cowclip_merlin.system.signals import ended_orderly
 from cowclip_merlin.training import RunSettings, Stopped, train
 from cowclip_merlin.training.checkpoint import checkpoints_in
-from cowclip_merlin.training.config import RunConfig
-from cowclip_merlin.training.records import read_metrics, seconds_of
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_logs import read_metrics, seconds_of
 
 Runs = Mapping[str, RunSettings]
 
@@ -83,7 +83,7 @@ def prepare_data(demo: Demo, work: Path) -> Path:
         InputError: the folder holds another log.
     """
     from cowclip_merlin import workflows
-    from cowclip_merlin.generate import generate
+    from cowclip_merlin.synthetic.criteo_log import generate
 
     log, data = work / "log.txt", work / "data"
     facts = log.with_name(log.name + ".json")

@@ -42,12 +42,12 @@ class StackError(InputError, ImportError):
     """A package that is missing, or of a version that does not go with the others."""
 
 
-def words_of(error: Exception, *, place: str | None = None) -> str | None:
+def words_of(error: Exception, *, target: str | None = None) -> str | None:
     """One line for wrong input, or what the machine refuses; None for what may be our fault.
 
     Args:
         error: what was raised.
-        place: the path that was to be written, for a full disk that does not name it.
+        target: the path that was to be written, for a full disk that does not name it.
 
     >>> words_of(FileExistsError(17, "File exists", "work"))
     'work: File exists; check the path and its rights'
@@ -61,25 +61,25 @@ def words_of(error: Exception, *, place: str | None = None) -> str | None:
         return f"not enough memory ({error!s:.80}); use a smaller batch, fewer ids or fewer rows"
     if isinstance(error, ModuleNotFoundError) and not _ours(error.name or ""):
         return f"{error.name} is not installed; install this package as '.[cpu]' or '.[gpu]'"
-    return _words_of_path(error, place) if isinstance(error, OSError) else None
+    return _words_of_path(error, target) if isinstance(error, OSError) else None
 
 
 def _ours(module: str) -> bool:
     return module.partition(".")[0] == __name__.partition(".")[0]
 
 
-def _words_of_path(error: OSError, place: str | None) -> str | None:
+def _words_of_path(error: OSError, target: str | None) -> str | None:
     if error.errno == errno.ENOSPC:
-        return f"{_full(error.filename, place)}: no space left on the disk; free some"
+        return f"{_full(error.filename, target)}: no space left on the disk; free some"
     if error.errno in _PATHS:
         return f"{error.filename}: {error.strerror}; check the path and its rights"
     return None
 
 
-def _full(filename: str | bytes | int | None, place: str | None) -> str:
+def _full(filename: str | bytes | int | None, target: str | None) -> str:
     """What to name of a full disk: the user's path, unless it is another disk that is full."""
-    if filename is None or place is None:
-        return place or str(filename or "output")
-    if Path(place).resolve().parent in Path(str(filename)).resolve().parents:
-        return place
+    if filename is None or target is None:
+        return target or str(filename or "output")
+    if Path(target).resolve().parent in Path(str(filename)).resolve().parents:
+        return target
     return str(filename)

@@ -22,7 +22,7 @@ from typing import Any
 
 from cowclip_merlin import InputError
 from cowclip_merlin.errors import words_of
-from cowclip_merlin.files import refuse_no_file, replacing
+from cowclip_merlin.system.files import refuse_no_file, replacing
 
 LABEL = "click"
 FIELDS = ("user", "item", "age", "gender", "occupation", "genres")
@@ -94,13 +94,13 @@ def rows_of(file: Path, separator: str, header: bool, columns: int) -> Iterator[
         InputError: a row has fewer than `columns` columns.
     """
     with file.open(encoding="latin-1", newline="") as lines:
-        for place, line in enumerate(lines, start=1):
+        for row_number, line in enumerate(lines, start=1):
             row = line.rstrip("\r\n").split(separator)
-            if header and place == 1:
+            if header and row_number == 1:
                 continue
             if len(row) < columns:
                 raise InputError(
-                    f"{file}, line {place}: {len(row)} columns, at least {columns} are needed; "
+                    f"{file}, line {row_number}: {len(row)} columns, need at least {columns}; "
                     "take a fresh copy of the file"
                 )
             yield row
@@ -115,7 +115,7 @@ def genres_of(row: Sequence[str], source: Source) -> list[str]:
     ['Animation', 'Comedy']
     """
     if source.flags:
-        found = [str(place) for place, flag in enumerate(row[5:]) if flag == "1"]
+        found = [str(number) for number, flag in enumerate(row[5:]) if flag == "1"]
     else:
         found = row[3].split()
     return found or ["none"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.training.settings import OVERRIDES
+from cowclip_merlin.training.run_settings import OVERRIDES
 
 
 def read_yaml(path: Path) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from cowclip_merlin.experiments.checks import (
     read_yaml,
 )
 from cowclip_merlin.scaling import PRESETS, RULES
-from cowclip_merlin.training.settings import CLIPS, MODELS, UPDATES
+from cowclip_merlin.training.run_settings import CLIPS, MODELS, UPDATES
 
 FOLDER = Path(__file__).parent
 NAMED = {"largest": 1, "beyond": 2}

@@ -19,9 +19,9 @@ from cowclip_merlin.experiments.plan import Run, factor
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.loading import steps_per_epoch
-from cowclip_merlin.training.records import read_metrics
+from cowclip_merlin.training.run_logs import read_metrics
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.report import frequencies
+from cowclip_merlin.workflows.prepared.report import frequencies
 
 Results = Mapping[Run, Result]
 GRADIENT_STEP = 1000

@@ -74,7 +74,7 @@ def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, Iterable[A
     """What trains on the rows of a call, and the rows of some calls."""
     from cowclip_merlin.loading import DeviceData, open_train
     from cowclip_merlin.training.build import build_model, build_optimizer
-    from cowclip_merlin.training.step import make_steps, steps_a_call
+    from cowclip_merlin.training.train_step import make_steps, steps_per_execution
 
     tf = compat.tensorflow()
     values = settings.hyperparameters(data.kind)
@@ -84,7 +84,7 @@ def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, Iterable[A
     optimizer._create_all_weights(model.trainable_variables)
     total = tf.Variable(0.0, dtype=tf.float64)
     run = make_steps(model, optimizer, columns, total)
-    rows = settings.batch_size * steps_a_call(settings.batch_size)
+    rows = settings.batch_size * steps_per_execution(settings.batch_size)
 
     def train(rows: Any) -> None:
         run(rows, settings.batch_size)

@@ -92,7 +92,7 @@ def dense_parameters(model: str, continuous: str) -> int:
         model: name of the architecture.
         continuous: "deep" or "all"; see the models.
     """
-    from cowclip_merlin.bench_rows import FIELDS, random_model
+    from cowclip_merlin.bench.random_data import FIELDS, random_model
 
     sizes: Mapping[str, int] = {f"C{i + 1}": 4 for i in range(FIELDS)}
     built: Any = random_model(model, dict(sizes), continuous=continuous)

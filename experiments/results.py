@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import replacing
+from cowclip_merlin.system.files import replacing
 
 
 @dataclass(frozen=True, kw_only=True)

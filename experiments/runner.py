@@ -19,8 +19,9 @@ from cowclip_merlin.experiments.plan import Run
 from cowclip_merlin.experiments.results import Result, append_result, read_results
 from cowclip_merlin.experiments.variant import derive
 from cowclip_merlin.loading import validation_rows
-from cowclip_merlin.machine import hardware
-from cowclip_merlin.training import records, train
+from cowclip_merlin.system.hardware import hardware
+from cowclip_merlin.system.versions import PACKAGES, versions
+from cowclip_merlin.training import run_logs, train
 from cowclip_merlin.training.checkpoint import checkpoints_in
 from cowclip_merlin.workflows import PreparedData
 
@@ -98,7 +99,7 @@ def run_one(run: Run, place: Place) -> Result:
         with redirect_stdout(io.StringIO()), _quiet():  # it is in the run's train.log
             epochs = train(data.path, run.settings, out=folder, resume=resume, device=place.device)
     except Diverged:
-        epochs = list(records.read_metrics(folder / "metrics.csv", epochs=run.settings.epochs))
+        epochs = list(run_logs.read_metrics(folder / "metrics.csv", epochs=run.settings.epochs))
         return _result(run, place, data, epochs, "diverged", load, started)
     return _result(run, place, data, epochs, "done", load, started)
 
@@ -130,7 +131,7 @@ def _result(
 ) -> Result:
     settings = run.settings
     values = settings.hyperparameters(data.kind)
-    versions = records.versions()
+    made_with = versions()
     rows = rows_trained(data, run)
     return Result(
         run_id=run.run_id(place.fingerprint),
@@ -161,15 +162,15 @@ def _result(
         **_scores(epochs, status, settings.validation_fraction > 0, rows),
         steps_per_epoch=-(-rows // settings.batch_size),
         started=started,
-        revision=versions.get("git_revision", versions["cowclip_merlin"]),
-        tensorflow=versions["tensorflow"],
+        revision=made_with.get("git_revision", made_with["cowclip_merlin"]),
+        tensorflow=made_with["tensorflow"],
         hardware=in_words(hardware()),
         load=round(load, 2),
-        versions=", ".join(f"{k} {versions[k]}" for k in versions if k in _STATED),
+        versions=", ".join(f"{k} {made_with[k]}" for k in made_with if k in _STATED),
     )
 
 
-_STATED = ("python", *records.PACKAGES)
+_STATED = ("python", *PACKAGES)
 
 
 def rows_trained(data: PreparedData, run: Run) -> int:
@@ -184,7 +185,7 @@ def _scores(
     """What the metrics of all epochs say; NaN for what a diverged run does not have."""
     prefix = "validation" if validation else "test"
     auc = [float(epoch[f"{prefix}_auc"]) for epoch in epochs]
-    seconds = sum(records.seconds_of(epoch, rows) for epoch in epochs)
+    seconds = sum(run_logs.seconds_of(epoch, rows) for epoch in epochs)
     ended = status == "done"
     return {
         "auc": auc[-1] if ended else float("nan"),

@@ -19,7 +19,7 @@ from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.experiments.runner import Place, results_of, run_all, todo
 from cowclip_merlin.experiments.show import show
 from cowclip_merlin.experiments.variant import Variant, derive
-from cowclip_merlin.files import alone_in
+from cowclip_merlin.system.files import alone_in
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.build import build_optimizer, choose_device
 from cowclip_merlin.workflows import PreparedData

@@ -18,7 +18,7 @@ from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
 from cowclip_merlin.experiments.table import Cell, Table, measured, table_of
 from cowclip_merlin.experiments.tables import heading
-from cowclip_merlin.files import read_json, write_json
+from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.training import RunSettings
 
 VALIDATION_FRACTION = 0.1

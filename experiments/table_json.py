@@ -11,7 +11,7 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.table import Cell, Table
-from cowclip_merlin.files import read_json, replacing
+from cowclip_merlin.system.files import read_json, replacing
 
 VERDICTS = ("better", "worse", "noise", "")
 _REMEDY = "make it again with cowclip experiment"

@@ -18,17 +18,17 @@ import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import (
+from cowclip_merlin.loading.columns import refuse_missing, refuse_outside
+from cowclip_merlin.system.files import (
     clear_leftovers,
     move_new,
     reading_parquet,
     work_folder,
     write_json,
 )
-from cowclip_merlin.loading.columns import refuse_missing, refuse_outside
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.counts import FIRST_VALUE, SPECIAL
-from cowclip_merlin.workflows.folder import SPLITS, checksums, write_schema
+from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+from cowclip_merlin.workflows.prepared.folder import SPLITS, checksums, write_schema
 
 SAMPLE_SEED = 20220413
 OOV = SPECIAL["oov"]

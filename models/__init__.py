@@ -8,10 +8,10 @@ from typing import Any
 
 from cowclip_merlin.models.base import Architecture, logits
 from cowclip_merlin.models.columns import Columns
+from cowclip_merlin.models.ctr_model import CTRModel, attach
 from cowclip_merlin.models.dcn import dcn
 from cowclip_merlin.models.dcnv2 import dcnv2
 from cowclip_merlin.models.deepfm import deepfm
-from cowclip_merlin.models.model import CTRModel, attach
 from cowclip_merlin.models.wide_and_deep import wide_and_deep
 
 MODELS: Mapping[str, Callable[..., Any]] = MappingProxyType(

@@ -10,11 +10,11 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.columns import Columns
+from cowclip_merlin.models.ctr_model import CTRModel
 from cowclip_merlin.models.embedding import EMBEDDINGS, Current
 from cowclip_merlin.models.interaction import sum_over_fields
-from cowclip_merlin.models.model import CTRModel
-from cowclip_merlin.models.names import safe_names
 from cowclip_merlin.models.precision import computing_in, policy_in_force
+from cowclip_merlin.models.tensorflow_names import safe_names
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
@@ -84,8 +84,8 @@ class ClickModel(Current, mm.Block):
         self.architecture = architecture
         self.embedding = self._tables(architecture.embedding_dim, architecture.init_std, "")
         self.hidden = [
-            mm.MLPBlock([width], kernel_initializer=self._he(place))
-            for place, width in enumerate(architecture.mlp)
+            mm.MLPBlock([width], kernel_initializer=self._he(index))
+            for index, width in enumerate(architecture.mlp)
         ]
         self.logit = tf.keras.layers.Dense(1, kernel_initializer=self._he(50), dtype="float32")
 
@@ -94,9 +94,9 @@ class ClickModel(Current, mm.Block):
         seed = self.architecture.seed
         return kind(self.columns.fields, dim, std=std, seed=seed, prefix=prefix)
 
-    def _he(self, place: int) -> Any:
+    def _he(self, index: int) -> Any:
         """He normal; every kernel has its own seed, or equal shapes would get equal numbers."""
-        return tf.keras.initializers.HeNormal(seed=self.architecture.seed + place)
+        return tf.keras.initializers.HeNormal(seed=self.architecture.seed + index)
 
     def add_linear(self) -> None:
         """Create the first-order part: 1-dimensional id weights, and a kernel for "all"."""

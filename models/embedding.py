@@ -7,13 +7,13 @@ from itertools import accumulate
 from typing import Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.models.names import variable_names
+from cowclip_merlin.models.tensorflow_names import variable_names
 
 tf = compat.tensorflow()
 
 
 def initial_rows(rows: int, dim: int, *, std: float, seed: int, field: int) -> Any:
-    """Normal numbers [rows, dim] that depend only on the seed, the field's place and the size."""
+    """Normal numbers [rows, dim] that depend only on the seed, the field's index and the size."""
     return std * tf.random.stateless_normal([rows, dim], seed=[seed, field])
 
 
@@ -88,13 +88,13 @@ class FusedEmbedding(Current, tf.keras.layers.Layer):
         """Rows of the ids, [b, F] -> [b, F, dim]."""
         return self._read(0, ids + tf.constant(self.offsets, ids.dtype), training)
 
-    def _read(self, place: int, rows: Any, training: bool) -> Any:
+    def _read(self, index: int, rows: Any, training: bool) -> Any:
         if self.before_read is not None and (training or tf.executing_eagerly()):
-            self.before_read(place, rows)
-        return tf.gather(self.table_at(place), rows)
+            self.before_read(index, rows)
+        return tf.gather(self.table_at(index), rows)
 
-    def table_at(self, place: int) -> Any:
-        """The variable that field number `place` is read from."""
+    def table_at(self, index: int) -> Any:
+        """The variable that field number `index` is read from."""
         return self.table
 
     def get_config(self) -> dict[str, Any]:
@@ -130,9 +130,9 @@ class PerFieldEmbedding(FusedEmbedding):
         rows = [self._read(f, ids[:, f], training) for f in range(len(self.tables))]
         return tf.stack(rows, axis=1)
 
-    def table_at(self, place: int) -> Any:
-        """The variable that field number `place` is read from."""
-        return self.tables[place]
+    def table_at(self, index: int) -> Any:
+        """The variable that field number `index` is read from."""
+        return self.tables[index]
 
 
 EMBEDDINGS = {"fused": FusedEmbedding, "per_field": PerFieldEmbedding}

@@ -39,8 +39,8 @@ class _Cross(tf.keras.layers.Layer):
         super().__init__(**kwargs)
         self.layers, self.seed = layers, seed
 
-    def _kernel(self, name: str, shape: list[int], place: int) -> Any:
-        he = tf.keras.initializers.HeNormal(seed=self.seed + place)
+    def _kernel(self, name: str, shape: list[int], index: int) -> Any:
+        he = tf.keras.initializers.HeNormal(seed=self.seed + index)
         return self.add_weight(name, shape, initializer=he)
 
     def _bias(self, layer: int, n: int) -> Any:
@@ -116,12 +116,12 @@ class LowRankCross(_Cross):
         self.gate = self._kernel("gate", [n, e], 3 * self.layers)
         super().build(input_shape)
 
-    def _stacked(self, name: str, shape: list[int], place: int) -> Any:
+    def _stacked(self, name: str, shape: list[int], index: int) -> Any:
         """One kernel per expert, each with the fan-in of its own product."""
         fan_in = shape[2] if name.startswith("u") else shape[1]
         std = (2.0 / fan_in) ** 0.5
         normal = tf.keras.initializers.TruncatedNormal(
-            stddev=std / 0.87962566103423978, seed=self.seed + place
+            stddev=std / 0.87962566103423978, seed=self.seed + index
         )
         return self.add_weight(name, shape, initializer=normal)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.generate import generate
+from cowclip_merlin.synthetic.criteo_log import generate
 
 ROWS = 3000
 

@@ -16,7 +16,7 @@ import numpy as np
 import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
-from cowclip_merlin.generate import generate
+from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.training import RunSettings, evaluate_run, load_run, train
 from cowclip_merlin.training.build import build_model
 

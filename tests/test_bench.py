@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench import YARDSTICK, BenchSettings, Case, _result, _turn, bare_mlp
-from cowclip_merlin.bench_rows import field_sizes, random_rows
+from cowclip_merlin.bench.random_data import field_sizes, random_rows
+from cowclip_merlin.bench.throughput import YARDSTICK, BenchSettings, Case, _result, _turn, bare_mlp
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.machine import hardware
+from cowclip_merlin.system.hardware import hardware
 
 
 def test_a_small_bench(tmp_path, capsys):

@@ -95,7 +95,9 @@ def test_the_gpu_check_asks_for_what_can_be_measured(monkeypatch):
     import vocabulary
 
     made = []
-    monkeypatch.setattr("cowclip_merlin.bench.measure", lambda s: made.append(s) or {"results": []})
+    monkeypatch.setattr(
+        "cowclip_merlin.bench.throughput.measure", lambda s: made.append(s) or {"results": []}
+    )
     monkeypatch.setattr("cowclip_merlin.training.build.choose_device", lambda device: "gpu")
     _, out, _ = run("benchmarks/gpu_check.sh", PYTHON="python", DRY_RUN="1")
     lines = [line.split()[2:] for line in out.splitlines() if line.startswith("+ ")]

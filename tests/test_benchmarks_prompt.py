@@ -48,7 +48,7 @@ def left(run, capsys):
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_help_names_every_option(load, script):
     """In the synopsis and in the list, each with a line; and no option that is not there."""
-    from cowclip_merlin.training.settings import OVERRIDES
+    from cowclip_merlin.training.run_settings import OVERRIDES
 
     module = load(script)
     shown = [a for a in module._parser()._actions if a.help != "==SUPPRESS=="]

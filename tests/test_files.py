@@ -3,7 +3,7 @@
 import pytest
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.files import whole_folder
+from cowclip_merlin.system.files import whole_folder
 
 # Valid itself, but the temporary name beside it is too long. It fails for root, too, whom no
 # rights stop.

@@ -8,13 +8,13 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.generate import generate
-from cowclip_merlin.planted import (
+from cowclip_merlin.synthetic.criteo_log import generate
+from cowclip_merlin.synthetic.ground_truth import (
     CARDINALITIES,
     MISSING_IDS,
     MISSING_INTEGERS,
-    Planted,
-    Planting,
+    GroundTruth,
+    GroundTruthSettings,
 )
 
 
@@ -41,12 +41,12 @@ def test_the_log_looks_like_criteo(tmp_path):
 
 
 def test_frequencies_follow_the_power_law():
-    planting = Planting(1_000_000, 3, Planted(zipf=1.2))
-    ids = planting.ids(np.arange(200_000, dtype=np.uint64))[:, 2]
+    truth = GroundTruth(1_000_000, 3, GroundTruthSettings(zipf=1.2))
+    ids = truth.ids(np.arange(200_000, dtype=np.uint64))[:, 2]
     count = np.bincount(ids)[1:]
     # P(rank = k) is the integral of x^-1.2 over [k, k + 1), over that of [1, size + 1).
     edges = np.array([1.0, 2, 3, 11, 101]) ** -0.2
-    size = planting.sizes[2] + 1.0
+    size = truth.sizes[2] + 1.0
     present = 1 - MISSING_IDS[3]
     expected = present * (edges[:-1] - edges[1:]) / (1 - size**-0.2)
     got = [count[0], count[1], count[2:10].sum(), count[10:100].sum()]
@@ -66,8 +66,8 @@ def test_any_chunk_size_gives_the_same_log(tmp_path):
 
 def test_an_integer_and_an_id_are_printed_as_they_are_and_missing_ones_as_nothing(tmp_path):
     generate(tmp_path / "log", rows=500, seed=6)
-    planting = Planting(500, 6, Planted())
-    integers = planting.integers(np.arange(500, dtype=np.uint64))
+    truth = GroundTruth(500, 6, GroundTruthSettings())
+    integers = truth.integers(np.arange(500, dtype=np.uint64))
     lines = (tmp_path / "log").read_text().split("\n")
     assert lines.pop() == "" and len(lines) == 500
     for line, row in zip(lines, integers, strict=True):
@@ -101,11 +101,11 @@ def test_seeds_differ(tmp_path):
     assert (tmp_path / "1").read_bytes() != (tmp_path / "2").read_bytes()
 
 
-def test_the_best_auc_is_that_of_the_planted_probabilities(tmp_path):
+def test_the_best_auc_is_that_of_the_true_probabilities(tmp_path):
     log = generate(tmp_path / "log", rows=5000, seed=4)
-    planting = Planting(5000, 4, Planted())
+    truth = GroundTruth(5000, 4, GroundTruthSettings())
     rows = np.arange(5000, dtype=np.uint64)
-    p = planting.probabilities(planting.ids(rows), planting.integers(rows))
+    p = truth.probabilities(truth.ids(rows), truth.integers(rows))
     clicks = read(tmp_path / "log")[0]
     assert log.bayes_auc == pytest.approx(roc_auc_score(clicks, p), abs=1e-12)
     assert log.bayes_log_loss == pytest.approx(log_loss(clicks, p), abs=1e-12)
@@ -114,16 +114,16 @@ def test_the_best_auc_is_that_of_the_planted_probabilities(tmp_path):
 
 
 def test_second_order_effects_are_between_fields():
-    only_pairs = Planted(first_order_std=0, integer_std=0, pairwise_std=0.7)
-    planting = Planting(100_000, 2, only_pairs)
+    only_pairs = GroundTruthSettings(first_order_std=0, integer_std=0, pairwise_std=0.7)
+    truth = GroundTruth(100_000, 2, only_pairs)
     rows = np.arange(200, dtype=np.uint64)
-    ids = planting.ids(rows)
-    p = planting.probabilities(ids, planting.integers(rows))
+    ids = truth.ids(rows)
+    p = truth.probabilities(ids, truth.integers(rows))
     logit = np.log(p / (1 - p))
     for row in range(200):
-        vectors = [planting.latent[f][ids[row, f]].astype(float) for f in range(26)]
+        vectors = [truth.latent[f][ids[row, f]].astype(float) for f in range(26)]
         pairs = sum(vectors[f] @ vectors[g] for f in range(26) for g in range(f))
-        assert logit[row] == pytest.approx(planting.intercept + pairs, abs=1e-5)
+        assert logit[row] == pytest.approx(truth.intercept + pairs, abs=1e-5)
 
 
 @pytest.mark.parametrize(

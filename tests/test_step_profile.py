@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cowclip_merlin.bench_rows import field_sizes, random_rows
+from cowclip_merlin.bench.random_data import field_sizes, random_rows
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = ["--batch-sizes", "64", "--vocabulary", "2000", "--steps", "3", "--rounds", "2",
@@ -80,7 +80,7 @@ def test_the_arithmetic_of_the_four_models(limits):
 
 def test_matrix_products_are_those_that_the_weights_ask_for(limits):
     """Forward, 2 FLOP for each dense weight that is no bias."""
-    from cowclip_merlin.bench_rows import random_model
+    from cowclip_merlin.bench.random_data import random_model
 
     for model in ("deepfm", "dcnv2"):
         weights = random_model(model, field_sizes(1000)).trainable_variables

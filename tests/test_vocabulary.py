@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cowclip_merlin.bench_rows import field_sizes
+from cowclip_merlin.bench.random_data import field_sizes
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

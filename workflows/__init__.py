@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cowclip_merlin.workflows.counts import id_to_value, read_counts, value_to_id
-from cowclip_merlin.workflows.folder import PreparedData
-from cowclip_merlin.workflows.graph import Recipe, avazu, criteo, table
+from cowclip_merlin.workflows.nvtabular_graph import Recipe, avazu, criteo, table
 from cowclip_merlin.workflows.prepare import prepare
-from cowclip_merlin.workflows.settings import PrepareSettings
+from cowclip_merlin.workflows.prepare_settings import PrepareSettings
+from cowclip_merlin.workflows.prepared.counts import id_to_value, read_counts, value_to_id
+from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 __all__ = [
     "PrepareSettings",

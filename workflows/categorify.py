@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from cowclip_merlin import compat
-from cowclip_merlin.workflows.counts import FIRST_VALUE, SPECIAL
+from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
 
 ops = compat.nvtabular().ops
 
@@ -49,9 +49,9 @@ class FieldIds(ops.Categorify):
     def _ids(self, values: pd.Series, name: str) -> Any:
         """Ids of one column, int32 [n]."""
         missing = values.isna().to_numpy()
-        place = self._vocabulary(name).get_indexer(values)
-        ids = (place + FIRST_VALUE).astype(np.dtype(self.output_dtype))
-        ids[place < 0] = UNKNOWN
+        index = self._vocabulary(name).get_indexer(values)
+        ids = (index + FIRST_VALUE).astype(np.dtype(self.output_dtype))
+        ids[index < 0] = UNKNOWN
         ids[missing] = MISSING
         return ids
 

@@ -9,17 +9,17 @@ from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import clear_leftovers, move_new, work_folder
-from cowclip_merlin.workflows import graph
-from cowclip_merlin.workflows.cluster import cluster, forget_categories, use_gpu
-from cowclip_merlin.workflows.counts import write_counts
-from cowclip_merlin.workflows.folder import PreparedData, describe
-from cowclip_merlin.workflows.graph import Recipe
-from cowclip_merlin.workflows.hugectr import write_slot_sizes
-from cowclip_merlin.workflows.ingest import Ingest, Ingested
-from cowclip_merlin.workflows.layout import Layout
-from cowclip_merlin.workflows.settings import PrepareSettings, separator
-from cowclip_merlin.workflows.split import Split
+from cowclip_merlin.system.files import clear_leftovers, move_new, work_folder
+from cowclip_merlin.workflows import nvtabular_graph
+from cowclip_merlin.workflows.dask_cluster import cluster, forget_categories, use_gpu
+from cowclip_merlin.workflows.nvtabular_graph import Recipe
+from cowclip_merlin.workflows.prepare_settings import PrepareSettings, separator
+from cowclip_merlin.workflows.prepared.counts import write_counts
+from cowclip_merlin.workflows.prepared.folder import PreparedData, describe
+from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
+from cowclip_merlin.workflows.raw.ingest import Ingest, Ingested
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.train_test_split import Split
 
 
 def prepare(settings: PrepareSettings) -> PreparedData:
@@ -32,8 +32,8 @@ def prepare(settings: PrepareSettings) -> PreparedData:
         OSError: the disk is full, or may not be written.
     """
     out = settings.out
-    place = out.resolve()  # a link stays one, and what it leads to is replaced
-    clear_leftovers(place)
+    target = out.resolve()  # a link stays one, and what it leads to is replaced
+    clear_leftovers(target)
     _check_place(settings)
     base = None if settings.like is None else PreparedData.load(settings.like)
     layout = settings.layout() if base is None else _like(base, settings)
@@ -46,26 +46,26 @@ def prepare(settings: PrepareSettings) -> PreparedData:
             raise InputError(f"{file}: no such file; check the path")
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; make it first")
-    with work_folder(place) as work:
+    with work_folder(target) as work:
         _prepare(settings, base, layout, split, work, gpu=gpu)
-        _put(work / "data", place, aside=work / "replaced", overwrite=settings.overwrite)
+        _put(work / "data", target, aside=work / "replaced", overwrite=settings.overwrite)
     return PreparedData.load(out)
 
 
-def _put(made: Path, place: Path, *, aside: Path, overwrite: bool) -> None:
+def _put(made: Path, target: Path, *, aside: Path, overwrite: bool) -> None:
     """Move a folder to its place; what is there is whole until the new one is."""
     try:
-        if overwrite and place.exists():
-            place.rename(aside)
-        move_new(made, place)
+        if overwrite and target.exists():
+            target.rename(aside)
+        move_new(made, target)
     except BaseException:
-        if aside.exists() and not place.exists():
-            aside.rename(place)
+        if aside.exists() and not target.exists():
+            aside.rename(target)
         raise
 
 
 def _check_place(settings: PrepareSettings) -> None:
-    """Refuse a place that is taken: to replace a folder is to delete all that is in it."""
+    """Refuse a target that is taken: to replace a folder is to delete all that is in it."""
     out = settings.out
     if not out.exists():
         return
@@ -80,7 +80,7 @@ def _check_place(settings: PrepareSettings) -> None:
             raise InputError(f"{file}: is in {out}, which would be replaced; use another --out")
 
 
-def _like(base: PreparedData, settings: PrepareSettings) -> Layout:
+def _like(base: PreparedData, settings: PrepareSettings) -> LogFormat:
     """The layout of `base`, if this log is of its kind and its vocabulary is all there."""
     layout = base.layout
     if settings.kind != layout.kind:
@@ -106,7 +106,7 @@ def _like(base: PreparedData, settings: PrepareSettings) -> Layout:
 def _prepare(
     settings: PrepareSettings,
     base: PreparedData | None,
-    layout: Layout,
+    layout: LogFormat,
     split: Split | None,
     work: Path,
     *,
@@ -146,33 +146,35 @@ def _prepare(
 def _transform(
     ingested: Ingested,
     base: PreparedData | None,
-    layout: Layout,
+    layout: LogFormat,
     recipe: Recipe,
     data: Path,
     *,
     gpu: bool,
     hugectr: bool,
-) -> graph.Statistics:
+) -> nvtabular_graph.Statistics:
     """Fit on the recipe's rows (or take what `base` learned) and write both splits."""
     if base is None:
-        workflow = graph.build(layout, recipe, data)
+        workflow = nvtabular_graph.build(layout, recipe, data)
         fitted = [file for split in recipe.fitted_splits for file in ingested.files[split]]
-        workflow.fit(graph.dataset(fitted, gpu=gpu))
-        graph.order_ties(data / "categories", layout)
+        workflow.fit(nvtabular_graph.dataset(fitted, gpu=gpu))
+        nvtabular_graph.order_ties(data / "categories", layout)
         forget_categories()
-        known = graph.statistics(workflow, layout)
+        known = nvtabular_graph.statistics(workflow, layout)
     else:
         workflow, known = base.workflow(), base.statistics
         shutil.copytree(base.path / "categories", data / "categories")
     for name, files in ingested.files.items():
         (data / name).mkdir()
         if files:
-            graph.write_split(workflow, files, data / name, layout, gpu=gpu, hugectr=hugectr)
+            nvtabular_graph.write_split(
+                workflow, files, data / name, layout, gpu=gpu, hugectr=hugectr
+            )
     return known
 
 
 def _record(
-    settings: PrepareSettings, split: Split | None, layout: Layout, base: PreparedData | None
+    settings: PrepareSettings, split: Split | None, layout: LogFormat, base: PreparedData | None
 ) -> dict[str, Any]:
     """Settings that decide what is written, for `dataset.json`.
 
@@ -198,7 +200,7 @@ def _record(
 
 
 def _finish(settings: PrepareSettings, ingested: Ingested, data: Path) -> None:
-    from cowclip_merlin.workflows.report import write_report
+    from cowclip_merlin.workflows.prepared.report import write_report
 
     prepared = PreparedData.load(data)
     written = {name: _rows(prepared, name) for name in ingested.rows}

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from cowclip_merlin import __version__
 from cowclip_merlin.errors import InputError, words_of
-from cowclip_merlin.signals import ended_orderly
+from cowclip_merlin.system.signals import ended_orderly
 
 COMMANDS = (
     "generate",
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("cowclip: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        words = words_of(error, place=_written(vars(args)))
+        words = words_of(error, target=_written(vars(args)))
         return _fail(words) if words else _crash()
 
 

@@ -6,8 +6,8 @@ import argparse
 from datetime import datetime, timezone
 from pathlib import Path
 
-from cowclip_merlin.cli.words import add_device, add_overwrite, whole_numbers
-from cowclip_merlin.training.settings import BACKENDS, MODELS, PRECISIONS, UPDATES
+from cowclip_merlin.cli.common_options import add_device, add_overwrite, whole_numbers
+from cowclip_merlin.training.run_settings import BACKENDS, MODELS, PRECISIONS, UPDATES
 
 HELP = "measure the training step: batches, updates, with and without the clip"
 EXAMPLES = """examples:
@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Measure and print."""
-    from cowclip_merlin.bench import BenchSettings, measure, table
-    from cowclip_merlin.files import refuse_no_file, write_json
+    from cowclip_merlin.bench.throughput import BenchSettings, measure, table
+    from cowclip_merlin.system.files import refuse_no_file, write_json
     from cowclip_merlin.training.build import choose_device
 
     settings = BenchSettings(

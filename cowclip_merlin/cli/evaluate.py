@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.words import add_device, add_overwrite
+from cowclip_merlin.cli.common_options import add_device, add_overwrite
 
 HELP = "score a prepared folder with a trained run"
 EXAMPLES = """examples:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cowclip_merlin.cli.words import add_device, whole_numbers
+from cowclip_merlin.cli.common_options import add_device, whole_numbers
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definition import Experiment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.words import add_device
+from cowclip_merlin.cli.common_options import add_device
 
 HELP = "write the model of a run as a TensorFlow SavedModel"
 EXAMPLES = """examples:

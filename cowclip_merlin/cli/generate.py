@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.words import add_overwrite
+from cowclip_merlin.cli.common_options import add_overwrite
 
 HELP = "write a raw log in Criteo's format whose best possible AUC is known"
 EXAMPLES = """examples:
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Write the log and say what is known about it."""
-    from cowclip_merlin.generate import generate
+    from cowclip_merlin.synthetic.criteo_log import generate
 
     log = generate(args.out, rows=args.rows, seed=args.seed, overwrite=args.overwrite)
     print(

@@ -28,10 +28,10 @@ def run(args: argparse.Namespace) -> None:
     """Print the report and write the figures."""
     from cowclip_merlin.diagnostics import read_diagnostics
     from cowclip_merlin.diagnostics.figures import FIGURES, write_figures
-    from cowclip_merlin.diagnostics.text import report
-    from cowclip_merlin.files import refuse_no_file
-    from cowclip_merlin.training.config import RunConfig
-    from cowclip_merlin.training.records import read_metrics
+    from cowclip_merlin.diagnostics.text_report import report
+    from cowclip_merlin.system.files import refuse_no_file
+    from cowclip_merlin.training.run_config import RunConfig
+    from cowclip_merlin.training.run_logs import read_metrics
 
     folder = Path(args.run_folder)
     out = Path(args.out) if args.out else folder / "figures"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cowclip_merlin.cli.words import add_device
+from cowclip_merlin.cli.common_options import add_device
 
 HELP = "turn a raw click log into a prepared folder"
 EXAMPLES = """examples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cowclip_merlin.cli.words import add_overwrite
+from cowclip_merlin.cli.common_options import add_overwrite
 
 HELP = "make one self-contained HTML page from the results of experiments"
 EXAMPLES = """examples:

@@ -6,10 +6,10 @@ import argparse
 import shlex
 import sys
 
-from cowclip_merlin.cli.words import add_device, whole_numbers
+from cowclip_merlin.cli.common_options import add_device, whole_numbers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, RULES
-from cowclip_merlin.training.settings import (
+from cowclip_merlin.training.run_settings import (
     BACKENDS,
     CLIPS,
     MODELS,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin.diagnostics.records import read_diagnostics
-from cowclip_merlin.diagnostics.summary import RowNorms
+from cowclip_merlin.diagnostics.diagnostics_csv import read_diagnostics
+from cowclip_merlin.diagnostics.row_norms import RowNorms
 
 if TYPE_CHECKING:
     from cowclip_merlin.diagnostics.figure4 import figure_4
     from cowclip_merlin.diagnostics.probe import gradient_norms
-    from cowclip_merlin.diagnostics.run import probe_run
+    from cowclip_merlin.diagnostics.run_probe import probe_run
 
 __all__ = ["RowNorms", "figure_4", "gradient_norms", "probe_run", "read_diagnostics"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.diagnostics.style import STYLES, looks, new_figure
+from cowclip_merlin.plotting.style import STYLES, looks, new_figure
 
 GROUPS = ((1, 1, "once"), (2, 9, "2 to 9 times"), (10, None, "10 times or more"))
 BINS = 40

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.diagnostics.style import looks, new_figure, style
-from cowclip_merlin.files import replacing
+from cowclip_merlin.plotting.style import looks, new_figure, style
+from cowclip_merlin.system.files import replacing
 
 NORMS = {
     "w_norm": "||w||",
@@ -25,9 +25,9 @@ def clip_over_steps(table: Any) -> Any:
     every = table[table.scope == "all"]
     figure = new_figure(7.2, 3.0)
     columns = {"clipped_share": "rows clipped (%)", "mean_clip_factor": "mean clip factor"}
-    for place, (axes, column) in enumerate(zip(figure.subplots(1, 2), columns)):
+    for index, (axes, column) in enumerate(zip(figure.subplots(1, 2), columns)):
         scale = 100 if column == "clipped_share" else 1
-        axes.plot(every.step, scale * every[column], **style(place, len(every)))
+        axes.plot(every.step, scale * every[column], **style(index, len(every)))
         axes.set(xlabel="step", ylabel=columns[column])
         _room(axes, 0, scale)
     return figure
@@ -69,8 +69,8 @@ def _cells(axes: Any, steps: npt.NDArray[Any], shares: npt.NDArray[np.float64]) 
 
 def _dots(axes: Any, rows: Any, last: Any) -> None:
     shown = (("clipped_share", "rows clipped"), ("mean_clip_factor", "mean clip factor"))
-    for place, (column, label) in enumerate(shown):
-        drawn = style(place, 1) | {"linestyle": "none", "label": label}
+    for index, (column, label) in enumerate(shown):
+        drawn = style(index, 1) | {"linestyle": "none", "label": label}
         axes.plot(100 * last[column], rows, **drawn)
     axes.set(xlabel="%", xlim=(-3, 103), ylabel="field", title=f"step {last.step.iloc[0]:,}")
     axes.set_yticks(rows, last.group, fontsize=8)
@@ -84,10 +84,10 @@ def norms_by_decile(table: Any) -> Any:
     figure = new_figure(9.6, 3.4)
     panels = figure.subplots(1, 3)
     for axes, (column, label) in zip(panels, NORMS.items()):
-        for place, step in enumerate(shown):
+        for index, step in enumerate(shown):
             at = deciles[deciles.step == step]
             x = at.group.astype(int)
-            axes.plot(x, at[column], label=f"step {step:,}", **style(place, 1))
+            axes.plot(x, at[column], label=f"step {step:,}", **style(index, 1))
         axes.set(title=f"mean {label}", xlabel="frequency decile (10: most frequent)")
         axes.set_xticks(range(1, 11))
         if (deciles[column] > 0).any():
@@ -101,8 +101,8 @@ def rates_and_speed(table: Any) -> Any:
     every = table[table.scope == "all"]
     figure = new_figure(7.2, 3.0)
     rates, speed = figure.subplots(1, 2)
-    for place, name in enumerate(("embedding", "dense")):
-        rates.plot(every.step, every[f"{name}_lr"], label=name, **style(place, len(every)))
+    for index, name in enumerate(("embedding", "dense")):
+        rates.plot(every.step, every[f"{name}_lr"], label=name, **style(index, len(every)))
     rates.set(xlabel="step", ylabel="learning rate")
     rates.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
     rates.legend(fontsize=8)

@@ -13,13 +13,13 @@ import numpy as np
 
 from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
-from cowclip_merlin.diagnostics.summary import RowNorms, by_field
+from cowclip_merlin.diagnostics.row_norms import RowNorms, by_field
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import logits
-from cowclip_merlin.models.model import attached, find_cowclip
-from cowclip_merlin.optimizer.gradients import clips_whole_table, rows_to_clip
-from cowclip_merlin.optimizer.rows import sum_duplicates
-from cowclip_merlin.optimizer.tables import looks_like_table
+from cowclip_merlin.models.ctr_model import attached, find_cowclip
+from cowclip_merlin.optimizer.clipped_gradients import clips_whole_table, rows_to_clip
+from cowclip_merlin.optimizer.embedding_variables import looks_like_table
+from cowclip_merlin.optimizer.unique_rows import sum_duplicates
 
 tf = compat.tensorflow()
 
@@ -137,15 +137,15 @@ def _factors(tables: Sequence[Any], unique: Sequence[Any], cowclip: Any) -> list
     """The factors of the batch's rows, one tensor per table; 1 where the table is not clipped."""
     config = cowclip._in_force
     factors = [tf.ones_like(u.g[:, 0]) for u in unique]
-    places = [i for i, table in enumerate(tables) if not cowclip._skips(table)]
-    if not places:
+    chosen = [i for i, table in enumerate(tables) if not cowclip._skips(table)]
+    if not chosen:
         return factors
     if config.clip == "clippy":
-        clipped = set(places)
+        clipped = set(chosen)
         return [f * np.nan if i in clipped else f for i, f in enumerate(factors)]
     settings = clips.Settings(r=config.r, zeta=config.zeta, bound=config.bound)
-    rows = [rows_to_clip(unique[i], tables[i], config) for i in places]
-    for i, factor in zip(places, clips.CLIPS[config.clip].factors(rows, settings)):
+    rows = [rows_to_clip(unique[i], tables[i], config) for i in chosen]
+    for i, factor in zip(chosen, clips.CLIPS[config.clip].factors(rows, settings)):
         whole = clips_whole_table(config)
         factors[i] = tf.gather(factor, unique[i].ids) if whole else factor
     return factors

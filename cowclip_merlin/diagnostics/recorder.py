@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.diagnostics.frequency import Deciles
-from cowclip_merlin.diagnostics.records import Writer, probe_records, scalars
-from cowclip_merlin.diagnostics.summary import RowNorms
+from cowclip_merlin.diagnostics.diagnostics_csv import Writer, probe_records, scalars
+from cowclip_merlin.diagnostics.id_frequency import Deciles
+from cowclip_merlin.diagnostics.row_norms import RowNorms
 
 
 class Stopwatch:

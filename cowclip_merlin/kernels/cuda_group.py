@@ -106,7 +106,7 @@ extern "C" __global__ void scan_counts(word_t* counts, index_t width, word_t* to
     if (threadIdx.x == 0) totals[blockIdx.x] = carry;
 }
 
-// Move keys and positions to their places by one digit, equal digits in their order.
+// Move keys and positions to their positions by one digit, equal digits in their order.
 extern "C" __global__ void scatter_digits(
     const word_t* keys, const word_t* order, index_t n, int shift, const word_t* counts,
     const word_t* totals, word_t* keys_out, word_t* order_out) {
@@ -130,13 +130,13 @@ extern "C" __global__ void scatter_digits(
         if (digit < DIGITS && (peers & below) == 0) next[warp][digit] = before + __popc(peers);
         __syncwarp();
     }
-    word_t total, place = sum_before(totals[threadIdx.x], sums, &total);
-    place += counts[(index_t)threadIdx.x * gridDim.x + blockIdx.x];
+    word_t total, position = sum_before(totals[threadIdx.x], sums, &total);
+    position += counts[(index_t)threadIdx.x * gridDim.x + blockIdx.x];
     __syncthreads();
     for (int k = 0; k < WARPS; ++k) {
         const word_t mine = next[k][threadIdx.x];
-        next[k][threadIdx.x] = place;
-        place += mine;
+        next[k][threadIdx.x] = position;
+        position += mine;
     }
     __syncthreads();
 #pragma unroll
@@ -174,13 +174,13 @@ extern "C" __global__ void write_heads(
     const word_t* keys, index_t n, const word_t* counts, const word_t* u, word_t* ids,
     word_t* starts) {
     __shared__ word_t sums[WARPS];
-    word_t total, place = sum_before(heads_of_thread(keys, n), sums, &total);
-    place += counts[blockIdx.x];
+    word_t total, position = sum_before(heads_of_thread(keys, n), sums, &total);
+    position += counts[blockIdx.x];
     const index_t first = (index_t)blockIdx.x * CHUNK + threadIdx.x * ITEMS;
     for (int k = 0; k < ITEMS; ++k) {
         if (!is_head(keys, first + k, n)) continue;
-        ids[place] = keys[first + k];
-        starts[place++] = (word_t)(first + k);
+        ids[position] = keys[first + k];
+        starts[position++] = (word_t)(first + k);
     }
     if (this_thread() == 0) starts[u[0]] = (word_t)n;
 }

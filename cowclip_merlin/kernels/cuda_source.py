@@ -93,8 +93,8 @@ __device__ inline void adam(float& w, float& m, float& v, float g, float alpha,
     w -= (m * alpha) / (sqrtf(v) + epsilon);
 }
 
-__device__ inline void mark(float x, index_t place, index_t* bad) {
-    if (x - x != 0.0f) atomicMin(bad, place);  // Inf - Inf and NaN - NaN are NaN
+__device__ inline void mark(float x, index_t index, index_t* bad) {
+    if (x - x != 0.0f) atomicMin(bad, index);  // Inf - Inf and NaN - NaN are NaN
 }
 
 // One coordinate of the occurrences [begin, end), in their order; there is at least one.

@@ -250,9 +250,9 @@ def sum_rows(values: Any, groups: Groups) -> Any:
         NonFiniteGradient: a sum holds NaN or Inf.
     """
     g, bad = _sums(values, groups)
-    place = int(bad[0])  # the host waits: nothing may be written if a sum is bad
-    if place < len(groups.ids):
-        raise NonFiniteGradient(place)
+    index = int(bad[0])  # the host waits: nothing may be written if a sum is bad
+    if index < len(groups.ids):
+        raise NonFiniteGradient(index)
     return g
 
 

@@ -72,9 +72,9 @@ class NonFiniteGradient(ArithmeticError):
     """The summed gradient of a row holds NaN or Inf; nothing was written.
 
     Attributes:
-        place: which of the distinct ids, ascending, is the first such.
+        index: which of the distinct ids, ascending, is the first such.
     """
 
-    def __init__(self, place: int) -> None:
-        super().__init__(f"the gradient of distinct id number {place} is not finite")
-        self.place = place
+    def __init__(self, index: int) -> None:
+        super().__init__(f"the gradient of distinct id number {index} is not finite")
+        self.index = index

@@ -46,9 +46,9 @@ def radix_order(ids: Any, smallest: Any, bits: int) -> Any:
         for i in range(n):
             k = order[i]
             digit = (np.uint64(ids[k] - smallest) >> shift) & (size - np.uint64(1))
-            place = begins[p, digit]
-            other[place] = k
-            begins[p, digit] = place + one
+            position = begins[p, digit]
+            other[position] = k
+            begins[p, digit] = position + one
         order, other = other, order
     return order.view(np.int32)
 

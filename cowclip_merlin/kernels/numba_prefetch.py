@@ -17,8 +17,8 @@ AHEAD = 8  # rows: more are evicted again before their turn, fewer are waited fo
 
 
 @intrinsic
-def prefetch(typingctx: Any, array: Any, place: Any) -> Any:
-    """Bring the line of `array.flat[place]` into the cache; the array must be contiguous."""
+def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+    """Bring the line of `array.flat[index]` into the cache; the array must be contiguous."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         memory = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -31,7 +31,7 @@ def prefetch(typingctx: Any, array: Any, place: Any) -> Any:
         builder.call(function, [address, number(1), number(3), number(1)])
         return context.get_dummy_value()
 
-    return types.void(array, place), generate
+    return types.void(array, index), generate
 
 
 @njit(error_model="numpy")

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cowclip_merlin.checksums import checksum
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import locked, read_json, write_json
-from cowclip_merlin.loading.columns import Columns, blocks, parts, read_columns
+from cowclip_merlin.loading.columns import ColumnArrays, blocks, parts, read_columns
+from cowclip_merlin.system.checksums import checksum
+from cowclip_merlin.system.files import locked, read_json, write_json
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -59,7 +59,7 @@ class Source:
         )
 
 
-def open_columns(data: PreparedData, split: str) -> Columns:
+def open_columns(data: PreparedData, split: str) -> ColumnArrays:
     """The columns of one split, mapped read-only from the cache, which is made if need be.
 
     Where it cannot be written, the columns are read into memory, with a warning.
@@ -125,7 +125,7 @@ def _make(data: PreparedData, split: str, folder: Path, source: Source) -> None:
 
 def _write(data: PreparedData, split: str, folder: Path) -> None:
     """Append block by block: a full disk is then an OSError, which a mapped file cannot give."""
-    shape = Columns.empty(data, 0)
+    shape = ColumnArrays.empty(data, 0)
     with ExitStack() as stack:
         files = {n: stack.enter_context((folder / f"{n}.npy").open("wb")) for n in _NAMES}
         for name, file in files.items():
@@ -145,9 +145,9 @@ def _write_header(file: Any, like: Any, rows: int) -> None:
     np.lib.format.write_array_header_1_0(file, description)
 
 
-def _map(folder: Path) -> Columns:
+def _map(folder: Path) -> ColumnArrays:
     ids, continuous, label = (folder / f"{name}.npy" for name in _NAMES)
-    return Columns(_open(ids), _open(continuous), _open(label))
+    return ColumnArrays(_open(ids), _open(continuous), _open(label))
 
 
 def _open(file: Path) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import reading_parquet
+from cowclip_merlin.system.files import reading_parquet
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnArrays:
     """One split as arrays: in host memory, mapped from files, or on a GPU.
 
     Attributes:
@@ -28,7 +28,7 @@ class Columns:
         continuous: float32 [n, C].
         label: float32 [n], 0 or 1.
 
-    >>> Columns(np.zeros((2, 26), np.int32), np.zeros((2, 13), np.float32),
+    >>> ColumnArrays(np.zeros((2, 26), np.int32), np.zeros((2, 13), np.float32),
     ...         np.zeros(2, np.float32)).bytes_per_row
     160
     """
@@ -52,7 +52,7 @@ class Columns:
         return not isinstance(self.label, np.ndarray)
 
     @classmethod
-    def empty(cls, data: PreparedData, rows: int, arrays: Any = np) -> Columns:
+    def empty(cls, data: PreparedData, rows: int, arrays: Any = np) -> ColumnArrays:
         """Room for `rows` rows of this data set, made by `arrays`: NumPy or CuPy."""
         return cls(
             ids=arrays.empty((rows, len(data.categorical)), np.int32),
@@ -76,7 +76,7 @@ class Part:
     column: Callable[[str], Any]
 
 
-def read_columns(data: PreparedData, split: str) -> Columns:
+def read_columns(data: PreparedData, split: str) -> ColumnArrays:
     """Read the parquet files of one split into host memory.
 
     Args:
@@ -90,9 +90,11 @@ def read_columns(data: PreparedData, split: str) -> Columns:
     return collect(data, split, parts(data, split))
 
 
-def collect(data: PreparedData, split: str, source: Iterable[Part], arrays: Any = np) -> Columns:
+def collect(
+    data: PreparedData, split: str, source: Iterable[Part], arrays: Any = np
+) -> ColumnArrays:
     """All rows of a split in one array each, made by `arrays`: NumPy or CuPy."""
-    whole, end = Columns.empty(data, data.rows[split], arrays), 0
+    whole, end = ColumnArrays.empty(data, data.rows[split], arrays), 0
     for block in blocks(data, split, source, arrays):
         start, end = end, end + len(block)
         whole.ids[start:end] = block.ids
@@ -103,7 +105,7 @@ def collect(data: PreparedData, split: str, source: Iterable[Part], arrays: Any 
 
 def blocks(
     data: PreparedData, split: str, source: Iterable[Part], arrays: Any = np
-) -> Iterator[Columns]:
+) -> Iterator[ColumnArrays]:
     """The parts of a split as checked arrays, in order; as many rows as dataset.json says."""
     rows, end = data.rows[split], 0
     for part in source:
@@ -119,8 +121,8 @@ def blocks(
         )
 
 
-def _block(part: Part, data: PreparedData, arrays: Any) -> Columns:
-    block = Columns.empty(data, part.rows, arrays)
+def _block(part: Part, data: PreparedData, arrays: Any) -> ColumnArrays:
+    block = ColumnArrays.empty(data, part.rows, arrays)
     for j, name in enumerate(data.categorical):
         block.ids[:, j] = _ids(part, name, data.cardinalities[name])
     for j, name in enumerate(data.continuous):

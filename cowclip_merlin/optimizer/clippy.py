@@ -13,8 +13,8 @@ from typing import Any
 
 from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
+from cowclip_merlin.optimizer.clipped_gradients import clipped, field_of_row, sizes_of_fields
 from cowclip_merlin.optimizer.config import Config
-from cowclip_merlin.optimizer.gradients import clipped, field_of_row, sizes_of_fields
 
 tf = compat.tensorflow()
 

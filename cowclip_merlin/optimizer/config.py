@@ -12,8 +12,8 @@ from cowclip_merlin import compat
 from cowclip_merlin.clip import CLIPS
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import ROW_CLIPS
-from cowclip_merlin.optimizer import gpu_ops
-from cowclip_merlin.optimizer.row_adam import RowAdam
+from cowclip_merlin.optimizer.lazy_adam import LazyAdam
+from cowclip_merlin.optimizer.row_updates import gpu_ops
 
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
@@ -165,7 +165,7 @@ def _why_no_kernels(config: Config, optimizer: Any) -> str | None:
 def is_plain_adam(optimizer: Any) -> bool:
     """Whether it is Keras's legacy Adam, or its row-wise form, and does nothing but Adam."""
     adam = tf.keras.optimizers.legacy.Adam
-    plain = type(optimizer) in (adam, RowAdam) and not optimizer.amsgrad
+    plain = type(optimizer) in (adam, LazyAdam) and not optimizer.amsgrad
     return plain and not changes_gradients(optimizer)
 
 
@@ -213,13 +213,13 @@ def row_optimizer(optimizer: Any) -> Any:
         InputError: the optimizer has no such form.
     """
     legacy = tf.keras.optimizers.legacy
-    if isinstance(optimizer, RowAdam):
+    if isinstance(optimizer, LazyAdam):
         return optimizer
     if type(optimizer) is legacy.Adam and not optimizer.amsgrad:
         config = optimizer.get_config()
         config.pop("amsgrad")
         config["learning_rate"] = optimizer._hyper["learning_rate"]
-        return RowAdam(**config, gradient_transformers=optimizer.gradient_transformers)
+        return LazyAdam(**config, gradient_transformers=optimizer.gradient_transformers)
     if _is_plain_sgd(optimizer) or type(optimizer) in (legacy.Adagrad, legacy.Ftrl):
         return optimizer
     raise InputError(

@@ -9,7 +9,9 @@ from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer import tables
+from cowclip_merlin.optimizer import embedding_variables
+from cowclip_merlin.optimizer.clip_statistics import summarize
+from cowclip_merlin.optimizer.clipped_gradients import clipped
 from cowclip_merlin.optimizer.clippy import bounded_step
 from cowclip_merlin.optimizer.config import (
     Config,
@@ -19,11 +21,9 @@ from cowclip_merlin.optimizer.config import (
     refuse_aggregators,
     row_optimizer,
 )
-from cowclip_merlin.optimizer.gradients import clipped
-from cowclip_merlin.optimizer.row_adam import RowAdam
-from cowclip_merlin.optimizer.row_state import RowStates
-from cowclip_merlin.optimizer.statistics import summarize
-from cowclip_merlin.optimizer.two import TwoOptimizers, cowclips_in
+from cowclip_merlin.optimizer.keras_contract import TwoOptimizers, cowclips_in
+from cowclip_merlin.optimizer.lazy_adam import LazyAdam
+from cowclip_merlin.optimizer.row_updates.row_state import RowStates
 
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
@@ -110,14 +110,14 @@ class CowClip(TwoOptimizers):
                 bound=bound,
                 lambda_rel=lambda_rel,
                 lambda_abs=lambda_abs,
-                skip=tables.check_patterns(skip, "skip"),
-                embeddings=tables.check_patterns(embeddings, "embeddings"),
+                skip=embedding_variables.check_patterns(skip, "skip"),
+                embeddings=embedding_variables.check_patterns(embeddings, "embeddings"),
                 fields=None if fields is None else dict(fields),
                 backend=backend,
             )
         )
         # Files of HDF5 write the class without the package that it is registered under.
-        with tf.keras.utils.custom_object_scope({"RowAdam": RowAdam}):
+        with tf.keras.utils.custom_object_scope({"RowAdam": LazyAdam, "LazyAdam": LazyAdam}):
             self.embedding_optimizer = compat.legacy_optimizer(embedding_optimizer)
         self.dense_optimizer = compat.legacy_optimizer(dense_optimizer)
         self._refuse_nested()
@@ -129,7 +129,7 @@ class CowClip(TwoOptimizers):
         refuse_aggregators(self.embedding_optimizer, self.dense_optimizer)
         if update == "lazy":
             self.embedding_optimizer = row_optimizer(self.embedding_optimizer)
-        self._unmatched = tables.Unmatched(
+        self._unmatched = embedding_variables.Unmatched(
             embeddings=self._config.embeddings, skip=self._config.skip
         )
         self._in_force = in_force(self._config, self.embedding_optimizer)
@@ -170,20 +170,25 @@ class CowClip(TwoOptimizers):
                 table, or no variable has a gradient.
         """
         given = list(grads_and_vars)
-        tables.refuse_foreign(v for _, v in given)
-        pairs = [(tables.with_shape(g), v) for g, v in tables.with_gradients(given)]
+        embedding_variables.refuse_foreign(v for _, v in given)
+        pairs = [
+            (embedding_variables.with_shape(g), v)
+            for g, v in embedding_variables.with_gradients(given)
+        ]
         if not pairs:  # as in Keras: a model of which all is frozen
             return tf.no_op()
         self._refuse_unmatched(given)
         with tf.init_scope():
             # All at once: under a strategy, what is created among the operations of a step
             # would depend on them.
-            for group, is_table in zip(tables.split(pairs, self._config.embeddings), (True, False)):
+            for group, is_table in zip(
+                embedding_variables.split(pairs, self._config.embeddings), (True, False)
+            ):
                 self._create_state([v for _, v in group], is_table)
         if experimental_aggregate_gradients:
             # Counts must be global before the clip, or N replicas would be another algorithm.
             pairs = list(self._aggregate_gradients(pairs))
-        embedding_pairs, dense_pairs = tables.split(pairs, self._config.embeddings)
+        embedding_pairs, dense_pairs = embedding_variables.split(pairs, self._config.embeddings)
         steps = []
         if embedding_pairs and self._states is None:
             steps += self._step_of_tables(embedding_pairs)
@@ -201,14 +206,16 @@ class CowClip(TwoOptimizers):
         pairs = super()._compute_gradients(*args, **kwargs)
         if self._in_force.update == "exact":
             sparse = [v for g, v in pairs if isinstance(g, tf.IndexedSlices)]
-            tables.refuse_never_caught_up(sparse, self._caught_up)
+            embedding_variables.refuse_never_caught_up(sparse, self._caught_up)
         return pairs
 
     def _refuse_unmatched(self, given: list[tuple[Any, Any]]) -> None:
         """A pattern of `embeddings` must match a variable, and one of `skip` a table."""
         if not self._unmatched:
             return
-        found, _ = tables.split([p for p in given if p[0] is not None], self._config.embeddings)
+        found, _ = embedding_variables.split(
+            [p for p in given if p[0] is not None], self._config.embeddings
+        )
         # What has no gradient, as in a frozen layer, may be a table.
         may_be_tables = [v for _, v in found] + [v for g, v in given if g is None]
         for argument, variables in (
@@ -243,7 +250,7 @@ class CowClip(TwoOptimizers):
         """
         if self._in_force.update == "exact":
             group = list(table) if isinstance(table, (list, tuple)) else [table]
-            tables.refuse_foreign(group)
+            embedding_variables.refuse_foreign(group)
             self._caught_up.update(compat.stored(each).ref() for each in group)
             self._states.catch_up(group, ids)
 
@@ -255,7 +262,7 @@ class CowClip(TwoOptimizers):
         `set_weights` of an optimizer know variables by their order, which should not depend on
         which row is read first.
         """
-        tables.refuse_foreign(group)
+        embedding_variables.refuse_foreign(group)
         for argument in ("embeddings", "skip"):
             self._unmatched.look_at(argument, group)
         if self._in_force.update == "exact":
@@ -276,7 +283,7 @@ class CowClip(TwoOptimizers):
         for table in self._states.tables if self._states else ():
             # The table's own, which need not be where this is called from: all replicas have rows.
             replicas = getattr(table, "distribute_strategy", None)
-            if replicas is None or tables.in_replica_of(replicas):
+            if replicas is None or embedding_variables.in_replica_of(replicas):
                 self._states.engine.flush(table, wait=wait)
             else:
                 replicas.run(self._states.engine.flush, args=(table,), kwargs={"wait": wait})
@@ -309,4 +316,4 @@ class CowClip(TwoOptimizers):
     def _skips(self, table: Any) -> bool:
         if self._config.skip is None:
             return table.shape[-1] == 1
-        return tables.matches(table, self._config.skip)
+        return embedding_variables.matches(table, self._config.skip)

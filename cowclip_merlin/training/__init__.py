@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cowclip_merlin.training.finished import evaluate_run, export_run, input_columns, load_run
 from cowclip_merlin.training.run import train
-from cowclip_merlin.training.settings import RunSettings
-from cowclip_merlin.training.stop import Stopped
+from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.stop_signals import Stopped
+from cowclip_merlin.training.trained_run import evaluate_run, export_run, input_columns, load_run
 
 __all__ = [
     "RunSettings",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
-from cowclip_merlin.training.settings import RunSettings
+from cowclip_merlin.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData

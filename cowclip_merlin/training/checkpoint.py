@@ -1,4 +1,4 @@
-"""Checkpoints: weights, optimizer state and the place in the epoch, written whole."""
+"""Checkpoints: weights, optimizer state and the position in the epoch, written whole."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class Checkpoints:
     def _check_shapes(self, path: str) -> None:
         """Refuse weights of other shapes, which TensorFlow's own words do not make clear."""
         shapes = self._tf.train.load_checkpoint(path).get_variable_to_shape_map()
-        for place, variable in enumerate(self._variables):
-            found = shapes.get(f"weights/variables_in_order/{place}/.ATTRIBUTES/VARIABLE_VALUE")
+        for index, variable in enumerate(self._variables):
+            found = shapes.get(f"weights/variables_in_order/{index}/.ATTRIBUTES/VARIABLE_VALUE")
             if found != variable.shape.as_list():
                 reason = f"{variable.name} is {variable.shape.as_list()} here, {found} there"
                 raise InputError(_OTHER_MODEL.format(path, reason))
@@ -160,20 +160,20 @@ def remove_unfinished(folder: Path) -> None:
 
 
 @contextmanager
-def full_disk_told(place: Path) -> Iterator[None]:
+def full_disk_told(target: Path) -> Iterator[None]:
     """Says of a full disk, and of missing rights, what Python itself would say.
 
     Raises:
-        OSError: TensorFlow could not write to `place`.
+        OSError: TensorFlow could not write to `target`.
     """
     errors = compat.tensorflow().errors
     try:
         yield
     except errors.PermissionDeniedError as error:
-        raise PermissionError(errno.EACCES, "Permission denied", str(place)) from error
+        raise PermissionError(errno.EACCES, "Permission denied", str(target)) from error
     except errors.OpError as error:
         if "No space left" in str(error):
-            raise OSError(errno.ENOSPC, "no space left", str(place)) from error
+            raise OSError(errno.ENOSPC, "no space left", str(target)) from error
         raise
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import metrics
-from cowclip_merlin.files import replacing
 from cowclip_merlin.loading import Data
+from cowclip_merlin.system.files import replacing
 
 SCORING_BATCH = 16384
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cowclip_merlin import compat, files
-from cowclip_merlin.diagnostics.frequency import read_deciles
+from cowclip_merlin import compat
+from cowclip_merlin.diagnostics.id_frequency import read_deciles
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import alone_in, write_json
 from cowclip_merlin.loading import (
-    Columns,
+    ColumnArrays,
     bytes_of,
     open_columns,
     open_train,
@@ -22,11 +21,13 @@ from cowclip_merlin.loading import (
     steps_per_epoch,
     validation_rows,
 )
-from cowclip_merlin.training import checkpoint, records
+from cowclip_merlin.system import files
+from cowclip_merlin.system.files import alone_in, write_json
+from cowclip_merlin.training import checkpoint, run_logs
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
 from cowclip_merlin.training.checkpoint import checkpoints_in
-from cowclip_merlin.training.config import RunConfig, refuse_other_folder, refuse_other_run
-from cowclip_merlin.training.settings import RunSettings
+from cowclip_merlin.training.run_config import RunConfig, refuse_other_folder, refuse_other_run
+from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.trainer import Plan, Trainer
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def train(
             TensorBoard and change no weight; 0 for none. See `cowclip_merlin.diagnostics`.
 
     Returns:
-        One record per epoch, as in `metrics.csv`; see `records.METRICS`.
+        One record per epoch, as in `metrics.csv`; see `run_logs.METRICS`.
 
     Raises:
         InputError: wrong input, named in one line.
@@ -111,7 +112,9 @@ def train(
             raise
 
 
-def _open(prepared: PreparedData, settings: RunSettings, memory: int | None) -> dict[str, Columns]:
+def _open(
+    prepared: PreparedData, settings: RunSettings, memory: int | None
+) -> dict[str, ColumnArrays]:
     """Rows to train on and rows to score, by their split; test rows only if these are scored."""
     if settings.scored_split == "test":
         return {
@@ -132,7 +135,7 @@ def _already(out: Path) -> str:
     )
 
 
-def _refuse_one_label(prepared: PreparedData, split: str, scored: Columns) -> None:
+def _refuse_one_label(prepared: PreparedData, split: str, scored: ColumnArrays) -> None:
     """Refuse, before an epoch is trained, rows that have no AUC."""
     if len(found := np.unique(scored.label)) < 2:
         raise InputError(
@@ -154,14 +157,14 @@ def start(seed: int, device: str) -> str:
 def _train(
     config: RunConfig,
     prepared: PreparedData,
-    columns: dict[str, Columns],
+    columns: dict[str, ColumnArrays],
     plan: Plan,
     out: Path,
     resume: bool,
     device: str,
 ) -> list[dict[str, Any]]:
     settings, values = config.settings, config.values
-    with records.log_to(out / "train.log") as log:
+    with run_logs.log_to(out / "train.log") as log:
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
         optimizer = build_optimizer(settings, values, prepared, steps=steps)
         _say(log, config, prepared, columns, steps, device, optimizer.backend)
@@ -187,7 +190,7 @@ def _say(
     log: logging.Logger,
     config: RunConfig,
     prepared: PreparedData,
-    columns: dict[str, Columns],
+    columns: dict[str, ColumnArrays],
     steps: int,
     device: str,
     backend: str,

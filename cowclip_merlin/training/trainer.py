@@ -17,16 +17,16 @@ from tqdm import tqdm
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import Diverged
-from cowclip_merlin.loading import Columns, place, steps_per_epoch
-from cowclip_merlin.training import evaluation, records
+from cowclip_merlin.loading import ColumnArrays, load_to_device, steps_per_epoch
+from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
-from cowclip_merlin.training.step import calls, make_step, make_steps, steps_a_call
-from cowclip_merlin.training.stop import Stopped, StopSignals
+from cowclip_merlin.training.stop_signals import Stopped, StopSignals
+from cowclip_merlin.training.train_step import calls, make_step, make_steps, steps_per_execution
 
 if TYPE_CHECKING:
     import logging
 
-    from cowclip_merlin.diagnostics.frequency import Deciles
+    from cowclip_merlin.diagnostics.id_frequency import Deciles
     from cowclip_merlin.diagnostics.recorder import Recorder
 
 
@@ -70,8 +70,8 @@ class Trainer:
         self,
         model: Any,
         optimizer: Any,
-        train: Columns,
-        scored: Columns,
+        train: ColumnArrays,
+        scored: ColumnArrays,
         plan: Plan,
         folder: Path,
         log: logging.Logger,
@@ -80,20 +80,20 @@ class Trainer:
         self.model, self.optimizer = model, optimizer
         # Slots must exist before a checkpoint is read, or the first step would start from 0.
         optimizer._create_all_weights(model.trainable_variables)
-        placed = place(
+        loaded = load_to_device(
             train,
             scored,
             batch_size=plan.batch_size,
             scoring_batch=evaluation.SCORING_BATCH,
             memory=plan.data_memory,
         )
-        log.info("%s", placed)
-        self.data = placed.train
-        self.scorer = evaluation.Scorer(model, placed.test)
+        log.info("%s", loaded)
+        self.data = loaded.train
+        self.scorer = evaluation.Scorer(model, loaded.test)
         self.scored_labels = scored.label
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
         self.steps = steps_per_epoch(self.data.rows, plan.batch_size)
-        self._most = steps_a_call(plan.batch_size) if self.data.resident else 1
+        self._most = steps_per_execution(plan.batch_size) if self.data.resident else 1
         step = (model, optimizer, self.data, self.checkpoints.loss_sum)
         self._step = (
             partial(make_steps(*step), batch_size=plan.batch_size)
@@ -127,8 +127,8 @@ class Trainer:
         for damage in self.checkpoints.passed_over:
             self.log.warning("%s; an older one is used", damage)
         done = int(self.checkpoints.epoch.numpy())
-        before = records.read_metrics(self.folder / "metrics.csv", epochs=done)
-        self.rows = [records.numbers(row) for row in before]
+        before = run_logs.read_metrics(self.folder / "metrics.csv", epochs=done)
+        self.rows = [run_logs.numbers(row) for row in before]
         self.log.info(
             "resumed from %s: epoch %d, step %d", path, done, int(self.checkpoints.step.numpy())
         )
@@ -139,7 +139,7 @@ class Trainer:
         Raises:
             Stopped: SIGINT or SIGTERM came; a checkpoint was written first.
         """
-        board = records.TensorBoard(self.folder / "events")
+        board = run_logs.TensorBoard(self.folder / "events")
         first, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
         try:
             if self.recorder:
@@ -236,14 +236,14 @@ class Trainer:
             raise Stopped(self._signals.came)
 
     def _finish_epoch(
-        self, epoch: int, seconds: float, trained: int, board: records.TensorBoard
+        self, epoch: int, seconds: float, trained: int, board: run_logs.TensorBoard
     ) -> None:
         self._refuse_divergence(epoch)
         started = time.perf_counter()
         result = evaluation.evaluate(self.scored_labels, self._probabilities(epoch))
         row = self._record(epoch, seconds, trained, result, time.perf_counter() - started)
         self.rows.append(row)
-        records.write_metrics(self.folder / "metrics.csv", self.rows)
+        run_logs.write_metrics(self.folder / "metrics.csv", self.rows)
         board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
         self.log.info(
             "epoch %d: train loss %.5f, %s AUC %.5f, log loss %.5f, %s rows/s, %.1f s",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import read_json, replacing, write_json
+from cowclip_merlin.system.files import read_json, replacing, write_json
 
 # Text as paths: it looks the same everywhere, whatever fonts there are. Fixed ids and no date:
 # the same numbers make the same file.

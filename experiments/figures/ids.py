@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.experiments.figures.lines import legend_below, panels, plain
-from cowclip_merlin.palette import BLACK, SKY_BLUE
-from cowclip_merlin.workflows.report import plot_frequencies
+from cowclip_merlin.plotting.colors import BLACK, SKY_BLUE
+from cowclip_merlin.workflows.prepared.report import plot_frequencies
 
 
 def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Any:

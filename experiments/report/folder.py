@@ -14,7 +14,7 @@ from cowclip_merlin.experiments.results import Result, read_results
 from cowclip_merlin.experiments.sweep import tuned_by_size
 from cowclip_merlin.experiments.table import Table
 from cowclip_merlin.experiments.table_json import read_table
-from cowclip_merlin.files import read_json
+from cowclip_merlin.system.files import read_json
 
 
 @dataclass(frozen=True, kw_only=True)

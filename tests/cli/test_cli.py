@@ -15,7 +15,7 @@ from cowclip_merlin.cli import COMMANDS, build_parser, main
 from cowclip_merlin.cli.train import command_of, settings_of
 from cowclip_merlin.errors import StackError
 from cowclip_merlin.scaling import RULES
-from cowclip_merlin.training.settings import (
+from cowclip_merlin.training.run_settings import (
     BACKENDS,
     CLIPS,
     MODELS,

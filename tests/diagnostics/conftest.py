@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from cowclip_merlin import bench, compat
+from cowclip_merlin import compat
+from cowclip_merlin.bench.throughput import throughput
 from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.optimizer import CowClip
 
@@ -18,7 +19,7 @@ def small_model():
     """A DeepFM on three small fields, every weight random, and random rows for it."""
 
     def build(tables="fused", **architecture):
-        model = bench.random_model("deepfm", SIZES, mlp=(8,), tables=tables, **architecture)
+        model = throughput.random_model("deepfm", SIZES, mlp=(8,), tables=tables, **architecture)
         rng = np.random.default_rng(1)
         for variable in model.trainable_variables:
             variable.assign(rng.normal(0, 0.3, variable.shape))
@@ -29,7 +30,7 @@ def small_model():
 
 @pytest.fixture(scope="session")
 def small_rows():
-    return bench.random_rows(64, SIZES, seed=2)
+    return throughput.random_rows(64, SIZES, seed=2)
 
 
 @pytest.fixture(scope="session")

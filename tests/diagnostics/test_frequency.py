@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.diagnostics.frequency import deciles, edges, read_deciles
+from cowclip_merlin.diagnostics.id_frequency import deciles, edges, read_deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData
 

@@ -8,8 +8,8 @@ import pytest
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.diagnostics import read_diagnostics
+from cowclip_merlin.diagnostics.diagnostics_csv import FILE
 from cowclip_merlin.diagnostics.figures import FIGURES
-from cowclip_merlin.diagnostics.records import FILE
 from cowclip_merlin.training import RunSettings, train
 
 SETTINGS = RunSettings(

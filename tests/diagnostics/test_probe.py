@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from cowclip_merlin import compat
 from cowclip_merlin.diagnostics import gradient_norms
 from cowclip_merlin.diagnostics.probe import embedding_tables, make_probe
-from cowclip_merlin.diagnostics.summary import MEASURES, by_field, means
+from cowclip_merlin.diagnostics.row_norms import MEASURES, by_field, means
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import logits
-from cowclip_merlin.training.step import make_step
+from cowclip_merlin.training.train_step import make_step
 
 CLIPS = ("cowclip", "none", "global", "field", "column", "adaptive_field")
 

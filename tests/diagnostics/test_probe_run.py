@@ -13,7 +13,7 @@ from cowclip_merlin.diagnostics import figure_4, probe_run, read_diagnostics
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.counts import read_counts
+from cowclip_merlin.workflows.prepared.counts import read_counts
 
 SETTINGS = RunSettings(
     model="deepfm", mlp=(8,), batch_size=256, base_batch_size=64, epochs=2, seed=5
@@ -48,7 +48,7 @@ def test_the_parquet_file_has_every_row(probed, data):
 
 
 def test_what_could_only_fail_later_is_refused(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("cowclip_merlin.diagnostics.run.start", None)
+    monkeypatch.setattr("cowclip_merlin.diagnostics.run_probe.start", None)
     with pytest.raises(InputError, match="validation_fraction: rows are probed in training on"):
         probe_run(data, replace(SETTINGS, validation_fraction=0.1))
     with pytest.raises(InputError, match="no: no such folder; make it first"):

@@ -9,7 +9,7 @@ import pytest
 
 from cowclip_merlin import compat
 from cowclip_merlin.diagnostics import read_diagnostics
-from cowclip_merlin.diagnostics.records import COLUMNS, FILE, Writer
+from cowclip_merlin.diagnostics.diagnostics_csv import COLUMNS, FILE, Writer
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings, Stopped, run, trainer
 from cowclip_merlin.training.trainer import Trainer
@@ -165,7 +165,7 @@ def test_stopped_and_resumed_it_is_the_same_table(data, whole, tmp_path, monkeyp
 def test_steps_that_are_made_in_one_call_are_probed_as_single_ones(
     data, whole, tmp_path, monkeypatch, same_weights
 ):
-    monkeypatch.setattr(trainer, "steps_a_call", lambda batch_size: 1)
+    monkeypatch.setattr(trainer, "steps_per_execution", lambda batch_size: 1)
     train(data, settings(epochs=2, update="exact"), out=tmp_path / "run", diagnostics_every=4)
     same_weights(tmp_path / "run", whole)
     drop = {"columns": "rows_per_second"}

@@ -7,7 +7,7 @@ import random
 import shutil
 from pathlib import Path
 
-from cowclip_merlin.workflows.layout import AVAZU
+from cowclip_merlin.workflows.raw.log_format import AVAZU
 
 AGES = ["25", "31", "47", "52"]
 JOBS = ["artist", "lawyer"]

@@ -22,8 +22,8 @@ from cowclip_merlin.experiments.results import (
 from cowclip_merlin.experiments.session import Session, SessionSettings
 from cowclip_merlin.experiments.table import Cell, Table, as_text, measured, verdict
 from cowclip_merlin.experiments.table_json import read_table
-from cowclip_merlin.files import alone_in
-from cowclip_merlin.training.records import read_metrics
+from cowclip_merlin.system.files import alone_in
+from cowclip_merlin.training.run_logs import read_metrics
 
 
 def test_runs_once_records_and_prints(mine, data, tmp_path, capsys):

@@ -13,7 +13,7 @@ from cowclip_merlin.experiments.results import (
 )
 from cowclip_merlin.experiments.session import Session, SessionSettings
 from cowclip_merlin.experiments.sweep import expand, grid, read_tuned, tuned_by_size
-from cowclip_merlin.training.records import read_metrics
+from cowclip_merlin.training.run_logs import read_metrics
 
 
 def test_tuned_values_are_for_their_sizes_only(mine, data, tmp_path):

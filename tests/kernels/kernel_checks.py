@@ -184,15 +184,15 @@ def check_update(subject, case, settings, values=None, alpha=1e-2):
 
 
 def check_bad_gradient(subject, case, bad, settings):
-    """The first place of an occurrence that is not finite is named, and nothing is written."""
+    """The error names the first distinct id that is not finite; nothing is written."""
     values = case.values.copy()
     values[len(values) // 2, -1] = bad
-    place = int(np.searchsorted(np.unique(case.ids), case.ids[len(values) // 2]))
+    index = int(np.searchsorted(np.unique(case.ids), case.ids[len(values) // 2]))
     state = [subject.put(x) for x in (case.w, case.m, case.v)]
     groups = subject.kernels.group_rows(subject.put(case.ids))
     with pytest.raises(NonFiniteGradient) as caught:
         subject.kernels.update_rows(*state, groups, subject.put(values), 0.1, settings)
-    assert caught.value.place == place
+    assert caught.value.index == index
     for before, after in zip((case.w, case.m, case.v), state):
         np.testing.assert_array_equal(subject.get(after), before)
 

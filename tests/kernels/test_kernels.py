@@ -210,7 +210,7 @@ def test_a_gradient_that_is_not_finite_writes_nothing(module, poison):
     with pytest.raises(NonFiniteGradient) as error, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module.update_rows(*rows, module.group_rows(ids), values, 1e-3, RowSettings())
-    assert error.value.place == 3  # id 8
+    assert error.value.index == 3  # id 8
     for a, b in zip(rows, before, strict=True):
         np.testing.assert_array_equal(a, b)
 

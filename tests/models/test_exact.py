@@ -10,7 +10,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.diagnostics import gradient_norms
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import MODELS, attach
-from cowclip_merlin.models.model import find_cowclip
+from cowclip_merlin.models.ctr_model import find_cowclip
 
 mm = compat.merlin_models()
 NAMES = sorted(MODELS)
@@ -55,10 +55,12 @@ def test_fit_gives_the_weights_of_dense(tf, schema, name, tables, recwarn):
 def test_without_bringing_rows_up_to_date_the_weights_differ(tf, schema, monkeypatch):
     """The test above can fail: here lookups read what they find."""
     expected, _ = fitted(tf, schema, "deepfm", "dense")
-    monkeypatch.setattr("cowclip_merlin.models.model.attach", lambda *_: None)
+    monkeypatch.setattr("cowclip_merlin.models.ctr_model.attach", lambda *_: None)
     with pytest.raises(InputError, match="nothing brings rows of"):
         fitted(tf, schema, "deepfm", "exact")
-    monkeypatch.setattr("cowclip_merlin.optimizer.tables.refuse_never_caught_up", lambda *_: None)
+    monkeypatch.setattr(
+        "cowclip_merlin.optimizer.embedding_variables.refuse_never_caught_up", lambda *_: None
+    )
     with pytest.warns(UserWarning, match="not brought up to date"):
         stale, _ = fitted(tf, schema, "deepfm", "exact")
     assert np.abs(stale.get_weights()[0] - expected.get_weights()[0]).max() > 1e-4

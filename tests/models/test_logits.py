@@ -193,10 +193,10 @@ def test_gradients_of_tables_have_one_entry_per_occurrence(
 
 @pytest.mark.parametrize("name", list(cc.models.MODELS))
 def test_compiled_by_xla_it_trains_as_it_does_without(tf, name):
-    from cowclip_merlin.bench import field_sizes, model_and_optimizer
-    from cowclip_merlin.bench_rows import random_rows
+    from cowclip_merlin.bench.random_data import random_rows
+    from cowclip_merlin.bench.throughput import field_sizes, model_and_optimizer
     from cowclip_merlin.loading import DeviceData
-    from cowclip_merlin.training.step import make_steps
+    from cowclip_merlin.training.train_step import make_steps
 
     sizes, ends = field_sizes(2000), []
     data = DeviceData(random_rows(96, sizes))

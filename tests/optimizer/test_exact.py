@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer import engine
+from cowclip_merlin.optimizer.row_updates import engine
 
 ROWS, DIM, BATCH = 400, 10, 48
 pytestmark = pytest.mark.filterwarnings("ignore:update=.exact.:UserWarning")

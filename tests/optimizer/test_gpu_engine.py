@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 def emulated(tf, monkeypatch, folder):
     """`backend="cupy"` with the operations' own code and the emulated kernels."""
     from cowclip_merlin.kernels.cuda_source import options, tile_of
-    from cowclip_merlin.optimizer import arrays, gpu_ops, row_state
+    from cowclip_merlin.optimizer.row_updates import gpu_ops, row_state, variable_memory
 
     def load_kernels(device, d, bfloat16):
         flags = options(d, tile_of(d), bfloat16=bfloat16)
@@ -35,7 +35,7 @@ def emulated(tf, monkeypatch, folder):
         return gpu_ops.Loaded(addresses, blocks=2, host=True)
 
     monkeypatch.setattr(gpu_ops, "load_kernels", load_kernels)
-    monkeypatch.setattr(arrays, "refuse_elsewhere", lambda *_: None)
+    monkeypatch.setattr(variable_memory, "refuse_elsewhere", lambda *_: None)
     load = row_state.kernels.load
     monkeypatch.setattr(row_state.kernels, "load", lambda x: None if x == "cupy" else load(x))
     with tf.device("CPU"):
@@ -163,7 +163,7 @@ def test_a_refused_step_writes_nothing_and_is_told(tf, emulated, graph, update, 
 
 def test_a_full_history_brings_all_rows_up_to_date(tf, emulated, monkeypatch):
     whole = Model(tf, "cupy").train(batches((12,) * 9))
-    monkeypatch.setattr("cowclip_merlin.optimizer.engine.HISTORY", 4)
+    monkeypatch.setattr("cowclip_merlin.optimizer.row_updates.engine.HISTORY", 4)
     short = Model(tf, "cupy").train(batches((12,) * 9))
     for model in (whole, short):
         model.opt.flush()
@@ -192,7 +192,7 @@ def test_variables_that_share_memory_part(tf, emulated):
 
 
 def test_a_graph_of_another_process_is_refused(tf, emulated):
-    from cowclip_merlin.optimizer import gpu_ops
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     status = tf.Variable(tf.zeros([4], tf.int64))
     with pytest.raises(tf.errors.FailedPreconditionError, match="table number 123456 is not"):
@@ -205,7 +205,7 @@ def test_a_graph_of_another_process_is_refused(tf, emulated):
     "compiler, said", [("", "need a C.. compiler: install g"), ("false", "false cannot compile")]
 )
 def test_no_compiler_is_one_line(tf, monkeypatch, tmp_path, compiler, said):
-    from cowclip_merlin.optimizer import gpu_ops
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", compiler)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import cowclip_merlin as cc
-from cowclip_merlin.optimizer import arrays, pages, row_state
-from cowclip_merlin.optimizer.arrays import on_host, refuse_elsewhere, shared
+from cowclip_merlin.optimizer.row_updates import huge_pages, row_state, variable_memory
+from cowclip_merlin.optimizer.row_updates.variable_memory import on_host, refuse_elsewhere, shared
 
 pytestmark = pytest.mark.filterwarnings("ignore:update=.exact.:UserWarning")
 
@@ -149,7 +149,7 @@ def test_large_tables_are_held_in_large_pages(tf, on_cpu, monkeypatch, update):
     enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if kernel < (6, 1) or not enabled.exists() or "[never]" in enabled.read_text(encoding="utf-8"):
         pytest.skip("needs large pages, and MADV_COLLAPSE of Linux 6.1")
-    monkeypatch.setattr(pages, "LEAST", 8 << 20)
+    monkeypatch.setattr(huge_pages, "LEAST", 8 << 20)
     monkeypatch.setattr(row_state, "LEAST", 8 << 20)
     start = np.random.default_rng(1).normal(size=(1 << 20, 8)).astype("f")
     table = tf.Variable(start, name="embeddings")
@@ -183,7 +183,7 @@ def test_a_table_in_other_memory_is_refused(backend, device):
 
 def test_where_a_table_lies_is_looked_at(tf, monkeypatch):
     asked = []
-    monkeypatch.setattr(arrays, "refuse_elsewhere", lambda *given: asked.append(given))
+    monkeypatch.setattr(variable_memory, "refuse_elsewhere", lambda *given: asked.append(given))
     with tf.device("CPU"):
         table = tf.Variable(tf.ones([3, 2]), name="embeddings")
     for backend in ("numba", "tensorflow"):

@@ -5,7 +5,7 @@ import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.row_state import RowStates
+from cowclip_merlin.optimizer.row_updates.row_state import RowStates
 
 
 def restored(tf, path):

@@ -12,8 +12,8 @@ import pytest
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import locked
-from cowclip_merlin.loading import DeviceData, cache, gpu, open_columns, read_columns
+from cowclip_merlin.loading import DeviceData, cache, cudf_reader, open_columns, read_columns
+from cowclip_merlin.system.files import locked
 from cowclip_merlin.workflows import PreparedData
 
 NAMES = ("ids", "continuous", "label")
@@ -198,10 +198,10 @@ def test_reading_by_cudf_gives_the_same_columns(folder, monkeypatch):
     cuda = SimpleNamespace(get_current_stream=lambda: stream)
     cupy = SimpleNamespace(empty=np.empty, cuda=cuda)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    read, expected = gpu.read_columns_on_gpu(folder, "train"), read_columns(folder, "train")
+    read, expected = cudf_reader.read_columns_on_gpu(folder, "train"), read_columns(folder, "train")
     assert waits == ["TensorFlow may read"]
     for name in NAMES:
         np.testing.assert_array_equal(getattr(read, name), getattr(expected, name))
     damaged(folder, "I1", with_value("I1", np.inf))
     with pytest.raises(InputError, match="column 'I1' holds inf"):
-        gpu.read_columns_on_gpu(folder, "train")
+        cudf_reader.read_columns_on_gpu(folder, "train")

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from cowclip_merlin.checksums import checksum
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.training.checkpoint import checkpoints_in
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare, read_counts
@@ -17,10 +17,10 @@ SMALL = RunSettings(
 LONGER = RunSettings(**{**vars(SMALL), "epochs": 3})
 
 
-def flip(file, place=None):
+def flip(file, position=None):
     """Invert eight bytes, in the middle unless told."""
     content = bytearray(file.read_bytes())
-    at = len(content) // 2 if place is None else place
+    at = len(content) // 2 if position is None else position
     content[at : at + 8] = bytes(255 - byte for byte in content[at : at + 8])
     file.write_bytes(bytes(content))
 
@@ -100,7 +100,7 @@ def test_an_older_checkpoint_is_found_and_said(run, caplog, capsys, part):
     last = checkpoints_in(folder / "checkpoints")[0]
     spoiled = folder / f"checkpoints/ckpt-{last.rpartition('-')[2]}.{part}"
     # The weights are the last of the data: `evaluate` reads nothing else.
-    flip(spoiled, place=64 if part == "index" else spoiled.stat().st_size - 64)
+    flip(spoiled, position=64 if part == "index" else spoiled.stat().st_size - 64)
     resume = {"out": folder, "resume": True}
     for use in (lambda: evaluate_run(folder, data), lambda: train(data, SMALL, **resume)):
         caplog.clear()
@@ -117,14 +117,14 @@ def test_an_older_checkpoint_is_found_and_said(run, caplog, capsys, part):
 def test_only_damaged_checkpoints_are_named(run):
     folder, data = run
     for file in (folder / "checkpoints").glob("*.data-*"):
-        flip(file, place=file.stat().st_size - 64)
+        flip(file, position=file.stat().st_size - 64)
     last = checkpoints_in(folder / "checkpoints")[0]
     with pytest.raises(InputError, match=rf"{last}: damaged checkpoint .* no other one is whole"):
         evaluate_run(folder, data)
 
 
-@pytest.mark.parametrize("place", ["header", "epoch", "value", "empty line", "bytes"])
-def test_damaged_records_are_named_and_the_run_goes_on_without(run, place, capsys):
+@pytest.mark.parametrize("position", ["header", "epoch", "value", "empty line", "bytes"])
+def test_damaged_records_are_named_and_the_run_goes_on_without(run, position, capsys):
     folder, data = run
     file = folder / "metrics.csv"
     lines = file.read_text().splitlines(keepends=True)
@@ -134,7 +134,7 @@ def test_damaged_records_are_named_and_the_run_goes_on_without(run, place, capsy
         "value": [lines[0], lines[1].replace(".", "\x10"), lines[2]],
         "empty line": [lines[0], lines[1], lines[1]],
         "bytes": [lines[0], "\udcff" + lines[1]],
-    }[place]
+    }[position]
     file.write_bytes("".join(spoiled).encode("utf-8", "surrogateescape"))
     command = ["train", str(data), "--out", str(folder), "--model", "deepfm", "--mlp", "8",
                "--batch-size", "512", "--base-batch-size", "64", "--epochs", "3",
@@ -151,9 +151,9 @@ def test_every_changed_byte_changes_the_checksum(tmp_path):
     for size in (1, 4095, 4096, 10_000):
         file.write_bytes(bytes(size))
         before = checksum(file)
-        for place in {0, size // 2, size - 1}:
+        for position in {0, size // 2, size - 1}:
             content = bytearray(size)
-            content[place] = 1
+            content[position] = 1
             file.write_bytes(bytes(content))
             assert checksum(file) != before
     file.write_bytes(b"")

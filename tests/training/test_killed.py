@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from cowclip_merlin import files
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.system import files
 from cowclip_merlin.training import RunSettings, train
 
 SETTINGS = RunSettings(

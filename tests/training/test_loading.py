@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench_rows import field_sizes, random_rows
+from cowclip_merlin.bench.random_data import field_sizes, random_rows
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
@@ -14,9 +14,9 @@ from cowclip_merlin.loading import (
     StreamedData,
     batches,
     bytes_of,
-    order,
-    place,
-    stream,
+    load_to_device,
+    row_order,
+    streamed_data,
 )
 from cowclip_merlin.training import RunSettings, train
 
@@ -30,8 +30,8 @@ def columns():
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(stream, "BATCHES_PER_CHUNK", 4)
-    monkeypatch.setattr(stream, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(streamed_data, "BATCHES_PER_CHUNK", 4)
+    monkeypatch.setattr(streamed_data, "ROWS_AT_ONCE", 10)
 
 
 def taken(data, batch):
@@ -98,8 +98,8 @@ def test_without_continuous_columns(columns):
 
 def test_the_order_is_written_down():
     """Another one would silently break the resumption of runs that were stopped before."""
-    assert order.permutation(8, seed=1234, epoch=2).tolist() == [2, 3, 4, 5, 0, 6, 1, 7]
-    assert order.permutation(8, seed=0, epoch=0).dtype == np.int32
+    assert row_order.permutation(8, seed=1234, epoch=2).tolist() == [2, 3, 4, 5, 0, 6, 1, 7]
+    assert row_order.permutation(8, seed=0, epoch=0).dtype == np.int32
 
 
 def test_an_early_stop_ends_the_thread(columns, small_chunks):
@@ -139,8 +139,8 @@ def test_what_is_streamed(columns):
     size, least = ROWS * 168, 3 * BATCH * 160
 
     def chosen(memory):
-        placed = place(columns, test, batch_size=BATCH, scoring_batch=32, memory=memory)
-        return placed.train.resident, placed.test.resident
+        loaded = load_to_device(columns, test, batch_size=BATCH, scoring_batch=32, memory=memory)
+        return loaded.train.resident, loaded.test.resident
 
     assert chosen(None) == chosen(size + 100 * 168) == (True, True)
     assert chosen(size + 2 * least) == (True, False)

@@ -23,7 +23,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import batches, read_columns, steps_per_epoch
 from cowclip_merlin.training import RunSettings, evaluate_run, train, trainer
-from cowclip_merlin.training.stop import Stopped
+from cowclip_merlin.training.stop_signals import Stopped
 from cowclip_merlin.training.trainer import Trainer
 from cowclip_merlin.workflows import PreparedData
 
@@ -197,7 +197,7 @@ def test_stopped_in_the_last_step_of_an_epoch(data, tmp_path, monkeypatch):
     rows = PreparedData.load(data).rows["train"]
     settings = RunSettings(model="deepfm", epochs=1, **(SMALL | {"batch_size": rows // 2 + 1}))
     assert rows % settings.batch_size
-    monkeypatch.setattr(trainer, "steps_a_call", lambda batch_size: 1)
+    monkeypatch.setattr(trainer, "steps_per_execution", lambda batch_size: 1)
     step, done = Trainer._train_batch, []
 
     def stopped(self, batch):
@@ -232,12 +232,12 @@ def test_several_steps_in_a_call_are_those_steps(data, tmp_path, monkeypatch, up
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(Trainer, "_train_batch", stopped)
-        patch.setattr(trainer, "steps_a_call", lambda batch_size: 5)
+        patch.setattr(trainer, "steps_per_execution", lambda batch_size: 5)
         train(data, settings, out=tmp_path / "stopped")
     assert calls == [350]
     train(data, settings, out=tmp_path / "stopped", resume=True)
     together = train(data, settings, out=tmp_path / "together")
-    monkeypatch.setattr(trainer, "steps_a_call", lambda batch_size: 1)
+    monkeypatch.setattr(trainer, "steps_per_execution", lambda batch_size: 1)
     alone = train(data, settings, out=tmp_path / "alone")
     for folder in ("stopped", "together"):
         assert_bit_equal(tmp_path / folder, tmp_path / "alone")

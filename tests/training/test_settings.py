@@ -11,7 +11,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.training.build import build_optimizer, choose_device
-from cowclip_merlin.training.config import RunConfig
+from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.workflows import PreparedData
 
 BIG = {"model": "deepfm", "batch_size": 131072}  # 128 times the base batch

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import Columns, read_columns, split_off, validation
+from cowclip_merlin.loading import ColumnArrays, holdout, read_columns, split_off
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.workflows import PreparedData
 
@@ -32,7 +32,7 @@ def without_test(data, tmp_path):
 def numbered(rows):
     """Every row says its number; labels alternate."""
     number = np.arange(rows)
-    return Columns(
+    return ColumnArrays(
         np.stack([number, 2 * number], 1).astype(np.int32),
         3 * number[:, None].astype(np.float32),
         (number % 2).astype(np.float32),
@@ -43,7 +43,7 @@ def numbered(rows):
 def test_the_parts_are_disjoint_and_complete(rows, fraction):
     n = round(rows * fraction)
     columns = numbered(rows)
-    assume(0 < n < rows and len(set(columns.label[validation.is_held_out(rows, fraction)])) == 2)
+    assume(0 < n < rows and len(set(columns.label[holdout.is_held_out(rows, fraction)])) == 2)
     parts = split_off(columns, fraction)
     assert [len(part) for part in parts] == [rows - n, n]
     for part in parts:
@@ -57,14 +57,14 @@ def test_the_parts_are_disjoint_and_complete(rows, fraction):
 
 @given(rows=st.integers(40, 1000), a=st.floats(0.05, 0.9), b=st.floats(0.05, 0.9))
 def test_a_smaller_fraction_is_part_of_a_larger_one(rows, a, b):
-    small, large = (validation.is_held_out(rows, f) for f in sorted((a, b)))
+    small, large = (holdout.is_held_out(rows, f) for f in sorted((a, b)))
     assert not (small & ~large).any()
 
 
 def test_the_rows_are_written_down():
     """Other ones would silently put old and new runs of a search on different rows."""
-    assert np.flatnonzero(validation.is_held_out(20, 0.25)).tolist() == [1, 3, 9, 11, 19]
-    spread = np.flatnonzero(validation.is_held_out(100_000, 0.1)) / 100_000
+    assert np.flatnonzero(holdout.is_held_out(20, 0.25)).tolist() == [1, 3, 9, 11, 19]
+    spread = np.flatnonzero(holdout.is_held_out(100_000, 0.1)) / 100_000
     assert abs(spread.mean() - 0.5) < 0.01 and abs((spread < 0.1).mean() - 0.1) < 0.01
 
 
@@ -72,14 +72,14 @@ def record(monkeypatch):
     """Pairs of the rows that runs train on and those they score, as the runs come."""
     seen = []
 
-    def place(train, scored, **how):
+    def load(train, scored, **how):
         seen.append((train, scored))
         return real(train, scored, **how)
 
     from cowclip_merlin.training import trainer
 
-    real = trainer.place
-    monkeypatch.setattr(trainer, "place", place)
+    real = trainer.load_to_device
+    monkeypatch.setattr(trainer, "load_to_device", load)
     return seen
 
 
@@ -91,7 +91,7 @@ def test_every_seed_is_scored_on_the_same_rows(without_test, tmp_path, monkeypat
     for first, second in zip(*seen, strict=True):
         for name in ("ids", "continuous", "label"):
             np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
-    held = validation.is_held_out(len(seen[0][0]) + len(seen[0][1]), 0.2)
+    held = holdout.is_held_out(len(seen[0][0]) + len(seen[0][1]), 0.2)
     whole = read_columns(PreparedData.load(without_test), "train")
     for part, rows in zip(seen[0], (~held, held), strict=True):
         np.testing.assert_array_equal(part.continuous, whole.continuous[rows])
@@ -162,4 +162,4 @@ def test_rows_of_one_label_are_refused():
 @pytest.mark.parametrize(("rows", "fraction"), [(100, 1e-3), (10, 0.99), (0, 0.5)])
 def test_a_part_without_rows_is_refused(rows, fraction):
     with pytest.raises(InputError, match=f"of {rows} train rows are .*use another fraction"):
-        validation.validation_rows(rows, fraction)
+        holdout.validation_rows(rows, fraction)

@@ -10,14 +10,14 @@ import pytest
 from slow_frames import make
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.files import replacing, whole_folder
+from cowclip_merlin.system.files import replacing, whole_folder
 from cowclip_merlin.workflows import PreparedData, Recipe, prepare
-from cowclip_merlin.workflows.ingest import Ingest
+from cowclip_merlin.workflows.raw.ingest import Ingest
 
 STAYS = """
 import sys, time
 from pathlib import Path
-from cowclip_merlin.files import {way}
+from cowclip_merlin.system.files import {way}
 
 with {way}(Path(sys.argv[1])) as work:
     if work.is_dir():

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
-from cowclip_merlin.workflows.blocks import Block, blocks, count_lines
-from cowclip_merlin.workflows.layout import Layout
-from cowclip_merlin.workflows.lines import Parser
-from cowclip_merlin.workflows.split import Split, is_test
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.text_blocks import Block, blocks, count_lines
+from cowclip_merlin.workflows.raw.text_lines import Parser
+from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
 
 
 def read(data, split):
@@ -282,7 +282,7 @@ CELLS = st.text(st.sampled_from('01x"\t\r,- .e é'), max_size=6)
 )
 def test_a_line_is_kept_or_not_whatever_is_beside_it(lines, good):
     lines = [line.replace("\n", "") for line in lines] + ["1,u,v,2"] * good
-    layout = Layout(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
+    layout = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
     parser = Parser(layout, Path("t.csv"), ["y", "a", "b", "x"])
     table, places, bad = parser.parse(Block(1, "".join(f"{n}\n" for n in lines).encode()))
     singly = [parser.parse(Block(i + 1, f"{n}\n".encode())) for i, n in enumerate(lines)]

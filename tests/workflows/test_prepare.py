@@ -13,7 +13,7 @@ from slow_frames import CATEGORIES, NUMBERS, assert_same, make, raw_frame, read,
 
 import cowclip_merlin as cc
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
-from cowclip_merlin.workflows.split import Split, is_test
+from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
 
 
 @pytest.mark.parametrize(

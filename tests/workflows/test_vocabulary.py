@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cowclip_merlin.workflows.counts import hash_values
+from cowclip_merlin.workflows.prepared.counts import hash_values
 
 
 def hash_of(folder, fields, **how):

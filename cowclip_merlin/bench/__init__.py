@@ -1,0 +1,1 @@
+"""Throughput of the training step on random rows: what `cowclip bench` measures."""

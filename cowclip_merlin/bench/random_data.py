@@ -1,0 +1,77 @@
+"""Random rows like Criteo's, and models for them: what the benchmarks train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import ColumnArrays
+
+FIELDS, CONTINUOUS = 26, 13
+LEAST_VOCABULARY = 4 * FIELDS
+
+
+def field_sizes(vocabulary: int) -> dict[str, int]:
+    """Criteo-like sizes, 4 or more: a few fields hold nearly all ids.
+
+    Raises:
+        InputError: there are too few ids for the fields, or too many for 32 bits.
+
+    >>> sum(field_sizes(1000).values())
+    1000
+    >>> {*field_sizes(LEAST_VOCABULARY).values()}
+    {4}
+    """
+    enough_ids("vocabulary", vocabulary)
+    weights = 0.6 ** np.arange(FIELDS)
+    sizes = np.maximum(4, (vocabulary * weights / weights.sum()).astype(int))
+    sizes[0] += vocabulary - sizes.sum()
+    for i in range(FIELDS - 1):  # what a field of a small vocabulary lacks, the next ones give
+        lacking = max(0, 4 - sizes[i])
+        sizes[i : i + 2] += lacking, -lacking
+    return {f"C{i + 1}": int(size) for i, size in enumerate(sizes)}
+
+
+def enough_ids(option: str, *vocabularies: int) -> None:
+    """Refuse vocabularies that the fields of `field_sizes` cannot share.
+
+    Raises:
+        InputError: one is too small, or too large for ids of 32 bits.
+
+    >>> enough_ids("--ids", 1000, 3)
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: --ids is 3; give 104 or more, below 2**31
+    """
+    for vocabulary in vocabularies:
+        if not LEAST_VOCABULARY <= vocabulary < 2**31:
+            raise InputError(
+                f"{option} is {vocabulary}; give {LEAST_VOCABULARY} or more, below 2**31"
+            )
+
+
+def random_rows(rows: int, sizes: dict[str, int], *, seed: int = 0) -> ColumnArrays:
+    """Rows with power-law ids."""
+    rng = np.random.default_rng(seed)
+    # (size + 1) ** u is a power law of exponent 1 over the ranks 1 to size.
+    ids = [((size + 1.0) ** rng.random(rows)).astype(np.int32) - 1 for size in sizes.values()]
+    return ColumnArrays(
+        ids=np.stack(ids, axis=1),
+        continuous=rng.random((rows, CONTINUOUS), np.float32),
+        label=(rng.random(rows) < 0.25).astype(np.float32),
+    )
+
+
+def random_model(model: str, sizes: dict[str, int], **settings: Any) -> Any:
+    """One of the four models for these fields and 13 numbers; settings of `Architecture`."""
+    from cowclip_merlin import models
+    from cowclip_merlin.workflows.nvtabular_graph import Statistics
+    from cowclip_merlin.workflows.prepared.folder import merlin_schema
+    from cowclip_merlin.workflows.raw.log_format import LogFormat
+
+    numbers = tuple(f"I{i + 1}" for i in range(CONTINUOUS))
+    layout = LogFormat(kind="table", label="label", categorical=tuple(sizes), continuous=numbers)
+    known = Statistics(cardinalities=sizes, minimum={}, maximum={})
+    return models.MODELS[model](merlin_schema(layout, known), **({"seed": 1} | settings))

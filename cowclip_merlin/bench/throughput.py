@@ -1,0 +1,305 @@
+"""Throughput of the training step, every configuration in turn in one process.
+
+Rows are random with power-law ids and lie in the device's memory; nothing is read or evaluated
+while the clock runs. As in `cowclip train`, a call of the graph makes several steps where batches
+are small. Medians and ratios come from interleaved rounds, since machines are noisy.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cowclip_merlin.bench.random_data import (
+    CONTINUOUS,
+    FIELDS,
+    field_sizes,
+    random_model,
+    random_rows,
+)
+from cowclip_merlin.checks import among, at_least_one, once
+from cowclip_merlin.loading import DeviceData
+from cowclip_merlin.loading.device_data import on_device
+from cowclip_merlin.scaling import scale
+from cowclip_merlin.system.hardware import hardware
+from cowclip_merlin.training.run_settings import BACKENDS, MODELS, PRECISIONS, UPDATES
+from cowclip_merlin.training.train_step import calls, steps_per_execution
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """What is measured.
+
+    Attributes:
+        models: names of models.
+        batches: batch sizes.
+        updates: "dense", "exact", "lazy".
+        backends: what moves rows: "auto", "tensorflow", "numba", "cupy".
+        clips: "cowclip", "none" (the baseline).
+        precisions: of the hidden layers: "float32", "bfloat16".
+        jit_compile: whether XLA compiles the layers after the lookups, and the bare MLP.
+        vocabulary: ids in all fields together.
+        rounds: times each configuration has its turn.
+        rows_per_turn: rows trained in a turn, at least one step; None for 65,536 on a CPU and
+            2,097,152 on a GPU.
+
+    Raises:
+        InputError: a value is unknown or out of range.
+    """
+
+    models: Sequence[str] = ("deepfm",)
+    batches: Sequence[int] = (1024, 8192, 65536)
+    updates: Sequence[str] = ("dense", "exact", "lazy")
+    backends: Sequence[str] = ("auto",)
+    clips: Sequence[str] = ("none", "cowclip")
+    precisions: Sequence[str] = ("float32",)
+    jit_compile: bool = False
+    vocabulary: int = 1_000_000
+    rounds: int = 5
+    rows_per_turn: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        known = {
+            "model": (self.models, MODELS),
+            "update": (self.updates, UPDATES),
+            "backend": (self.backends, BACKENDS),
+            "clip": (self.clips, ("cowclip", "none")),
+            "precision": (self.precisions, PRECISIONS),
+        }
+        for name, (values, choices) in known.items():
+            among(name, values, choices)
+            once({name: values})
+        once({"batch sizes": self.batches})
+        at_least_one({"batch sizes": self.batches, "rounds": self.rounds})
+        if self.rows_per_turn is not None:
+            at_least_one({"rows per turn": self.rows_per_turn})
+        field_sizes(self.vocabulary)
+
+
+class Case(NamedTuple):
+    """One line of the table; the bare MLP has no update, backend and clip, and is in float32."""
+
+    model: str
+    batch: int
+    update: str = "-"
+    backend: str = "-"
+    clip: str = "-"
+    precision: str = "float32"
+
+
+YARDSTICK = "bare MLP"
+
+
+def measure(settings: BenchSettings) -> dict[str, Any]:
+    """Rows per second of every configuration, with hardware and versions, ready for JSON.
+
+    The yardstick in each round is the MLP alone, forward, backward and Adam, on constant input,
+    as many steps in a call.
+    The bringing up to date of all rows that `update="exact"` puts off is not in these numbers.
+    """
+    from tqdm import tqdm
+
+    from cowclip_merlin.system.versions import versions
+
+    sizes = field_sizes(settings.vocabulary)
+    rows_per_turn = settings.rows_per_turn or usual_rows_per_turn()
+    rows = max(*settings.batches, rows_per_turn)
+    data = DeviceData(random_rows(rows, sizes))
+    what = (settings.updates, settings.backends, settings.clips, settings.precisions)
+    kinds = list(product(settings.models, *what))
+    jit = settings.jit_compile
+    steps = {kind: training_steps(*model_and_optimizer(*kind, sizes, jit), data) for kind in kinds}
+    cases = [Case(m, b, *rest) for b in settings.batches for m, *rest in kinds]
+    cases += [Case(YARDSTICK, b) for b in settings.batches]
+    steps |= {(YARDSTICK, b): bare_mlp(b, jit) for b in settings.batches}
+    speeds: dict[Case, list[float]] = {case: [] for case in cases}
+    for turn in tqdm(range(settings.rounds + 1), desc="rounds", disable=None, leave=False):
+        for case in cases:
+            bare = case.model == YARDSTICK
+            step = steps[case[:2] if bare else (case.model, *case[2:])]
+            speed = _turn(step, case.batch, rows_per_turn, rows)
+            if turn:  # the first round compiles
+                speeds[case].append(speed)
+    return {
+        "what": "training step, rows per second",
+        "vocabulary": settings.vocabulary,
+        "rounds": settings.rounds,
+        "jit_compile": settings.jit_compile,
+        "results": [_result(case, speeds) for case in cases],
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+
+
+def usual_rows_per_turn() -> int:
+    """Rows of a turn that takes about a second."""
+    from cowclip_merlin import compat
+
+    return 1 << 21 if compat.tensorflow().config.list_logical_devices("GPU") else 1 << 16
+
+
+def model_and_optimizer(
+    model: str,
+    update: str,
+    backend: str,
+    clip: str,
+    precision: str,
+    sizes: dict[str, int],
+    jit_compile: bool = False,
+) -> tuple[Any, Any]:
+    """One of the four models with random weights, and CowClip with Adam, ready for a step.
+
+    Args:
+        model: its name.
+        update: "dense", "exact" or "lazy".
+        backend: what moves rows.
+        clip: "cowclip" or "none".
+        precision: of the hidden layers.
+        sizes: ids of each field.
+        jit_compile: whether XLA compiles the layers after the lookups.
+    """
+    from cowclip_merlin import compat
+    from cowclip_merlin.models.precision import computing_in
+    from cowclip_merlin.optimizer import CowClip
+
+    adam, values = compat.tensorflow().keras.optimizers.legacy.Adam, scale("criteo", to=8192)
+    with computing_in(precision):
+        built = random_model(model, sizes)
+    built.blocks[0].jit_compile = jit_compile
+    optimizer = CowClip(
+        adam(values.embedding_lr),
+        adam(values.dense_lr),
+        l2=values.l2,
+        update=update,
+        backend=backend,
+        clip=clip,
+        embeddings=["embeddings"],
+    )
+    optimizer._create_all_weights(built.trainable_variables)
+    return built, optimizer
+
+
+def training_steps(model: Any, optimizer: Any, data: DeviceData) -> Any:
+    """A function of row numbers, int [n], and a batch size: it trains on them batch by batch.
+
+    It returns the variable that sums all losses; reading it waits for the device.
+    """
+    from cowclip_merlin import compat
+    from cowclip_merlin.training.train_step import make_steps
+
+    loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
+    run = make_steps(model, optimizer, data, loss_sum)
+
+    def train(rows: Any, batch: int) -> Any:
+        run(rows, batch)
+        return loss_sum
+
+    return train
+
+
+def bare_mlp(batch: int, jit_compile: bool = False) -> Any:
+    """The yardstick, called as `training_steps`: the MLP alone, forward, backward and Adam."""
+    run, loss_sum = mlp_steps(batch, inputs=FIELDS * 10 + CONTINUOUS, jit_compile=jit_compile)
+
+    def train(rows: Any, batch: int) -> Any:
+        run(len(rows) // batch)
+        return loss_sum
+
+    return train
+
+
+def mlp_steps(
+    batch: int,
+    *,
+    inputs: int,
+    widths: Sequence[int] = (400, 400, 400),
+    lr: float = 0.001,
+    jit_compile: bool = False,
+) -> tuple[Any, Any]:
+    """What makes so many steps of an MLP alone in one call, on constant input; its losses' sum."""
+    from cowclip_merlin import compat
+
+    tf = compat.tensorflow()
+    hidden = [tf.keras.layers.Dense(width, activation="relu") for width in widths]
+    mlp = tf.keras.Sequential([*hidden, tf.keras.layers.Dense(1)])
+    adam = tf.keras.optimizers.legacy.Adam(lr)
+    x = tf.random.stateless_normal([batch, inputs], seed=(0, 0))
+    y, loss_sum = tf.zeros([batch, 1]), tf.Variable(0.0)
+    mlp.build(x.shape)
+    adam._create_all_weights(mlp.trainable_variables)  # a loop in a graph can make none
+
+    @tf.function(jit_compile=jit_compile)
+    def loss_and_gradients() -> Any:
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(y, mlp(x, training=True))
+            loss = tf.reduce_mean(losses)
+        return loss, tape.gradient(loss, mlp.trainable_variables)
+
+    def step() -> None:
+        loss, gradients = loss_and_gradients()
+        adam.apply_gradients(zip(gradients, mlp.trainable_variables))
+        loss_sum.assign_add(loss)
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
+    def run(steps: Any) -> None:
+        for _ in tf.range(steps):
+            step()
+
+    return run, loss_sum
+
+
+def _turn(train: Any, batch: int, rows_per_turn: int, rows: int) -> float:
+    order, done = on_device(np.random.default_rng(batch).permutation(rows)), 0
+    started = time.perf_counter()
+    for steps in calls(0, max(1, rows_per_turn // batch), steps_per_execution(batch), []):
+        loss_sum = train(order[done : done + steps * batch], batch)
+        done += steps * batch
+    loss_sum.numpy()  # waits for the device, once a turn: training does not wait in an epoch
+    return done / (time.perf_counter() - started)
+
+
+def _result(case: Case, speeds: dict[Case, list[float]]) -> dict[str, Any]:
+    first = min(c.batch for c in speeds)
+    base = next((s for c, s in speeds.items() if _is_baseline(c, case, first)), None)
+    mine, bare = speeds[case], speeds[Case(YARDSTICK, case.batch)]
+    return case._asdict() | {
+        "rows_per_second": round(statistics.median(mine), 1),
+        "slowest": round(min(mine), 1),
+        "fastest": round(max(mine), 1),
+        "ratio_to_baseline": None if base is None else _ratio(mine, base),
+        "ratio_to_mlp": _ratio(mine, bare),
+    }
+
+
+def _is_baseline(case: Case, mine: Case, first: int) -> bool:
+    """Whether it is the smallest batch, dense, without the clip, and else like `mine`."""
+    return case == mine._replace(batch=first, update="dense", clip="none")
+
+
+def _ratio(mine: list[float], other: list[float]) -> float:
+    return round(statistics.median(a / b for a, b in zip(mine, other, strict=True)), 3)
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text.
+
+    The ratios are to the smallest batch, dense, without the clip, and to the bare MLP.
+    """
+    head = f"{'model':<14}{'batch':>8}  {'update':<7}{'backend':<11}{'clip':<8}{'precision':<9}"
+    lines = [f"{head}{'rows/s':>11}{'ratio':>8}{'of MLP':>8}"]
+    for row in result["results"]:
+        ratio = row["ratio_to_baseline"]
+        lines.append(
+            f"{row['model']:<14}{row['batch']:>8}  {row['update']:<7}{row['backend']:<11}"
+            f"{row['clip']:<8}{row['precision']:<9}{row['rows_per_second']:>11,.0f}"
+            + (f"{ratio:>8.2f}" if ratio else f"{'-':>8}")
+            + f"{row['ratio_to_mlp']:>8.2f}"
+        )
+    return "\n".join(lines)

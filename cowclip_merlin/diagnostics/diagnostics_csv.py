@@ -1,0 +1,188 @@
+"""`diagnostics.csv`: one row per probe and group of rows; written whole block by whole block."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.diagnostics.id_frequency import DECILES, Deciles
+from cowclip_merlin.diagnostics.row_norms import MEASURES, RowNorms, means
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.files import replacing
+
+FILE = "diagnostics.csv"
+SPEEDS = ("rows_per_second", "embedding_lr", "dense_lr")
+COLUMNS = (
+    "step",
+    "epoch",
+    "scope",
+    "group",
+    *MEASURES,
+    "least_count",
+    "most_count",
+    *SPEEDS,
+)
+"""Columns of the file.
+
+`step`: steps done before the batch was looked at; `epoch`: the one it belongs to, from 1.
+`scope` and `group`: "all" and "all"; "field" and its name; "decile" and 1 (rarest) to 10.
+`MEASURES`: see `summary.RowNorms`; norms are means over the group's distinct rows.
+`least_count`, `most_count`: of the decile's ids in the training rows; only with scope "decile".
+`rows_per_second` since the last probe (none at the first one), learning rates of the step: only
+with scope "all". An empty cell is no value: `clipped_share` and `mean_clip_factor` have none with
+the clip "clippy", which does not act on gradients; see `clipped_share` of `metrics.csv` there.
+"""
+
+SCALARS: Mapping[str, str] = {
+    "clipped_share": "clip/share",
+    "mean_clip_factor": "clip/factor",
+    "w_norm": "norm/w",
+    "g_norm": "norm/g",
+    "g_norm_per_cnt": "norm/g_per_cnt",
+    "rows_per_second": "speed/rows_per_second",
+    "embedding_lr": "learning_rate/embedding",
+    "dense_lr": "learning_rate/dense",
+}
+"""Column -> name in TensorBoard; "/C3" or "/decile_1" follows for a group."""
+
+_IN_BOARD = {
+    "all": tuple(SCALARS),
+    "field": ("clipped_share", "mean_clip_factor"),
+    "decile": ("w_norm", "g_norm", "g_norm_per_cnt"),
+}
+
+DECILE_NAMES = tuple(str(d + 1) for d in range(DECILES))
+
+Record = dict[str, Any]
+
+
+def probe_records(norms: RowNorms, deciles: Deciles, *, step: int, epoch: int) -> list[Record]:
+    """The records of one probe: of all rows, each field and each decile that has any.
+
+    Args:
+        norms: of the batch.
+        deciles: of the data set.
+        step: steps done before.
+        epoch: from 1.
+    """
+    head = {"step": step, "epoch": epoch}
+    everything = _groups(norms, "all", ("all",), np.zeros_like(norms.row))
+    fields = _groups(norms, "field", norms.fields, norms.field)
+    tenths = _groups(norms, "decile", DECILE_NAMES, deciles.of_row[norms.row])
+    for record in tenths:
+        index = DECILE_NAMES.index(record["group"])
+        record["least_count"] = int(deciles.least[index])
+        record["most_count"] = int(deciles.most[index])
+    return [head | record for record in (*everything, *fields, *tenths)]
+
+
+def _groups(
+    norms: RowNorms, scope: str, names: Sequence[str], group: npt.NDArray[Any]
+) -> list[Record]:
+    found = means(norms, group, len(names))
+    return [
+        {"scope": scope, "group": name} | {m: found[m][index].item() for m in MEASURES}
+        for index, name in enumerate(names)
+        if found["rows"][index]
+    ]
+
+
+def scalars(records: Iterable[Record]) -> dict[str, float]:
+    """What TensorBoard gets of one probe, by name.
+
+    >>> scalars([{"scope": "field", "group": "C3", "clipped_share": 0.5, "mean_clip_factor": 1.0}])
+    {'clip/share/C3': 0.5, 'clip/factor/C3': 1.0}
+    """
+    found = {}
+    for record in records:
+        scope = record["scope"]
+        tail = {"all": "", "field": f"/{record['group']}", "decile": f"/decile_{record['group']}"}
+        for column in _IN_BOARD[scope]:
+            if not math.isnan(record.get(column, math.nan)):
+                found[SCALARS[column] + tail[scope]] = float(record[column])
+    return found
+
+
+class Writer:
+    """Appends probes to the file of a run folder.
+
+    Args:
+        folder: the run folder.
+        before: a resumed run keeps the probes before this step and drops the others, which it
+            will make again; 0 starts a new file.
+    """
+
+    def __init__(self, folder: Path, *, before: int = 0) -> None:
+        self._path = folder / FILE
+        kept = _whole_rows(self._path, before) if before and self._path.exists() else []
+        with replacing(self._path) as temporary:
+            temporary.write_text(_lines([dict(zip(COLUMNS, COLUMNS)), *kept]), encoding="utf-8")
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Write one probe, in one go."""
+        with self._path.open("a", newline="", encoding="utf-8") as file:
+            file.write(_lines(records))
+
+
+def _lines(records: Iterable[Record]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writerows({name: _cell(value) for name, value in r.items()} for r in records)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.7g}"
+    return value
+
+
+def _whole_rows(path: Path, before: int) -> list[Record]:
+    """Rows of earlier steps; a last line that was cut short is no row."""
+    text = path.read_text(encoding="utf-8")
+    whole = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    if tuple(whole.fieldnames or ()) != COLUMNS:
+        raise InputError(f"{path}: damaged, its columns are not those of this version; train again")
+    return [row for row in whole if int(row["step"]) < before]
+
+
+def read_diagnostics(run: str | Path) -> Any:
+    """The diagnostics of a run as a pandas table, columns `records.COLUMNS`.
+
+    `table[table.scope == "field"].pivot(index="step", columns="group", values="clipped_share")`
+    is the share of clipped rows by step and field.
+
+    Args:
+        run: the run folder.
+
+    Raises:
+        InputError: the run has no diagnostics, or the file is damaged.
+    """
+    import pandas as pd
+
+    path = Path(run) / FILE
+    if not path.exists():
+        raise InputError(
+            f"{run}: no {FILE}, since it was trained without diagnostics; train with "
+            "--diagnostics-every 100"
+        )
+    kinds = {name: float for name in COLUMNS[4:]} | dict.fromkeys(("step", "epoch"), int)
+    try:
+        rows = _whole_rows(path, sys.maxsize)
+        known = [{name: value or math.nan for name, value in row.items()} for row in rows]
+        table = pd.DataFrame(known, columns=COLUMNS).astype(kinds)
+    except InputError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path}: damaged ({error}); train again") from error
+    if table.empty:
+        raise InputError(f"{path}: no probe in it; let the run train at least one step")
+    return table

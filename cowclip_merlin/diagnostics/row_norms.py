@@ -1,0 +1,116 @@
+"""Norms of a batch's rows, and their means over groups of rows, in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+MEASURES = (
+    "rows",
+    "occurrences",
+    "clipped_share",
+    "mean_clip_factor",
+    "w_norm",
+    "g_norm",
+    "l2_g_norm",
+    "g_norm_per_cnt",
+)
+"""What is known of a group of rows, in the order of the columns of `diagnostics.csv`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowNorms:
+    """The distinct rows of one batch, each field's by rising id.
+
+    Attributes:
+        fields: names of the fields.
+        row: number of the row through all fields, as in a fused table, int64 [u].
+        field: index of the row's field in `fields`, int64 [u].
+        id: the row's id in its field, int64 [u].
+        cnt: occurrences in the batch (`cnt` in Algorithm 1), int64 [u].
+        w_norm: `||w||`, float32 [u].
+        g_norm: `||g||` of the data gradient summed over the occurrences, without L2 and before
+            the clip, float32 [u].
+        l2_g_norm: `||g + 2 * l2 * w||`, which is what the clip looks at, float32 [u].
+        factor: by which the clip multiplies the gradient, in [0, 1], float32 [u]; NaN with
+            "clippy", which does not clip gradients.
+    """
+
+    fields: tuple[str, ...]
+    row: npt.NDArray[np.int64]
+    field: npt.NDArray[np.int64]
+    id: npt.NDArray[np.int64]
+    cnt: npt.NDArray[np.int64]
+    w_norm: npt.NDArray[np.float32]
+    g_norm: npt.NDArray[np.float32]
+    l2_g_norm: npt.NDArray[np.float32]
+    factor: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        """Number of distinct rows."""
+        return len(self.cnt)
+
+
+def by_field(
+    fields: Mapping[str, int],
+    rows: npt.NDArray[np.int64],
+    cnt: npt.NDArray[np.int64],
+    values: npt.NDArray[np.float32],
+) -> RowNorms:
+    """Rows numbered through all fields as rows of their field.
+
+    Args:
+        fields: field -> number of rows, in the order in which they are numbered.
+        rows: numbers through all fields, distinct, integer [u].
+        cnt: occurrences, integer [u].
+        values: `w_norm`, `g_norm`, `l2_g_norm` and `factor`, float32 [4, u].
+
+    >>> norms = by_field({"a": 2, "b": 3}, np.array([4, 0]), np.array([1, 2]), np.ones((4, 2)))
+    >>> norms.field.tolist(), norms.id.tolist(), norms.cnt.tolist()
+    ([0, 1], [0, 2], [2, 1])
+    """
+    order = np.argsort(rows)
+    rows, ends = rows[order], np.cumsum([*fields.values()])
+    field = np.searchsorted(ends, rows, side="right")
+    return RowNorms(
+        fields=tuple(fields),
+        row=rows,
+        field=field,
+        id=rows - (ends - [*fields.values()])[field],
+        cnt=cnt[order].astype(np.int64),
+        **dict(zip(("w_norm", "g_norm", "l2_g_norm", "factor"), values[:, order])),
+    )
+
+
+def means(
+    norms: RowNorms, group: npt.NDArray[np.integer[Any]], groups: int
+) -> dict[str, npt.NDArray[Any]]:
+    """`MEASURES` of each group of rows, [groups]; means over the rows, NaN for a group of none.
+
+    `g_norm_per_cnt` is the mean of `||g|| / cnt`, the paper's Figure 4 (b).
+
+    Args:
+        norms: of one batch.
+        group: each row's group, integer [u], from 0 to groups - 1.
+        groups: how many there are.
+    """
+    rows = np.bincount(group, minlength=groups)
+
+    def mean(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        sums = np.bincount(group, weights=values.astype(np.float64), minlength=groups)
+        return np.divide(sums, rows, out=np.full(groups, np.nan), where=rows > 0)
+
+    return {
+        "rows": rows,
+        "occurrences": np.bincount(group, weights=norms.cnt, minlength=groups).astype(np.int64),
+        "clipped_share": mean(np.where(np.isnan(norms.factor), np.nan, norms.factor < 1)),
+        "mean_clip_factor": mean(norms.factor),
+        "w_norm": mean(norms.w_norm),
+        "g_norm": mean(norms.g_norm),
+        "l2_g_norm": mean(norms.l2_g_norm),
+        "g_norm_per_cnt": mean(norms.g_norm / norms.cnt),
+    }

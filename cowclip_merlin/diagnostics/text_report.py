@@ -1,0 +1,122 @@
+"""The text of `cowclip inspect`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from cowclip_merlin.training.run_config import RunConfig
+
+LINES = 10  # probes that are shown of a long run
+FEW = 3  # below that, how to get more of them is said
+
+
+def report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table: Any) -> str:
+    """Everything as text.
+
+    Args:
+        config: of the run.
+        epochs: rows of `metrics.csv`.
+        table: what `read_diagnostics` gives.
+    """
+    last = int(table.step.max())
+    probe = table[table.step == last]
+    split = config.settings.scored_split
+    parts = [settings_line(config), _epochs(epochs, split), "clip by step\n" + _steps(table)]
+    looks = table.step.nunique()
+    if looks < FEW:
+        parts.append(
+            f"{looks} look{'s' * (looks > 1)} in all: train with a smaller --diagnostics-every for "
+            "more"
+        )
+    if config.settings.effective_clip == "clippy":
+        parts.append("Clippy bounds steps, not gradients: how much is in the table of the epochs")
+    parts.append(f"fields at step {last:,}, most clipped first\n" + _fields(probe))
+    parts.append(
+        f"norms at step {last:,} by frequency of the id, means over the batch's rows\n"
+        + _deciles(probe)
+    )
+    return "\n\n".join(parts)
+
+
+def settings_line(config: RunConfig) -> str:
+    """Settings and scaled hyper-parameters in one line."""
+    settings, values = config.settings, config.values
+    return (
+        f"{settings.model}, batch {settings.batch_size:,}, rule {settings.rule}, clip "
+        f"{settings.effective_clip}, update {settings.update}, seed {settings.seed}: embedding lr "
+        f"{values.embedding_lr:.4g}, dense lr {values.dense_lr:.4g}, l2 {values.l2:.4g}, "
+        f"r {values.r:g}, zeta {values.zeta:g}"
+    )
+
+
+def _epochs(epochs: Sequence[Mapping[str, str]], split: str) -> str:
+    if not epochs:
+        return "no epoch is finished"
+    cells = [
+        (row["epoch"], f"{float(row['train_loss']):.5f}", f"{float(row[f'{split}_auc']):.5f}",
+         f"{float(row[f'{split}_log_loss']):.5f}", f"{float(row['rows_per_second']):,.0f}",
+         _percent(float(row["clipped_share"])), f"{float(row['mean_clip_factor']):.4f}")
+        for row in epochs
+    ]  # fmt: skip
+    scores = (f"{split} AUC", f"{split} log loss")
+    head = ("epoch", "train loss", *scores, "rows/s", "clipped", "mean factor")
+    return columns(head, cells)
+
+
+def _steps(table: Any) -> str:
+    every = table[table.scope == "all"]
+    positions = np.unique(np.linspace(0, len(every) - 1, LINES).round().astype(int))
+    cells = [
+        (f"{row.step:,}", f"{row.rows:,.0f}", _percent(row.clipped_share),
+         _number(row.mean_clip_factor, ".4f"), f"{row.dense_lr:.3g}",
+         _number(row.rows_per_second, ",.0f"))
+        for row in every.iloc[positions].itertuples()
+    ]  # fmt: skip
+    head = ("step", "distinct rows", "clipped", "mean factor", "dense lr", "rows/s")
+    return columns(head, cells)
+
+
+def _fields(probe: Any) -> str:
+    fields = probe[probe.scope == "field"]
+    fields = fields.sort_values(["clipped_share", "mean_clip_factor"], ascending=[False, True])
+    cells = [
+        (row.group, f"{row.rows:,.0f}", f"{row.occurrences / row.rows:,.1f}",
+         _percent(row.clipped_share), _number(row.mean_clip_factor, ".4f"))
+        for row in fields.itertuples()
+    ]  # fmt: skip
+    return columns(("field", "distinct rows", "cnt, mean", "clipped", "mean factor"), cells)
+
+
+def _deciles(probe: Any) -> str:
+    cells = [
+        (row.group, f"{row.least_count:,.0f} to {row.most_count:,.0f}", f"{row.rows:,.0f}",
+         f"{row.w_norm:.3e}", f"{row.g_norm:.3e}", f"{row.g_norm_per_cnt:.3e}",
+         _percent(row.clipped_share))
+        for row in probe[probe.scope == "decile"].itertuples()
+    ]  # fmt: skip
+    head = ("decile", "seen in training", "distinct rows", "||w||", "||g||", "||g||/cnt", "clipped")
+    return columns(head, cells)
+
+
+def _number(value: float, form: str) -> str:
+    return "-" if np.isnan(value) else format(value, form)
+
+
+def _percent(share: float) -> str:
+    return _number(share, ".2%")
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, cells to the right.
+
+    >>> print(columns(("a", "long"), [("10", "2")]))
+       a  long
+      10     2
+    """
+    widths = [max(map(len, cells)) for cells in zip(head, *rows)]
+    lines = ["  " + "  ".join(c.rjust(w) for c, w in zip(row, widths)) for row in (head, *rows)]
+    return "\n".join(lines)

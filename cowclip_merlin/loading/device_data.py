@@ -1,0 +1,126 @@
+"""Columns that stay in the memory of the training device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading.columns import ColumnArrays
+from cowclip_merlin.loading.row_order import Data
+
+ALIGNMENT = 64  # bytes that TensorFlow's CPU kernels expect a tensor to start at
+
+
+class DeviceData(Data):
+    """Columns on the training device; a batch is row numbers, and taking it is one gather there.
+
+    On the CPU, columns mapped from files are used where they are, without a copy.
+
+    >>> columns = ColumnArrays(np.array([[3], [5]], np.int32), np.ones((2, 1), np.float32),
+    ...                   np.array([0, 1], np.float32))
+    >>> data = DeviceData(columns)
+    >>> inputs, label = data.take([1])
+    >>> inputs["categorical"].numpy().tolist(), label.numpy().tolist()
+    ([[5]], [1.0])
+    >>> [rows.numpy().tolist() for rows in data.batches(1, seed=0, epoch=0)]
+    [[0], [1]]
+    """
+
+    resident = True
+
+    def __init__(self, columns: ColumnArrays) -> None:
+        super().__init__(len(columns), columns.bytes_per_row)
+        tf = compat.tensorflow()
+        self._tf = tf
+        self._tensors = [on_device(a) for a in as_floats(columns)]
+        self.signature = tf.TensorSpec([None], tf.int64)
+
+    def pieces(
+        self, lengths: Iterable[int], *, seed: int, epoch: int, first: int = 0
+    ) -> Iterator[Any]:
+        """Some batches at a time: so many rows of the epoch's order each, from row `first` on."""
+        return self._cut(self._orders.draw(seed=seed, epoch=epoch)[first:], lengths)
+
+    def _serve(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
+        return self._cut(order, repeat(batch_size))
+
+    def _cut(self, order: npt.NDArray[Any], lengths: Iterable[int]) -> Iterator[Any]:
+        # One copy an epoch. Not int32: a function's int32 arguments live on the host.
+        rows, tf, first = on_device(order.astype(np.int64)), self._tf, 0
+        for length in lengths:
+            if first >= len(order):
+                return
+            yield tf.slice(rows, [first], [min(length, len(order) - first)])
+            first += length
+
+    def take(self, batch: Any) -> tuple[dict[str, Any], Any]:
+        """Inputs of a model and labels [b] for these row numbers, integer [b]."""
+        return as_inputs([self._tf.gather(tensor, batch) for tensor in self._tensors])
+
+
+def as_floats(columns: ColumnArrays) -> list[Any]:
+    """The three arrays, the ids' bits read as float32: `[n, F], [n, C], [n]`.
+
+    TensorFlow keeps int32 tensors that enter a graph in host memory, GPU or not; float32 ones
+    stay where they are. The bits are only moved, never calculated with.
+    """
+    arrays = [_writable(a) for a in (columns.ids, columns.continuous, columns.label)]
+    return [arrays[0].view(np.float32), *arrays[1:]]
+
+
+def _writable(array: Any) -> Any:
+    """The same file mapped copy-on-write: NumPy lends no read-only array to TensorFlow."""
+    if not isinstance(array, np.memmap) or array.flags.writeable:
+        return array
+    try:
+        return np.memmap(
+            array.filename, array.dtype, mode="c", offset=array.offset, shape=array.shape
+        )
+    except OSError as error:
+        raise InputError(
+            f"{array.filename}: cannot be mapped into memory ({error.strerror}); give "
+            "--data-memory, so that rows are streamed"
+        ) from error
+
+
+def as_inputs(tensors: Any) -> tuple[dict[str, Any], Any]:
+    """Model inputs and labels of the three tensors of a batch."""
+    tf = compat.tensorflow()
+    bits, continuous, label = tensors
+    inputs = {"categorical": tf.bitcast(bits, tf.int32)}
+    if continuous.shape[1]:
+        inputs["continuous"] = continuous
+    return inputs, label
+
+
+def on_device(array: Any) -> Any:
+    """A tensor of this array on the GPU if TensorFlow uses one, else on the CPU.
+
+    It shares the memory of an array that is on the right device and aligned (by DLPack), and is
+    a copy of any other: do not write to the array afterwards.
+
+    >>> on_device(np.ones(3, np.float32)).numpy().tolist()
+    [1.0, 1.0, 1.0]
+    """
+    tf = compat.tensorflow()
+    if not array.size:
+        return tf.zeros(array.shape, array.dtype)
+    gpu = bool(tf.config.list_logical_devices("GPU"))
+    if _can_be_shared(array, gpu):
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    with tf.device("GPU:0" if gpu else "CPU:0"):
+        return tf.identity(tf.constant(array))
+
+
+def _can_be_shared(array: Any, gpu: bool) -> bool:
+    if not isinstance(array, np.ndarray):
+        return True  # CuPy's, so on the GPU
+    flags = array.flags
+    aligned = array.ctypes.data % ALIGNMENT == 0
+    return not gpu and aligned and flags.writeable and flags.c_contiguous

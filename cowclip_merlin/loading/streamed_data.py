@@ -1,0 +1,113 @@
+"""Rows of a set that is larger than the device's memory, chunk by chunk.
+
+The permutation of an epoch is that of a resident set, cut into chunks of some batches. While one
+chunk is trained on, a thread gathers the rows of the next one from the memory map and moves them
+to the device. So the batches are those of `DeviceData`, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin import compat
+from cowclip_merlin.loading.columns import ColumnArrays
+from cowclip_merlin.loading.device_data import ALIGNMENT, as_inputs, on_device
+from cowclip_merlin.loading.row_order import Data
+
+BATCHES_PER_CHUNK = 64
+ROWS_AT_ONCE = 1 << 16
+
+
+class StreamedData(Data):
+    """Columns that stay where they are; at most `memory` bytes of them are on the device.
+
+    Args:
+        columns: mapped from files, or in host memory.
+        memory: bytes for two chunks and one batch, at least those of three batches; None:
+            chunks of 64 batches.
+
+    >>> columns = ColumnArrays(np.array([[3], [5]], np.int32), np.ones((2, 1), np.float32),
+    ...                   np.array([0, 1], np.float32))
+    >>> data = StreamedData(columns)
+    >>> [data.take(b)[0]["categorical"].numpy().tolist() for b in data.in_order(1)]
+    [[[3]], [[5]]]
+    """
+
+    resident = False
+
+    def __init__(self, columns: ColumnArrays, *, memory: int | None = None) -> None:
+        super().__init__(len(columns), columns.bytes_per_row)
+        tf = compat.tensorflow()
+        self._tf, self._memory = tf, memory
+        self._arrays = [columns.ids.view(np.float32), columns.continuous, columns.label]
+        self.signature = tuple(
+            tf.TensorSpec([None, *array.shape[1:]], tf.float32) for array in self._arrays
+        )
+
+    def take(self, batch: Any) -> tuple[dict[str, Any], Any]:
+        """Inputs of a model and labels [b] of a batch that this object yielded."""
+        return as_inputs(batch)
+
+    def _serve(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
+        size = batch_size * self._batches_per_chunk(batch_size)
+        chunks = [order[first : first + size] for first in range(0, len(order), size)]
+        # Leaving the block, also when the consumer stops early, waits for the thread's end.
+        with ThreadPoolExecutor(1, "cowclip-stream") as pool:
+            ahead = [pool.submit(self._load, chunk) for chunk in chunks[:1]]
+            for following in range(1, len(chunks) + 1):
+                tensors = ahead.pop().result()
+                if following < len(chunks):
+                    ahead.append(pool.submit(self._load, chunks[following]))
+                yield from self._cut(tensors, batch_size)
+
+    def _batches_per_chunk(self, batch_size: int) -> int:
+        if self._memory is None:
+            return BATCHES_PER_CHUNK
+        fit = (self._memory // (min(batch_size, self.rows) * self.bytes_per_row) - 1) // 2
+        return min(max(fit, 1), BATCHES_PER_CHUNK)
+
+    def _load(self, rows: npt.NDArray[Any]) -> list[Any]:
+        """These rows on the device, in this order; runs in the thread."""
+        by_place = np.argsort(rows)  # pages of the file are then touched once, and in order
+        return [on_device(_gather(array, rows, by_place)) for array in self._arrays]
+
+    def _cut(self, tensors: list[Any], batch_size: int) -> Iterator[Any]:
+        rows = len(tensors[-1])
+        for first in range(0, rows, batch_size):
+            size = min(batch_size, rows - first)
+            yield tuple(
+                self._tf.slice(t, [first] + [0] * (len(t.shape) - 1), [size, *t.shape[1:]])
+                for t in tensors
+            )
+
+
+def least_memory(rows: int, bytes_per_row: int, batch_size: int) -> int:
+    """Bytes that streaming needs: a batch being trained on, one in its chunk, one ahead.
+
+    >>> least_memory(1000, 160, 64)
+    30720
+    """
+    return 3 * min(batch_size, rows) * bytes_per_row
+
+
+def _gather(
+    array: npt.NDArray[Any], rows: npt.NDArray[Any], by_place: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """array[rows], read in the order `rows[by_place]`, in memory that TensorFlow can share."""
+    out = _aligned((len(rows), *array.shape[1:]))
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        to = by_place[first : first + ROWS_AT_ONCE]
+        out[to] = np.take(array, rows[to], axis=0)
+    return out
+
+
+def _aligned(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    size = 4 * int(np.prod(shape))
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    first = -room.ctypes.data % ALIGNMENT
+    return room[first : first + size].view(np.float32).reshape(shape)

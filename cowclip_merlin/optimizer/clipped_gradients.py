@@ -1,0 +1,90 @@
+"""Clipped gradients of embedding tables, for a Keras optimizer to apply.
+
+Steps 1 to 4 of Algorithm 1 in plain TensorFlow operations: sum and count, L2, threshold, clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cowclip_merlin import clip as clips
+from cowclip_merlin import compat
+from cowclip_merlin.optimizer.config import Config, cuts_l2_alone
+from cowclip_merlin.optimizer.unique_rows import UniqueRows, scatter, sum_duplicates
+
+tf = compat.tensorflow()
+
+
+def clipped(
+    pairs: Sequence[tuple[Any, Any]], config: Config, clips_it: Sequence[bool]
+) -> tuple[list[tuple[Any, Any]], list[Any]]:
+    """Gradients of tables with L2 and clip: dense for `update="dense"`, of rows for "lazy".
+
+    Args:
+        pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
+        config: of the optimizer.
+        clips_it: for each table, whether it is clipped, or gets L2 alone.
+
+    Returns:
+        Pairs of gradient and table, and the factors of the batch's rows, one tensor for each
+        table that is clipped.
+    """
+    unique = [sum_duplicates(slices) for slices, _ in pairs]
+    rows = [rows_to_clip(u, table, config) for u, (_, table) in zip(unique, pairs)]
+    chosen = [i for i, each in enumerate(clips_it) if each]
+    settings = clips.Settings(r=config.r, zeta=config.zeta, bound=config.bound)
+    rule = clips.CLIPS[config.clip]
+    factors = dict(
+        zip(
+            chosen,
+            rule.factors([rows[i] for i in chosen], settings) if chosen else [],
+        )
+    )
+    result = []
+    for i, (_, table) in enumerate(pairs):
+        g = rows[i].g * factors[i][:, tf.newaxis] if i in factors else rows[i].g
+        result.append((_gradient(g, unique[i], table, config), table))
+    return result, [tf.boolean_mask(factors[i], rows[i].cnt > 0) for i in chosen]
+
+
+def rows_to_clip(unique: UniqueRows, table: Any, config: Config) -> clips.Rows:
+    """The rows whose gradients may be clipped: those in the batch, or the whole table."""
+    sizes = sizes_of_fields(table, config)
+    if clips_whole_table(config):
+        w = tf.convert_to_tensor(table)
+        data, cnt = scatter(unique, table.shape[0])
+        field = field_of_row(tf.range(table.shape[0], dtype=tf.int64), sizes)
+    else:
+        w, data, cnt = tf.gather(table, unique.ids), unique.g, unique.cnt
+        field = field_of_row(unique.ids, sizes)
+    g = data + 2 * config.l2 * w
+    return clips.Rows(g=g, w=w, cnt=cnt, field=field, num_fields=len(sizes))
+
+
+def _gradient(g: Any, unique: UniqueRows, table: Any, config: Config) -> Any:
+    if config.update == "lazy":
+        return tf.IndexedSlices(g, unique.ids, tf.shape(table))
+    if clips_whole_table(config):
+        return g
+    # Absent rows: L2 alone, which their threshold r * ||w|| never cuts while 2 * l2 <= r.
+    absent = 2 * config.l2 * tf.convert_to_tensor(table)
+    return tf.tensor_scatter_nd_update(absent, unique.ids[:, tf.newaxis], g)
+
+
+def clips_whole_table(config: Config) -> bool:
+    """Whether absent rows may be clipped, too."""
+    spared = clips.CLIPS[config.clip].spares_absent_rows and not cuts_l2_alone(config)
+    return config.update == "dense" and not spared
+
+
+def sizes_of_fields(table: Any, config: Config) -> list[int]:
+    """Rows of each field; a table that the fields do not fill is one field."""
+    sizes = list((config.fields or {}).values())
+    return sizes if sum(sizes) == table.shape[0] else [table.shape[0]]
+
+
+def field_of_row(ids: Any, sizes: list[int]) -> Any:
+    """Index of the field that each row of a fused table belongs to, int32 [n]."""
+    ends = tf.cumsum(tf.constant(sizes, tf.int64))
+    return tf.searchsorted(ends, tf.cast(ids, tf.int64), side="right")

@@ -1,0 +1,171 @@
+"""Row updates on a GPU by operations on TensorFlow's own stream: the host waits for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer.embedding_variables import beside
+from cowclip_merlin.optimizer.row_updates import gpu_ops
+from cowclip_merlin.optimizer.row_updates.engine import (
+    Engine,
+    everywhere,
+    outside_words,
+    warn_of_stale_rows,
+)
+
+tf = compat.tensorflow()
+
+MOST_TABLES = 1024
+"""Tables of one optimizer that `status` has room for."""
+
+_STATUS_SIZE = 1 + 3 * MOST_TABLES
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuEngine(Engine):
+    """Updates rows by the operations of `gpu_ops`.
+
+    In a graph, an error (a gradient that is not finite, an id outside its table) is raised by a
+    later step or by `flush`, since the host does not wait for the step itself. The tables are then
+    as they were before that step. Without a graph, the step itself raises it.
+
+    Args:
+        operations: the loaded operations.
+        load_kernels: GPU's number, length of a row, whether bfloat16 -> `gpu_ops.Loaded`.
+    """
+
+    operations: gpu_ops.Operations
+    load_kernels: Any
+    _known: dict[Any, Any] = field(default_factory=dict)  # status, slots, numbers of tables
+
+    def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
+        """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
+        self.operations.module.cow_clip_catch_up(
+            ids=everywhere(ids),
+            counts=self._counts(tables),
+            variables=self._variables(tables),
+            tables=[self._number(table) for table in tables],
+            wait=tf.executing_eagerly(),
+        )
+
+    def update(self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]) -> Any:
+        """One step of all tables; see `Engine.update`."""
+        tables = [table for _, table in pairs]
+        values, indices = (
+            _alike([s.values for s, _ in pairs]),
+            _alike([s.indices for s, _ in pairs]),
+        )
+        bfloat16 = values[0].dtype == tf.bfloat16
+        share, mean, done = self.operations.module.cow_clip_step(
+            rate=self.adam._decayed_lr(tf.float32),
+            iterations=self.adam.iterations.read_value(),
+            counts=self._counts(tables),
+            indices=indices,
+            values=values,
+            variables=self._variables(tables),
+            tables=[
+                self._number(table, counted=each, bfloat16=bfloat16)
+                for table, each in zip(tables, counted)
+            ],
+            wait=tf.executing_eagerly(),
+        )
+        for table, count in zip(tables, done):
+            _assign(self.state_of(table).count, count)
+        with tf.control_dependencies([share]):
+            self.adam.iterations.assign_add(1)
+        share.set_shape([])
+        mean.set_shape([])
+        return [share], (share, mean) if any(counted) else None
+
+    def flush(self, table: Any, *, wait: bool = True) -> None:
+        """Bring every row up to date and forget the history.
+
+        Args:
+            table: of this optimizer.
+            wait: let the host wait, and raise the error of a step before this.
+        """
+        self.operations.module.cow_clip_flush(
+            counts=self._counts([table]),
+            variables=self._variables([table]),
+            tables=[self._number(table)],
+            wait=wait,
+        )
+        if self.exact:
+            _assign(self.state_of(table).count, tf.zeros([1], tf.int64))
+
+    def _counts(self, tables: Sequence[Any]) -> list[Any]:
+        return [self.state_of(t).count.read_value() for t in tables] if self.exact else []
+
+    def _variables(self, tables: Sequence[Any]) -> list[Any]:
+        size = 5 if self.exact else 3
+        state = [x.handle for table in tables for x in self.state_of(table)[:size]]
+        return [*state, self._status(tables[0]).handle]
+
+    def _status(self, table: Any) -> Any:
+        """What the host reads of a step; see `refuse` in `kernels.cuda_group`."""
+        if "status" not in self._known:
+            nothing = np.full(_STATUS_SIZE, np.iinfo(np.int64).max)
+            nothing[::3] = 0
+            with tf.init_scope(), beside(table):
+                self._known["status"] = tf.Variable(
+                    nothing,
+                    trainable=False,
+                    name="cowclip_status",
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                )
+                self._known["owner"] = self.operations.new_owner()
+        return self._known["status"]
+
+    def _number(self, table: Any, *, counted: bool = False, bfloat16: bool = False) -> int:
+        """The number under which the operations know a table."""
+        self._status(table)
+        table = compat.stored(table)
+        key = (table.ref(), counted, bfloat16)
+        if key not in self._known:
+            self._known[key] = self._register(table, counted, bfloat16)
+        return self._known[key]
+
+    def _register(self, table: Any, counted: bool, bfloat16: bool) -> int:
+        slots = self._known.setdefault("slots", {})
+        slot = slots.setdefault(table.ref(), len(slots))
+        if slot >= MOST_TABLES:
+            raise InputError(
+                f"{len(slots)} tables in one optimizer, but a GPU's rows are updated in at most "
+                f'{MOST_TABLES}: use tables="fused", or backend="tensorflow"'
+            )
+        rows, d = table.shape
+        if rows > 1 << 31:
+            raise InputError(
+                f'table {table.name!r} has {rows} rows, more than 2^31: use backend="tensorflow"'
+            )
+        device = tf.DeviceSpec.from_string(table.device).device_index or 0
+        record = gpu_ops.record_of(
+            rows, d, self.settings_of(table), self.load_kernels(device, d, bfloat16),
+            exact=self.exact, counted=counted, owner=self._known["owner"], slot=slot,
+        )  # fmt: skip
+
+        def describe(row: int, what: int) -> str:
+            if what == 2:
+                warn_of_stale_rows(table)
+                return ""
+            return self.name_of(table, row) if what == 0 else outside_words(table, row)
+
+        return self.operations.add_table(record, describe)
+
+
+def _alike(tensors: list[Any]) -> list[Any]:
+    """Of one type: the widest of theirs."""
+    types = {x.dtype for x in tensors}
+    wide = tf.int64 if tf.int64 in types else tf.float32
+    return tensors if len(types) == 1 else [tf.cast(x, wide) for x in tensors]
+
+
+def _assign(variable: Any, value: Any) -> None:
+    # Not variable.assign: that would ask the other replicas, which do the same on their own.
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

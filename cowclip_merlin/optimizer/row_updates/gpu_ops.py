@@ -1,0 +1,222 @@
+"""TensorFlow operations of the row kernels: built once per machine, loaded once per process.
+
+The machine's C++ compiler compiles the operations (folder `row_ops`) against TensorFlow's headers.
+CuPy compiles the kernels that they launch. Neither needs CUDA's compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE, passes
+from cowclip_merlin.kernels.cuda_source import KINDS, SOURCE, options, tile_of
+from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
+from cowclip_merlin.kernels.interface import RowSettings
+from cowclip_merlin.system.files import replacing
+
+tf = compat.tensorflow()
+_log = logging.getLogger("cowclip_merlin")
+
+FUNCTIONS = (
+    "load_keys", "count_digits", "scan_counts", "scatter_digits", "count_heads", "write_heads",
+    "sum_groups", "sum_queued", "join_queued", "step_groups", "summarize", "catch_up_rows",
+    "flush_rows", "bias_corrected_rate",
+)  # fmt: skip
+"""The kernels, in the order of `Function` in row_ops/tables.h."""
+
+PROGRAM = SOURCE + GROUP_SOURCE + STEP_SOURCE
+BLOCKS_PER_PROCESSOR = 8
+_SOURCE_FOLDER = Path(__file__).with_name("row_ops")
+_FLAGS = ("-O2", "-w", "-shared", "-fPIC")
+
+
+class Loaded(NamedTuple):
+    """Kernels that can be launched.
+
+    Attributes:
+        addresses: of FUNCTIONS.
+        blocks: how many blocks fill the device.
+        host: whether the functions run on the CPU, as the tests' emulated kernels do.
+        module: what must live as long as the kernels are used: CuPy unloads it otherwise.
+    """
+
+    addresses: tuple[int, ...]
+    blocks: int
+    host: bool = False
+    module: Any = None
+
+
+class TableRecord(ctypes.Structure):
+    """`CowClipTable` of row_ops/tables.h."""
+
+    _fields_ = [
+        ("rows", ctypes.c_longlong),
+        *((name, ctypes.c_int32) for name in ("d", "tile", "kind", "exact", "counted")),
+        *((name, ctypes.c_int32) for name in ("blocks", "passes", "host", "owner", "slot")),
+        *((name, ctypes.c_float) for name in ("l2", "beta_1", "beta_2")),
+        *((name, ctypes.c_float) for name in ("keep_m", "keep_v", "epsilon")),
+        *((name, ctypes.c_double) for name in ("r", "least", "bound")),
+        ("functions", ctypes.c_void_p * len(FUNCTIONS)),
+    ]
+
+
+Describe = ctypes.CFUNCTYPE(
+    None, ctypes.c_int, ctypes.c_longlong, ctypes.c_int, ctypes.c_void_p, ctypes.c_int
+)
+
+
+class Operations:
+    """The loaded operations, and the tables that they know.
+
+    Args:
+        file: shared library of the operations.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.module = tf.load_op_library(str(file))
+        self._library = ctypes.CDLL(str(file))
+        self._library.cowclip_add_table.argtypes = [ctypes.POINTER(TableRecord)]
+        self._describers: dict[int, Callable[[int, int], str]] = {}
+        self._describe = Describe(self._write_words)  # must live as long as the library
+        self._library.cowclip_set_describe(self._describe)
+        self._owners = 0
+
+    def new_owner(self) -> int:
+        """A number for an optimizer."""
+        self._owners += 1
+        return self._owners
+
+    def add_table(self, record: TableRecord, describe: Callable[[int, int], str]) -> int:
+        """Register a table; its number.
+
+        Args:
+            record: sizes, settings and kernels.
+            describe: row or id, and what is wrong (see row_ops/tables.h) -> one line.
+        """
+        number = self._library.cowclip_add_table(ctypes.byref(record))
+        self._describers[number] = describe
+        return number
+
+    def _write_words(self, number: int, row: int, what: int, out: int, size: int) -> None:
+        words = self._describers[number](row, what).encode()[: size - 1]
+        ctypes.memmove(out, words + b"\0", len(words) + 1)
+
+
+def record_of(
+    rows: int, d: int, settings: RowSettings, loaded: Loaded, **numbers: int
+) -> TableRecord:
+    """What the operations need to know of a table.
+
+    Args:
+        rows: of the table.
+        d: length of a row.
+        settings: of its steps.
+        loaded: its kernels.
+        **numbers: "exact", "counted", "owner", "slot".
+    """
+    one = ctypes.c_float(1).value
+    beta_1, beta_2 = (ctypes.c_float(x).value for x in (settings.beta_1, settings.beta_2))
+    return TableRecord(
+        rows=rows,
+        d=d,
+        tile=tile_of(d),
+        kind=KINDS[settings.clip],
+        blocks=loaded.blocks,
+        passes=passes(rows),
+        host=loaded.host,
+        l2=2 * settings.l2,
+        beta_1=beta_1,
+        beta_2=beta_2,
+        keep_m=one - beta_1,
+        keep_v=one - beta_2,
+        epsilon=settings.epsilon,
+        r=settings.r,
+        least=settings.floor(d),
+        bound=settings.bound,
+        functions=(ctypes.c_void_p * len(FUNCTIONS))(*loaded.addresses),
+        **numbers,
+    )
+
+
+@cache
+def load_kernels(device: int, d: int, bfloat16: bool) -> Loaded:
+    """The kernels for rows of length d on a GPU, compiled by CuPy or read from its cache.
+
+    Args:
+        device: number of the GPU.
+        d: length of a row.
+        bfloat16: whether gradients are bfloat16.
+    """
+    import cupy
+
+    with cupy.cuda.Device(device) as gpu:
+        flags = options(d, tile_of(d), bfloat16=bfloat16)
+        module = cupy.RawModule(code=PROGRAM, options=flags)
+        functions = [module.get_function(name).kernel for name in FUNCTIONS]
+        blocks = gpu.attributes["MultiProcessorCount"] * BLOCKS_PER_PROCESSOR
+        addresses = tuple(each.ptr for each in functions)
+        return Loaded(addresses, blocks, module=(module, *functions))
+
+
+@cache
+def operations() -> Operations:
+    """The operations, built if this machine has not built them yet.
+
+    Raises:
+        InputError: there is no C++ compiler, or it fails.
+    """
+    return Operations(build())
+
+
+def build() -> Path:
+    """The shared library of the operations, in the user's cache folder.
+
+    Raises:
+        InputError: there is no C++ compiler, or it fails.
+    """
+    flags = [*tf.sysconfig.get_compile_flags(), *_FLAGS]
+    links = tf.sysconfig.get_link_flags()
+    texts = [file.read_text(encoding="utf-8") for file in sorted(_SOURCE_FOLDER.iterdir())]
+    what = "\n".join([tf.__version__, *flags, *links, *texts])
+    stem = f"row_ops-{hashlib.sha256(what.encode()).hexdigest()[:16]}.so"
+    file = _cache_folder() / stem
+    if not file.exists():
+        _compile(file, flags, links)
+    return file
+
+
+def _cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(home, "cowclip_merlin")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="cowclip_merlin."))
+    return folder
+
+
+def _compile(file: Path, flags: list[str], links: list[str]) -> None:
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    remedy = 'install g++, or use backend="tensorflow"'
+    if compiler is None:
+        raise InputError(f"the GPU's row operations need a C++ compiler: {remedy}")
+    _log.info("compiling the GPU's row operations, once on this machine (half a minute)")
+    with replacing(file) as temporary:
+        source = str(_SOURCE_FOLDER / "row_ops.cc")
+        command = [compiler, *flags, source, "-o", str(temporary), *links]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = [x for x in done.stderr.splitlines() if "error" in x] or [done.stderr[-200:]]
+            raise InputError(f"{compiler} cannot compile {source}: {lines[0]}; {remedy}")

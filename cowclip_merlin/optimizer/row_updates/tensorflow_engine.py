@@ -1,0 +1,135 @@
+"""The engine in plain TensorFlow operations: anywhere, and the yardstick for the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cowclip_merlin import clip as clips
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.kernels import RowSettings
+from cowclip_merlin.optimizer.clip_statistics import summarize
+from cowclip_merlin.optimizer.row_updates.engine import (
+    WATCHED,
+    Engine,
+    TableState,
+    everywhere,
+    warn_of_stale_rows,
+)
+from cowclip_merlin.optimizer.unique_rows import sum_duplicates
+
+tf = compat.tensorflow()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorFlowEngine(Engine):
+    """Gathers rows, computes, scatters them back; only for `update="exact"`."""
+
+    def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
+        """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
+        ids, _ = tf.unique(everywhere(ids))
+        for table in tables:
+            self._replay(self.state_of(table), self.settings_of(table), ids)
+
+    def _replay(self, state: TableState, settings: RowSettings, ids: Any) -> None:
+        """One pass over all the rows for each step that one of them has missed."""
+        to = tf.cast(state.count[0], tf.int32)
+        last = tf.cast(tf.gather(state.last, ids), tf.int32)
+        history = tf.convert_to_tensor(state.history)
+
+        def body(step: Any, w: Any, m: Any, v: Any) -> Any:
+            moved = _adam(w, m, v, 2 * settings.l2 * w, history[step], settings)
+            due = (last <= step)[:, tf.newaxis]
+            return step + 1, *(tf.where(due, a, b) for a, b in zip(moved, (w, m, v)))
+
+        # Of no rows the first step is none.
+        first = tf.reduce_min(tf.concat([last, [to]], 0))
+        before = [tf.gather(x, ids) for x in state[:3]]
+        _, *after = tf.while_loop(lambda step, *_: step < to, body, [first, *before])
+        _scatter(state, ids, after, to)
+
+    def update(
+        self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
+    ) -> tuple[list[Any], Any]:
+        """One step of all tables; see `Engine.update`."""
+        alpha = self.alpha()
+        sums = [self._sums(slices, table) for slices, table in pairs]
+        # A gradient that is not finite stops the step before anything is written.
+        with tf.control_dependencies([rows.g for rows in sums]):
+            factors = [self._step(rows, table, alpha) for rows, (_, table) in zip(sums, pairs)]
+        with tf.control_dependencies(factors):
+            self.adam.iterations.assign_add(1)
+        return factors, summarize([f for f, each in zip(factors, counted) if each])
+
+    def _sums(self, slices: Any, table: Any) -> Any:
+        """Distinct ids, counts and sums; an error that names the first that is not finite."""
+        rows = sum_duplicates(slices)
+        bad = ~tf.reduce_all(tf.math.is_finite(rows.g), axis=1)
+
+        def report(first: Any) -> Any:
+            raise InputError(self.name_of(table, int(first)))
+
+        def complain() -> Any:
+            return tf.numpy_function(report, [tf.boolean_mask(rows.ids, bad)[0]], tf.bool)
+
+        fine = tf.cond(tf.reduce_any(bad), complain, lambda: tf.constant(True))
+        with tf.control_dependencies([fine]):
+            return rows._replace(g=tf.identity(rows.g))
+
+    def _step(self, rows: Any, table: Any, alpha: Any) -> Any:
+        state, settings = self.state_of(table), self.settings_of(table)
+        full = state.count[0] >= state.history.shape[0]
+        tf.cond(full, lambda: self.flush(table), lambda: None)
+        self._watch(table, state, rows.ids)
+        self._replay(state, settings, rows.ids)
+        w, m, v = (tf.gather(x, rows.ids) for x in state[:3])
+        g = rows.g + 2 * settings.l2 * w
+        numbers = clips.Settings(r=settings.r, zeta=settings.zeta, bound=settings.bound)
+        one = clips.Rows(g=g, w=w, cnt=rows.cnt, field=tf.zeros_like(rows.cnt), num_fields=1)
+        factor = clips.CLIPS[settings.clip].factors([one], numbers)[0]
+        after = _adam(w, m, v, g * factor[:, tf.newaxis], alpha, settings)
+        done = tf.cast(state.count, tf.int32)
+        _scatter(state, rows.ids, after, done[0] + 1)
+        _set(state.history, done, tf.reshape(alpha, [1]))
+        _assign(state.count, tf.cast(done + 1, tf.int64))
+        return factor
+
+    def _watch(self, table: Any, state: TableState, rows: Any) -> None:
+        done = tf.cast(state.count[0], tf.float32)
+        behind = (done <= WATCHED) & tf.reduce_any(tf.gather(state.last, rows) < done)
+
+        def tell() -> Any:
+            warn_of_stale_rows(table)
+            return True
+
+        tf.cond(behind, lambda: tf.numpy_function(tell, [], tf.bool), lambda: True)
+
+    def flush(self, table: Any, *, wait: bool = True) -> None:
+        """Bring every row up to date and forget the history."""
+        state = self.state_of(table)
+        self._replay(state, self.settings_of(table), tf.range(table.shape[0]))
+        _assign(state.last, tf.zeros(state.last.shape))
+        _assign(state.count, tf.zeros([1], tf.int64))
+
+
+def _adam(w: Any, m: Any, v: Any, g: Any, alpha: Any, settings: RowSettings) -> tuple[Any, ...]:
+    m = m + (g - m) * (1 - tf.constant(settings.beta_1, tf.float32))
+    v = v + (g * g - v) * (1 - tf.constant(settings.beta_2, tf.float32))
+    return w - (m * alpha) / (tf.sqrt(v) + settings.epsilon), m, v
+
+
+def _scatter(state: TableState, ids: Any, after: Sequence[Any], last: Any) -> None:
+    for variable, value in zip(state[:3], after):
+        _set(variable, ids, value)
+    _set(state.last, ids, tf.fill(tf.shape(ids), tf.cast(last, tf.float32)))
+
+
+def _set(variable: Any, ids: Any, values: Any) -> None:
+    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=ids, updates=values)
+
+
+def _assign(variable: Any, value: Any) -> None:
+    # Not variable.assign: that would ask the other replicas, which do the same on their own.
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

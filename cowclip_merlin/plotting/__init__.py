@@ -1,0 +1,1 @@
+"""Colors and styles that every figure uses."""

@@ -1,0 +1,1 @@
+"""Generated logs whose true click probabilities are known."""

@@ -1,0 +1,1 @@
+"""The machine under the program: files, signals, hardware, versions."""

@@ -1,0 +1,58 @@
+"""Versions of the packages that a result was made with."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = (
+    "tensorflow",
+    "tf-keras",
+    "merlin-models",
+    "merlin-core",
+    "merlin-dataloader",
+    "nvtabular",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "dask",
+    "cudf-cu12",
+    "cupy-cuda12x",
+)
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package, its git revision if it has one, and what it stands on."""
+    from cowclip_merlin import __version__
+
+    found = {"cowclip_merlin": __version__, "python": platform.python_version()}
+    revision = _git_revision()
+    if revision:
+        found["git_revision"] = revision
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    found["platform"] = platform.platform()
+    return found
+
+
+def _git_revision() -> str | None:
+    """Revision of the checkout this package runs from; None for an installed one."""
+    folder = Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,102 @@
+"""`config.json` of a run folder: what a run was started with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.system.files import read_json
+from cowclip_merlin.system.versions import versions
+from cowclip_merlin.training.run_settings import RunSettings
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What `config.json` of a run folder says.
+
+    Attributes:
+        settings: as given.
+        values: hyper-parameters after scaling, as used.
+        fingerprint: of the prepared data.
+        vocabulary: of the prepared data, as in `PreparedData`.
+    """
+
+    settings: RunSettings
+    values: Hyperparameters
+    fingerprint: str
+    vocabulary: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "settings": self.settings.as_dict(),
+            "hyperparameters": asdict(self.values) | {"clip": self.settings.effective_clip},
+            "data_fingerprint": self.fingerprint,
+            "data_vocabulary": self.vocabulary,
+            "versions": versions(),
+        }
+
+    @classmethod
+    def load(cls, run: Path) -> RunConfig:
+        """Read a run folder.
+
+        Raises:
+            InputError: it is no run folder, damaged, or one of another format.
+        """
+        if not (run / "config.json").exists():
+            raise InputError(f"{run}: no config.json, so no run folder; give the --out of a train")
+        config = read_json(run / "config.json")
+        version = config.get("format_version") if isinstance(config, dict) else None
+        if version != FORMAT_VERSION:
+            raise InputError(
+                f"{run}: run of format {version}, this version reads {FORMAT_VERSION}; train again"
+            )
+        try:
+            values = dict(config["hyperparameters"])
+            values.pop("clip")
+            return cls(
+                settings=RunSettings.from_dict(config["settings"]),
+                values=Hyperparameters(**values),
+                fingerprint=config["data_fingerprint"],
+                vocabulary=config.get("data_vocabulary"),
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise InputError(f"{run}: damaged config.json ({error}); train again") from error
+
+
+def refuse_other_folder(out: Path) -> None:
+    """Refuse to make a run folder of a file, or of a folder of prepared data.
+
+    Raises:
+        InputError: it is one.
+    """
+    if (out / "dataset.json").exists():
+        raise InputError(f"{out}: holds prepared data; use another --out for the run")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; give --out a folder")
+
+
+def refuse_other_run(out: Path, config: RunConfig) -> None:
+    """Refuse to go on with a run folder that is of another run.
+
+    Raises:
+        InputError: it is no run folder, or its settings but `epochs`, or its data, differ.
+    """
+    before = RunConfig.load(out)
+    old, new = before.settings.as_dict(), config.settings.as_dict()
+    for name in old:
+        if name != "epochs" and old[name] != new[name]:
+            raise InputError(
+                f"{out}: was trained with {name} {old[name]}, not {new[name]}; resume with the "
+                "same settings, or use another --out"
+            )
+    if before.values != config.values:
+        raise InputError(f"{out}: was trained with other presets; use another --out")
+    if before.fingerprint != config.fingerprint:
+        raise InputError(f"{out}: was trained on other data; resume with the same folder")

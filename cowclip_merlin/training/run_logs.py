@@ -1,0 +1,131 @@
+"""The run folder: configuration, versions, log, one CSV row per epoch, TensorBoard events."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.files import replacing
+
+METRICS = (
+    "epoch",
+    "step",
+    "train_loss",
+    "test_auc",
+    "test_log_loss",
+    "rows_per_second",
+    "seconds",
+    "test_seconds",
+    "clipped_share",
+    "mean_clip_factor",
+    "embedding_lr",
+    "dense_lr",
+    "validation_auc",
+    "validation_log_loss",
+    "validation_seconds",
+)
+"""Columns of `metrics.csv`; those of the rows that a run does not score stay empty."""
+
+
+@contextmanager
+def log_to(path: Path) -> Iterator[logging.Logger]:
+    """A logger that writes to the file with times, and to standard output without."""
+    logger = logging.getLogger(f"cowclip_merlin.run.{path}")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    file = logging.FileHandler(path, encoding="utf-8")
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    console = logging.StreamHandler(sys.stdout)
+    handlers = (file, console)
+    for handler in handlers:
+        logger.addHandler(handler)
+    try:
+        yield logger
+    finally:
+        for handler in handlers:
+            logger.removeHandler(handler)
+        file.close()
+
+
+def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
+    """The rows of the first `epochs` epochs as text; none if there is no file yet.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    if not path.exists():
+        return []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        known = [numbers(row)["epoch"] for row in rows]
+        if any(not set(row) <= set(METRICS) for row in rows) or known != sorted(set(known)):
+            raise ValueError("columns or epochs that no run writes")
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: damaged ({error!s:.80}); put a copy back, or delete it: --resume then goes "
+            "on from the checkpoint, without the records of earlier epochs"
+        ) from error
+    return [row for row, epoch in zip(rows, known, strict=True) if epoch <= epochs]
+
+
+def numbers(row: Mapping[str, str]) -> dict[str, Any]:
+    """A row that was read as `Trainer` makes it: without the columns that it has no value of.
+
+    >>> numbers({"epoch": "2", "test_auc": "0.75", "validation_auc": ""})
+    {'epoch': 2, 'test_auc': 0.75}
+    """
+    kinds = {"epoch": int, "step": int}
+    return {name: kinds.get(name, float)(value) for name, value in row.items() if value}
+
+
+def seconds_of(row: Mapping[str, Any], rows: int) -> float:
+    """Seconds that the whole of an epoch takes: a resumed one has recorded those of its rest.
+
+    Args:
+        row: of the metrics.
+        rows: of an epoch.
+
+    >>> seconds_of({"rows_per_second": "1000.0", "seconds": "0.1"}, 500)
+    0.5
+    """
+    speed = float(row["rows_per_second"])
+    return rows / speed if speed else float(row["seconds"])  # 0: stopped in its last step
+
+
+def write_metrics(path: Path, rows: list[Mapping[str, Any]]) -> None:
+    """Write all rows, whole or not at all."""
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, METRICS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+class TensorBoard:
+    """Scalars of a run for TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        from cowclip_merlin import compat
+
+        self._tf = compat.tensorflow()
+        self._writer = self._tf.summary.create_file_writer(str(folder))
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write scalars at a step."""
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+
+        # In one event: `tf.summary.scalar` for each would take longer than a training step.
+        # Serialised messages put end to end are one, with the values of all.
+        event = b"".join(scalar_pb(n, value).SerializeToString() for n, value in scalars.items())
+        with self._writer.as_default():
+            self._tf.summary.experimental.write_raw_pb(event, step=step)
+
+    def close(self) -> None:
+        """Write out what is buffered."""
+        self._writer.close()

@@ -1,0 +1,179 @@
+"""What a run has learned: its model, its scores, and the model for other programs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.checks import among
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import load_split_to_device, open_columns
+from cowclip_merlin.system.files import read_json, refuse_no_file, whole_folder, write_json
+from cowclip_merlin.training import evaluation
+from cowclip_merlin.training.build import build_model, choose_device
+from cowclip_merlin.training.checkpoint import Checkpoints, full_disk_told
+from cowclip_merlin.training.run import start
+from cowclip_merlin.training.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.models.columns import Columns
+    from cowclip_merlin.workflows import PreparedData
+
+COLUMNS_FILE = "assets.extra/columns.json"  # TensorFlow and its servers leave this folder alone
+
+
+def evaluate_run(
+    run: str | Path,
+    data: str | Path,
+    *,
+    split: str = "test",
+    predictions: str | Path | None = None,
+    overwrite: bool = False,
+    device: str = "auto",
+) -> evaluation.Evaluation:
+    """Score a split of a prepared folder with the last checkpoint of a run.
+
+    Args:
+        run: the run folder.
+        data: the folder it was trained on, or one prepared like it.
+        split: "train" or "test".
+        predictions: parquet file to write: row, label, probability.
+        overwrite: replace `predictions` if the file is there.
+        device: "auto", "cpu" or "gpu".
+
+    Raises:
+        InputError: wrong input, named in one line.
+    """
+    from cowclip_merlin.workflows import PreparedData
+
+    config, prepared = RunConfig.load(Path(run)), PreparedData.load(data)
+    if predictions is not None:
+        refuse_no_file(predictions, overwrite=overwrite)
+    among("split", [split], tuple(prepared.rows))
+    if prepared.rows[split] == 0:
+        raise InputError(f"{data}: no rows in the {split} split; choose the other one")
+    start(config.settings.seed, device)
+    model = _restored(Path(run), config, prepared)
+    columns = open_columns(prepared, split)
+    rows = load_split_to_device(columns, batch_size=evaluation.SCORING_BATCH)
+    scores = evaluation.Scorer(model, rows).probabilities()
+    if predictions is not None:
+        evaluation.write_predictions(Path(predictions), columns.label, scores)
+    return evaluation.evaluate(columns.label, scores)
+
+
+def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRModel:
+    """The model of a run with the weights of its last checkpoint, not compiled.
+
+    Args:
+        run: the run folder.
+        data: the folder it was trained on, or one prepared like it; only its columns are read.
+        device: "auto", "cpu" or "gpu".
+
+    Returns:
+        A Keras model. It takes a dictionary with one entry [b] for each column, ids and numbers
+        as `data` has them, and gives click probabilities [b, 1].
+
+    Raises:
+        InputError: wrong input, named in one line.
+    """
+    from cowclip_merlin.workflows import PreparedData
+
+    config, prepared = RunConfig.load(Path(run)), PreparedData.load(data)
+    choose_device(device)
+    return _restored(Path(run), config, prepared)
+
+
+def _restored(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
+    if len({config.vocabulary, prepared.vocabulary} - {None}) > 1:
+        raise InputError(
+            f"{prepared.path}: its ids or scaled numbers stand for other values than those that "
+            f"{run} was trained on; prepare it with --like and the folder of the training"
+        )
+    model = build_model(config.settings, config.values, prepared)
+    checkpoints = Checkpoints(run / "checkpoints", model)
+    path = checkpoints.restore()
+    for damage in checkpoints.passed_over:
+        logging.getLogger(__name__).warning("%s; %s is used, which is older", damage, path)
+    return model
+
+
+def export_run(
+    run: str | Path, data: str | Path, *, out: str | Path, device: str = "auto"
+) -> dict[str, Any]:
+    """Write the model of a run as a TensorFlow SavedModel, for programs without this package.
+
+    Its signature "serving_default" takes one tensor [b] for each column, ids as int64 and numbers
+    as float32, and gives "probability", float32 [b]. An id outside of its column's table is an
+    error that names the column. `load_model` reads it as a Keras model, too.
+
+    An input has the name of its column where TensorFlow allows that, and a similar one elsewhere.
+    `assets.extra/columns.json` in the folder maps every input to its column.
+
+    Args:
+        run: the run folder.
+        data: the folder it was trained on, or one prepared like it; only its columns are read.
+        out: folder to write; must not exist.
+        device: "auto", "cpu" or "gpu".
+
+    Returns:
+        Input name -> its `tf.TensorSpec`, in the model's order.
+
+    Raises:
+        InputError: wrong input, named in one line.
+    """
+    with whole_folder(out) as temporary:
+        model = load_run(run, data, device=device)
+        from cowclip_merlin.models.tensorflow_names import safe_names
+
+        columns = model.blocks[0].columns
+        names = safe_names([*columns.fields, *columns.continuous])
+        inputs = _inputs(columns, names)
+        signature = {"serving_default": _serving(model, inputs, names)}
+        with full_disk_told(Path(out)):
+            compat.save_by_keras(model, str(temporary), signatures=signature)
+        _write_columns(temporary / COLUMNS_FILE, names)
+    return inputs
+
+
+def input_columns(model: str | Path) -> dict[str, str]:
+    """Of an exported model: input name -> name of its column, in the model's order.
+
+    Args:
+        model: the folder that `export_run` wrote.
+
+    Raises:
+        InputError: there is no such file, or it is damaged.
+    """
+    return read_json(Path(model) / COLUMNS_FILE)["inputs"]
+
+
+def _write_columns(path: Path, names: dict[str, str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, {"inputs": {name: column for column, name in names.items()}})
+
+
+def _inputs(columns: Columns, names: dict[str, str]) -> dict[str, Any]:
+    tf = compat.tensorflow()
+    kinds = dict.fromkeys(columns.fields, tf.int64) | dict.fromkeys(columns.continuous, tf.float32)
+    return {names[c]: tf.TensorSpec([None], kind, names[c]) for c, kind in kinds.items()}
+
+
+def _serving(model: CTRModel, inputs: dict[str, Any], names: dict[str, str]) -> Any:
+    """The function that is called in the SavedModel."""
+    tf, fields = compat.tensorflow(), model.blocks[0].columns.fields
+    told_names, sizes = tf.constant(list(fields)), tf.constant(list(fields.values()), tf.int64)
+
+    @tf.function(input_signature=[inputs])
+    def serve(given: dict[str, Any]) -> dict[str, Any]:
+        columns = {column: given[name] for column, name in names.items()}
+        ids = tf.stack([columns[name] for name in fields], axis=1)
+        wrong = tf.reduce_any((ids < 0) | (ids >= sizes), axis=0)
+        told = ["ids outside of the tables of these columns:", tf.boolean_mask(told_names, wrong)]
+        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(wrong), told)]):
+            return {"probability": tf.reshape(model(columns), [-1])}
+
+    return serve

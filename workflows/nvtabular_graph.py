@@ -1,0 +1,246 @@
+"""NVTabular workflows: ids by falling frequency, numbers to [0, 1].
+
+Ids, by Categorify: 0 padding, 1 missing, 2 out of vocabulary or below the frequency threshold,
+from 3 on the vocabulary by falling frequency; `prepare` orders ties by value.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.files import replacing
+from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
+
+FIT_ON: Mapping[str, tuple[str, ...]] = {"train": ("train",), "all": ("train", "test")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How columns are transformed.
+
+    Attributes:
+        freq_threshold: ids seen less often become out of vocabulary; 0 keeps all.
+        log: take log(1 + x) of the continuous columns, negative values as 0, before the scaling.
+        fit_on: rows that ids, counts and ranges are learned from: "train", or "all", test rows
+            too, as the paper's authors do.
+    """
+
+    freq_threshold: int = 0
+    log: bool = False
+    fit_on: str = "train"
+
+    def __post_init__(self) -> None:
+        """Refuse a negative threshold and unknown rows."""
+        if self.freq_threshold < 0:
+            raise InputError(f"--freq-threshold is {self.freq_threshold}; it must be at least 0")
+        if self.fit_on not in FIT_ON:
+            raise InputError(f"--fit-on is {self.fit_on!r}; choose one of {', '.join(FIT_ON)}")
+
+    @property
+    def fitted_splits(self) -> tuple[str, ...]:
+        """Splits that are learned from."""
+        return FIT_ON[self.fit_on]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """What fitting learned, beside the vocabularies.
+
+    Attributes:
+        cardinalities: field -> rows its table needs (largest id + 1).
+        minimum: continuous column -> smallest value, after the logarithm if there is one.
+        maximum: likewise the largest.
+    """
+
+    cardinalities: dict[str, int]
+    minimum: dict[str, float]
+    maximum: dict[str, float]
+
+
+def build(layout: LogFormat, recipe: Recipe, categories: str | Path = ".") -> Any:
+    """An unfitted `nvtabular.Workflow` for these columns.
+
+    Args:
+        layout: the columns.
+        recipe: how to transform them.
+        categories: folder below which fitting writes `categories/`.
+    """
+    nvt, ops = compat.nvtabular(), compat.nvtabular().ops
+    from merlin.schema import Tags
+
+    from cowclip_merlin.workflows.categorify import FieldIds
+
+    outputs = list(layout.categorical) >> FieldIds(
+        freq_threshold=recipe.freq_threshold, out_path=str(categories), dtype="int32"
+    )
+    if layout.continuous:
+        numbers = list(layout.continuous) >> ops.FillMissing(0)
+        if recipe.log:
+            # LogOp of anything below -1 is no number; Criteo's I2 goes down to -3.
+            numbers = numbers >> ops.Clip(min_value=0) >> ops.LogOp()
+        # A column that is 0 everywhere leaves the scaling as 0 / 0.
+        numbers = numbers >> ops.NormalizeMinMax(out_dtype="float32") >> ops.FillMissing(0)
+        outputs = outputs + (numbers >> ops.AddMetadata(tags=[Tags.CONTINUOUS]))
+    tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
+    return nvt.Workflow(outputs + ([layout.label] >> ops.AddMetadata(tags=tags)))
+
+
+def criteo(*, freq_threshold: int = 0, log: bool = False, out_path: str | Path = ".") -> Any:
+    """An unfitted workflow for Criteo Kaggle's columns: label, I1..I13, C1..C26.
+
+    Args:
+        freq_threshold: ids seen less often become out of vocabulary.
+        log: log(1 + x) before the scaling.
+        out_path: folder below which fitting writes `categories/`.
+    """
+    return build(CRITEO, Recipe(freq_threshold=freq_threshold, log=log), out_path)
+
+
+def avazu(*, freq_threshold: int = 0, out_path: str | Path = ".") -> Any:
+    """An unfitted workflow for Avazu's columns: click and 22 categories, `hour` among them.
+
+    Args:
+        freq_threshold: ids seen less often become out of vocabulary.
+        out_path: folder below which fitting writes `categories/`.
+    """
+    return build(AVAZU, Recipe(freq_threshold=freq_threshold), out_path)
+
+
+def table(
+    *,
+    label: str,
+    categorical: Sequence[str],
+    continuous: Sequence[str] = (),
+    freq_threshold: int = 0,
+    log: bool = False,
+    out_path: str | Path = ".",
+) -> Any:
+    """An unfitted workflow for the columns of any click log.
+
+    Args:
+        label: name of the 0/1 column.
+        categorical: names of the categorical columns.
+        continuous: names of the numeric columns.
+        freq_threshold: ids seen less often become out of vocabulary.
+        log: log(1 + x) before the scaling.
+        out_path: folder below which fitting writes `categories/`.
+    """
+    layout = LogFormat(
+        kind="table",
+        label=label,
+        categorical=tuple(categorical),
+        continuous=tuple(continuous),
+    )
+    return build(layout, Recipe(freq_threshold=freq_threshold, log=log), out_path)
+
+
+def operators(workflow: Any) -> dict[str, Any]:
+    """The fitted operators of a workflow by class name."""
+    found, nodes = {}, [workflow.output_node]
+    while nodes:
+        node = nodes.pop()
+        found[type(node.op).__name__] = node.op
+        nodes += node.parents_with_dependencies
+    return found
+
+
+def order_ties(categories: Path, layout: LogFormat) -> None:
+    """Order equally frequent values by value: NVTabular leaves that to the sort it runs on.
+
+    Without it, ids could differ between CPU and GPU.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    for field in layout.categorical:
+        path = categories / f"unique.{field}.parquet"
+        known = pq.read_table(path)
+        # Arrow would take ".big" for a path, so it is not asked by name.
+        named = pa.table({"size": known[f"{field}_size"], "value": known[field]})
+        order = pc.sort_indices(named, [("size", "descending"), ("value", "ascending")])
+        ordered = known.take(order)
+        with replacing(path) as temporary:
+            pq.write_table(ordered.replace_schema_metadata(known.schema.metadata), temporary)
+
+
+def statistics(workflow: Any, layout: LogFormat) -> Statistics:
+    """What a fitted workflow learned."""
+    schema = workflow.output_schema
+    scaling = operators(workflow).get("NormalizeMinMax")
+    return Statistics(
+        cardinalities={c: int(schema[c].int_domain.max) + 1 for c in layout.categorical},
+        minimum={c: float(scaling.mins[c]) for c in layout.continuous},
+        maximum={c: float(scaling.maxs[c]) for c in layout.continuous},
+    )
+
+
+def dataset(files: Sequence[Path], *, gpu: bool) -> Any:
+    """A Merlin dataset over staged files: one partition per file, in order."""
+    from merlin.io import Dataset
+
+    return Dataset([str(file) for file in files], engine="parquet", cpu=not gpu)
+
+
+def write_split(
+    workflow: Any, files: Sequence[Path], out: Path, layout: LogFormat, *, gpu: bool, hugectr: bool
+) -> None:
+    """Transform staged files into `out/part-*.parquet`, rows in the order of the input.
+
+    With `hugectr`, labels are float32, ids int64, and `_metadata.json` and `_file_list.txt` stay.
+    The list names files relative to the folder above `out`.
+    """
+    types = {layout.label: "float32", **dict.fromkeys(layout.categorical, "int64")}
+    workflow.transform(dataset(files, gpu=gpu)).to_parquet(
+        str(out),
+        dtypes=types if hugectr else None,
+        cats=list(layout.categorical),
+        conts=list(layout.continuous),
+        labels=[layout.label],
+    )
+    _tidy(out, hugectr=hugectr)
+
+
+def _tidy(out: Path, *, hugectr: bool) -> None:
+    """Names that sort in order, and no file that holds a path of the folder it was made in."""
+    described = json.loads((out / "_metadata.json").read_text(encoding="utf-8"))
+    for index, entry in enumerate(described["file_stats"]):
+        new = f"part-{index:05d}.parquet"
+        (out / entry["file_name"]).rename(out / new)
+        entry["file_name"] = new
+    for name in ("_metadata", "_metadata.json", "_file_list.txt", "schema.pbtxt"):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / ".merlin", ignore_errors=True)
+    if hugectr:
+        # HugeCTR opens the names as they are; the first one's folder has to hold `_metadata.json`.
+        names = [f"{out.name}/{entry['file_name']}" for entry in described["file_stats"]]
+        (out / "_metadata.json").write_text(json.dumps(described), encoding="utf-8")
+        (out / "_file_list.txt").write_text(
+            "\n".join([str(len(names)), *names]) + "\n", encoding="utf-8"
+        )
+
+
+def load(layout: LogFormat, recipe: Recipe, known: Statistics, folder: Path) -> Any:
+    """A fitted workflow from its statistics and `folder/categories/`; nothing is unpickled."""
+    import numpy as np
+    from merlin.schema import ColumnSchema, Schema
+
+    workflow = build(layout, recipe, folder)
+    for kind, op in operators(workflow).items():
+        if kind == "FieldIds":
+            op.categories = {
+                c: str(folder / "categories" / f"unique.{c}.parquet") for c in layout.categorical
+            }
+        elif kind == "NormalizeMinMax":
+            op.mins, op.maxs = dict(known.minimum), dict(known.maximum)
+    columns = [ColumnSchema(c, dtype=np.dtype("O")) for c in layout.categorical]
+    columns += [ColumnSchema(c, dtype=np.float64) for c in layout.continuous]
+    workflow.fit_schema(Schema([*columns, ColumnSchema(layout.label, dtype=np.int8)]))
+    return workflow

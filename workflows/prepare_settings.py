@@ -1,0 +1,134 @@
+"""Settings of a preparation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.nvtabular_graph import Recipe
+from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
+from cowclip_merlin.workflows.raw.train_test_split import Split
+
+KINDS = {"criteo": CRITEO, "avazu": AVAZU}
+TEST_FRACTION = {
+    ("criteo", "random"): 0.1,
+    ("criteo", "time"): 1 / 7,
+    ("avazu", "random"): 0.2,
+    ("avazu", "time"): 0.2,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareSettings:
+    """Settings of one preparation.
+
+    Attributes:
+        files: raw files, in the order of the rows: text, .gz, or parquet.
+        out: folder to write.
+        kind: "criteo", "avazu" or "table".
+        label: for "table": name of the 0/1 column.
+        categorical: for "table": names of the categorical columns.
+        continuous: for "table": names of the numeric columns.
+        like: a prepared folder whose columns, settings and vocabulary are used; all rows become
+            test rows.
+        split: "random" or "time".
+        test_fraction: share of test rows; by default the data set's usual one.
+        seed: of the random split.
+        recipe: how columns are transformed.
+        max_bad_fraction: share of damaged rows above which it stops.
+        partition_mb: megabytes of text per partition, 0.001 to 1024; the memory needed grows with
+            it.
+        hugectr: write what HugeCTR reads, too.
+        scheduler: address of a Dask scheduler.
+        device: "auto", "cpu" or "gpu".
+        overwrite: replace `out` if it is a prepared folder; anything else is left alone.
+    """
+
+    files: tuple[Path, ...]
+    out: Path
+    kind: str = "criteo"
+    label: str | None = None
+    categorical: tuple[str, ...] = ()
+    continuous: tuple[str, ...] = ()
+    like: Path | None = None
+    split: str = "random"
+    test_fraction: float | None = None
+    seed: int = 1234
+    recipe: Recipe = field(default_factory=Recipe)
+    max_bad_fraction: float = 0.001
+    partition_mb: float = 32
+    hugectr: bool = False
+    scheduler: str | None = None
+    device: str = "auto"
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what could only fail later."""
+        object.__setattr__(self, "files", tuple(Path(file) for file in self.files))
+        object.__setattr__(self, "out", Path(self.out))
+        object.__setattr__(self, "like", None if self.like is None else Path(self.like))
+        for name in ("categorical", "continuous"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not self.files:
+            raise InputError("no input files; name at least one")
+        if not 0 <= self.max_bad_fraction < 1:
+            raise InputError(f"--max-bad-fraction is {self.max_bad_fraction}; use 0 to below 1")
+        if not 0.001 <= self.partition_mb <= 1024:
+            raise InputError(f"--partition-mb is {self.partition_mb}; use 0.001 to 1024")
+        self._refuse_idle()
+
+    def _refuse_idle(self) -> None:
+        """Refuse what does nothing beside `like`."""
+        usual = (Recipe(), "random", None)
+        if self.like is not None and (self.recipe, self.split, self.test_fraction) != usual:
+            raise InputError(
+                f"--like {self.like}: columns are transformed as there and all rows are test rows; "
+                "leave --freq-threshold, --log, --fit-on, --split and --test-fraction away"
+            )
+
+    def layout(self) -> LogFormat:
+        """Columns of the log.
+
+        Raises:
+            InputError: unknown kind, or a table without the names of its columns.
+        """
+        if self.kind in KINDS:
+            if self.label or self.categorical or self.continuous:
+                raise InputError(
+                    f"--label, --categorical and --continuous are for the kind table; a "
+                    f"{self.kind} log has its own columns"
+                )
+            return KINDS[self.kind]
+        if self.kind != "table":
+            raise InputError(f"unknown kind {self.kind!r}; choose criteo, avazu or table")
+        if not self.label or not self.categorical:
+            raise InputError("a table needs --label and --categorical; name its columns")
+        names = (self.label, *self.categorical, *self.continuous)
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise InputError(f"column {twice[0]!r} is named twice; give each column one role")
+        for name in self.categorical:
+            if "/" in name or "\0" in name:
+                raise InputError(
+                    f"column {name!r} cannot be categorical: files are named after it; rename it "
+                    "in the log, without the slash"
+                )
+        return LogFormat(
+            kind="table",
+            label=self.label,
+            categorical=self.categorical,
+            continuous=self.continuous,
+            separator=separator(self.files[0]),
+        )
+
+    def division(self) -> Split:
+        """How rows are divided."""
+        usual = TEST_FRACTION.get((self.kind, self.split), 0.1)
+        fraction = usual if self.test_fraction is None else self.test_fraction
+        return Split(how=self.split, test_fraction=fraction, seed=self.seed)
+
+
+def separator(file: Path) -> str:
+    """What a table's columns are divided by: tabs in .tsv and .txt, else commas."""
+    return "\t" if file.name.removesuffix(".gz").endswith((".tsv", ".txt")) else ","

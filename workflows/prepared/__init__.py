@@ -1,0 +1,1 @@
+"""Prepared folders: read, describe and report on them."""

@@ -1,0 +1,101 @@
+"""Frequency counts per field: `counts/<field>.parquet` with columns id, value, count."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.files import reading_parquet
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows.prepared.folder import PreparedData
+
+SPECIAL = {"pad": 0, "null": 1, "oov": 2}
+FIRST_VALUE = 3
+
+
+def write_counts(folder: Path, layout: LogFormat) -> None:
+    """Write the counts of every field from what Categorify left in `categories/`.
+
+    Padding, missing and out-of-vocabulary (ids 0, 1, 2) come first, with no value.
+    """
+    import pyarrow.parquet as pq
+
+    (folder / "counts").mkdir()
+    for field in layout.categorical:
+        pq.write_table(
+            _counts(folder / "categories", field), folder / "counts" / f"{field}.parquet"
+        )
+
+
+def _counts(categories: Path, field: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    meta = pq.read_table(categories / f"meta.{field}.parquet").to_pydict()
+    seen = dict(zip(meta["kind"], meta["num_observed"], strict=True))
+    known = pq.read_table(categories / f"unique.{field}.parquet", columns=[field, f"{field}_size"])
+    special = pa.table(
+        {
+            "id": pa.array(SPECIAL.values(), pa.int64()),
+            "value": pa.nulls(len(SPECIAL), pa.string()),
+            "count": pa.array([int(seen[kind]) for kind in SPECIAL], pa.int64()),
+        }
+    )
+    values = pa.table(
+        {
+            "id": pa.array(range(FIRST_VALUE, FIRST_VALUE + known.num_rows), pa.int64()),
+            "value": known[field].cast(pa.string()),
+            "count": known[f"{field}_size"].cast(pa.int64()),
+        }
+    )
+    return pa.concat_tables([special, values])
+
+
+def hash_values(categories: Path, layout: LogFormat) -> str:
+    """Hash of which value each id of each field has, 3 and up, as `categories/` says."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lengths, text = hashlib.sha256(), hashlib.sha256()
+    for field in layout.categorical:
+        known = pq.read_table(categories / f"unique.{field}.parquet", columns=[field])
+        lengths.update(f"{field} {known.num_rows} ".encode())
+        for values in known[field].cast(pa.large_binary()).chunks:
+            _, offsets, data = values.buffers()
+            ends = np.frombuffer(offsets, np.int64)[values.offset :][: len(values) + 1]
+            lengths.update(np.diff(ends).tobytes())
+            text.update(memoryview(data)[ends[0] : ends[-1]])
+    return hashlib.sha256(lengths.digest() + text.digest()).hexdigest()
+
+
+def read_counts(data: PreparedData, field: str) -> Any:
+    """Arrow table id, value, count of one field, ids in order.
+
+    Raises:
+        InputError: no such field, or its file is missing or damaged.
+    """
+    import pyarrow.parquet as pq
+
+    if field not in data.categorical:
+        raise InputError(f"{data.path}: no field {field!r}; it has {', '.join(data.categorical)}")
+    file = data.path / "counts" / f"{field}.parquet"
+    data.verify(file)
+    with reading_parquet(file):
+        return pq.read_table(file)
+
+
+def value_to_id(data: PreparedData, field: str) -> dict[str, int]:
+    """The id of each value of a field; values that are not in it have id 2."""
+    table = read_counts(data, field).slice(len(SPECIAL))
+    return dict(zip(table["value"].to_pylist(), table["id"].to_pylist(), strict=True))
+
+
+def id_to_value(data: PreparedData, field: str) -> list[str | None]:
+    """The value of each id of a field; None for padding, missing and out of vocabulary."""
+    return read_counts(data, field)["value"].to_pylist()

@@ -1,0 +1,276 @@
+"""A prepared folder: it describes itself in JSON and parquet, and nothing in it is a pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.checksums import checksum
+from cowclip_merlin.system.files import read_json, reading_parquet, write_json
+from cowclip_merlin.workflows import nvtabular_graph
+from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
+from cowclip_merlin.workflows.prepared.counts import hash_values
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+
+FORMAT_VERSION = 1
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedData:
+    """What `dataset.json` of a prepared folder says.
+
+    Attributes:
+        path: the folder.
+        layout: its columns.
+        recipe: how they were transformed.
+        statistics: what fitting learned.
+        rows: split -> number of rows.
+        clicks: rows with label 1, over both splits.
+        fingerprint: hash of the input files and all settings.
+        vocabulary: hash of what ids and scaled numbers stand for: a folder made with `like` has
+            that of the other one. None in folders of earlier versions.
+        description: the whole of `dataset.json`.
+        checksums: file -> checksum, as `prepare` wrote it; none in folders of earlier versions.
+    """
+
+    path: Path
+    layout: LogFormat
+    recipe: Recipe
+    statistics: Statistics
+    rows: dict[str, int]
+    clicks: int
+    fingerprint: str
+    vocabulary: str | None
+    description: Mapping[str, Any]
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | Path) -> PreparedData:
+        """Read a folder that `prepare` wrote.
+
+        Raises:
+            InputError: it is missing, no prepared folder, damaged, or of another format.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            raise InputError(f"{path}: no such folder; make it with cowclip prepare")
+        if not (path / "dataset.json").is_file():
+            raise InputError(f"{path}: no dataset.json in it; make it with cowclip prepare")
+        value = read_json(path / "dataset.json")
+        version = value.get("format_version") if isinstance(value, dict) else None
+        if version != FORMAT_VERSION:
+            raise InputError(
+                f"{path}: prepared in format {version}, this version reads {FORMAT_VERSION}; "
+                "prepare it again"
+            )
+        try:
+            return cls(
+                path=path,
+                layout=_layout(value["layout"]),
+                recipe=Recipe(**value["recipe"]),
+                statistics=Statistics(**value["statistics"]),
+                rows=_rows(value["rows"]),
+                clicks=value["clicks"],
+                fingerprint=value["fingerprint"],
+                vocabulary=value.get("vocabulary"),
+                description=value,
+                checksums=dict(value.get("checksums", {})),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path}: damaged dataset.json ({error}); prepare again") from error
+
+    @property
+    def fitted_rows(self) -> int:
+        """Rows that ids were counted in: of another folder, if this one was made like it."""
+        here = sum(self.rows[split] for split in self.recipe.fitted_splits)
+        return self.description.get("fitted_rows", here)
+
+    @property
+    def kind(self) -> str:
+        """ "criteo", "avazu" or "table"."""
+        return self.layout.kind
+
+    @property
+    def label(self) -> str:
+        """Name of the 0/1 column."""
+        return self.layout.label
+
+    @property
+    def categorical(self) -> tuple[str, ...]:
+        """Names of the id columns, in model order."""
+        return self.layout.categorical
+
+    @property
+    def continuous(self) -> tuple[str, ...]:
+        """Names of the float columns, in model order."""
+        return self.layout.continuous
+
+    @property
+    def cardinalities(self) -> dict[str, int]:
+        """Field -> rows its table needs."""
+        return self.statistics.cardinalities
+
+    @property
+    def schema(self) -> Any:
+        """Merlin schema with tags and integer domains, as the models read it."""
+        return merlin_schema(self.layout, self.statistics)
+
+    def files(self, split: str) -> list[Path]:
+        """Parquet files of a split, in order.
+
+        Raises:
+            InputError: there are none though there should be.
+            OSError: the folder may not be read, which `glob` would take for an empty one.
+        """
+        folder = self.path / split
+        names = os.listdir(folder) if folder.is_dir() else []
+        found = sorted(folder / name for name in names if name.endswith(".parquet"))
+        if not found and self.rows[split]:
+            raise InputError(f"{self.path / split}: no parquet files; prepare the data again")
+        return found
+
+    def verify(self, file: Path) -> None:
+        """Refuse a file that is not as `prepare` wrote it.
+
+        Raises:
+            InputError: its checksum is another one than `dataset.json` has.
+        """
+        expected = self.checksums.get(file.relative_to(self.path).as_posix())
+        with reading_parquet(file):
+            if expected is not None and checksum(file) != expected:
+                raise InputError(
+                    f"{file}: damaged parquet (its checksum is not that in dataset.json); prepare "
+                    "the data again"
+                )
+
+    def workflow(self) -> Any:
+        """The fitted `nvtabular.Workflow`, for raw columns as text and numbers.
+
+        Raises:
+            InputError: a vocabulary is damaged.
+        """
+        self.verify_categories()
+        return nvtabular_graph.load(self.layout, self.recipe, self.statistics, self.path)
+
+    def verify_categories(self) -> None:
+        """`verify` the vocabularies."""
+        for file in sorted((self.path / "categories").glob("*.parquet")):
+            self.verify(file)
+
+
+def _rows(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or any(type(value[split]) is not int for split in SPLITS):
+        raise TypeError(f"rows is {value!r:.60}")
+    return value
+
+
+def _layout(value: Mapping[str, Any]) -> LogFormat:
+    return LogFormat(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
+
+
+def merlin_schema(layout: LogFormat, known: Statistics) -> Any:
+    """Merlin schema of a prepared folder's columns."""
+    import numpy as np
+    from merlin.schema import ColumnSchema, Schema, Tags
+
+    columns = [
+        ColumnSchema(
+            name,
+            dtype=np.int32,
+            tags=[Tags.CATEGORICAL],
+            properties={"domain": {"min": 0, "max": known.cardinalities[name] - 1, "name": name}},
+        )
+        for name in layout.categorical
+    ]
+    columns += [
+        ColumnSchema(name, dtype=np.float32, tags=[Tags.CONTINUOUS]) for name in layout.continuous
+    ]
+    tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
+    return Schema([*columns, ColumnSchema(layout.label, dtype=np.int8, tags=tags)])
+
+
+def write_schema(folder: Path, layout: LogFormat, known: Statistics) -> None:
+    """Write the schema where Merlin's Dataset looks for it."""
+    from merlin.schema.io.tensorflow_metadata import TensorflowMetadata
+
+    (folder / ".merlin").mkdir(parents=True, exist_ok=True)
+    metadata = TensorflowMetadata.from_merlin_schema(merlin_schema(layout, known))
+    metadata.to_json_file(str(folder / ".merlin"), "schema.json")
+
+
+def fingerprint(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """Hash of files and settings, and what is known of each file: name, bytes, SHA-256."""
+    described = [{"name": f.name, "bytes": f.stat().st_size, "sha256": _sha256(f)} for f in files]
+    whole = json.dumps([settings, described], sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest(), described
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """File -> checksum of all parquet files of a prepared folder, but the cache."""
+    return {
+        file.relative_to(folder).as_posix(): checksum(file)
+        for kind in (*SPLITS, "counts", "categories")
+        for file in sorted((folder / kind).glob("*.parquet"))
+    }
+
+
+def _vocabulary(folder: Path, layout: LogFormat, recipe: Recipe, known: Statistics) -> str:
+    scaling = [recipe.log, known.minimum, known.maximum]
+    columns = [layout.categorical, layout.continuous]
+    values = hash_values(folder / "categories", layout)
+    return hashlib.sha256(json.dumps([columns, scaling, values]).encode()).hexdigest()
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while part := stream.read(1 << 22):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def describe(
+    folder: Path,
+    *,
+    layout: LogFormat,
+    recipe: Recipe,
+    known: Statistics,
+    settings: Mapping[str, Any],
+    files: Sequence[Path],
+    rows: Mapping[str, int],
+    clicks: int,
+    quarantined: int,
+    fitted_rows: int,
+) -> None:
+    """Write `dataset.json` and the Merlin schema."""
+    from cowclip_merlin.system.versions import versions
+
+    whole, inputs = fingerprint(files, {**settings, "format_version": FORMAT_VERSION})
+    write_json(
+        folder / "dataset.json",
+        {
+            "format_version": FORMAT_VERSION,
+            "layout": asdict(layout),
+            "recipe": asdict(recipe),
+            "settings": settings,
+            "rows": rows,
+            "clicks": clicks,
+            "quarantined": quarantined,
+            "fitted_rows": fitted_rows,
+            "statistics": asdict(known),
+            "fingerprint": whole,
+            "vocabulary": _vocabulary(folder, layout, recipe, known),
+            "input": inputs,
+            "versions": versions(),
+            "checksums": checksums(folder),
+        },
+    )
+    for split in SPLITS:
+        write_schema(folder / split, layout, known)

@@ -1,0 +1,37 @@
+"""What HugeCTR needs beside the parquet files: the size of each slot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cowclip_merlin.system.files import write_json
+from cowclip_merlin.workflows.nvtabular_graph import Statistics
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+
+
+def write_slot_sizes(folder: Path, layout: LogFormat, known: Statistics) -> None:
+    """Write `hugectr.json`: names, and `slot_size_array` as HugeCTR's reader takes it.
+
+    Each split has `_metadata.json` and `_file_list.txt`. The list and the two sources name files
+    relative to `folder`, so run HugeCTR with `folder` as its working directory. The source of a
+    split without rows is null.
+    """
+    write_json(
+        folder / "hugectr.json",
+        {
+            "label_name": layout.label,
+            "dense_names": list(layout.continuous),
+            "slot_names": list(layout.categorical),
+            "slot_size_array": [known.cardinalities[c] for c in layout.categorical],
+            "train_source": _source(folder, "train"),
+            "eval_source": _source(folder, "test"),
+            "label_dim": 1,
+            "dense_dim": len(layout.continuous),
+            "key_type": "I64",
+        },
+    )
+
+
+def _source(folder: Path, split: str) -> str | None:
+    name = f"{split}/_file_list.txt"
+    return name if (folder / name).exists() else None

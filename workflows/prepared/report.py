@@ -1,0 +1,106 @@
+"""What is in a prepared data set: a figure and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
+from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
+from cowclip_merlin.workflows.prepared.folder import PreparedData
+
+BATCHES = tuple(1024 * 2**i for i in range(8))
+
+
+def frequencies(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
+    """Occurrences of each value of a field in the rows that were fitted on, falling."""
+    return read_counts(data, field)["count"].to_numpy()[len(SPECIAL) :]
+
+
+def write_report(data: PreparedData, folder: Path, *, name: str) -> None:
+    """Write `summary.md`, headed by the name, and `figures/ids_by_frequency.svg`."""
+    counts = {field: frequencies(data, field) for field in data.categorical}
+    (folder / "figures").mkdir(exist_ok=True)
+    draw_frequencies(counts, folder / "figures" / "ids_by_frequency.svg")
+    (folder / "summary.md").write_text(summary(data, counts, name=name), encoding="utf-8")
+
+
+def draw_frequencies(counts: dict[str, npt.NDArray[np.int64]], path: Path) -> None:
+    """Ids by frequency, one line per field, both axes logarithmic (Figure 3 of the paper)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    plot_frequencies(axes, counts)
+    axes.set(xlabel="id, by falling frequency", ylabel="occurrences")
+    axes.grid(True, which="major", linewidth=0.4, alpha=0.5)
+    axes.legend(title="field", fontsize=7, ncols=2, loc="upper left", bbox_to_anchor=(1.01, 1))
+    figure.savefig(path)
+
+
+def plot_frequencies(axes: Any, counts: Mapping[str, npt.NDArray[np.int64]]) -> None:
+    """Plot falling occurrences by rank into matplotlib axes, the field with most ids first."""
+    by_size = sorted(counts, key=lambda field: -len(counts[field]))
+    for index, field in enumerate(by_size):
+        _draw(axes, field, counts[field], index)
+    axes.set(xscale="log", yscale="log")
+
+
+def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], index: int) -> None:
+    import matplotlib
+
+    colours = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY_BLUE, BLACK)
+    # Markers tell the colours apart in grey print, line styles the repeats.
+    markers, styles = "os^vDPX", ("-", "--", ":", "-.")
+    if len(count) == 0:
+        return
+    rank = np.arange(1, len(count) + 1)
+    # A line needs no more points than a printer can tell apart.
+    keep = np.unique(np.geomspace(1, len(count), 400).astype(int)) - 1
+    with matplotlib.rc_context({"lines.linewidth": 1.1}):
+        axes.plot(
+            rank[keep],
+            count[keep],
+            color=colours[index % len(colours)],
+            linestyle=styles[index // len(colours) % len(styles)],
+            marker=markers[index % len(markers)],
+            markersize=3,
+            markevery=max(1, len(keep) // 6),
+            label=field,
+        )
+
+
+def summary(data: PreparedData, counts: dict[str, npt.NDArray[np.int64]], *, name: str) -> str:
+    """One page in Markdown."""
+    fitted, total = data.fitted_rows, sum(data.rows.values())
+    where = "in train" if data.recipe.fit_on == "train" else "in train and test"
+    ids = sum(map(len, counts.values()))
+    once = sum(int((count == 1).sum()) for count in counts.values())
+    lines = [
+        f"# {name}: a {data.kind} log",
+        "",
+        f"- rows: {total:,} ({data.rows['train']:,} train, {data.rows['test']:,} test)",
+        f"- quarantined rows: {data.description['quarantined']:,}",
+        f"- click rate: {100 * data.clicks / max(total, 1):.2f}%",
+        f"- fields: {len(data.categorical)} categorical, {len(data.continuous)} continuous",
+        f"- distinct ids {where}: {ids:,}; seen once: {100 * once / max(ids, 1):.1f}%",
+        "",
+        "Ids per field, and how many of them are expected in a batch at least once "
+        "(they are more frequent than 1 / batch):",
+        "",
+        "| field | ids | seen once | " + " | ".join(f"{b // 1024}K" for b in BATCHES) + " |",
+        "|---|" + "---:|" * (2 + len(BATCHES)),
+    ]
+    lines += [_line(field, count, fitted) for field, count in counts.items()]
+    lines.append(_line("all", np.concatenate([*counts.values()]), fitted))
+    return "\n".join([*lines, "", "![ids by frequency](figures/ids_by_frequency.svg)", ""])
+
+
+def _line(field: str, count: npt.NDArray[np.int64], rows: int) -> str:
+    share = 100 * float((count == 1).mean()) if len(count) else 0.0
+    often = [f"{int((count * batch > rows).sum()):,}" for batch in BATCHES]
+    return f"| {field} | {len(count):,} | {share:.1f}% | " + " | ".join(often) + " |"

@@ -1,0 +1,1 @@
+"""Raw click logs: read, check and divide lines of text or parquet."""

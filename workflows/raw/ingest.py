@@ -1,0 +1,228 @@
+"""Raw files to checked, divided, staged parquet: one bounded block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.parquet_rows import count_rows, parquet_pieces
+from cowclip_merlin.workflows.raw.text_blocks import Block, blocks, count_lines
+from cowclip_merlin.workflows.raw.text_lines import BadLine, Parser, Piece, read_header
+from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
+
+SHOWN_BAD_LINES = 20
+_FIRST_LOOK = 1000  # rows before the share of bad ones is judged
+
+
+@dataclass
+class Ingested:
+    """What came in and where it went.
+
+    Attributes:
+        files: split -> staged parquet files, in order.
+        rows: split -> number of rows.
+        clicks: rows with label 1.
+        total: rows in the input, header lines aside.
+        quarantined: damaged rows.
+        first_bad: the first of them.
+    """
+
+    files: dict[str, list[Path]] = field(default_factory=lambda: {"train": [], "test": []})
+    rows: dict[str, int] = field(default_factory=lambda: {"train": 0, "test": 0})
+    clicks: int = 0
+    total: int = 0
+    quarantined: int = 0
+    first_bad: list[BadLine] = field(default_factory=list)
+
+
+class Ingest:
+    """One pass over the input files.
+
+    Args:
+        layout: columns of the log.
+        split: how to divide; None sends every row to the test split.
+        max_bad_fraction: share of damaged rows above which it stops.
+        block_bytes: bytes of text per staged file.
+        stage: folder for the staged files.
+        quarantine: file for the damaged lines.
+    """
+
+    def __init__(
+        self,
+        layout: LogFormat,
+        split: Split | None,
+        *,
+        max_bad_fraction: float,
+        block_bytes: int,
+        stage: Path,
+        quarantine: Path,
+    ) -> None:
+        self.layout, self.split = layout, split
+        self.max_bad_fraction, self.block_bytes = max_bad_fraction, block_bytes
+        self.stage, self.quarantine = stage, quarantine
+        self.result = Ingested()
+
+    def run(self, files: Sequence[Path]) -> Ingested:
+        """Read all files.
+
+        Raises:
+            InputError: a file is missing, empty, damaged, of other columns, or has too many
+                damaged rows; or the labels are all alike.
+        """
+        from tqdm import tqdm
+
+        total = sum(map(self._count, files)) if self._by_time else None
+        for name in ("train", "test"):
+            (self.stage / name).mkdir(parents=True)
+        with tqdm(desc="read", unit="row", disable=None, leave=False) as bar:
+            for file in files:
+                for piece in self._pieces(file):
+                    self._take(piece, file, total)
+                    bar.update(piece.lines)
+        self._check_end(files)
+        return self.result
+
+    @property
+    def _by_time(self) -> bool:
+        return self.split is not None and self.split.how == "time"
+
+    def _count(self, file: Path) -> int:
+        if file.suffix == ".parquet":
+            return count_rows(file)
+        return count_lines(file) - self.layout.header
+
+    def _pieces(self, file: Path) -> Iterator[Piece]:
+        if file.suffix == ".parquet":
+            return parquet_pieces(file, self.layout, max(1, self.block_bytes // 256))
+        return self._text(file)
+
+    def _text(self, file: Path) -> Iterator[Piece]:
+        parser = None
+        for block in blocks(file, self.block_bytes):
+            if parser is None:
+                columns, block = self._columns(file, block)
+                parser = Parser(self.layout, file, columns)
+            if not block.text:
+                continue
+            lines = block.text.count(b"\n")
+            table, positions, bad = parser.parse(block, self._allowance(lines))
+            yield Piece(table, positions.astype(np.uint64), lines, bad)
+
+    def _allowance(self, lines: int) -> int | None:
+        """Damaged lines that the next ones may have without ending it all at once."""
+        total = self.result.total + lines
+        if total < _FIRST_LOOK:
+            return None
+        return max(0, int(self.max_bad_fraction * total) - self.result.quarantined)
+
+    def _columns(self, file: Path, block: Block) -> tuple[list[str], Block]:
+        """Columns of the file, and the block without its header."""
+        first, _, rest = block.text.partition(b"\n")
+        if self.layout.header:
+            columns = read_header(first.removesuffix(b"\r"), self.layout, file)
+            return columns, Block(block.first_line + 1, rest)
+        columns = list(self.layout.file_columns)
+        found = first.count(self.layout.separator.encode()) + 1
+        if found != len(columns) and not any(
+            line.count(self.layout.separator.encode()) + 1 == len(columns)
+            for line in rest.split(b"\n", 100)[:100]
+        ):
+            raise InputError(
+                f"{file}: line 1 has {found} columns, a {self.layout.kind} log has "
+                f"{len(columns)}; check the kind and the file"
+            )
+        return columns, block
+
+    def _take(self, piece: Piece, file: Path, total: int | None) -> None:
+        """Divide, stage and count one piece."""
+        result = self.result
+        position = piece.positions + np.uint64(result.total)
+        test = (
+            np.ones(len(position), bool)
+            if self.split is None
+            else is_test(position, self.split, total=total)
+        )
+        for name, mask in (("train", ~test), ("test", test)):
+            self._write(name, piece.table.filter(mask))
+        result.clicks += int(np.asarray(piece.table[self.layout.label]).sum())
+        result.total += piece.lines
+        self._set_aside(piece.bad)
+        if result.total >= _FIRST_LOOK:
+            self._judge(file)
+
+    def _write(self, split: str, table: Any) -> None:
+        import pyarrow.parquet as pq
+
+        if table.num_rows == 0:
+            return
+        files = self.result.files[split]
+        path = self.stage / split / f"part-{len(files):05d}.parquet"
+        pq.write_table(_as_floats(table, self.layout), path)
+        files.append(path)
+        self.result.rows[split] += table.num_rows
+
+    def _set_aside(self, bad: list[BadLine]) -> None:
+        if not bad:
+            return
+        self.quarantine.parent.mkdir(exist_ok=True)
+        with self.quarantine.open("ab") as file:
+            for line in bad:
+                head = f"{line.file}\t{line.line}\t{line.reason}\t".encode()
+                file.write(head + line.text + b"\n")
+        self.result.quarantined += len(bad)
+        room = SHOWN_BAD_LINES - len(self.result.first_bad)
+        self.result.first_bad += bad[:room]
+
+    def _judge(self, file: Path) -> None:
+        result = self.result
+        if result.quarantined > self.max_bad_fraction * result.total:
+            first = result.first_bad[0]
+            raise InputError(
+                f"{file}: {result.quarantined} or more of {result.total} rows are damaged, above "
+                f"{self.max_bad_fraction:.2%}; the first is {first.file}:{first.line}: "
+                f"{first.reason}; mend the file or raise --max-bad-fraction"
+            )
+
+    def _check_end(self, files: Sequence[Path]) -> None:
+        result = self.result
+        self._judge(files[-1])
+        kept = sum(result.rows.values())
+        if kept + result.quarantined != result.total:
+            raise RuntimeError(
+                f"{result.total} rows in, but {kept} kept and {result.quarantined} quarantined"
+            )
+        if kept == 0:
+            raise InputError(f"{files[0]}: no rows; give a log with at least one row")
+        if self.split is None:
+            return
+        for what, count in (("1", result.clicks), ("0", kept - result.clicks)):
+            if count == 0:
+                raise InputError(
+                    f"{files[0]}: no row has label {what}; a click log needs positive labels (1) "
+                    "and negative ones (0)"
+                )
+        for name, count in result.rows.items():
+            if count == 0:
+                raise InputError(
+                    f"{files[0]}: the {name} split is empty; change --test-fraction or add rows"
+                )
+
+
+def _as_floats(table: Any, layout: LogFormat) -> Any:
+    """Numbers as float64: Arrow's nullable integers would become that in pandas anyway.
+
+    Whole numbers above 2**53 lose their last digits.
+    """
+    import pyarrow as pa
+
+    names = [layout.label, *layout.categorical, *layout.continuous]
+    types = {layout.label: pa.int8()} | dict.fromkeys(layout.continuous, pa.float64())
+    types |= dict.fromkeys(layout.categorical, pa.string())
+    schema = pa.schema([(name, types[name]) for name in names])
+    return table.select(names).cast(schema, safe=False)

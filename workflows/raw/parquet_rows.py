@@ -1,0 +1,144 @@
+"""Rows of a raw log that is parquet: read in batches and checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.raw import labels
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.text_lines import BadLine, Piece
+
+
+def count_rows(file: Path) -> int:
+    """Number of rows, as the file says.
+
+    Raises:
+        InputError: it does not exist or is no parquet.
+    """
+    return _open(file).metadata.num_rows
+
+
+def parquet_pieces(file: Path, layout: LogFormat, rows: int) -> Iterator[Piece]:
+    """The file in pieces of so many rows.
+
+    Raises:
+        InputError: the file is missing, damaged, or lacks a column or has one of another type.
+    """
+    parquet = _open(file)
+    names = [layout.label, *layout.categorical, *layout.continuous]
+    for name in names:
+        if name not in parquet.schema_arrow.names:
+            raise InputError(f"{file}: no column {name!r}; check the kind and the names")
+    start = 0
+    for batch in _batches(parquet, file, rows, names):
+        yield _checked_batch(batch, layout, file, start)
+        start += batch.num_rows
+
+
+def _open(file: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not file.is_file():
+        raise InputError(f"{file}: no such file; check the path")
+    try:
+        return pq.ParquetFile(file)
+    except pa.ArrowInvalid as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{file}: not a parquet file ({reason}); check the file") from error
+
+
+def _batches(parquet: Any, file: Path, rows: int, names: list[str]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    batches = parquet.iter_batches(batch_size=rows, columns=names)
+    while True:
+        try:
+            yield next(batches)
+        except StopIteration:
+            return
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{file}: damaged parquet ({reason}); fetch it again") from error
+
+
+def _checked_batch(batch: Any, layout: LogFormat, file: Path, start: int) -> Piece:
+    """Rows of a parquet file; those with a label that is not 0 or 1 are set aside."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = pa.Table.from_batches([batch])
+    for name in layout.categorical:
+        column = _cast(table[name], pa.string(), name, file)
+        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+        table = table.set_column(table.column_names.index(name), name, column)
+    table = _label_words(table, layout.label)
+    numbers = {
+        name: _cast(table[name], pa.float64(), name, file)
+        for name in (layout.label, *layout.continuous)
+    }
+    good = pc.fill_null(pc.is_in(numbers[layout.label], pa.array([0.0, 1.0])), False)
+    for name in layout.continuous:
+        good = pc.and_(good, pc.fill_null(pc.is_finite(numbers[name]), True))
+    for name in layout.integer:
+        whole = pc.equal(numbers[name], pc.floor(numbers[name]))
+        good = pc.and_(good, pc.fill_null(whole, True))
+    mask = np.asarray(good)
+
+    def row(i: int) -> dict[str, float | None]:
+        return {name: column[i].as_py() for name, column in numbers.items()}
+
+    bad = [
+        BadLine(str(file), start + int(i) + 1, _reason(row(int(i)), layout), b"")
+        for i in np.flatnonzero(~mask)
+    ]
+    label = numbers[layout.label].filter(good).cast(pa.int8())
+    table = table.filter(good).set_column(
+        table.column_names.index(layout.label), layout.label, label
+    )
+    return Piece(table, np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
+
+
+def _label_words(table: Any, name: str) -> Any:
+    """The table with 0 and 1 in place of words such as "true", if its label is text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = table[name]
+    if not (pa.types.is_string(text.type) or pa.types.is_large_string(text.type)):
+        return table
+    known = labels.as_numbers(text).cast(text.type)
+    return table.set_column(table.column_names.index(name), name, pc.coalesce(known, text))
+
+
+def _reason(values: dict[str, float | None], layout: LogFormat) -> str:
+    """What is wrong with the label and numbers of a bad row."""
+    label = values[layout.label]
+    if label not in (0, 1):
+        return f"{layout.label} is {'missing' if label is None else f'{label:g}'}, neither 0 nor 1"
+    for name in layout.integer:
+        value = values[name]
+        if value is not None and value != math.floor(value):
+            return f"{name} is {value:g}, not a whole number"
+    name = next(n for n, x in values.items() if x is not None and not math.isfinite(x))
+    return f"{name} is {values[name]:g}, not a finite number"
+
+
+def _cast(column: Any, kind: Any, name: str, file: Path) -> Any:
+    import pyarrow as pa
+
+    try:
+        # Whole numbers above 2**53 may lose their last digits, text that is no UTF-8 is refused.
+        return column.cast(kind, safe=pa.types.is_string(kind))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        what = "text or numbers" if pa.types.is_string(kind) else "numbers"
+        raise InputError(
+            f"{file}: column {name!r} is {column.type}, not {what} "
+            f"({str(error).splitlines()[0]}); convert it"
+        ) from error

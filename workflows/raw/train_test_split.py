@@ -1,0 +1,70 @@
+"""Train or test: decided by a row's position alone, so that it streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """How rows are divided.
+
+    Attributes:
+        how: "random": by a seeded hash of the position; "time": the last rows are the test rows.
+        test_fraction: share of test rows, in (0, 1).
+        seed: of the hash.
+
+    Raises:
+        InputError: a value is unknown or out of range.
+    """
+
+    how: str = "random"
+    test_fraction: float = 0.1
+    seed: int = 1234
+
+    def __post_init__(self) -> None:
+        """Refuse what would leave a split empty."""
+        if self.how not in ("random", "time"):
+            raise InputError(f"unknown split {self.how!r}; choose random or time")
+        if not 0 < self.test_fraction < 1:
+            raise InputError(
+                f"--test-fraction is {self.test_fraction}; it must lie between 0 and 1"
+            )
+        if self.seed < 0:
+            raise InputError(f"--seed is {self.seed}; it must not be negative")
+
+
+def position_hash(position: Any, seed: int) -> Any:
+    """64 random bits per row position: splitmix64 (Steele et al., OOPSLA 2014).
+
+    Args:
+        position: uint64 [n], a NumPy or CuPy array; the result is of the same kind.
+        seed: any number >= 0.
+    """
+    with np.errstate(over="ignore"):
+        x = position + np.uint64(seed % 2**64) * np.uint64(0x9E3779B97F4A7C15)
+        x = (x + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def is_test(position: Any, split: Split, *, total: int | None = None) -> Any:
+    """Which rows are test rows, bool [n].
+
+    Args:
+        position: index of the row in the input, counted over all files, uint64 [n].
+        split: how to divide.
+        total: rows of the whole input; needed for a split by time.
+
+    >>> is_test(np.arange(5, dtype=np.uint64), Split(how="time", test_fraction=0.4), total=5)
+    array([False, False, False,  True,  True])
+    """
+    if split.how == "time":
+        return position >= np.uint64(round(total * (1 - split.test_fraction)))
+    return position_hash(position, split.seed) < np.uint64(int(split.test_fraction * 2**64))
