@@ -40,9 +40,10 @@ def gradient_norms(model: Any, optimizer: Any, inputs: dict[str, Any], label: An
         InputError: the optimizer holds no CowClip.
 
     Example:
-        >>> from cowclip_merlin import bench_rows, optimizer
-        >>> model = bench_rows.random_model("deepfm", bench_rows.field_sizes(200), mlp=(8,))
-        >>> rows = bench_rows.random_rows(4, bench_rows.field_sizes(200))
+        >>> from cowclip_merlin import optimizer
+        >>> from cowclip_merlin.bench import random_data
+        >>> model = random_data.random_model("deepfm", random_data.field_sizes(200), mlp=(8,))
+        >>> rows = random_data.random_rows(4, random_data.field_sizes(200))
         >>> batch = {"categorical": rows.ids, "continuous": rows.continuous}
         >>> norms = gradient_norms(model, optimizer.CowClip(), batch, rows.label)
         >>> norms.fields[0], int(norms.cnt.sum())
