@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench.throughput import throughput
+from cowclip_merlin.bench import throughput
 from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.optimizer import CowClip
 
