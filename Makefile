@@ -4,6 +4,7 @@ PYTHON := $(VENV)/bin/python
 DOCS_VENV ?= .venv-docs
 SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/doctrees
 WORK ?= work/demo
+PARALLEL := -n auto --dist worksteal
 # Two peers run in environments of their own, with packages that are not in $(VENV).
 FOREIGN := --ignore=benchmarks/peer_deepctr.py --ignore=benchmarks/peer_fuxictr.py
 
@@ -18,8 +19,8 @@ venv: ## make .venv with the pinned packages (the first time: one or two minutes
 demo: venv ## the main job end to end: generate, prepare, train, compare
 	@$(PYTHON) -m cowclip_merlin.demo --work $(WORK)
 
-test: venv ## the whole test suite
-	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+test: venv ## the whole test suite, in one process for each core; PYTEST_ARGS="-n 0" for one
+	@$(PYTHON) -m pytest $(PARALLEL) --durations=10 $(PYTEST_ARGS)
 
 doctest: venv ## the examples in the docstrings
 	@$(PYTHON) -m pytest --doctest-modules cowclip_merlin models workflows experiments examples $(PYTEST_ARGS)

@@ -1,24 +1,74 @@
-"""A small generated log, prepared once, for every test that trains."""
+"""A small generated log, prepared once, for every test that trains; what workers share."""
 
+import fcntl
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from cowclip_merlin.cli import main
-from cowclip_merlin.synthetic.criteo_log import generate
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS",
+           "OPENBLAS_NUM_THREADS", "DASK_NUM_WORKERS")  # fmt: skip
+MOST_WORKERS = 8  # of `-n auto`: each may take 2 GB
+
+if WORKERS > 1:  # before TensorFlow, NumPy and Arrow read them; child processes read them, too
+    for name in THREADS:
+        os.environ.setdefault(name, "1")
 
 ROWS = 3000
 
 
-@pytest.fixture(scope="session")
-def log(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("log") / "log.txt"
-    generate(path, rows=ROWS, seed=3)
-    return path
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """`-n auto`: one worker for each core that this process may use."""
+    return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
 
 
 @pytest.fixture(scope="session")
-def data(log, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("prepared") / "data"
-    assert main(["prepare", "criteo", str(log), "--out", str(folder)]) == 0
-    return folder
+def make_once(tmp_path_factory):
+    """Makes a folder by `make(folder)`, once for all workers of a test run."""
+
+    def get(name, make):
+        base = tmp_path_factory.getbasetemp()
+        shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+        folder, made = shared / name, shared / f".{name}.made"
+        with open(shared / f".{name}.lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process that holds it
+            if not made.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed
+                folder.mkdir()
+                make(folder)
+                made.touch()
+        return folder
+
+    return get
+
+
+@pytest.fixture
+def all_threads(monkeypatch):
+    """Child processes of this test use all cores: for what could only fail at once."""
+    for name in THREADS:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def log(make_once) -> Path:
+    from cowclip_merlin.synthetic.criteo_log import generate
+
+    folder = make_once("log", lambda folder: generate(folder / "log.txt", rows=ROWS, seed=3))
+    return folder / "log.txt"
+
+
+@pytest.fixture(scope="session")
+def data(log, make_once) -> Path:
+    from cowclip_merlin.cli import main
+    from cowclip_merlin.loading import open_columns
+    from cowclip_merlin.workflows import PreparedData
+
+    def make(folder):
+        assert main(["prepare", "criteo", str(log), "--out", str(folder / "data")]) == 0
+        for split in ("train", "test"):  # the cache, so that no worker copies half of it
+            open_columns(PreparedData.load(folder / "data"), split)
+
+    return make_once("prepared", make) / "data"

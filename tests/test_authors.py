@@ -143,6 +143,7 @@ print("shown", abs(theirs - tables[1:]).max(), abs(ours - theirs).max())
 """
 
 
+@pytest.mark.usefixtures("all_threads")
 def test_replicas_that_clip_by_themselves():
     """Theirs, by our pure function and Keras's Adam; ours differs, and is that of one device."""
     vectors = Path(__file__).parent / "authors" / "vectors.npz"

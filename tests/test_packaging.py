@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,13 @@ def python(code, **environment):
     )
 
 
+@cache
+def tensorflow_version():
+    """Of a process of its own: this one may have TensorFlow with another Keras, or none."""
+    version = python("import tensorflow; print(tensorflow.__version__)").stdout.split(".")
+    return int(version[0]), int(version[1])
+
+
 def test_import_loads_nothing_heavy():
     done = python(
         "import sys, cowclip_merlin\n"
@@ -43,8 +51,8 @@ def test_import_takes_less_than_300_ms():
         "import time; t = time.perf_counter(); import cowclip_merlin\n"
         "print(time.perf_counter() - t)"
     )
-    fastest = min(float(python(code).stdout) for _ in range(3))
-    assert fastest < 0.3
+    # Again if it is slow: other processes may have had the cores.
+    assert any(float(python(code).stdout) < 0.3 for _ in range(10))
 
 
 MODULES = ("merlin.models.tf", "merlin.models.tf.inputs.embedding", "nvtabular")
@@ -64,8 +72,7 @@ def test_merlin_before_this_package_works_or_is_one_clear_error(module):
         f"try:\n    import {module}\nexcept ImportError:\n    pass\n"
         "import cowclip_merlin, merlin.models.tf as mm; mm.DLRMModel"
     )
-    version = python("import tensorflow; print(tensorflow.__version__)").stdout.split(".")
-    if (int(version[0]), int(version[1])) < (2, 16):
+    if tensorflow_version() < (2, 16):
         assert done.returncode == 0, done.stderr
         return
     last = done.stderr.strip().splitlines()[-1]
@@ -89,8 +96,7 @@ def test_merlins_own_models_train():
 
 def test_the_wrong_keras_is_named_in_one_line():
     done = python("import tensorflow\nimport cowclip_merlin", TF_USE_LEGACY_KERAS="0")
-    version = python("import tensorflow; print(tensorflow.__version__)").stdout.split(".")
-    if (int(version[0]), int(version[1])) < (2, 16):
+    if tensorflow_version() < (2, 16):
         assert done.returncode == 0, done.stderr
         return
     last = done.stderr.strip().splitlines()[-1]

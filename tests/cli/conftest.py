@@ -65,14 +65,15 @@ class Place:
 
 
 @pytest.fixture(scope="session")
-def trained(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    code = main(
-        ["train", str(data), "--out", str(folder), "--model", "deepfm", "--batch-size", "256",
-         "--mlp", "8", "--epochs", "1"]
-    )  # fmt: skip
-    assert code == 0
-    return folder
+def trained(data, make_once):
+    def make(folder):
+        code = main(
+            ["train", str(data), "--out", str(folder / "run"), "--model", "deepfm",
+             "--batch-size", "256", "--mlp", "8", "--epochs", "1"]
+        )  # fmt: skip
+        assert code == 0
+
+    return make_once("trained", make) / "run"
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("all_threads")
+
 SCRIPT = """
 import sys
 import numpy as np

@@ -232,6 +232,7 @@ print("equal")
 """
 
 
+@pytest.mark.usefixtures("all_threads")
 def test_two_replicas_equal_one():
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300

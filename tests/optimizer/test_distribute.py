@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("all_threads")
+
 SCRIPT = """
 import numpy as np
 import cowclip_merlin as cc

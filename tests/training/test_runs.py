@@ -154,12 +154,13 @@ def wait_for_checkpoint(process, out):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(data, tmp_path_factory):
-    out = tmp_path_factory.mktemp("whole") / "run"
-    process = start(data, out)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    return out
+def uninterrupted(data, make_once):
+    def make(folder):
+        process = start(data, folder / "run")
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+
+    return make_once("uninterrupted", make) / "run"
 
 
 def test_killed_at_a_random_step_and_resumed_is_bit_equal(data, uninterrupted, tmp_path):
