@@ -6,7 +6,7 @@ SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/do
 WORK ?= work/demo
 PARALLEL := -n auto --dist worksteal
 # Two peers run in environments of their own, with packages that are not in $(VENV).
-FOREIGN := --ignore=benchmarks/peer_deepctr.py --ignore=benchmarks/peer_fuxictr.py
+FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py
 
 .PHONY: help venv demo test doctest lint format smoke gpu-check docs linkcheck lock clean
 

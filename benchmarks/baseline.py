@@ -8,7 +8,7 @@
 
 Without --data a Criteo-format log is generated and prepared once in --work. The lines:
 
-1K baseline  base batch, no scaling, no clip, every row of the tables moved at every step
+1K baseline  base batch, no scaling, no clip, every row of the tables updated at every step
 1K exact     the same numbers, but only the rows of the batch are touched: what the small batch
              costs without the sweeps over the tables
 8K CowClip   and so on: rule and clip "cowclip" at multiples of the base batch
@@ -36,25 +36,22 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
-from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from baseline_lines import Comparison, Line
-from circumstances import circumstances, finish, load_now
-from prompt import leave, option, orderly, parser, refuse_no_files
-
-from cowclip_merlin.cli.common_options import whole_numbers
+from baseline_settings import BaselineSettings, Configuration
 from cowclip_merlin.demo import Demo, prepare_data
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.training import Stopped, train
-from cowclip_merlin.training.build import choose_device
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import read_metrics
-from cowclip_merlin.training.run_settings import MODELS, OVERRIDES
+from cowclip_merlin.training.run_settings import OVERRIDES
+from harness.benchmark import Benchmark
+from harness.errors import exit_with
+from harness.rounds import ratios
+from harness.tables import markdown
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -62,45 +59,53 @@ if TYPE_CHECKING:
 Run = dict[str, Any]
 
 
-def open_data(comparison: Comparison) -> tuple[PreparedData, float | None]:
+def open_data(settings: BaselineSettings) -> tuple[PreparedData, float | None]:
     """The prepared folder, and the best AUC that is possible on it where that is known."""
     from cowclip_merlin.workflows import PreparedData
 
-    if comparison.data is not None:
-        return PreparedData.load(comparison.data), None
-    work = comparison.work / f"log-{comparison.rows}-{comparison.log_seed}"
+    if settings.data is not None:
+        return PreparedData.load(settings.data), None
+    work = settings.work / f"log-{settings.rows}-{settings.log_seed}"
     work.mkdir(parents=True, exist_ok=True)
-    folder = prepare_data(Demo(rows=comparison.rows, log_seed=comparison.log_seed), work)
+    folder = prepare_data(Demo(rows=settings.rows, log_seed=settings.log_seed), work)
     return PreparedData.load(folder), read_json(work / "log.txt.json")["bayes_auc"]
 
 
-def fitting(comparison: Comparison, data: PreparedData) -> list[Line]:
-    """The lines whose batch the training rows fill; the others are named and left out."""
-    rows, lines = data.rows["train"], []
-    for line in comparison.lines():
-        batch = line.multiplier * comparison.base_batch
-        if batch <= rows:
-            lines.append(line)
+def fitting(settings: BaselineSettings, data: PreparedData) -> list[Configuration]:
+    """The configurations whose batch the training rows fill; prints the names of the others."""
+    rows, kept = data.rows["train"], []
+    for each in settings.configurations():
+        if each.multiplier * settings.base_batch <= rows:
+            kept.append(each)
         else:
-            print(f"left out: {line.name} ({line.update}): only {rows:,} training rows")
-    return lines
+            print(f"left out: {each.name} ({each.update}): only {rows:,} training rows")
+    return kept
 
 
-def run(comparison: Comparison, data: PreparedData, line: Line, seed: int, number: int) -> Run:
+def run(
+    settings: BaselineSettings,
+    data: PreparedData,
+    configuration: Configuration,
+    seed: int,
+    number: int,
+) -> Run:
     """One run: per epoch, the training seconds and the test AUC."""
-    settings = comparison.settings(line, seed=seed)
-    folder = comparison.work / "runs" / line.folder(seed=seed, number=number)
+    wanted = settings.run_settings(configuration, seed=seed)
+    folder = settings.work / "runs" / configuration.folder(seed=seed, number=number)
     done = (folder / "config.json").exists()
     if done:
-        _refuse_another(folder, RunConfig.load(folder), settings.as_dict(), data.fingerprint)
+        _refuse_another(folder, RunConfig.load(folder), wanted.as_dict(), data.fingerprint)
     else:
-        print(f"\n{line.name} ({line.update}), seed {seed}, round {number}", flush=True)
+        print(
+            f"\n{configuration.name} ({configuration.update}), seed {seed}, round {number}",
+            flush=True,
+        )
         folder.parent.mkdir(parents=True, exist_ok=True)
-        train(data.path, settings, out=folder, device=comparison.device)
+        train(data.path, wanted, out=folder, device=settings.device)
         # Three times the tables for each run, and nothing here reads them.
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    rows = read_metrics(folder / "metrics.csv", epochs=comparison.epochs)
-    if len(rows) < comparison.epochs:
+    rows = read_metrics(folder / "metrics.csv", epochs=settings.epochs)
+    if len(rows) < settings.epochs:
         raise InputError(f"{folder}: this run is not finished; delete it, it will be made again")
     return {
         "seed": seed,
@@ -117,144 +122,130 @@ def _refuse_another(folder: Path, config: RunConfig, wanted: Run, fingerprint: s
         raise InputError(f"{folder}: holds a run of other settings or data; use another --work")
 
 
-def compare(comparison: Comparison) -> dict[str, Any]:
+def compare(settings: BaselineSettings) -> dict[str, Any]:
     """All runs, round by round; ready for JSON."""
-    load = load_now()
-    data, bayes_auc = open_data(comparison)
-    lines = fitting(comparison, data)
-    if not lines:
+    data, bayes_auc = open_data(settings)
+    configurations = fitting(settings, data)
+    if not configurations:
         raise InputError("no batch fits the training rows; use a smaller --base-batch-size")
-    runs = _runs(comparison, data, lines)
+    runs = _runs(settings, data, configurations)
     same = ("model", "base_batch", "epochs", "seeds", "rounds")
     return {
         "what": "seconds an epoch and test AUC, the paper's baseline and CowClip",
-        **{name: getattr(comparison, name) for name in same},
-        "mlp": list(comparison.mlp),
-        "overrides": dict(comparison.overrides),
+        **{name: getattr(settings, name) for name in same},
+        "mlp": list(settings.mlp),
+        "overrides": dict(settings.overrides),
         "rows": data.rows,
         "ids": sum(data.cardinalities.values()),
         "best_possible_auc": bayes_auc,
-        "results": [_result(comparison, line, runs, data.rows["train"]) for line in lines],
-        "load_before": load,
+        "results": [_result(settings, each, runs, data.rows["train"]) for each in configurations],
     }
 
 
-def _runs(comparison: Comparison, data: PreparedData, lines: list[Line]) -> dict[Line, list[Run]]:
-    runs: dict[Line, list[Run]] = {line: [] for line in lines}
-    for number in range(1, comparison.rounds + 1):
-        for seed in range(1, comparison.seeds + 1):
-            for line in lines:
-                runs[line].append(run(comparison, data, line, seed, number))
+def _runs(
+    settings: BaselineSettings, data: PreparedData, configurations: list[Configuration]
+) -> dict[Configuration, list[Run]]:
+    runs: dict[Configuration, list[Run]] = {each: [] for each in configurations}
+    for number in range(1, settings.rounds + 1):
+        for seed in range(1, settings.seeds + 1):
+            for each in configurations:
+                runs[each].append(run(settings, data, each, seed, number))
     return runs
 
 
 def _result(
-    comparison: Comparison, line: Line, runs: dict[Line, list[Run]], rows: int
+    settings: BaselineSettings,
+    configuration: Configuration,
+    runs: dict[Configuration, list[Run]],
+    rows: int,
 ) -> dict[str, Any]:
-    mine, base = runs[line], runs[comparison.lines()[0]]
-    batch = line.multiplier * comparison.base_batch
+    mine, base = runs[configuration], runs[settings.configurations()[0]]
+    batch = configuration.multiplier * settings.base_batch
     seconds = [s for r in mine for s in r["seconds"]]
-    pairs = list(zip(mine, base, strict=True))
-    lost = [100 * (a["test_auc"][-1] - b["test_auc"][-1]) for a, b in pairs]
+    last = [r["test_auc"][-1] for r in mine]
+    lost = [100 * (auc - r["test_auc"][-1]) for auc, r in zip(last, base, strict=True)]
     return {
-        "line": line.name,
+        "line": configuration.name,
         "batch": batch,
-        "rule": line.rule,
-        "update": line.update,
+        "rule": configuration.rule,
+        "update": configuration.update,
         "steps_per_epoch": steps_per_epoch(rows, batch),
         "seconds_per_epoch": statistics.median(seconds),
         "fastest": min(seconds),
         "slowest": max(seconds),
         "speed_up": round(statistics.median(_speed_ups(mine, base)), 3),
         "best_auc": statistics.mean(max(r["test_auc"]) for r in mine),
-        "last_auc": statistics.mean(r["test_auc"][-1] for r in mine),
+        "last_auc": statistics.mean(last),
         "auc_points_to_baseline": statistics.mean(lost),
         "runs": mine,
     }
 
 
-def _speed_ups(mine: list[Run], base: list[Run]) -> Iterator[float]:
-    """The baseline's seconds over a line's, of each pass over the lines."""
-    for a, b in zip(mine, base, strict=True):
-        yield statistics.median(b["seconds"]) / statistics.median(a["seconds"])
+def _speed_ups(mine: list[Run], base: list[Run]) -> list[float]:
+    """The baseline's seconds over a configuration's, in each pass over the configurations."""
+    seconds = [[statistics.median(r["seconds"]) for r in runs] for runs in (base, mine)]
+    return ratios(*seconds)
 
 
 def table(result: dict[str, Any]) -> str:
     """The comparison as Markdown."""
-    lines = [
-        "| line | update | steps an epoch | seconds an epoch (min to max) | speed-up "
-        "| best AUC % | last AUC % | to the baseline |",
-        "|:--|:--|--:|--:|--:|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {r['line']} | {r['update']} | {r['steps_per_epoch']:,} | {r['seconds_per_epoch']:.2f} "
-        f"({r['fastest']:.2f} to {r['slowest']:.2f}) | {r['speed_up']:.2f} "
-        f"| {100 * r['best_auc']:.2f} | {100 * r['last_auc']:.2f} "
-        f"| {r['auc_points_to_baseline']:+.2f} |"
-        for r in result["results"]
-    ]
-    return "\n".join(lines)
+    head = ("line", "update", "steps an epoch", "seconds an epoch (min to max)", "speed-up")
+    head += ("best AUC %", "last AUC %", "to the baseline")
+    return markdown(head, "llrrrrrr", [_cells(r) for r in result["results"]])
 
 
-def _parser() -> argparse.ArgumentParser:
-    made, known = parser(__doc__), Comparison
-    made.add_argument("--data", type=Path, metavar="DIR", help="prepared, not a generated log")
-    for flag, default in (("--rows", known.rows), ("--seed", known.log_seed)):
-        what = f"of the generated log (default: {default})"
-        made.add_argument(flag, type=int, metavar="N", help=what)
-    for name in OVERRIDES:
-        what = "at the base batch, instead of the preset's"
-        made.add_argument("--" + name.replace("_", "-"), type=float, metavar="X", help=what)
-    add = partial(option, made)
-    add("--work", Path("work/baseline"), "folder of log, data and runs")
-    add("--model", known.model, f"one of {', '.join(MODELS)}")
-    add("--mlp", known.mlp, "widths of the hidden layers")
-    add("--base-batch-size", known.base_batch, "of the baseline, where the rates hold")
-    add("--multipliers", known.multipliers, "CowClip's batches, in base batches")
-    add("--updates", known.updates, "of CowClip's lines: exact, dense")
-    add("--epochs", known.epochs, "passes of every run")
-    add("--seeds", known.seeds, "runs of every line, with seeds from 1 on")
-    add("--rounds", known.rounds, "times that all runs are gone through")
-    return made
-
-
-def comparison_from(args: argparse.Namespace) -> Comparison:
-    """The comparison that the command line asks for."""
-    given = {name: getattr(args, name) for name in OVERRIDES}
-    same = ("data", "work", "model", "epochs", "seeds", "rounds", "device")
-    log = {"rows": args.rows, "log_seed": args.seed}
-    log = {name: value for name, value in log.items() if value is not None}
-    if args.data is not None and log:
-        raise InputError("--rows and --seed are of a generated log; leave them away with --data")
-    return Comparison(
-        **{name: getattr(args, name) for name in same},
-        **log,
-        base_batch=args.base_batch_size,
-        multipliers=whole_numbers("--multipliers", args.multipliers, like="8,16,32"),
-        updates=tuple(args.updates.split(",")),
-        mlp=whole_numbers("--mlp", args.mlp, like="400,400,400"),
-        overrides={name: value for name, value in given.items() if value is not None},
+def _cells(r: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        r["line"],
+        r["update"],
+        f"{r['steps_per_epoch']:,}",
+        f"{r['seconds_per_epoch']:.2f} ({r['fastest']:.2f} to {r['slowest']:.2f})",
+        f"{r['speed_up']:.2f}",
+        f"{100 * r['best_auc']:.2f}",
+        f"{100 * r['last_auc']:.2f}",
+        f"{r['auc_points_to_baseline']:+.2f}",
     )
 
 
-@orderly()
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare, print the table, write JSON."""
-    args = _parser().parse_args(arguments)
-    comparison = comparison_from(args)
-    refuse_no_files(args.json, overwrite=args.overwrite)
-    choose_device(args.device)
-    try:
-        result = compare(comparison)
-    except Stopped as stop:
-        runs = comparison.work / "runs"
-        line = f"stopped; delete the last folder in {runs} to start again"
-        leave(128 + stop.signal_number, line)
-    result |= circumstances(__file__, arguments, result["load_before"])
+def text(result: dict[str, Any]) -> str:
+    """The table, and the best possible AUC where it is known."""
     best = result["best_possible_auc"]
     known = f"\nbest possible AUC on this log: {100 * best:.2f}%" if best else ""
-    finish(result, f"\n{table(result)}{known}", args.json)
+    return f"\n{table(result)}{known}"
 
+
+def measure(settings: BaselineSettings) -> dict[str, Any]:
+    """Compare; a signal ends the process with the folder to delete."""
+    try:
+        return compare(settings)
+    except Stopped as stop:
+        runs = settings.work / "runs"
+        line = f"stopped; delete the last folder in {runs} to start again"
+        exit_with(128 + stop.signal_number, line)
+
+
+def _add_overrides(parser: argparse.ArgumentParser) -> None:
+    for name in OVERRIDES:
+        what = "at the base batch, instead of the preset's"
+        parser.add_argument("--" + name.replace("_", "-"), type=float, metavar="X", help=what)
+
+
+def _read_overrides(args: argparse.Namespace) -> dict[str, Any]:
+    if args.data is not None and (args.rows, args.seed) != (None, None):
+        raise InputError("--rows and --seed are of a generated log; leave them away with --data")
+    given = {name: getattr(args, name) for name in OVERRIDES}
+    return {"overrides": {name: value for name, value in given.items() if value is not None}}
+
+
+BENCHMARK = Benchmark(
+    script=__file__,
+    about=__doc__,
+    settings=BaselineSettings,
+    measure=measure,
+    text=text,
+    add_options=_add_overrides,
+    read_options=_read_overrides,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -18,36 +18,34 @@ it is reported as "first probe".
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from circumstances import circumstances, finish, load_now
-from prompt import option, orderly, parser, refuse_no_files
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench.random_data import enough_ids, field_sizes, random_model, random_rows
 from cowclip_merlin.checks import among, at_least_one, once
-from cowclip_merlin.cli.common_options import whole_numbers
 from cowclip_merlin.diagnostics.id_frequency import deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.scaling import scale
-from cowclip_merlin.training.build import choose_device
 from cowclip_merlin.training.run_settings import UPDATES
+from harness.benchmark import Benchmark
+from harness.options import option
+from harness.rounds import ratios
+from harness.tables import markdown
 
-SAME = ("update", "every", "vocabulary", "rounds", "seconds")  # as options and in the JSON
+IN_JSON = ("update", "every", "vocabulary", "rounds", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostSettings:
+class DiagnosticsSettings:
     """What is measured.
 
     Attributes:
@@ -63,13 +61,13 @@ class CostSettings:
         InputError: a value is unknown, out of range or there twice.
     """
 
-    batches: Sequence[int] = (1024, 16384)
-    update: str = "exact"
-    every: int = 100
-    vocabulary: int = 300_000
-    mlp: tuple[int, ...] = (400, 400, 400)
-    rounds: int = 5
-    seconds: float = 60.0
+    batches: Sequence[int] = option((1024, 16384), "rows of a step", flag="--batch-sizes")
+    update: str = option("exact", ", ".join(UPDATES))
+    every: int = option(100, "steps between probes, and of a turn")
+    vocabulary: int = option(300_000, "ids of all fields together")
+    mlp: tuple[int, ...] = option((400, 400, 400), "widths of the hidden layers")
+    rounds: int = option(5, "of each batch size, at least")
+    seconds: float = option(60.0, "go on with rounds until so many have passed")
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
@@ -99,7 +97,7 @@ class Times:
     first: float = 0.0
 
 
-class Run:
+class RecordedTraining:
     """A model in training, with a recorder.
 
     Args:
@@ -108,7 +106,7 @@ class Run:
         folder: for what the recorder writes.
     """
 
-    def __init__(self, settings: CostSettings, batch: int, folder: Path) -> None:
+    def __init__(self, settings: DiagnosticsSettings, batch: int, folder: Path) -> None:
         from cowclip_merlin.training.run_logs import TensorBoard
         from cowclip_merlin.training.train_step import make_step
 
@@ -150,7 +148,7 @@ class Run:
         return compat.tensorflow().constant(self._order[first : first + self._batch])
 
 
-def _optimizer(settings: CostSettings, batch: int) -> Any:
+def _optimizer(settings: DiagnosticsSettings, batch: int) -> Any:
     from cowclip_merlin.optimizer import CowClip
 
     adam, values = compat.tensorflow().keras.optimizers.legacy.Adam, scale("criteo", to=batch)
@@ -165,7 +163,12 @@ def _optimizer(settings: CostSettings, batch: int) -> Any:
 
 
 def _recorder(
-    model: Any, optimizer: Any, run: Run, rows: ColumnArrays, sizes: dict[str, int], folder: Path
+    model: Any,
+    optimizer: Any,
+    run: RecordedTraining,
+    rows: ColumnArrays,
+    sizes: dict[str, int],
+    folder: Path,
 ) -> Any:
     from cowclip_merlin.diagnostics.probe import make_probe
     from cowclip_merlin.diagnostics.recorder import Recorder
@@ -181,23 +184,22 @@ def _recorder(
     )
 
 
-def measure(settings: CostSettings) -> dict[str, Any]:
+def measure(settings: DiagnosticsSettings) -> dict[str, Any]:
     """Every batch size; ready for JSON."""
-    load, results = load_now(), []
+    results = []
     for batch in settings.batches:
         with tempfile.TemporaryDirectory() as folder:
-            times = _times(settings, Run(settings, batch, Path(folder)))
+            times = _times(settings, RecordedTraining(settings, batch, Path(folder)))
         results.append(_result(settings, batch, times))
     return {
         "what": "cost of diagnostics in training",
-        **{name: getattr(settings, name) for name in SAME},
+        **{name: getattr(settings, name) for name in IN_JSON},
         "mlp": list(settings.mlp),
         "results": results,
-        "load_before": load,
     }
 
 
-def _times(settings: CostSettings, run: Run) -> Times:
+def _times(settings: DiagnosticsSettings, run: RecordedTraining) -> Times:
     times = Times()
     run.turn(2)
     times.first = run.probe()
@@ -211,15 +213,15 @@ def _times(settings: CostSettings, run: Run) -> Times:
     return times
 
 
-def _result(settings: CostSettings, batch: int, times: Times) -> dict[str, Any]:
-    ratios = [a / b - 1 for a, b in zip(times.watched, times.plain, strict=True)]
+def _result(settings: DiagnosticsSettings, batch: int, times: Times) -> dict[str, Any]:
+    costs = [ratio - 1 for ratio in ratios(times.watched, times.plain)]
     step = statistics.median(times.plain) / settings.every
     probe = statistics.median(times.probes)
     return {
         "batch": batch,
-        "cost": statistics.median(ratios),
-        "least": min(ratios),
-        "most": max(ratios),
+        "cost": statistics.median(costs),
+        "least": min(costs),
+        "most": max(costs),
         "ms_per_step": 1000 * step,
         "ms_per_probe": 1000 * probe,
         "probe_in_steps": probe / step,
@@ -234,54 +236,27 @@ def _result(settings: CostSettings, batch: int, times: Times) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """The result as Markdown."""
-    lines = [
-        "| batch | cost (min to max) | rounds | ms a step | ms a probe | probe, steps "
-        "| cost by probes | first probe, s |",
-        "|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {r['batch']:,} | {100 * r['cost']:.1f}% ({100 * r['least']:.1f} to "
-        f"{100 * r['most']:.1f}) | {len(r['rounds'])} | {r['ms_per_step']:.1f} "
-        f"| {r['ms_per_probe']:.1f} | {r['probe_in_steps']:.2f} | {100 * r['cost_of_probes']:.2f}% "
-        f"| {r['first_probe_seconds']:.1f} |"
-        for r in result["results"]
-    ]
-    return "\n".join(lines)
+    head = ("batch", "cost (min to max)", "rounds", "ms a step", "ms a probe")
+    head += ("probe, steps", "cost by probes", "first probe, s")
+    return markdown(head, "rrrrrrrr", [_cells(r) for r in result["results"]])
 
 
-def _parser() -> argparse.ArgumentParser:
-    made, known = parser(__doc__), CostSettings()
-    add = partial(option, made)
-    add("--batch-sizes", known.batches, "rows of a step")
-    add("--update", known.update, ", ".join(UPDATES))
-    add("--every", known.every, "steps between probes, and of a turn")
-    add("--vocabulary", known.vocabulary, "ids of all fields together")
-    add("--mlp", known.mlp, "widths of the hidden layers")
-    add("--rounds", known.rounds, "of each batch size, at least")
-    add("--seconds", known.seconds, "go on with rounds until so many have passed")
-    return made
-
-
-def settings_from(args: argparse.Namespace) -> CostSettings:
-    """The settings that the command line asks for."""
-    return CostSettings(
-        batches=whole_numbers("--batch-sizes", args.batch_sizes, like="1024,16384"),
-        mlp=whole_numbers("--mlp", args.mlp, like="400,400,400"),
-        **{name: getattr(args, name) for name in SAME},
+def _cells(r: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        f"{r['batch']:,}",
+        f"{100 * r['cost']:.1f}% ({100 * r['least']:.1f} to {100 * r['most']:.1f})",
+        str(len(r["rounds"])),
+        f"{r['ms_per_step']:.1f}",
+        f"{r['ms_per_probe']:.1f}",
+        f"{r['probe_in_steps']:.2f}",
+        f"{100 * r['cost_of_probes']:.2f}%",
+        f"{r['first_probe_seconds']:.1f}",
     )
 
 
-@orderly()
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print the table, write JSON."""
-    args = _parser().parse_args(arguments)
-    settings = settings_from(args)
-    refuse_no_files(args.json, overwrite=args.overwrite)
-    choose_device(args.device)
-    result = measure(settings)
-    result |= circumstances(__file__, arguments, result["load_before"])
-    finish(result, table(result), args.json)
-
+BENCHMARK = Benchmark(
+    script=__file__, about=__doc__, settings=DiagnosticsSettings, measure=measure, text=table
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -21,7 +21,6 @@ of its calls. On a GPU the clock is CUDA's events. Nothing here imports TensorFl
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,59 +29,75 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
-from circumstances import circumstances, finish, load_now
-from kernel_sides import Cupy, Numba, choose
-from prompt import option, orderly, parser, refuse_no_files
 
 from cowclip_merlin.bench.random_data import FIELDS, enough_ids, field_sizes, random_rows
 from cowclip_merlin.checks import at_least_one, once
 from cowclip_merlin.kernels import RowSettings, load
+from harness.backends import Backend, choose_backend
+from harness.benchmark import Benchmark
+from harness.kernel_timing import KernelCase, copy_case, time_case
+from harness.options import option
+from harness.rounds import in_turn
 
 SETTINGS = RowSettings(l2=1e-4)
-LEAST_SECONDS, MOST_CALLS = 0.02, 20  # of a turn
 
 
-@dataclass(frozen=True)
-class Case:
-    """One line of the table.
+@dataclass(frozen=True, kw_only=True)
+class KernelSettings:
+    """What is measured.
 
     Attributes:
-        what: kernel, batch, and for replay the gap; with n and u.
-        bytes: that the kernel must move; see above.
-        steps: steps of single numbers, for replay.
-        before: what makes a call ready, outside the clock.
-        run: the call.
+        backend: "auto", "numba" or "cupy".
+        batches: rows of a batch.
+        gaps: steps that a replay makes up.
+        d: length of a row of the table.
+        vocabulary: ids of all fields together.
+        rounds: turns of every kernel.
+        copy_mb: megabytes of the array whose copy shows the bandwidth.
+
+    Raises:
+        InputError: a value is out of range or there twice.
     """
 
-    what: dict[str, Any]
-    bytes: int
-    steps: int
-    before: Callable[[], Any]
-    run: Callable[[], Any]
+    backend: str = option("auto", "auto: cupy on a GPU", choices=("auto", "numba", "cupy"))
+    batches: Sequence[int] = option((1024, 8192, 65536), "rows", nargs="+")
+    gaps: Sequence[int] = option(
+        (1, 10, 100, 1000), "steps that a replay makes up; none: no replay", nargs="*"
+    )
+    d: int = option(10, "length of a row of the table")
+    vocabulary: int = option(1_000_000, "ids of all fields together")
+    rounds: int = option(5, "turns of every kernel")
+    copy_mb: int = option(256, "megabytes of the array that is copied")
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        lists = {"--batches": self.batches, "--gaps": self.gaps}
+        once(lists)
+        at_least_one(lists | {"--d": self.d, "--rounds": self.rounds, "--copy-mb": self.copy_mb})
+        enough_ids("--vocabulary", self.vocabulary)
 
 
-def cases_of(
-    side: Numba | Cupy, batch: int, d: int, vocabulary: int, gaps: list[int]
-) -> list[Case]:
+def cases_of(backend: Backend, batch: int, settings: KernelSettings) -> list[KernelCase]:
     """All kernels on one batch."""
-    kernels, sizes, rng = load(side.name), field_sizes(vocabulary), np.random.default_rng(1)
+    sizes, rng, d = field_sizes(settings.vocabulary), np.random.default_rng(1), settings.d
+    kernels, to_device = load(backend.name), backend.to_device
     offsets = np.cumsum([0, *sizes.values()])[:FIELDS].astype(np.int32)
-    ids = side.put((random_rows(batch, sizes).ids + offsets).ravel())
+    ids = to_device((random_rows(batch, sizes).ids + offsets).ravel())
     n = len(ids)
-    values = side.put(rng.normal(0, 1e-3, (n, d)).astype(np.float32))
+    values = to_device(rng.normal(0, 1e-3, (n, d)).astype(np.float32))
     groups = kernels.group_rows(ids)
     u = len(groups.ids)
-    w, m = (side.put(rng.normal(0, 1e-2, (u, d)).astype(np.float32)) for _ in range(2))
-    v, last = side.put(np.full((u, d), 1e-4, np.float32)), side.put(np.zeros(u, np.int32))
+    w, m = (to_device(rng.normal(0, 1e-2, (u, d)).astype(np.float32)) for _ in range(2))
+    v, last = to_device(np.full((u, d), 1e-4, np.float32)), to_device(np.zeros(u, np.int32))
     rows = kernels.unique_rows(ids, values)
     what = {"batch": batch, "n": n, "u": u}
 
-    def case(kernel: str, size: int, run: Callable[[], Any]) -> Case:
-        return Case({"kernel": kernel, **what}, size, 0, lambda: None, run)
+    def case(kernel: str, size: int, run: Callable[[], Any]) -> KernelCase:
+        return KernelCase({"kernel": kernel, **what}, size, 0, lambda: None, run)
 
-    def replay(gap: int) -> Case:
-        alphas = side.put(np.full(gap, 1e-4, np.float32))
-        return Case(
+    def replay(gap: int) -> KernelCase:
+        alphas = to_device(np.full(gap, 1e-4, np.float32))
+        return KernelCase(
             {"kernel": "replay", **what, "gap": gap},
             24 * u * d + 8 * u,
             u * d * gap,
@@ -103,40 +118,35 @@ def cases_of(
             4 * n + 4 * n * d + 24 * u * d + 8 * u,
             lambda: kernels.update_rows(w, m, v, groups, values, 1e-4, SETTINGS),
         ),
-        *(replay(gap) for gap in gaps),
+        *(replay(gap) for gap in settings.gaps),
     ]
 
 
-def copy_case(side: Numba | Cupy, megabytes: int) -> Case:
-    """A copy, to measure the bandwidth that is to be had."""
-    source = side.put(np.ones(megabytes * 250_000, np.float32))
-    target = source.copy()
-    size = 2 * source.nbytes
-    return Case({"kernel": "copy"}, size, 0, lambda: None, lambda: side.copy(source, target))
+def measure(settings: KernelSettings) -> dict[str, Any]:
+    """The copy, and every kernel at every batch; ready for JSON."""
+    backend = choose_backend(settings.backend)
+    cases = [copy_case(backend, settings.copy_mb)]
+    for batch in settings.batches:
+        cases += cases_of(backend, batch, settings)
+    return {
+        "what": "row kernels",
+        "backend": backend.name,
+        **{name: getattr(settings, name) for name in ("d", "vocabulary", "rounds")},
+        "results": results_of(backend, cases, settings.rounds),
+        "hardware": backend.hardware(),
+        "versions": {"numba": metadata.version("numba")},
+    }
 
 
-def turn(side: Numba | Cupy, case: Case) -> float:
-    """Median seconds of a few calls."""
-    times: list[float] = []
-    while len(times) < MOST_CALLS and sum(times) < LEAST_SECONDS:
-        case.before()
-        times.append(side.seconds(case.run))
-    return statistics.median(times)
-
-
-def measure(side: Numba | Cupy, cases: list[Case], rounds: int) -> list[dict[str, Any]]:
+def results_of(backend: Backend, cases: list[KernelCase], rounds: int) -> list[dict[str, Any]]:
     """Medians of every case; the first case is the copy."""
-    times: list[list[float]] = [[] for _ in cases]
-    for k in range(rounds + 1):
-        for case, mine in zip(cases, times, strict=True):
-            seconds = turn(side, case)
-            if k:  # the first round compiles
-                mine.append(seconds)
+    calls = {i: partial(time_case, backend, case) for i, case in enumerate(cases)}
+    times = in_turn(calls, rounds, warm_up=1)  # the first round compiles
     copy = cases[0].bytes / statistics.median(times[0]) / 1e9
-    return [_result(case, mine, copy) for case, mine in zip(cases, times, strict=True)]
+    return [_result(case, times[i], copy) for i, case in enumerate(cases)]
 
 
-def _result(case: Case, times: list[float], copy: float) -> dict[str, Any]:
+def _result(case: KernelCase, times: list[float], copy: float) -> dict[str, Any]:
     seconds = statistics.median(times)
     speed = case.bytes / seconds / 1e9
     result = case.what | {
@@ -168,45 +178,19 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _parser() -> argparse.ArgumentParser:
-    made = parser(__doc__, device=False)
-    backends, add = ("auto", "numba", "cupy"), partial(option, made)
-    made.add_argument("--backend", default="auto", choices=backends, help="auto: cupy on a GPU")
-    batches, gaps = [1024, 8192, 65536], [1, 10, 100, 1000]
-    made.add_argument("--batches", type=int, nargs="+", default=batches, metavar="N", help="rows")
-    what = "steps that a replay makes up; none: no replay"
-    made.add_argument("--gaps", type=int, nargs="*", default=gaps, metavar="N", help=what)
-    add("--d", 10, "length of a row of the table")
-    add("--vocabulary", 1_000_000, "ids of all fields together")
-    add("--rounds", 5, "turns of every kernel")
-    add("--copy-mb", 256, "megabytes of the array that is copied")
-    return made
+def text(result: dict[str, Any]) -> str:
+    """The result as text."""
+    return f"{table(result['results'])}\n{result['backend']} kernels, d = {result['d']}"
 
 
-def _check(args: argparse.Namespace) -> None:
-    lists = {"--batches": args.batches, "--gaps": args.gaps}
-    once(lists)
-    at_least_one(lists | {"--d": args.d, "--rounds": args.rounds, "--copy-mb": args.copy_mb})
-    enough_ids("--vocabulary", args.vocabulary)
-    refuse_no_files(args.json, overwrite=args.overwrite)
-
-
-@orderly()
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write."""
-    args = _parser().parse_args(arguments)
-    _check(args)
-    busy, side = load_now(), choose(args.backend)
-    cases = [copy_case(side, args.copy_mb)]
-    for batch in args.batches:
-        cases += cases_of(side, batch, args.d, args.vocabulary, args.gaps)
-    result = {"what": "row kernels", "backend": side.name}
-    result |= {"d": args.d, "vocabulary": args.vocabulary, "rounds": args.rounds}
-    result |= {"results": measure(side, cases, args.rounds)}
-    result |= circumstances(__file__, arguments, busy, machine=side.hardware())
-    result["versions"]["numba"] = metadata.version("numba")
-    finish(result, f"{table(result['results'])}\n{side.name} kernels, d = {args.d}", args.json)
-
+BENCHMARK = Benchmark(
+    script=__file__,
+    about=__doc__,
+    settings=KernelSettings,
+    measure=measure,
+    text=text,
+    device=False,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -13,18 +13,13 @@ the rounds. A turn starts with the epoch, so shuffling and the first chunk are i
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-from circumstances import circumstances, finish, load_now
-from prompt import option, orderly, parser, refuse_no_files
 
 from cowclip_merlin import compat
 from cowclip_merlin.checks import above_zero, among, at_least_one, once
@@ -41,13 +36,17 @@ from cowclip_merlin.loading import (
 from cowclip_merlin.loading.streamed_data import least_memory
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.training import RunSettings
-from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
+from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.run_settings import MODELS
 from cowclip_merlin.training.train_step import calls, make_steps, steps_per_execution
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+from harness.benchmark import Benchmark
+from harness.options import option
+from harness.rounds import in_turn, ratios
+from harness.tables import markdown
 
-Turn = Callable[[], tuple[int, float]]
-WHO = ("resident", "streamed", "merlin", "step")
+Turn = Callable[[], float]
+LOADERS = ("resident", "streamed", "merlin", "step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +60,28 @@ class LoadingSettings:
         rounds: turns of each.
         seconds: least length of a turn.
         memory: bytes for the streamed rows; None for a third of all.
+        work: folder of the prepared log.
 
     Raises:
         InputError: a value is unknown, out of range or there twice.
     """
 
-    rows: int = 1_000_000
-    batches: Sequence[int] = (1024, 131072)
-    model: str = "deepfm"
-    rounds: int = 5
-    seconds: float = 2.0
-    memory: int | None = None
+    rows: int = option(1_000_000, "of the generated log")
+    batches: Sequence[int] = option(
+        (1024, 131072), "rows of a batch", flag="--batch-sizes", nargs="+"
+    )
+    model: str = option("deepfm", f"one of {', '.join(MODELS)}")
+    rounds: int = option(5, "turns of each")
+    seconds: float = option(2.0, "least length of a turn")
+    memory: int | None = option(
+        None,
+        "for the streamed rows (default: a third of all)",
+        flag="--data-memory",
+        metavar="MB",
+        kind=float,
+        convert=bytes_of,
+    )
+    work: Path = option(Path("work/loading"), "folder of the prepared log")
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
@@ -86,24 +96,24 @@ def prepared(work: Path, rows: int) -> PreparedData:
     folder = work / f"data-{rows}"
     if not (folder / "dataset.json").exists():
         work.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=work) as place:
-            log = Path(place) / "log.txt"
+        with TemporaryDirectory(dir=work) as temporary:
+            log = Path(temporary) / "log.txt"
             generate(log, rows=rows, seed=11)
             prepare(PrepareSettings(kind="criteo", files=(log,), out=folder))
     return PreparedData.load(folder)
 
 
-def counted(epochs: Callable[[int], Iterator[int]], seconds: float) -> Turn:
-    """A turn: rows of one epoch after another, and the seconds, until the time is up."""
+def rate(epochs: Callable[[int], Iterator[int]], seconds: float) -> Turn:
+    """A turn: rows per second over one epoch after another, until the time is up."""
     epoch = iter(range(1 << 30))
 
-    def turn() -> tuple[int, float]:
+    def turn() -> float:
         rows, started = 0, time.perf_counter()
         while True:
             for size in epochs(next(epoch)):
                 rows += size
                 if (spent := time.perf_counter() - started) > seconds:
-                    return rows, spent
+                    return rows / spent
 
     return turn
 
@@ -178,87 +188,60 @@ def turns(
         "merlin": merlins(data, batch_size),
         "step": training(data, resident, batch_size, settings.model),
     }
-    return {who: counted(epoch, settings.seconds) for who, epoch in epochs.items()}
+    return {loader: rate(epoch, settings.seconds) for loader, epoch in epochs.items()}
 
 
-def measure(
+def results_of(
     data: PreparedData, columns: ColumnArrays, batch_size: int, settings: LoadingSettings
 ) -> list[dict[str, Any]]:
     """Medians of all, over interleaved rounds after one that warms up."""
-    chosen = turns(data, columns, batch_size, settings)
-    speeds: dict[str, list[float]] = {who: [] for who in WHO}
-    for number in range(settings.rounds + 1):
-        for who, turn in chosen.items():
-            rows, seconds = turn()
-            if number:
-                speeds[who].append(rows / seconds)
-    return [_result(who, batch_size, speeds) for who in WHO]
+    speeds = in_turn(turns(data, columns, batch_size, settings), settings.rounds, warm_up=1)
+    return [_result(loader, batch_size, speeds) for loader in LOADERS]
 
 
-def _result(who: str, batch_size: int, speeds: dict[str, list[float]]) -> dict[str, Any]:
-    ratios = [a / b for a, b in zip(speeds[who], speeds["step"], strict=True)]
+def _result(loader: str, batch_size: int, speeds: dict[str, list[float]]) -> dict[str, Any]:
+    to_step = ratios(speeds[loader], speeds["step"])
     return {
-        "what": who,
+        "what": loader,
         "batch": batch_size,
-        "rows_per_second": round(statistics.median(speeds[who]), 1),
-        "slowest": round(min(speeds[who]), 1),
-        "fastest": round(max(speeds[who]), 1),
-        "ratio_to_step": round(statistics.median(ratios), 2),
-        "smallest_ratio": round(min(ratios), 2),
+        "rows_per_second": round(statistics.median(speeds[loader]), 1),
+        "slowest": round(min(speeds[loader]), 1),
+        "fastest": round(max(speeds[loader]), 1),
+        "ratio_to_step": round(statistics.median(to_step), 2),
+        "smallest_ratio": round(min(to_step), 2),
     }
 
 
 def table(results: list[dict[str, Any]]) -> str:
     """The results as Markdown."""
-    lines = [
-        "| batch | what | rows/s | slowest to fastest | times the step |",
-        "|--:|:--|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {r['batch']} | {r['what']} | {r['rows_per_second']:,.0f} | {r['slowest']:,.0f} to "
-        f"{r['fastest']:,.0f} | {r['ratio_to_step']:.1f} |"
+    head = ("batch", "what", "rows/s", "slowest to fastest", "times the step")
+    rows = [
+        (
+            str(r["batch"]),
+            r["what"],
+            f"{r['rows_per_second']:,.0f}",
+            f"{r['slowest']:,.0f} to {r['fastest']:,.0f}",
+            f"{r['ratio_to_step']:.1f}",
+        )
         for r in results
     ]
-    return "\n".join(lines)
+    return markdown(head, "rlrrr", rows)
 
 
-def _parser() -> argparse.ArgumentParser:
-    made, known = parser(__doc__), LoadingSettings()
-    add = partial(option, made)
-    add("--rows", known.rows, "of the generated log")
-    batches, what = list(known.batches), "rows of a batch"
-    made.add_argument("--batch-sizes", type=int, nargs="+", default=batches, metavar="N", help=what)
-    add("--model", known.model, f"one of {', '.join(MODELS)}")
-    add("--rounds", known.rounds, "turns of each")
-    add("--seconds", known.seconds, "least length of a turn")
-    what = "for the streamed rows (default: a third of all)"
-    made.add_argument("--data-memory", type=float, metavar="MB", help=what)
-    add("--work", Path("work/loading"), "folder of the prepared log")
-    return made
-
-
-def settings_from(args: argparse.Namespace) -> LoadingSettings:
-    """The settings that the command line asks for."""
-    return LoadingSettings(
-        batches=args.batch_sizes,
-        memory=bytes_of(args.data_memory),
-        **{name: getattr(args, name) for name in ("rows", "model", "rounds", "seconds")},
-    )
-
-
-def compare(data: PreparedData, settings: LoadingSettings) -> dict[str, Any]:
+def measure(settings: LoadingSettings) -> dict[str, Any]:
     """Everything at every batch size; ready for JSON.
 
     Raises:
         InputError: a batch is larger than the training rows.
     """
-    load, columns = load_now(), open_columns(data, "train")
+    data = prepared(settings.work, settings.rows)
+    columns = open_columns(data, "train")
     if max(settings.batches) > len(columns):
         raise InputError(
             f"--batch-sizes {max(settings.batches)}: of --rows {settings.rows} only {len(columns)} "
             "are training rows; give more rows"
         )
-    results = [r for b in settings.batches for r in measure(data, columns, b, settings)]
+    results = [r for b in settings.batches for r in results_of(data, columns, b, settings)]
     return {
         "what": "loaders and the training step, rows per second",
         "model": settings.model,
@@ -268,11 +251,10 @@ def compare(data: PreparedData, settings: LoadingSettings) -> dict[str, Any]:
         "seconds_per_turn": settings.seconds,
         "bytes_per_row": columns.bytes_per_row,
         "results": results,
-        "load_before": load,
     }
 
 
-def shown(result: dict[str, Any]) -> str:
+def text(result: dict[str, Any]) -> str:
     """The result as text, and what the rows need."""
     size, rows = result["bytes_per_row"], result["rows"]
     return (
@@ -282,17 +264,9 @@ def shown(result: dict[str, Any]) -> str:
     )
 
 
-@orderly()
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, write JSON."""
-    args = _parser().parse_args(arguments)
-    settings = settings_from(args)
-    refuse_no_files(args.json, overwrite=args.overwrite)
-    choose_device(args.device)
-    result = compare(prepared(args.work, settings.rows), settings)
-    result |= circumstances(__file__, arguments, result["load_before"])
-    finish(result, shown(result), args.json)
-
+BENCHMARK = Benchmark(
+    script=__file__, about=__doc__, settings=LoadingSettings, measure=measure, text=text
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -48,9 +48,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -58,11 +59,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import peer_ours
-from circumstances import circumstances, finish, load_now
-from peer_io import Job
-from peer_log import Log, generate, write_rows
-from peer_settings import (
+
+import cowclip_merlin as cc
+from contestants import cowclip
+from contestants.job import Job
+from contestants.rows import Log, generate, write_rows
+from contestants.settings import (
     KINDS,
     OURS,
     PEERS,
@@ -71,31 +73,17 @@ from peer_settings import (
     PeerSettings,
     make_job,
 )
-from prompt import option, orderly, parser, refuse_no_files
-
-import cowclip_merlin as cc
 from cowclip_merlin import compat
-from cowclip_merlin.cli.common_options import whole_numbers
-from cowclip_merlin.scaling import RULES
-from cowclip_merlin.training.build import choose_device
+from harness.benchmark import Benchmark
+from harness.rounds import in_turn, ratios
+
+Key = tuple[int, str]  # batch, contestant
 
 
 def run_peer(name: str, settings: PeerSettings, job: Job) -> dict[str, Any]:
     """One run in a process of its own: rows per second and versions, or what went wrong."""
-    kind, *options = PEERS[name]
-    if kind == "authors":
-        options.append(f"--checkout={Path(settings.checkout or '').absolute()}")
-    script = Path(__file__).with_name(f"peer_{kind}.py")
-    # This process holds on to some of a GPU's memory, so TensorFlow must not ask for all of it.
-    environment = os.environ | {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "2"}
     try:
-        done = subprocess.run(
-            [settings.pythons[kind], str(script), *options, *job.arguments()],
-            capture_output=True,
-            text=True,
-            timeout=settings.timeout,
-            env=environment,
-        )
+        done = _run_module(name, settings, job)
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"status": f"failed: {error}"[:200]}
     job.predictions.with_suffix(".log").write_text(done.stdout + done.stderr)
@@ -106,6 +94,25 @@ def run_peer(name: str, settings: PeerSettings, job: Job) -> dict[str, Any]:
     return json.loads(said[-1])
 
 
+def _run_module(name: str, settings: PeerSettings, job: Job) -> subprocess.CompletedProcess:
+    kind, *options = PEERS[name]
+    if kind == "authors":
+        options.append(f"--checkout={Path(settings.checkout or '').absolute()}")
+    # As a module, not as a file: in its own folder, deepctr.py would hide the package deepctr.
+    # The path keeps its links, since a link is what makes a Python that of an environment.
+    python = Path(shutil.which(settings.pythons[kind]) or settings.pythons[kind]).absolute()
+    # This process holds on to some of a GPU's memory, so TensorFlow must not ask for all of it.
+    environment = os.environ | {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return subprocess.run(
+        [str(python), "-m", f"contestants.{kind}", *options, *job.arguments()],
+        capture_output=True,
+        text=True,
+        timeout=settings.timeout,
+        env=environment,
+        cwd=Path(__file__).parent,
+    )
+
+
 def turn(name: str, settings: PeerSettings, log: Log, batch: int) -> dict[str, Any]:
     """One contestant's turn: rows per second and AUC, or a status."""
     missing = settings.missing(name)
@@ -113,7 +120,7 @@ def turn(name: str, settings: PeerSettings, log: Log, batch: int) -> dict[str, A
         return {"status": missing}
     job = make_job(name, settings, batch)
     if name in OURS:
-        rate, probabilities = peer_ours.run(name, log, job)
+        rate, probabilities = cowclip.run(name, log, job)
         return {"rows_per_second": rate, "auc": _auc(log, probabilities)}
     said = run_peer(name, settings, job)
     return said if "status" in said else said | {"auc": _auc(log, np.load(job.predictions))}
@@ -127,10 +134,9 @@ def _auc(log: Log, probabilities: npt.NDArray[Any] | None) -> float | None:
 
 def compare(settings: PeerSettings) -> dict[str, Any]:
     """Every contestant in turn, round by round; ready for JSON."""
-    from tqdm import tqdm
-
+    # TensorFlow warns of every model that is built again, and every round builds them again.
+    compat.tensorflow().get_logger().setLevel("ERROR")
     settings.work.mkdir(parents=True, exist_ok=True)
-    load = load_now()
     log = generate(
         rows=settings.rows,
         held_out=settings.held_out,
@@ -138,17 +144,17 @@ def compare(settings: PeerSettings) -> dict[str, Any]:
         seed=settings.seed,
     )
     write_rows(log, settings.work / "rows.npz")
-    places = [(batch, name) for batch in settings.batches for name in settings.contestants]
-    turns: dict[tuple[int, str], list[dict[str, Any]]] = {place: [] for place in places}
-    everything = [place for _ in range(settings.rounds) for place in places]
-    for batch, name in tqdm(everything, desc="turns", disable=None, leave=False):
-        turns[batch, name].append(turn(name, settings, log, batch))
+    cases = {
+        (batch, name): partial(turn, name, settings, log, batch)
+        for batch in settings.batches
+        for name in settings.contestants
+    }
+    turns = in_turn(cases, settings.rounds, progress=True)
     return {
         "what": "rows per second of training and test AUC, this project beside others",
         "settings": _shown(settings),
         "click_rate": round(float(log.train.label.mean()), 4),
-        "results": [_result(place, turns) for place in places],
-        "load_before": load,
+        "results": [_result(key, turns) for key in cases],
     }
 
 
@@ -158,15 +164,13 @@ def _shown(settings: PeerSettings) -> dict[str, Any]:
     return {name: value for name, value in asdict(settings).items() if name not in private}
 
 
-def _result(
-    place: tuple[int, str], turns: Mapping[tuple[int, str], list[dict[str, Any]]]
-) -> dict[str, Any]:
-    batch, name = place
-    bad = [one["status"] for one in turns[place] if "status" in one]
+def _result(key: Key, turns: Mapping[Key, list[dict[str, Any]]]) -> dict[str, Any]:
+    batch, name = key
+    bad = [one["status"] for one in turns[key] if "status" in one]
     if bad:
         return {"contestant": name, "batch": batch, "status": bad[0]}
-    speeds = _speeds(turns[place])
-    aucs = [one["auc"] for one in turns[place] if one["auc"] is not None]
+    speeds = _speeds(turns[key])
+    aucs = [one["auc"] for one in turns[key] if one["auc"] is not None]
     return {
         "contestant": name,
         "batch": batch,
@@ -175,7 +179,7 @@ def _result(
         "auc": round(statistics.median(aucs), 5) if aucs else None,
         "ratio_to_bare_mlp": _ratio(speeds, turns.get((batch, YARDSTICK))),
         "ratio_to_cowclip": _ratio(speeds, turns.get((batch, REFERENCE))),
-        "versions": turns[place][0].get("versions"),
+        "versions": turns[key][0].get("versions"),
     }
 
 
@@ -187,8 +191,7 @@ def _ratio(speeds: list[float], others: list[dict[str, Any]] | None) -> float | 
     """Median of the ratios round by round."""
     if not others:
         return None
-    ratios = [mine / other for mine, other in zip(speeds, _speeds(others), strict=True)]
-    return round(statistics.median(ratios), 3)
+    return round(statistics.median(ratios(speeds, _speeds(others))), 3)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -208,58 +211,32 @@ def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
         if "status" in row:
             yield f"{start}  {row['status']}"
             continue
-        ratios = (row["ratio_to_bare_mlp"], row["ratio_to_cowclip"])
-        mlp, ours = ("-" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
+        shares = (row["ratio_to_bare_mlp"], row["ratio_to_cowclip"])
+        mlp, ours = ("-" if share is None else f"{share:.3f}" for share in shares)
         auc = "-" if row["auc"] is None else f"{row['auc']:.4f}"
         yield f"{start}{row['rows_per_second']:>11,.0f}{mlp:>13}{ours:>17}{auc:>9}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    made, known = parser(__doc__), PeerSettings
-    add = partial(option, made)
-    add("--rows", known.rows, "generated; a tenth is held out")
-    add("--ids", known.ids, "of all fields together")
-    add("--batches", known.batches, "rows of a step")
-    add("--epochs", known.epochs, "passes over the rows")
-    add("--rounds", known.rounds, "turns of every contestant at every batch")
-    add("--lr", known.lr, "learning rate at batch 1024")
-    add("--rule", known.rule, f"how plain Adam's rate grows with the batch: {', '.join(RULES)}")
-    add("--contestants", known.contestants, "some of these")
+def _add_pythons(parser: argparse.ArgumentParser) -> None:
     for kind in KINDS:
         what = f"of the environment with {kind}'s packages"
-        made.add_argument(f"--{kind}-python", metavar="PYTHON", help=what)
-    what = "folder of the authors' code"
-    made.add_argument("--authors", type=Path, metavar="CHECKOUT", help=what)
-    add("--work", Path("work/peers"), "folder of rows, predictions and the peers' logs")
-    return made
+        parser.add_argument(f"--{kind}-python", metavar="PYTHON", help=what)
 
 
-def settings_from(args: argparse.Namespace) -> PeerSettings:
-    """The settings that the command line asks for."""
+def _read_pythons(args: argparse.Namespace) -> dict[str, Any]:
     pythons = {kind: getattr(args, f"{kind}_python") for kind in KINDS}
-    same = ("work", "rows", "ids", "epochs", "rounds", "lr", "rule")
-    return PeerSettings(
-        **{name: getattr(args, name) for name in same},
-        batches=whole_numbers("--batches", args.batches, like="1024,8192"),
-        contestants=tuple(args.contestants.split(",")),
-        pythons={kind: python for kind, python in pythons.items() if python is not None},
-        checkout=args.authors,
-    )
+    return {"pythons": {kind: python for kind, python in pythons.items() if python is not None}}
 
 
-@orderly()
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table and write JSON."""
-    args = _parser().parse_args(arguments)
-    settings = settings_from(args)
-    refuse_no_files(args.json, overwrite=args.overwrite)
-    choose_device(args.device)
-    # It warns of every model built anew, which is what rounds are.
-    compat.tensorflow().get_logger().setLevel("ERROR")
-    result = compare(settings)
-    result |= circumstances(__file__, arguments, result["load_before"])
-    finish(result, table(result), args.json)
-
+BENCHMARK = Benchmark(
+    script=__file__,
+    about=__doc__,
+    settings=PeerSettings,
+    measure=compare,
+    text=table,
+    add_options=_add_pythons,
+    read_options=_read_pythons,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

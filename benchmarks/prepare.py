@@ -20,18 +20,45 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-from prompt import option, orderly, parser
 
 from cowclip_merlin.checks import at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.system.versions import versions
+from harness.errors import one_line_errors
+from harness.options import add_options, make_parser, option, settings_from
+from harness.rounds import in_turn, ratios
 
-ROWS, RUNS = 1_000_000, 5
 OURS = "import sys; from cowclip_merlin.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareSettings:
+    """What is measured.
+
+    Attributes:
+        rows: of the generated log.
+        runs: of each side.
+        memory: rows of logs whose peak memory is measured, instead of the time.
+        work: folder of the logs and of what is written.
+
+    Raises:
+        InputError: a number is out of range or there twice.
+    """
+
+    rows: int = option(1_000_000, "of the generated log", kind=int)
+    runs: int = option(5, "of each side", kind=int)
+    memory: Sequence[int] = ()
+    work: Path = option(Path("work/prepare"), "folder of the logs and of what is written")
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        at_least_one({"--rows": self.rows, "--runs": self.runs, "--memory": self.memory})
+        once({"--memory": self.memory})
 
 
 def with_pandas(log: Path, out: Path) -> None:
@@ -121,73 +148,70 @@ def made(work: Path, rows: int) -> Path:
     return log
 
 
-def compare(work: Path, rows: int, runs: int) -> None:
+def compare(settings: PrepareSettings) -> None:
     """Print medians of both, and of the ratio run by run."""
-    log, seconds = made(work, rows), {"ours": [], "pandas": []}
-    with TemporaryDirectory(dir=work) as place:
-        outs = {who: Path(place) / who for who in seconds}
-        for _ in range(runs):
-            for who, times in seconds.items():
-                times.append(measure(log, outs[who], who)[0])
+    log = made(settings.work, settings.rows)
+    with TemporaryDirectory(dir=settings.work) as folder:
+        outs = {who: Path(folder) / who for who in ("ours", "pandas")}
+        runs = {who: partial(measure, log, out, who) for who, out in outs.items()}
+        found = in_turn(runs, settings.runs)
         print(f"same output: {same(outs['ours'], outs['pandas'])}")
+    seconds = {who: [run[0] for run in runs] for who, runs in found.items()}
     for who, times in seconds.items():
         print(
             f"{who:>8}: median {statistics.median(times):.1f} s, "
             f"{min(times):.1f} to {max(times):.1f}"
         )
-    ratios = [a / b for a, b in zip(seconds["ours"], seconds["pandas"], strict=True)]
+    shares = ratios(seconds["ours"], seconds["pandas"])
     print(
-        f"ours / pandas: median {statistics.median(ratios):.2f}, "
-        f"{min(ratios):.2f} to {max(ratios):.2f}"
+        f"ours / pandas: median {statistics.median(shares):.2f}, "
+        f"{min(shares):.2f} to {max(shares):.2f}"
     )
 
 
-def memory(work: Path, sizes: list[int]) -> None:
+def memory(work: Path, sizes: Sequence[int]) -> None:
     """Print peak memory of both for each size."""
     print("| rows | MB of text | peak MB, prepare | peak MB, pandas |\n|---:|---:|---:|---:|")
     for rows in sizes:
         log = made(work, rows)
-        with TemporaryDirectory(dir=work) as place:
-            peak = {who: measure(log, Path(place) / who, who)[1] for who in ("ours", "pandas")}
+        with TemporaryDirectory(dir=work) as folder:
+            peak = {who: measure(log, Path(folder) / who, who)[1] for who in ("ours", "pandas")}
         size = log.stat().st_size / 1e6
         print(
             f"| {rows:,} | {size:,.0f} | {peak['ours']:,.0f} | {peak['pandas']:,.0f} |", flush=True
         )
 
 
-def _parser() -> argparse.ArgumentParser:
-    made = parser(__doc__, device=False, json=False)
-    rows = f"of the generated log (default: {ROWS})"
-    made.add_argument("--rows", type=int, metavar="N", help=rows)
-    made.add_argument("--runs", type=int, metavar="N", help=f"of each side (default: {RUNS})")
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command."""
+    made = make_parser(__doc__, device=False, json=False)
+    add_options(made, PrepareSettings)
     what = "peak memory on logs of so many rows, instead of the time"
     made.add_argument("--memory", type=int, nargs="+", metavar="ROWS", help=what)
-    option(made, "--work", Path("work/prepare"), "folder of the logs and of what is written")
     made.add_argument("--pandas", type=Path, nargs=2, help=argparse.SUPPRESS)
     return made
 
 
-def _check(args: argparse.Namespace) -> None:
+def read_settings(args: argparse.Namespace) -> PrepareSettings:
+    """The settings that the command line asks for."""
     if args.memory and (args.rows, args.runs) != (None, None):
         raise InputError("--rows and --runs are of the time; leave them away with --memory")
-    given = {"--rows": args.rows, "--runs": args.runs, "--memory": args.memory}
-    at_least_one({flag: value for flag, value in given.items() if value is not None})
-    once({"--memory": args.memory or ()})
+    return settings_from(args, PrepareSettings, memory=tuple(args.memory or ()))
 
 
-@orderly()
+@one_line_errors()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compare times, or memory."""
-    args = _parser().parse_args(arguments)
-    _check(args)
+    args = parser().parse_args(arguments)
     if args.pandas:
         with_pandas(*args.pandas)
         return
-    args.work.mkdir(parents=True, exist_ok=True)
-    if args.memory:
-        memory(args.work, args.memory)
+    settings = read_settings(args)
+    settings.work.mkdir(parents=True, exist_ok=True)
+    if settings.memory:
+        memory(settings.work, settings.memory)
     else:
-        compare(args.work, ROWS if args.rows is None else args.rows, args.runs or RUNS)
+        compare(settings)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; {versions()}")
 
 

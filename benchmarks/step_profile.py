@@ -16,12 +16,11 @@ the host's operations only launch kernels. Profiled steps are a little slower th
 
 The limit is counted from the sizes of the model and the distinct rows of these batches, against
 the best matrix product (of --precision) and the best copy that the machine shows in the same run:
-see step_limit.py. Both times are added, since on a CPU the same cores do both.
+see step_profiling/limit.py. Both times are added, since on a CPU the same cores do both.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -34,25 +33,23 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from circumstances import circumstances, finish, load_now
-from profile_events import read_space, summary
-from profile_text import text
-from prompt import option, orderly, parser, refuse_no_files
-from step_limit import Machine, Sizes, limit, mean_distinct
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench.random_data import enough_ids, field_sizes, random_rows
 from cowclip_merlin.bench.throughput import BenchSettings, bare_mlp, model_and_optimizer
 from cowclip_merlin.checks import above_zero, at_least_one, once
-from cowclip_merlin.cli.common_options import whole_numbers
 from cowclip_merlin.loading import ColumnArrays, DeviceData
-from cowclip_merlin.training.build import choose_device
 from cowclip_merlin.training.run_settings import MODELS, PRECISIONS, UPDATES
 from cowclip_merlin.training.train_step import make_step
+from harness.benchmark import Benchmark
+from harness.options import option
+from harness.rounds import in_turn, ratios
+from step_profiling.events import read_space, summary
+from step_profiling.limit import MachinePeaks, ModelSizes, limit, mean_distinct
+from step_profiling.report import text
 
 POOL, MOST_BATCHES = 8, 256  # batches before rows come again
 LEAST_STEPS = 3  # of a turn that ends early
-_SAME = ("model", "update", "precision", "vocabulary", "steps", "seconds", "rounds", "copy_mb")
 
 Run = Callable[[], Any]
 
@@ -72,21 +69,25 @@ class ProfileSettings:
         rounds: turns of the step and the bare MLP, and of the machine's peaks.
         squares: sides of the matrices whose product shows the peak.
         copy_mb: megabytes of the array whose copy shows the bandwidth.
+        device: "cpu" or "gpu", the one that TensorFlow uses.
 
     Raises:
         InputError: a value is unknown, out of range or there twice.
     """
 
-    model: str = "deepfm"
-    batches: Sequence[int] = (1024, 65536)
-    update: str = "exact"
-    precision: str = "float32"
-    vocabulary: int = 1_000_000
-    steps: int = 60
-    seconds: float = 20.0
-    rounds: int = 5
-    squares: Sequence[int] = (2048, 4096)
-    copy_mb: int = 256
+    model: str = option("deepfm", f"one of {', '.join(MODELS)}")
+    batches: Sequence[int] = option((1024, 65536), "rows of a step", flag="--batch-sizes")
+    update: str = option("exact", ", ".join(UPDATES))
+    precision: str = option("float32", f"of the hidden layers: {', '.join(PRECISIONS)}")
+    vocabulary: int = option(1_000_000, "ids of all fields together")
+    steps: int = option(60, "to warm up, to time, to profile, each")
+    seconds: float = option(20.0, "after which each of these ends early")
+    rounds: int = option(5, "turns of the step, the bare MLP and the machine's peaks")
+    squares: Sequence[int] = option(
+        (2048, 4096), "sides of the matrices whose product shows the peak"
+    )
+    copy_mb: int = option(256, "megabytes of the array whose copy shows the bandwidth")
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
@@ -106,19 +107,14 @@ class ProfileSettings:
         )
 
 
-def measure(settings: ProfileSettings, device: str) -> dict[str, Any]:
+def measure(settings: ProfileSettings) -> dict[str, Any]:
     """Time, profile and limit at every batch size, ready for JSON.
 
-    Args:
-        settings: what is measured.
-        device: "cpu" or "gpu", the one that TensorFlow was made to use.
-
     Raises:
-        InputError: a GPU is to be measured, and CuPy is not there.
+        InputError: a GPU is to be measured, and CuPy is not installed.
     """
-    load = load_now()
-    machine = Machine.measured(
-        device=device,
+    machine = MachinePeaks.measured(
+        device=settings.device,
         precision=settings.precision,
         squares=settings.squares,
         copy_mb=settings.copy_mb,
@@ -131,11 +127,9 @@ def measure(settings: ProfileSettings, device: str) -> dict[str, Any]:
     step = _one_step(*model_and_optimizer(*kind, sizes), data)
     return {
         "what": "training step: time by operation, and counted limit",
-        "device": device,
         **asdict(settings),
         "machine": asdict(machine),
         "results": [_result(settings, step, batch, rows, machine) for batch in settings.batches],
-        "load_before": load,
     }
 
 
@@ -152,7 +146,7 @@ def _one_step(model: Any, optimizer: Any, data: DeviceData) -> Callable[[Any], f
 
 
 def _result(
-    settings: ProfileSettings, step: Any, batch: int, rows: ColumnArrays, machine: Machine
+    settings: ProfileSettings, step: Any, batch: int, rows: ColumnArrays, machine: MachinePeaks
 ) -> dict[str, Any]:
     taken = batches_of(len(rows), batch)
     feed, bare = cycle(taken), bare_mlp(batch)
@@ -162,7 +156,7 @@ def _result(
 
     timing = _timing(settings, train, lambda: bare(taken[0], batch).numpy())
     distinct = mean_distinct(rows.ids, field_sizes(settings.vocabulary), taken)
-    sizes = Sizes(model=settings.model, vocabulary=settings.vocabulary)
+    sizes = ModelSizes(model=settings.model, vocabulary=settings.vocabulary)
     counted = limit(sizes, machine, update=settings.update, batch=batch, distinct=distinct)
     return {
         "batch": batch,
@@ -191,13 +185,12 @@ def _timing(settings: ProfileSettings, train: Run, bare: Run) -> dict[str, Any]:
     timed(bare, LEAST_STEPS, settings.seconds)
     rounds = min(settings.rounds, settings.steps)
     steps, seconds = ceil(settings.steps / rounds), settings.seconds / rounds
-    turns = [(timed(train, steps, seconds), timed(bare, steps, seconds)) for _ in range(rounds)]
-    mine, yardstick = zip(*turns)
-    return {
-        "step": _spread(mine),
-        "bare_mlp": _spread(yardstick),
-        "step_to_mlp": median(median(a) / median(b) for a, b in turns),
-    }
+    cases = {"step": train, "bare_mlp": bare}
+    calls = {name: partial(timed, run, steps, seconds) for name, run in cases.items()}
+    turns = in_turn(calls, rounds)
+    medians = {name: [median(turn) for turn in turns[name]] for name in turns}
+    spreads = {name: _spread(turns[name]) for name in turns}
+    return spreads | {"step_to_mlp": median(ratios(medians["step"], medians["bare_mlp"]))}
 
 
 def timed(run: Run, steps: int, seconds: float) -> list[float]:
@@ -233,41 +226,9 @@ def _profile(settings: ProfileSettings, train: Run) -> dict[str, Any]:
     return {"steps": len(found), "ms": ms} | summary(space, len(found), ms)
 
 
-def _parser() -> argparse.ArgumentParser:
-    made, known = parser(__doc__), ProfileSettings()
-    add = partial(option, made)
-    add("--model", known.model, f"one of {', '.join(MODELS)}")
-    add("--batch-sizes", known.batches, "rows of a step")
-    add("--update", known.update, ", ".join(UPDATES))
-    add("--precision", known.precision, f"of the hidden layers: {', '.join(PRECISIONS)}")
-    add("--vocabulary", known.vocabulary, "ids of all fields together")
-    add("--steps", known.steps, "to warm up, to time, to profile, each")
-    add("--seconds", known.seconds, "after which each of these ends early")
-    add("--rounds", known.rounds, "turns of the step, the bare MLP and the machine's peaks")
-    add("--squares", known.squares, "sides of the matrices whose product shows the peak")
-    add("--copy-mb", known.copy_mb, "megabytes of the array whose copy shows the bandwidth")
-    return made
-
-
-def settings_from(args: argparse.Namespace) -> ProfileSettings:
-    """The settings that the command line asks for."""
-    return ProfileSettings(
-        batches=whole_numbers("--batch-sizes", args.batch_sizes, like="1024,65536"),
-        squares=whole_numbers("--squares", args.squares, like="2048,4096"),
-        **{name: getattr(args, name) for name in _SAME},
-    )
-
-
-@orderly()
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, write JSON."""
-    args = _parser().parse_args(arguments)
-    settings = settings_from(args)
-    refuse_no_files(args.json, overwrite=args.overwrite)
-    result = measure(settings, choose_device(args.device))
-    result |= circumstances(__file__, arguments, result["load_before"])
-    finish(result, text(result), args.json)
-
+BENCHMARK = Benchmark(
+    script=__file__, about=__doc__, settings=ProfileSettings, measure=measure, text=text
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -30,41 +30,36 @@ needs six times (weights, Adam's moments, and the temporaries of a dense step).
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
-from collections.abc import Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
-
-from circumstances import circumstances, finish, load_now
-from prompt import option, orderly, parser, refuse_no_files
-from vocabulary_figure import draw_figure
-from vocabulary_step import Step, VocabularySettings, distinct_rows, draw, free_bytes, spread
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench.random_data import field_sizes
-from cowclip_merlin.checks import above_zero
-from cowclip_merlin.cli.common_options import whole_numbers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays
 from cowclip_merlin.loading.placement import free_memory
-from cowclip_merlin.training.build import choose_device
-from cowclip_merlin.training.run_settings import MODELS
+from harness.benchmark import Benchmark
+from harness.rounds import in_turn, ratios
+from harness.tables import markdown
+from vocabulary_sizes.batches import distinct_rows, draw, spread
+from vocabulary_sizes.figure import draw_figure
+from vocabulary_sizes.settings import VocabularySettings
+from vocabulary_sizes.training import TrainedModel, free_bytes
 
-FACTOR = 8.0
+IN_JSON = ("model", "embedding_dim", "warm_up", "steps", "seconds")
 
 Records = list[dict[str, Any]]
 
 
-def fitting(settings: VocabularySettings, factor: float) -> list[int]:
-    """The vocabularies there is memory for; the others are named and left out."""
+def fitting(settings: VocabularySettings) -> list[int]:
+    """The vocabularies that fit into memory; prints the others."""
     of_gpu, chosen = free_memory(), []
     free = free_bytes() if of_gpu is None else of_gpu
     for vocabulary in settings.vocabularies:
-        needed = factor * settings.table_bytes(vocabulary)
+        needed = settings.memory_factor * settings.table_bytes(vocabulary)
         if free is None or needed <= free:
             chosen.append(vocabulary)
         else:
@@ -78,37 +73,47 @@ def fitting(settings: VocabularySettings, factor: float) -> list[int]:
 def turn(
     settings: VocabularySettings, update: str, vocabulary: int, rows: ColumnArrays
 ) -> tuple[Records, dict[str, Any] | None]:
-    """One model built, timed at each batch size, and freed; then what a flush took, if it has."""
-    step, found = Step(settings, update, vocabulary, rows), []
+    """One model built, timed at each batch size, and freed; and the time of its flush, if any."""
+    try:
+        return _turn(settings, TrainedModel(settings, update, vocabulary, rows), update)
+    finally:
+        # Models hold themselves in circles: without this, two of them would be in memory.
+        compat.tensorflow().keras.backend.clear_session()
+        gc.collect()
+
+
+def _turn(
+    settings: VocabularySettings, model: TrainedModel, update: str
+) -> tuple[Records, dict[str, Any] | None]:
+    found = []
     for batch in settings.batches:
-        step.train(batch, settings.warm_up if update == "exact" else 2)
-        steps, seconds = step.train(batch, settings.steps, settings.seconds)
+        model.train(batch, settings.warm_up if update == "exact" else 2)
+        steps, seconds = model.train(batch, settings.steps, settings.seconds)
         found.append(
-            {"ms_per_step": 1000 * seconds / steps, "steps": steps, "backend": step.backend}
+            {"ms_per_step": 1000 * seconds / steps, "steps": steps, "backend": model.backend}
         )
     if update != "exact":
         return found, None
-    while step.made < settings.missed:
-        step.train(1, 1)
-    return found, {"missed_steps": step.made, "seconds": step.flush()}
+    while model.made < settings.missed:
+        model.train(1, 1)
+    return found, {"missed_steps": model.made, "seconds": model.flush()}
 
 
-def measure(settings: VocabularySettings, *, factor: float = FACTOR) -> dict[str, Any]:
+def measure(settings: VocabularySettings) -> dict[str, Any]:
     """Every configuration in turn, round by round; ready for JSON."""
-    load, rows = load_now(), draw(settings)
-    chosen = fitting(settings, factor)
+    # TensorFlow warns of every model that is built again, and every round builds them again.
+    compat.tensorflow().get_logger().setLevel("ERROR")
+    rows, chosen = draw(settings), fitting(settings)
     if not chosen:
         raise InputError("no vocabulary fits into the free memory; give smaller --vocabularies")
     rounds, flushes = _rounds(settings, chosen, rows)
-    same = ("model", "embedding_dim", "warm_up", "steps", "seconds")
     return {
         "what": "training step, milliseconds, by vocabulary",
-        **{name: getattr(settings, name) for name in same},
+        **{name: getattr(settings, name) for name in IN_JSON},
         "mlp": list(settings.mlp),
         "distinct_rows": _distinct(settings, chosen, rows),
         "results": [_result(key, rounds) for key in rounds],
         "flushes": [_flush_result(v, found) for v, found in flushes.items() if found],
-        "load_before": load,
     }
 
 
@@ -116,28 +121,21 @@ def _rounds(
     settings: VocabularySettings, chosen: list[int], rows: ColumnArrays
 ) -> tuple[dict[tuple, Records], dict[int, Records]]:
     """What each turn found: of (vocabulary, batch, update), and of each vocabulary's flush."""
-    for update in settings.updates:  # compiles kernels, which later turns find compiled
+    for update in settings.updates:  # compiles kernels for the later turns
         turn(settings, update, chosen[0], rows)
+    cases = {
+        (vocabulary, update): partial(turn, settings, update, vocabulary, rows)
+        for vocabulary, update in product(chosen, settings.updates)
+    }
     rounds: dict[tuple, Records]
     rounds = {key: [] for key in product(chosen, settings.batches, settings.updates)}
     flushes: dict[int, Records] = {vocabulary: [] for vocabulary in chosen}
-    for vocabulary, update in _turns(settings, chosen):
-        records, flush = turn(settings, update, vocabulary, rows)
-        flushes[vocabulary] += [flush] if flush else []
-        for batch, record in zip(settings.batches, records, strict=True):
-            rounds[vocabulary, batch, update].append(record)
-        # Models hold themselves in circles: without this, two of them would lie in memory.
-        compat.tensorflow().keras.backend.clear_session()
-        gc.collect()
+    for (vocabulary, update), found in in_turn(cases, settings.rounds, progress=True).items():
+        for records, flush in found:
+            flushes[vocabulary] += [flush] if flush else []
+            for batch, record in zip(settings.batches, records, strict=True):
+                rounds[vocabulary, batch, update].append(record)
     return rounds, flushes
-
-
-def _turns(settings: VocabularySettings, chosen: list[int]) -> Any:
-    from tqdm import tqdm
-
-    turns = list(product(range(settings.rounds), chosen, settings.updates))
-    for _, vocabulary, update in tqdm(turns, desc="turns", disable=None, leave=False):
-        yield vocabulary, update
 
 
 def _distinct(settings: VocabularySettings, chosen: list[int], rows: ColumnArrays) -> Records:
@@ -164,7 +162,7 @@ def _result(key: tuple, rounds: dict[tuple, list]) -> dict[str, Any]:
         "ms_per_step": statistics.median(mine),
         "fastest": min(mine),
         "slowest": max(mine),
-        "ratio_to_smallest": statistics.median(a / b for a, b in zip(mine, base, strict=True)),
+        "ratio_to_smallest": statistics.median(ratios(mine, base)),
         "rounds": rounds[key],
     }
 
@@ -186,69 +184,37 @@ def _flush_result(vocabulary: int, rounds: Records) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """The steps as Markdown."""
-    lines = [
-        "| batch | update | ids | ms a step (min to max) | to the smallest |",
-        "|--:|:--|--:|--:|--:|",
+    head = ("batch", "update", "ids", "ms a step (min to max)", "to the smallest")
+    order = sorted(result["results"], key=lambda r: (r["batch"], r["update"], r["vocabulary"]))
+    rows = [
+        (
+            f"{r['batch']:,}",
+            r["update"],
+            f"{r['vocabulary']:,}",
+            f"{r['ms_per_step']:.1f} ({r['fastest']:.1f} to {r['slowest']:.1f})",
+            f"{r['ratio_to_smallest']:.2f}",
+        )
+        for r in order
     ]
-    by_line = sorted(result["results"], key=lambda r: (r["batch"], r["update"], r["vocabulary"]))
-    lines += [
-        f"| {r['batch']:,} | {r['update']} | {r['vocabulary']:,} | {r['ms_per_step']:.1f} "
-        f"({r['fastest']:.1f} to {r['slowest']:.1f}) | {r['ratio_to_smallest']:.2f} |"
-        for r in by_line
-    ]
-    return "\n".join(lines)
+    return markdown(head, "rlrrr", rows)
 
 
 def flush_table(result: dict[str, Any]) -> str:
     """The flushes as Markdown."""
-    lines = [
-        "| ids | steps missed | flush, seconds (min to max) | ms a missed step |",
-        "|--:|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {r['vocabulary']:,} | {r['missed_steps']:,} | {r['seconds']:.2f} "
-        f"({r['fastest']:.2f} to {r['slowest']:.2f}) | {r['ms_per_missed_step']:.2f} |"
+    head = ("ids", "steps missed", "flush, seconds (min to max)", "ms a missed step")
+    rows = [
+        (
+            f"{r['vocabulary']:,}",
+            f"{r['missed_steps']:,}",
+            f"{r['seconds']:.2f} ({r['fastest']:.2f} to {r['slowest']:.2f})",
+            f"{r['ms_per_missed_step']:.2f}",
+        )
         for r in result["flushes"]
     ]
-    return "\n".join(lines)
+    return markdown(head, "rrrr", rows)
 
 
-def _parser() -> argparse.ArgumentParser:
-    made, known = parser(__doc__), VocabularySettings()
-    add = partial(option, made)
-    add("--vocabularies", known.vocabularies, "ids of all fields together, rising")
-    add("--batch-sizes", known.batches, "rows of a step")
-    add("--updates", known.updates, "some of these")
-    add("--model", known.model, f"one of {', '.join(MODELS)}")
-    add("--mlp", known.mlp, "widths of the hidden layers")
-    add("--embedding-dim", known.embedding_dim, "length of an embedding")
-    add("--rounds", known.rounds, "turns of every configuration")
-    add("--steps", known.steps, "timed steps of a turn")
-    add("--seconds", known.seconds, "after which a turn ends early, once it has three steps")
-    add("--warm-up", known.warm_up, "untimed steps of a turn with exact; others have two")
-    add("--missed", known.missed, "steps before a flush, at least")
-    add("--memory-factor", FACTOR, "free memory that a vocabulary must find, in its weights")
-    made.add_argument("--figure", type=Path, metavar="FILE", help="draw it as SVG here")
-    return made
-
-
-def settings_from(args: argparse.Namespace) -> VocabularySettings:
-    """The settings that the command line asks for."""
-    lists = {
-        name: whole_numbers(f"--{name.replace('_', '-')}", getattr(args, name), like="1024,8192")
-        for name in ("vocabularies", "batch_sizes", "mlp")
-    }
-    same = ("model", "embedding_dim", "rounds", "steps", "seconds", "warm_up", "missed")
-    return VocabularySettings(
-        vocabularies=lists["vocabularies"],
-        batches=lists["batch_sizes"],
-        mlp=lists["mlp"],
-        **{name: getattr(args, name) for name in same},
-        updates=args.updates.split(","),
-    )
-
-
-def shown(result: dict[str, Any]) -> str:
+def text(result: dict[str, Any]) -> str:
     """The result as text."""
     flushes = f"\n{flush_table(result)}\n" if result["flushes"] else ""
     distinct = [
@@ -258,22 +224,20 @@ def shown(result: dict[str, Any]) -> str:
     return "\n".join([table(result), *([flushes] if flushes else []), *distinct])
 
 
-@orderly()
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print the table, write JSON, draw."""
-    args = _parser().parse_args(arguments)
-    settings = settings_from(args)
-    above_zero({"--memory-factor": args.memory_factor})
-    refuse_no_files(args.json, args.figure, overwrite=args.overwrite)
-    choose_device(args.device)
-    # It warns of every model built anew, which is what rounds are.
-    compat.tensorflow().get_logger().setLevel("ERROR")
-    result = measure(settings, factor=args.memory_factor)
-    result |= circumstances(__file__, arguments, result["load_before"])
-    finish(result, shown(result), args.json)
-    if args.figure:
-        draw_figure(result, args.figure)
+def draw_result(settings: VocabularySettings, result: dict[str, Any]) -> None:
+    """Draw the figure if it is asked for."""
+    if settings.figure:
+        draw_figure(result, settings.figure)
 
+
+BENCHMARK = Benchmark(
+    script=__file__,
+    about=__doc__,
+    settings=VocabularySettings,
+    measure=measure,
+    text=text,
+    draw=draw_result,
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -1,22 +1,16 @@
 """The step against the vocabulary, on tiny tables."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cowclip_merlin.bench.random_data import field_sizes
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
 
 @pytest.fixture
-def vocabulary(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import vocabulary
-
-    return vocabulary
+def vocabulary(load):
+    return load("vocabulary")
 
 
 @pytest.fixture
@@ -27,7 +21,7 @@ def small():
 
 def test_every_line_is_in_the_table_and_in_json(vocabulary, small, tmp_path, capsys):
     file, figure = tmp_path / "vocabulary.json", tmp_path / "vocabulary.svg"
-    vocabulary.main([*small, "--json", str(file), "--figure", str(figure)])
+    vocabulary.BENCHMARK.main([*small, "--json", str(file), "--figure", str(figure)])
     out, result = capsys.readouterr().out, json.loads(file.read_text())
     for batch in (32, 64):
         for update in ("dense", "exact", "lazy"):
@@ -53,12 +47,14 @@ def test_every_line_is_in_the_table_and_in_json(vocabulary, small, tmp_path, cap
 
 
 def test_what_does_not_fit_is_left_out(vocabulary, small, monkeypatch, capsys):
-    settings = vocabulary.settings_from(vocabulary._parser().parse_args(small))
+    settings = vocabulary.BENCHMARK.settings_from(
+        vocabulary.BENCHMARK.parser().parse_args([*small, "--memory-factor", "4"])
+    )
     monkeypatch.setattr(vocabulary, "free_bytes", lambda: 4 * settings.table_bytes(4000) - 1)
-    assert vocabulary.fitting(settings, 4) == [2000]
+    assert vocabulary.fitting(settings) == [2000]
     assert "left out: 4,000 ids" in capsys.readouterr().out
     with pytest.raises(SystemExit) as stopped:
-        vocabulary.main([*small, "--memory-factor", "1e9"])
+        vocabulary.BENCHMARK.main([*small, "--memory-factor", "1e9"])
     assert stopped.value.code == 2 and "no vocabulary fits" in capsys.readouterr().err
 
 
@@ -74,8 +70,7 @@ def test_ids_are_spread_one_to_one_within_their_fields(vocabulary, vocabulary_si
 
 
 def test_free_memory_is_read(vocabulary, tmp_path):
-    from vocabulary_step import free_bytes
-
+    free_bytes = vocabulary.free_bytes
     file = tmp_path / "meminfo"
     assert free_bytes(file) is None
     file.write_text("MemTotal: 9 kB\nMemAvailable:   3 kB\n")
@@ -91,7 +86,7 @@ def test_free_memory_is_read(vocabulary, tmp_path):
 )  # fmt: skip
 def test_wrong_arguments_are_told_in_one_line(vocabulary, bad, capsys):
     with pytest.raises(SystemExit) as stopped:
-        vocabulary.main(bad)
+        vocabulary.BENCHMARK.main(bad)
     told = capsys.readouterr().err
     assert stopped.value.code == 2
     assert told.startswith("error: ") and told.count("\n") == 1

@@ -1,37 +1,29 @@
 """The profile of a step end to end on tiny sizes, and its counted limit."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cowclip_merlin.bench.random_data import field_sizes, random_rows
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = ["--batch-sizes", "64", "--vocabulary", "2000", "--steps", "3", "--rounds", "2",
          "--squares", "32,64", "--copy-mb", "1"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def benchmark():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        import step_profile
-    return step_profile
+def benchmark(load):
+    return load("step_profile")
 
 
 @pytest.fixture(scope="module")
-def limits():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        import step_limit
-    return step_limit
+def limits(load):
+    return load("step_profiling.limit")
 
 
 def test_a_small_profile(benchmark, tmp_path, capsys):
     file = tmp_path / "profile.json"
-    benchmark.main([*SMALL, "--json", str(file)])
+    benchmark.BENCHMARK.main([*SMALL, "--json", str(file)])
     out, result = capsys.readouterr().out, json.loads(file.read_text())
     assert result["command"].startswith("python benchmarks/step_profile.py --batch-sizes 64")
     assert result["hardware"] and result["versions"]["tensorflow"] and result["date"]
@@ -64,7 +56,7 @@ def test_distinct_rows_are_those_of_the_batches(benchmark, limits):
 
 
 def parts_of(limits, model):
-    return limits.flop_per_row(limits.Sizes(model=model, vocabulary=1000))
+    return limits.flop_per_row(limits.ModelSizes(model=model, vocabulary=1000))
 
 
 def test_the_arithmetic_of_the_four_models(limits):
@@ -93,7 +85,7 @@ def test_matrix_products_are_those_that_the_weights_ask_for(limits):
 @pytest.mark.parametrize("update, touched", [("dense", 1000), ("exact", 600), ("lazy", 300)])
 def test_the_bytes_of_a_step(limits, update, touched):
     for model, numbers in (("deepfm", 11), ("dcn", 10)):
-        sizes = limits.Sizes(model=model, vocabulary=1000)
+        sizes = limits.ModelSizes(model=model, vocabulary=1000)
         moved = limits.bytes_of_step(sizes, update=update, batch=64, distinct=300)
         batch = 64 * (160 + 26 * numbers * 4 * 2)
         assert sum(moved.values()) == batch + touched * numbers * 4 * 6
@@ -105,8 +97,7 @@ def test_a_turn_ends_when_its_time_is_up(benchmark):
 
 
 def test_a_gpu_is_told_by_kernels_and_copies(benchmark):
-    from profile_text import text
-
+    text = benchmark.text
     one = [{"name": "k" * 200, "ms": 2.0, "calls": 3.0}]
     profile = {"steps": 1, "ms": 4.0, "groups": one, "operations": one}
     gpu = {"device": "/device:GPU:0", "busy_ms": 1.0, "busy_share": 0.25, "kernels": one}
@@ -134,7 +125,7 @@ def test_a_gpu_is_told_by_kernels_and_copies(benchmark):
 )  # fmt: skip
 def test_wrong_arguments_are_told_in_one_line(benchmark, bad, capsys):
     with pytest.raises(SystemExit) as stopped:
-        benchmark.main(bad)
+        benchmark.BENCHMARK.main(bad)
     told = capsys.readouterr().err
     assert stopped.value.code == 2
     assert told.startswith("error: ") and told.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The two sides of `kernels.py`: arrays, copies and the clock on the CPU and on the GPU."""
+"""The backends of the row kernels: arrays, copies and the clock on the CPU and on the GPU."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def parallel_copy(source: Any, target: Any) -> None:
         target[i] = source[i]
 
 
-class Numba:
-    """The kernels on the CPU."""
+class NumbaBackend:
+    """The CPU."""
 
     name = "numba"
-    put = staticmethod(np.array)
+    to_device = staticmethod(np.array)
     copy = staticmethod(parallel_copy)
 
     def seconds(self, run: Callable[[], Any]) -> float:
@@ -38,22 +38,22 @@ class Numba:
         return processor()
 
 
-class Cupy:
-    """The kernels on the GPU."""
+class CupyBackend:
+    """The GPU."""
 
     name = "cupy"
 
     def __init__(self) -> None:
         import cupy
 
-        self.cupy, self.put = cupy, cupy.asarray
+        self.cupy, self.to_device = cupy, cupy.asarray
 
     def copy(self, source: Any, target: Any) -> None:
         """Copy on the device."""
         self.cupy.copyto(target, source)
 
     def seconds(self, run: Callable[[], Any]) -> float:
-        """Time of one call by the GPU's clock; it holds the call's waits for the host, too."""
+        """Time of one call by the GPU's clock, including the call's waits for the host."""
         start, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
         start.record()
         run()
@@ -74,20 +74,23 @@ class Cupy:
         }
 
 
-def choose(backend: str) -> Numba | Cupy:
-    """The backend of a name; "auto" is cupy if there is a device for it.
+Backend = NumbaBackend | CupyBackend
+
+
+def choose_backend(name: str) -> Backend:
+    """The backend of a name; "auto" is cupy if it finds a GPU.
 
     Raises:
-        InputError: cupy is asked for, and cannot be had.
+        InputError: cupy is asked for, but it is not installed or finds no GPU.
     """
-    if backend == "numba":
-        return Numba()
+    if name == "numba":
+        return NumbaBackend()
     try:
         import cupy
 
         found = cupy.cuda.is_available()
     except ImportError:
         found = False
-    if backend == "cupy" and not found:
+    if name == "cupy" and not found:
         raise InputError("--backend cupy: it is not installed or finds no GPU: use --backend numba")
-    return Cupy() if found else Numba()
+    return CupyBackend() if found else NumbaBackend()

@@ -54,7 +54,7 @@ def generate(*, rows: int, held_out: int, ids: int, seed: int) -> Log:
 
 
 def write_rows(log: Log, file: Path) -> None:
-    """All that a peer may know: training rows, and held-out rows without their labels."""
+    """Write what a peer may know: training rows, and held-out rows without their labels."""
     with replacing(file) as temporary, temporary.open("wb") as whole:
         np.savez(
             whole,

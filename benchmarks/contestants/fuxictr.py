@@ -24,13 +24,14 @@ from fuxictr.pytorch.layers import (
     MLP_Block,
 )
 from fuxictr.pytorch.models import BaseModel
-from peer_io import SCORING_BATCH, Clock, Job, by_name, names, read_job, report
+
+from contestants.job import SCORING_BATCH, Clock, Job, by_name, names, read_job, report
 
 Batch = dict[str, torch.Tensor]
 
 
 def feature_map(sizes: list[int], numbers: list[str], folder: Path) -> FeatureMap:
-    """What FuxiCTR has to know of the columns."""
+    """The columns, as FuxiCTR describes them."""
     known = FeatureMap("peers", str(folder))
     ids = {
         name: {"type": "categorical", "vocab_size": size, "source": ""}
@@ -94,7 +95,7 @@ class MemoryLoader:
 
 
 def tensors(ids: np.ndarray, continuous: np.ndarray, device: Any) -> Batch:
-    """Columns on the device."""
+    """ColumnArrays on the device."""
     return {k: torch.from_numpy(v).to(device) for k, v in by_name(ids, continuous).items()}
 
 

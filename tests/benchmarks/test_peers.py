@@ -1,5 +1,6 @@
 """The comparison with other projects, as far as it goes without their packages."""
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -8,15 +9,10 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
 
 @pytest.fixture
-def peers(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import peers
-
-    return peers
+def peers(load):
+    return load("peers")
 
 
 def small(peers, work, **changes):
@@ -38,14 +34,14 @@ def test_ours_run_and_the_others_say_what_they_need(peers, tmp_path):
     assert str(tmp_path) not in json.dumps(result)
 
 
-def test_the_clock_starts_after_the_warm_up(peers, monkeypatch):
-    import peer_io
+def test_the_clock_starts_after_the_warm_up(load, monkeypatch):
+    job = load("contestants.job")
 
     now = iter([100.0, 104.0])
-    monkeypatch.setattr(peer_io.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(job.time, "perf_counter", lambda: next(now))
     waited = []
-    clock = peer_io.Clock(lambda: waited.append(1))
-    for rows, steps in ((64, 1), (64, peer_io.WARM_UP_STEPS - 1), (320, 5), (80, 2)):
+    clock = job.Clock(lambda: waited.append(1))
+    for rows, steps in ((64, 1), (64, job.WARM_UP_STEPS - 1), (320, 5), (80, 2)):
         clock.tick(rows, steps)
     assert clock.rate() == 400 / 4 and len(waited) == 2
 
@@ -57,11 +53,9 @@ def test_ratios_are_those_of_the_rounds(peers):
 
 
 def test_the_third_word_is_the_precision(peers, tmp_path, monkeypatch):
-    import peer_ours
-
     settings = small(peers, tmp_path, contestants=("cowclip exact", "cowclip exact bfloat16"))
-    made, original = [], peer_ours._model
-    monkeypatch.setattr(peer_ours, "_model", lambda *a: made.append(original(*a)) or made[-1])
+    made, original = [], peers.cowclip._model
+    monkeypatch.setattr(peers.cowclip, "_model", lambda *a: made.append(original(*a)) or made[-1])
     peers.compare(settings)
     kinds = [
         {layer.compute_dtype for layer in model.submodules if hasattr(layer, "compute_dtype")}
@@ -76,20 +70,16 @@ def test_a_peer_that_fails_is_told(peers, tmp_path):
     assert row["status"].startswith("failed: ModuleNotFoundError")
 
 
-def test_a_job_survives_the_command_line(peers, tmp_path, monkeypatch):
-    import argparse
-
-    import peer_io
-
+def test_a_job_survives_the_command_line(peers, load, tmp_path, monkeypatch):
     job = peers.make_job("authors", small(peers, tmp_path), 64)
     monkeypatch.setattr(sys, "argv", ["peer", *job.arguments()])
-    assert peer_io.read_job(argparse.ArgumentParser())[0] == job
+    assert load("contestants.job").read_job(argparse.ArgumentParser())[0] == job
 
 
-def test_the_command_gives_its_result_with_the_circumstances(peers, tmp_path, capsys):
+def test_the_command_gives_its_result_with_its_record(peers, tmp_path, capsys):
     file = tmp_path / "peers.json"
     little = ["--rows=600", "--ids=400", "--batches=64", "--rounds=1", "--contestants=bare-mlp"]
-    peers.main([*little, "--work", str(tmp_path), "--json", str(file)])
+    peers.BENCHMARK.main([*little, "--work", str(tmp_path), "--json", str(file)])
     result = json.loads(file.read_text())
     assert result["command"].startswith("python benchmarks/peers.py --rows=600")
     assert result["date"] and result["hardware"] and result["versions"]["tensorflow"]

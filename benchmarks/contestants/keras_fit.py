@@ -1,4 +1,4 @@
-"""What the two peers on Keras share: they train by `model.fit`, as their users do."""
+"""Training by `model.fit`, for the two packages on Keras, as their users train."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from peer_io import SCORING_BATCH, Clock, Job, by_name
+
+from contestants.job import SCORING_BATCH, Clock, Job, by_name
 
 
 class _Ticking(tf.keras.callbacks.Callback):

@@ -1,4 +1,4 @@
-"""What `baseline.py` compares: its settings, and each line of its table as a run."""
+"""What `baseconfiguration.py` compares: its settings, and each configuration of a run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 from cowclip_merlin.checks import among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings
+from cowclip_merlin.training.run_settings import MODELS
+from harness.options import option
 
 UPDATES = ("exact", "dense")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class BaselineSettings:
     """What is compared.
 
     Attributes:
@@ -25,10 +27,10 @@ class Comparison:
         model: name of a model.
         base_batch: the baseline's batch, where the rates hold.
         multipliers: CowClip's batches are these times the base batch.
-        updates: of CowClip's lines, "exact" and "dense".
+        updates: with CowClip, "exact" and "dense".
         epochs: passes of every run.
         seeds: seeds of initialisation and row order, from 1 on.
-        rounds: times the whole set of runs is gone through.
+        rounds: times that all runs are repeated.
         mlp: widths of the hidden layers.
         overrides: rates at the base batch that replace the preset's.
         device: "auto", "cpu" or "gpu".
@@ -37,18 +39,22 @@ class Comparison:
         InputError: a name is unknown or a number out of range.
     """
 
-    work: Path
-    data: Path | None = None
-    rows: int = 1_000_000
-    log_seed: int = 7
-    model: str = "deepfm"
-    base_batch: int = 1024
-    multipliers: tuple[int, ...] = (8, 16, 32, 64, 128)
-    updates: tuple[str, ...] = ("exact",)
-    epochs: int = 3
-    seeds: int = 3
-    rounds: int = 1
-    mlp: tuple[int, ...] = (400, 400, 400)
+    work: Path = option(Path("work/baseline"), "folder of log, data and runs")
+    data: Path | None = option(None, "prepared, not a generated log", kind=Path, metavar="DIR")
+    rows: int = option(1_000_000, "of the generated log", kind=int)
+    log_seed: int = option(7, "of the generated log", flag="--seed", kind=int)
+    model: str = option("deepfm", f"one of {', '.join(MODELS)}")
+    base_batch: int = option(
+        1024, "of the baseline, where the rates hold", flag="--base-batch-size"
+    )
+    multipliers: tuple[int, ...] = option(
+        (8, 16, 32, 64, 128), "CowClip's batches, in base batches"
+    )
+    updates: tuple[str, ...] = option(("exact",), "of CowClip's lines: exact, dense")
+    epochs: int = option(3, "passes of every run")
+    seeds: int = option(3, "runs of every line, with seeds from 1 on")
+    rounds: int = option(1, "times that all runs are gone through")
+    mlp: tuple[int, ...] = option((400, 400, 400), "widths of the hidden layers")
     overrides: Mapping[str, float] = field(default_factory=dict)
     device: str = "auto"
 
@@ -61,31 +67,33 @@ class Comparison:
         at_least_one(counts | {"--rows": self.rows})
         if not 0 <= self.log_seed < 2**64:
             raise InputError(f"--seed is {self.log_seed}; give 0 or more, below 2**64")
-        self.settings(self.lines()[0], seed=1)  # refuses a model or an MLP that cannot be
+        self.run_settings(
+            self.configurations()[0], seed=1
+        )  # refuses a model or an MLP that cannot be
 
-    def lines(self) -> list[Line]:
-        """The lines of the table, in order."""
+    def configurations(self) -> list[Configuration]:
+        """What is compared, in the order of the table."""
         base = batch_name(self.base_batch)
         first = [
-            Line(name=f"{base} baseline", multiplier=1, rule="none", update="dense"),
-            Line(name=f"{base} exact", multiplier=1, rule="none", update="exact"),
+            Configuration(name=f"{base} baseline", multiplier=1, rule="none", update="dense"),
+            Configuration(name=f"{base} exact", multiplier=1, rule="none", update="exact"),
         ]
         return [*first, *self._large()]
 
-    def _large(self) -> Iterator[Line]:
+    def _large(self) -> Iterator[Configuration]:
         for update in self.updates:
             for multiplier in self.multipliers:
                 name = f"{batch_name(multiplier * self.base_batch)} CowClip"
-                yield Line(name=name, multiplier=multiplier, rule="cowclip", update=update)
+                yield Configuration(name=name, multiplier=multiplier, rule="cowclip", update=update)
 
-    def settings(self, line: Line, *, seed: int) -> RunSettings:
-        """The run of one line."""
+    def run_settings(self, configuration: Configuration, *, seed: int) -> RunSettings:
+        """The run of one configuration."""
         return RunSettings(
             model=self.model,
-            batch_size=line.multiplier * self.base_batch,
+            batch_size=configuration.multiplier * self.base_batch,
             base_batch_size=self.base_batch,
-            rule=line.rule,
-            update=line.update,
+            rule=configuration.rule,
+            update=configuration.update,
             epochs=self.epochs,
             seed=seed,
             mlp=self.mlp,
@@ -94,8 +102,8 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """One line of the table.
+class Configuration:
+    """A batch, rule and update: one line of the table.
 
     Attributes:
         name: in the table.

@@ -1,4 +1,4 @@
-"""What the JSON of every benchmark says besides its result, and how a benchmark ends."""
+"""The JSON record of a measurement: the result, and how and where it was measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cowclip_merlin.system.versions import versions
 
 
 def command_line(script: str, arguments: Sequence[str] | None) -> str:
-    """The command; folders from the root on are cut, since they say nothing elsewhere.
+    """The command, with absolute folders cut off: they mean nothing on another machine.
 
     >>> command_line("benchmarks/baseline.py", ["--rows", "9", "--json=/some/where/a.json"])
     'python benchmarks/baseline.py --rows 9 --json=a.json'
@@ -27,47 +27,44 @@ def command_line(script: str, arguments: Sequence[str] | None) -> str:
     return shlex.join(["python", f"benchmarks/{Path(script).name}", *words])
 
 
-def circumstances(
-    script: str,
-    arguments: Sequence[str] | None,
-    load: float,
-    *,
-    machine: Mapping[str, Any] | None = None,
+def record(
+    result: Mapping[str, Any], *, script: str, arguments: Sequence[str] | None, load: float
 ) -> dict[str, Any]:
-    """Command, date, hardware, versions, and how busy the machine was before.
+    """The result with command, date, load of the machine, hardware and versions.
 
     Args:
+        result: of the measurement. It may hold "hardware" and further "versions".
         script: `__file__` of the benchmark.
         arguments: those of `main`; None for the process's own.
-        load: mean of running processes in the minute before the first measurement.
-        machine: the hardware, where TensorFlow is not to be asked for it.
+        load: of the machine before the measurement, see `load_average`.
     """
     return {
+        **result,
+        "load_before": load,
         "command": command_line(script, arguments),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "load_before": load,
-        "hardware": hardware() if machine is None else dict(machine),
-        "versions": versions(),
+        "hardware": result["hardware"] if "hardware" in result else hardware(),
+        "versions": versions() | result.get("versions", {}),
     }
 
 
-def finish(result: Mapping[str, Any], shown: str, file: Path | None) -> None:
-    """Print the result and write it, each even if the other cannot be done.
+def print_and_write(recorded: Mapping[str, Any], text: str, file: Path | None) -> None:
+    """Print a result and write it; if printing fails, the file is still written.
 
     Args:
-        result: with its circumstances.
-        shown: the result as text.
-        file: for the JSON; None for none.
+        recorded: result of `record`.
+        text: to print.
+        file: for the JSON; None writes no file.
     """
     try:
-        print(shown)
-        print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
+        print(text)
+        print(f"{recorded['hardware']}, TensorFlow {recorded['versions'].get('tensorflow')}")
         sys.stdout.flush()
     finally:
         if file is not None:
-            write_json(file, result)
+            write_json(file, recorded)
 
 
-def load_now() -> float:
-    """Mean of running processes in the last minute."""
+def load_average() -> float:
+    """Mean number of running processes in the last minute."""
     return round(os.getloadavg()[0], 2)

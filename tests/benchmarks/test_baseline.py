@@ -7,24 +7,20 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = ["--base-batch-size", "64", "--multipliers", "8,16,128", "--epochs", "2", "--mlp", "8"]
 
 
 @pytest.fixture
-def baseline(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import baseline
-
-    return baseline
+def baseline(load):
+    return load("baseline")
 
 
-def test_every_line_is_in_the_table_and_in_json(baseline, data, tmp_path, capsys):
+def test_every_configuration_is_in_the_table_and_in_json(baseline, data, tmp_path, capsys):
     file = tmp_path / "baseline.json"
     arguments = [*SMALL, "--data", str(data), "--work", str(tmp_path / "work"),
                  "--updates", "exact,dense", "--l2", "1e-4", "--seeds", "2",
                  "--json", str(file)]  # fmt: skip
-    baseline.main(arguments)
+    baseline.BENCHMARK.main(arguments)
     out, result = capsys.readouterr().out, json.loads(file.read_text())
     expected = [
         ("64 baseline", "dense"), ("64 exact", "exact"), ("512 CowClip", "exact"),
@@ -45,37 +41,37 @@ def test_every_line_is_in_the_table_and_in_json(baseline, data, tmp_path, capsys
 
 
 def test_exact_has_the_baselines_auc(baseline, data, tmp_path):
-    comparison = baseline.Comparison(
+    settings = baseline.BaselineSettings(
         work=tmp_path, data=data, base_batch=256, multipliers=(4,), epochs=1, mlp=(8,),
         seeds=1, rounds=2,
     )  # fmt: skip
-    dense, exact, _ = baseline.compare(comparison)["results"]
+    dense, exact, _ = baseline.compare(settings)["results"]
     assert dense["last_auc"] == pytest.approx(exact["last_auc"], abs=1e-4)
     assert [r["round"] for r in exact["runs"]] == [1, 2] and exact["speed_up"] > 0
     assert dense["runs"][0]["test_auc"] == dense["runs"][1]["test_auc"]
     assert not list(tmp_path.glob("runs/*/checkpoints"))
-    again = baseline.compare(comparison)["results"][0]
+    again = baseline.compare(settings)["results"][0]
     assert all(r["used_again"] for r in again["runs"])
     with pytest.raises(InputError, match="other settings"):
-        baseline.compare(baseline.Comparison(
+        baseline.compare(baseline.BaselineSettings(
             work=tmp_path, data=data, base_batch=256, multipliers=(4,), epochs=1, mlp=(4,)
         ))  # fmt: skip
 
 
 def test_a_run_that_was_stopped_is_told(baseline, data, tmp_path):
-    comparison = baseline.Comparison(
+    settings = baseline.BaselineSettings(
         work=tmp_path, data=data, base_batch=512, multipliers=(2,), epochs=1, mlp=(8,)
     )
-    baseline.compare(comparison)
+    baseline.compare(settings)
     metrics = tmp_path / "runs" / "none-1x-dense-seed1-round1" / "metrics.csv"
     metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
     with pytest.raises(InputError, match="not finished; delete it"):
-        baseline.compare(comparison)
+        baseline.compare(settings)
 
 
 def test_a_log_is_generated(baseline, tmp_path):
-    comparison = baseline.Comparison(work=tmp_path, rows=2000)
-    data, bayes_auc = baseline.open_data(comparison)
+    settings = baseline.BaselineSettings(work=tmp_path, rows=2000)
+    data, bayes_auc = baseline.open_data(settings)
     assert sum(data.rows.values()) == 2000 and 0.5 < bayes_auc < 1
 
 
@@ -88,7 +84,7 @@ def test_a_log_is_generated(baseline, tmp_path):
 )  # fmt: skip
 def test_wrong_arguments_are_told_in_one_line(baseline, bad, tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
-        baseline.main([*bad, "--work", str(tmp_path)])
+        baseline.BENCHMARK.main([*bad, "--work", str(tmp_path)])
     told = capsys.readouterr().err
     assert stopped.value.code == 2
     assert told.startswith("error: ") and told.count("\n") == 1
@@ -103,24 +99,24 @@ def test_a_stopped_run_is_told_with_the_folder_to_delete(
 
     monkeypatch.setattr(baseline, "train", stopped)
     with pytest.raises(SystemExit) as left:
-        baseline.main([*SMALL, "--data", str(data), "--work", str(tmp_path)])
+        baseline.BENCHMARK.main([*SMALL, "--data", str(data), "--work", str(tmp_path)])
     assert left.value.code == 128 + 15
     told = capsys.readouterr().err
     assert f"delete the last folder in {tmp_path}/runs" in told and told.count("\n") == 1
 
 
 def test_the_speed_up_is_taken_within_each_pass(baseline):
-    """A machine that gets slower from pass to pass does not count for or against a line."""
+    """A machine that slows down from pass to pass favors no configuration."""
 
     def runs(*passes):
         return [{"seconds": seconds, "test_auc": [0.5], "seed": 1} for seconds in passes]
 
-    comparison = baseline.Comparison(work=Path("work"), multipliers=(8,))
-    base, exact, _ = comparison.lines()
+    settings = baseline.BaselineSettings(work=Path("work"), multipliers=(8,))
+    base, exact, _ = settings.configurations()
     made = {
         base: runs([9, 4, 4], [9, 6, 6], [80, 80, 9]),
         exact: runs([2, 2, 9], [4, 4, 1], [8, 8, 1]),
     }
-    result = baseline._result(comparison, exact, made, 10_000)
+    result = baseline._result(settings, exact, made, 10_000)
     assert result["speed_up"] == 2  # of 2, 1.5 and 10
     assert result["seconds_per_epoch"] == 4 and result["auc_points_to_baseline"] == 0

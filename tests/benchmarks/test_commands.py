@@ -1,6 +1,5 @@
-"""The benchmarks as a person at the prompt meets them: help, wrong input, Ctrl-C."""
+"""The benchmarks on the command line: help, wrong input, Ctrl-C."""
 
-import importlib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = (
     "baseline",
     "diagnostics",
@@ -28,14 +27,17 @@ SCRIPTS = (
 
 
 @pytest.fixture
-def load(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
+def errors(load):
+    return load("harness.errors")
 
 
-@pytest.fixture
-def prompt(load):
-    return load("prompt")
+def main_of(module):
+    """`prepare` has two modes and no JSON, so it alone is not made of a `Benchmark`."""
+    return getattr(module, "BENCHMARK", module).main
+
+
+def parser_of(module):
+    return getattr(module, "BENCHMARK", module).parser()
 
 
 def left(run, capsys):
@@ -51,7 +53,7 @@ def test_the_help_names_every_option(load, script):
     from cowclip_merlin.training.run_settings import OVERRIDES
 
     module = load(script)
-    shown = [a for a in module._parser()._actions if a.help != "==SUPPRESS=="]
+    shown = [a for a in parser_of(module)._actions if a.help != "==SUPPRESS=="]
     assert all(action.help for action in shown)
     options = {action.option_strings[-1] for action in shown} - {"--help"}
     named = set(re.findall(r"--[a-z][a-z0-9]*(?:-[a-z]+)*", module.__doc__))
@@ -64,11 +66,11 @@ def test_every_benchmark_ends_orderly(load, script, monkeypatch, capsys):
     module = load(script)
 
     def ended_by(error):
-        def refuse():
+        def refuse(*_):
             raise error
 
-        monkeypatch.setattr(module, "_parser", refuse)
-        return left(lambda: module.main([]), capsys)
+        monkeypatch.setattr("argparse.ArgumentParser.parse_args", refuse)
+        return left(lambda: main_of(module)([]), capsys)
 
     assert ended_by(KeyboardInterrupt()) == (130, "interrupted; no result was written\n")
     assert ended_by(InputError("x is 3;\ngive 4")) == (2, "error: x is 3; give 4\n")
@@ -76,7 +78,7 @@ def test_every_benchmark_ends_orderly(load, script, monkeypatch, capsys):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_word_for_a_number_is_one_line(load, script, capsys):
-    code, told = left(lambda: load(script).main(["--rounds=x", "--runs=x"]), capsys)
+    code, told = left(lambda: main_of(load(script))(["--rounds=x", "--runs=x"]), capsys)
     assert code == 2 and told.count("\n") == 1 and "'x'" in told and "--help" in told
 
 
@@ -88,31 +90,31 @@ def test_a_word_for_a_number_is_one_line(load, script, capsys):
         (MemoryError("Unable to allocate 9 TiB"), "9 TiB"),
     ],
 )
-def test_paths_and_memory_are_told_in_one_line(prompt, error, words, capsys):
+def test_paths_and_memory_are_told_in_one_line(errors, error, words, capsys):
     def run():
-        with prompt.orderly():
+        with errors.one_line_errors():
             raise error
 
     code, told = left(run, capsys)
     assert code == 2 and told.startswith("error: ") and words in told and told.count("\n") == 1
 
 
-def test_a_fault_of_ours_is_not_hidden(prompt):
-    with pytest.raises(ZeroDivisionError), prompt.orderly():
+def test_a_fault_of_ours_is_not_hidden(errors):
+    with pytest.raises(ZeroDivisionError), errors.one_line_errors():
         raise ZeroDivisionError
 
 
-def test_places_that_take_no_file_are_refused_and_others_left_as_they_are(prompt, tmp_path):
+def test_files_that_cannot_be_written_are_refused_and_others_left_as_they_are(errors, tmp_path):
     there, long = tmp_path / "a.json", tmp_path / ("x" * 250)
     there.write_text("before")
-    prompt.refuse_no_files(there, None, tmp_path / "b.json", overwrite=True)
+    errors.check_output_files(there, None, tmp_path / "b.json", overwrite=True)
     with pytest.raises(InputError, match=r"a\.json: is there already; use --overwrite"):
-        prompt.refuse_no_files(there, tmp_path / "b.json")
+        errors.check_output_files(there, tmp_path / "b.json")
     for bad in (tmp_path, tmp_path / "none" / "a.json", there / "b", Path("/dev/null"), long):
         with pytest.raises(InputError, match=r"folder|regular|cannot be written"):
-            prompt.refuse_no_files(bad, overwrite=True)
+            errors.check_output_files(bad, overwrite=True)
     with pytest.raises(InputError, match="once"):
-        prompt.refuse_no_files(there, there, overwrite=True)
+        errors.check_output_files(there, there, overwrite=True)
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
     assert there.read_text() == "before"
 
@@ -127,7 +129,7 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
     file = tmp_path / "a.json"
     monkeypatch.setattr(sys, "stdout", Closed())
     with pytest.raises(BrokenPipeError):
-        load("circumstances").finish({"hardware": 1, "versions": {}}, "table", file)
+        load("harness.record").print_and_write({"hardware": 1, "versions": {}}, "table", file)
     assert json.loads(file.read_text())["hardware"] == 1
 
 
@@ -152,21 +154,21 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
     ],
 )
 def test_odd_values(load, script, bad, named, capsys):
-    code, told = left(lambda: load(script).main(bad), capsys)
+    code, told = left(lambda: main_of(load(script))(bad), capsys)
     assert code == 2 and told.startswith("error: ") and named in told and told.count("\n") == 1
 
 
 def test_loading_end_to_end(load, tmp_path, capsys):
     loading, file = load("loading"), tmp_path / "loading.json"
     small = ["--rows", "2000", "--rounds", "1", "--seconds", "0.01", "--work", str(tmp_path / "w")]
-    loading.main([*small, "--batch-sizes", "64", "--json", str(file)])
+    loading.BENCHMARK.main([*small, "--batch-sizes", "64", "--json", str(file)])
     out, result = capsys.readouterr().out, json.loads(file.read_text())
-    assert [r["what"] for r in result["results"]] == list(loading.WHO)
+    assert [r["what"] for r in result["results"]] == list(loading.LOADERS)
     assert result["results"][-1]["ratio_to_step"] == 1 and "| 64 | merlin |" in out
     assert result["command"].startswith("python benchmarks/loading.py --rows 2000")
     assert result["load_before"] >= 0 and result["date"] and str(tmp_path) not in file.read_text()
     assert [folder.name for folder in (tmp_path / "w").iterdir()] == ["data-2000"]
-    code, told = left(lambda: loading.main([*small, "--batch-sizes", "1999"]), capsys)
+    code, told = left(lambda: loading.BENCHMARK.main([*small, "--batch-sizes", "1999"]), capsys)
     assert code == 2 and "--batch-sizes 1999" in told and "training rows" in told
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peer_io import WARM_UP_STEPS, Job
-
+from contestants.job import WARM_UP_STEPS, Job
 from cowclip_merlin.bench.random_data import enough_ids
 from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.scaling import RULES, Hyperparameters, rebase, scale
 from cowclip_merlin.training.run_settings import UPDATES
+from harness.options import option
 
 BASE_BATCH, WARMUP_SHARE = 1024, 0.1
 YARDSTICK, REFERENCE = "bare-mlp", "cowclip lazy"
@@ -24,6 +24,7 @@ OURS = (
     "cowclip exact bfloat16",
     "keras-adam",
 )
+# Name -> module of this package that runs it, and its options.
 PEERS: Mapping[str, tuple[str, ...]] = {
     "deepctr": ("deepctr",),
     "fuxictr": ("fuxictr", "--loader=fuxictr"),
@@ -48,7 +49,7 @@ class PeerSettings:
         lr: learning rate of all weights at batch 1024.
         rule: how it changes with the batch where plain Adam trains: a name of `scaling.RULES`.
         mlp: widths of the hidden layers.
-        seed: of the rows, the initialisation and the order.
+        seed: of the rows, the initialization and the order.
         contestants: names of `CONTESTANTS`.
         pythons: interpreters of the peers: "deepctr", "fuxictr", "authors".
         checkout: of the authors' code.
@@ -59,19 +60,21 @@ class PeerSettings:
             the checkout missing.
     """
 
-    work: Path
-    rows: int = 450_000
-    ids: int = 220_000
-    batches: tuple[int, ...] = (1024, 8192, 65536)
-    epochs: int = 1
-    rounds: int = 5
-    lr: float = 1e-3
-    rule: str = "sqrt"
+    work: Path = option(Path("work/peers"), "folder of rows, predictions and the peers' logs")
+    rows: int = option(450_000, "generated; a tenth is held out")
+    ids: int = option(220_000, "of all fields together")
+    batches: tuple[int, ...] = option((1024, 8192, 65536), "rows of a step")
+    epochs: int = option(1, "passes over the rows")
+    rounds: int = option(5, "turns of every contestant at every batch")
+    lr: float = option(1e-3, "learning rate at batch 1024")
+    rule: str = option("sqrt", f"how plain Adam's rate grows with the batch: {', '.join(RULES)}")
     mlp: tuple[int, ...] = (400, 400, 400)
     seed: int = 1234
-    contestants: tuple[str, ...] = CONTESTANTS
+    contestants: tuple[str, ...] = option(CONTESTANTS, "some of these")
     pythons: Mapping[str, str] = field(default_factory=dict)
-    checkout: Path | None = None
+    checkout: Path | None = option(
+        None, "folder of the authors' code", flag="--authors", kind=Path, metavar="CHECKOUT"
+    )
     timeout: float = 3600.0
 
     def __post_init__(self) -> None:
@@ -84,7 +87,7 @@ class PeerSettings:
         above_zero({"--lr": self.lr})
         enough_ids("--ids", self.ids)
         self._check_rows()
-        self._check_places()
+        self._check_programs()
 
     def _check_rows(self) -> None:
         if self.rows < 100:
@@ -96,7 +99,7 @@ class PeerSettings:
                     f"{WARM_UP_STEPS}; give more --rows or --epochs"
                 )
 
-    def _check_places(self) -> None:
+    def _check_programs(self) -> None:
         for kind, python in self.pythons.items():
             if shutil.which(python) is None:
                 raise InputError(f"--{kind}-python {python}: no such program; give a bin/python")
@@ -111,7 +114,7 @@ class PeerSettings:
         return self.rows // 10
 
     def missing(self, name: str) -> str | None:
-        """What a contestant lacks to be run; None if it can be."""
+        """The options that a contestant needs to run but lacks; None if it can run."""
         if name not in PEERS:
             return None
         kind = PEERS[name][0]

@@ -1,9 +1,9 @@
 """The counted limit of a training step: what it must compute and move, and the machine's peaks.
 
 Counted are the matrix products of MLP and crosses, and the bytes of the batch and of the tables'
-rows, each read and written as seldom as can be. Not counted is what is small beside them (FM and
+rows, each read and written as rarely as possible. Not counted is what is small beside them (FM and
 first-order part, loss, Adam's arithmetic), and what may stay in a cache (the dense weights, what
-goes from layer to layer). So the limit is a low one: no step comes quite down to it.
+goes from layer to layer). So the limit is a low one: no step reaches it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from kernel_sides import choose
-from kernels import copy_case, turn
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench.random_data import CONTINUOUS, FIELDS
 from cowclip_merlin.errors import InputError
+from harness.backends import choose_backend
+from harness.kernel_timing import copy_case, time_case
 
 LEAST_SECONDS = 0.05  # of a timed row of matrix products
 _CROSSED = ("dcn", "dcnv2")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """Of a model in its default shape, and of its table.
+class ModelSizes:
+    """Sizes of a model in its default shape, and of its table.
 
     Attributes:
         model: name of one of the four.
@@ -59,14 +59,14 @@ class Sizes:
         return 4 * (self.embedding_dim + (self.model not in _CROSSED))
 
 
-def flop_per_row(sizes: Sizes) -> dict[str, int]:
+def flop_per_row(sizes: ModelSizes) -> dict[str, int]:
     """Floating-point operations for one row of the batch, by part.
 
     A product of [1, a] and [a, b] is 2 a b; backward it is made twice, once for the weights and
     once for its input. A cross layer on n numbers is 2 n for the product with its vector and 2 n
     around it (DCN), or 2 n^2 (DCNv2).
 
-    >>> parts = flop_per_row(Sizes(model="deepfm", vocabulary=1000))
+    >>> parts = flop_per_row(ModelSizes(model="deepfm", vocabulary=1000))
     >>> [round(flop / 1e6, 2) for flop in parts.values()]
     [0.86, 0.86, 0.64, 0.22]
     """
@@ -86,7 +86,9 @@ def flop_per_row(sizes: Sizes) -> dict[str, int]:
     return parts
 
 
-def bytes_of_step(sizes: Sizes, *, update: str, batch: int, distinct: float) -> dict[str, float]:
+def bytes_of_step(
+    sizes: ModelSizes, *, update: str, batch: int, distinct: float
+) -> dict[str, float]:
     """Bytes that a step reads and writes, by part; all numbers have 4 bytes.
 
     Args:
@@ -95,7 +97,7 @@ def bytes_of_step(sizes: Sizes, *, update: str, batch: int, distinct: float) -> 
         batch: rows.
         distinct: different ids in a batch, all fields together.
 
-    >>> s = Sizes(model="deepfm", vocabulary=1_000_000)
+    >>> s = ModelSizes(model="deepfm", vocabulary=1_000_000)
     >>> parts = bytes_of_step(s, update="exact", batch=1, distinct=1)
     >>> list(parts.values())
     [160, 1144, 1144, 264, 264]
@@ -133,8 +135,8 @@ def mean_distinct(ids: Any, sizes: Mapping[str, int], batches: Iterable[Any]) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What the machine showed.
+class MachinePeaks:
+    """The best speeds that the machine showed.
 
     Attributes:
         flop_per_second: of the best matrix product.
@@ -147,7 +149,7 @@ class Machine:
     @classmethod
     def measured(
         cls, *, device: str, precision: str, squares: Iterable[int], copy_mb: int, rounds: int
-    ) -> Machine:
+    ) -> MachinePeaks:
         """Take both peaks, each the best of several turns.
 
         Args:
@@ -179,7 +181,7 @@ def flop_per_second(n: int, precision: str, rounds: int) -> float:
         return time.perf_counter() - started
 
     times, spent = 1, min(seconds(1) for _ in range(3))
-    while spent < LEAST_SECONDS:  # or the way to the device would be most of it
+    while spent < LEAST_SECONDS:  # or the call would be most of the time
         times *= 2
         spent = seconds(times)
     return 2 * n**3 * times / min(seconds(times) for _ in range(rounds))
@@ -188,25 +190,26 @@ def flop_per_second(n: int, precision: str, rounds: int) -> float:
 def bytes_per_second(device: str, megabytes: int, rounds: int) -> float:
     """Of a copy in the device's memory, by all threads, the best of several turns."""
     try:
-        side = choose("cupy" if device == "gpu" else "numba")
+        backend = choose_backend("cupy" if device == "gpu" else "numba")
     except InputError:
         raise InputError(
             "CuPy measures the copy on a GPU, and is not installed or finds none: "
             "see docs/installation.md, or use --device cpu"
         ) from None
-    case = copy_case(side, megabytes)
-    return case.bytes / min(turn(side, case) for _ in range(rounds + 1))  # the first compiles
+    case = copy_case(backend, megabytes)
+    times = [time_case(backend, case) for _ in range(rounds + 1)]  # the first compiles
+    return case.bytes / min(times)
 
 
 def limit(
-    sizes: Sizes, machine: Machine, *, update: str, batch: int, distinct: float
+    sizes: ModelSizes, machine: MachinePeaks, *, update: str, batch: int, distinct: float
 ) -> dict[str, Any]:
     """The counted limit of a step in milliseconds, with what it was counted from.
 
     Arithmetic and traffic are added: on a CPU the same cores do both.
 
-    >>> machine = Machine(flop_per_second=2.577e9, bytes_per_second=2.976e6)
-    >>> s = Sizes(model="deepfm", vocabulary=1000)
+    >>> machine = MachinePeaks(flop_per_second=2.577e9, bytes_per_second=2.976e6)
+    >>> s = ModelSizes(model="deepfm", vocabulary=1000)
     >>> found = limit(s, machine, update="exact", batch=1, distinct=1)
     >>> round(found["arithmetic_ms"], 2), round(found["traffic_ms"], 2), round(found["ms"], 2)
     (1.0, 1.0, 2.0)

@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 from deepctr.feature_column import DenseFeat, SparseFeat
 from deepctr.models import DeepFM
-from peer_io import Job, names, read_job, report
-from peer_keras import fit, score
+
+from contestants.job import Job, names, read_job, report
+from contestants.keras_fit import fit, score
 
 
 def build(job: Job, rows: Any) -> Any:

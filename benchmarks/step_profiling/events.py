@@ -152,7 +152,7 @@ def outermost(events: Iterable[Event]) -> list[Event]:
 def gpu_events(space: Any) -> dict[str, list[Event]]:
     """Device -> kernels, copies and memsets on its streams; no devices without a GPU.
 
-    Lines that are no streams say the same again, by operation or by module.
+    Other lines repeat the same, by operation or by module.
     """
     return {
         plane.name: [

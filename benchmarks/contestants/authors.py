@@ -13,7 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from peer_io import Job, names, read_job, report
+
+from contestants.job import Job, names, read_job, report
 
 
 def load(checkout: Path, job: Job) -> ModuleType:
@@ -78,7 +79,7 @@ def main() -> None:
     parser.add_argument("--checkout", type=Path, required=True)
     job, args = read_job(parser)
     train = load(args.checkout, job)
-    from peer_keras import fit, score
+    from contestants.keras_fit import fit, score
 
     train.tf.random.set_seed(job.seed)
     with np.load(job.rows_file) as rows:

@@ -1,6 +1,6 @@
-"""What the benchmark and the processes of its peers say to each other: arguments, rows, one line.
+"""One training run of a contestant: its arguments, the clock, and the line that reports it.
 
-Needs NumPy only and runs on Python 3.8, since the peers live in environments of their own.
+Needs NumPy only and runs on Python 3.8, because the packages have environments of their own.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Job:
 
 
 def read_job(parser: argparse.ArgumentParser) -> tuple[Job, argparse.Namespace]:
-    """The job on the command line, and what else the parser knows."""
+    """The job on the command line, and the parser's other options."""
     kinds = {"Path": Path, "int": int, "float": float, "str": str}
     for field in fields(Job):
         name = "--" + field.name.replace("_", "-")
@@ -81,7 +81,7 @@ class Clock:
     """Rows per second, from the end of the warm-up steps on.
 
     Args:
-        wait: returns when the device has done what was asked of it.
+        wait: returns when the device has finished all work.
     """
 
     def __init__(self, wait: Callable[[], Any] = lambda: None) -> None:

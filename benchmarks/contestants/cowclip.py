@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from peer_io import WARM_UP_STEPS, Clock, Job
-from peer_log import Log
 
 import cowclip_merlin as cc
+from contestants.job import WARM_UP_STEPS, Clock, Job
+from contestants.rows import Log
 from cowclip_merlin import compat
 from cowclip_merlin.bench.random_data import CONTINUOUS, random_model
 from cowclip_merlin.bench.throughput import mlp_steps

@@ -1,25 +1,19 @@
 """The benchmark of the diagnostics, on tiny tables."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import diagnostics
-
-    return diagnostics
+def benchmark(load):
+    return load("diagnostics")
 
 
 def test_both_numbers_of_the_cost_are_in_the_table_and_in_json(benchmark, tmp_path, capsys):
     file = tmp_path / "cost.json"
     small = "--batch-sizes 32,64 --mlp 8 --vocabulary 2000 --every 3 --rounds 2 --seconds 0"
-    benchmark.main([*small.split(), "--json", str(file)])
+    benchmark.BENCHMARK.main([*small.split(), "--json", str(file)])
     out, result = capsys.readouterr().out, json.loads(file.read_text())
     assert "| 32 |" in out and "| 64 |" in out
     for r in result["results"]:
@@ -37,7 +31,7 @@ def test_both_numbers_of_the_cost_are_in_the_table_and_in_json(benchmark, tmp_pa
 )  # fmt: skip
 def test_wrong_arguments_are_told_in_one_line(benchmark, bad, capsys):
     with pytest.raises(SystemExit) as stopped:
-        benchmark.main(bad)
+        benchmark.BENCHMARK.main(bad)
     told = capsys.readouterr().err
     assert stopped.value.code == 2
     assert told.startswith("error: ") and told.count("\n") == 1

@@ -1,7 +1,5 @@
 """What is read from a profile: operations in groups, and kernels and copies of GPUs."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,16 +7,12 @@ from hypothesis import strategies as st
 
 from cowclip_merlin import compat
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 MS = 10**9  # picoseconds
 
 
 @pytest.fixture(scope="module")
-def events():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        import profile_events
-    return profile_events
+def events(load):
+    return load("step_profiling.events")
 
 
 def add_line(plane, name, recorded, timestamp_ns=0):

@@ -1,0 +1,1 @@
+"""What all benchmarks share: options, one JSON record, one way to print, turns in rounds."""

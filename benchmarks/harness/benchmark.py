@@ -1,0 +1,94 @@
+"""A benchmark as a command: options, settings, measurement, text and JSON."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from harness.errors import check_output_files, one_line_errors
+from harness.options import add_options, make_parser, output_files, settings_from
+from harness.record import load_average, print_and_write, record
+
+
+def _no_options(_: argparse.ArgumentParser) -> None:
+    """Adds no option beyond those of the settings."""
+
+
+def _no_values(_: argparse.Namespace) -> dict[str, Any]:
+    """Reads no value beyond those of the settings."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """What distinguishes one benchmark from another.
+
+    Attributes:
+        script: its `__file__`.
+        about: its docstring, which is the help.
+        settings: frozen dataclass whose fields are made by `options.option`. The harness sets a
+            field `device` to "cpu" or "gpu".
+        measure: settings -> result, ready for JSON.
+        text: result -> text to print.
+        device: whether it has the option `--device`; without it, TensorFlow is not imported.
+        add_options: adds options that are no fields.
+        read_options: reads them, as values of further fields.
+        draw: writes other files than the JSON, from the settings and the result.
+    """
+
+    script: str
+    about: str | None
+    settings: type
+    measure: Callable[[Any], Mapping[str, Any]]
+    text: Callable[[dict[str, Any]], str]
+    device: bool = True
+    add_options: Callable[[argparse.ArgumentParser], None] = _no_options
+    read_options: Callable[[argparse.Namespace], dict[str, Any]] = _no_values
+    draw: Callable[[Any, dict[str, Any]], None] | None = None
+
+    def parser(self) -> argparse.ArgumentParser:
+        """The parser of the command."""
+        parser = make_parser(self.about, device=self.device)
+        add_options(parser, self.settings)
+        self.add_options(parser)
+        return parser
+
+    def settings_from(self, args: argparse.Namespace) -> Any:
+        """The settings that the command line asks for.
+
+        Raises:
+            InputError: a value is wrong.
+        """
+        return settings_from(args, self.settings, **self.read_options(args))
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """Measure, print and write JSON; errors end it in one line.
+
+        Args:
+            arguments: of the command line; None for the process's own.
+        """
+        with one_line_errors():
+            self._run(self.parser().parse_args(arguments), arguments)
+
+    def _run(self, args: argparse.Namespace, arguments: Sequence[str] | None) -> None:
+        settings = self.settings_from(args)
+        check_output_files(args.json, *output_files(settings), overwrite=args.overwrite)
+        if self.device:
+            settings = _on_device(settings, args.device)
+        load = load_average()
+        result = self.measure(settings)
+        recorded = record(result, script=self.script, arguments=arguments, load=load)
+        print_and_write(recorded, self.text(recorded), args.json)
+        if self.draw:
+            self.draw(settings, recorded)
+
+
+def _on_device(settings: Any, device: str) -> Any:
+    """Choose TensorFlow's device, and name it in the settings if they have a field for it."""
+    from cowclip_merlin.training.build import choose_device
+
+    chosen = choose_device(device)
+    has_field = "device" in {each.name for each in fields(settings)}
+    return replace(settings, device=chosen) if has_field else settings

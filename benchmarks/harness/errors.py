@@ -1,0 +1,66 @@
+"""How a benchmark ends: errors in one line, exit codes, and refused output files.
+
+Exit codes: 0 success, 2 wrong input, 1 a fault of the benchmark, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from cowclip_merlin.checks import once
+from cowclip_merlin.errors import words_of
+from cowclip_merlin.system.files import refuse_no_file
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Exit with one line on stderr if the input is wrong or after Ctrl-C.
+
+    Raises:
+        SystemExit: with code 2 for wrong input, 130 after an interrupt.
+
+    >>> with one_line_errors():
+    ...     raise SystemExit(3)
+    Traceback (most recent call last):
+    ...
+    SystemExit: 3
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader closed the pipe, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        exit_with(130, "interrupted; no result was written")
+    except Exception as error:
+        words = words_of(error)
+        if words is None:
+            raise
+        exit_with(2, f"error: {words}")
+
+
+def exit_with(code: int, line: str) -> NoReturn:
+    """End the process with a line on stderr."""
+    print(" ".join(line.split()), file=sys.stderr)
+    raise SystemExit(code) from None
+
+
+def check_output_files(*files: Path | None, overwrite: bool = False) -> None:
+    """Refuse output files before the measurement if they cannot be written after it.
+
+    Args:
+        files: to write; None for one that was not asked for.
+        overwrite: whether to replace existing files.
+
+    Raises:
+        InputError: one cannot be written, exists already, or is named twice.
+    """
+    given = [file for file in files if file is not None]
+    for file in given:
+        refuse_no_file(file, overwrite=overwrite)
+    once({"files to write": given})

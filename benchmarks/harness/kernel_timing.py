@@ -1,0 +1,52 @@
+"""Timing of one kernel or copy on a backend."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.backends import Backend
+
+LEAST_SECONDS, MOST_CALLS = 0.02, 20  # of a turn
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """A kernel with its input.
+
+    Attributes:
+        what: kernel, batch, and for replay the gap; with n and u.
+        bytes: that the kernel must read and write.
+        steps: steps of single numbers, for replay.
+        prepare: makes a call ready, outside the clock.
+        run: the call.
+    """
+
+    what: dict[str, Any]
+    bytes: int
+    steps: int
+    prepare: Callable[[], Any]
+    run: Callable[[], Any]
+
+
+def copy_case(backend: Backend, megabytes: int) -> KernelCase:
+    """A copy, which shows the bandwidth of the device's memory."""
+    source = backend.to_device(np.ones(megabytes * 250_000, np.float32))
+    target = source.copy()
+    size = 2 * source.nbytes
+    return KernelCase(
+        {"kernel": "copy"}, size, 0, lambda: None, lambda: backend.copy(source, target)
+    )
+
+
+def time_case(backend: Backend, case: KernelCase) -> float:
+    """Median seconds of a few calls."""
+    times: list[float] = []
+    while len(times) < MOST_CALLS and sum(times) < LEAST_SECONDS:
+        case.prepare()
+        times.append(backend.seconds(case.run))
+    return statistics.median(times)

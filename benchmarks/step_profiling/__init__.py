@@ -1,0 +1,1 @@
+"""What `step_profile.py` needs: the profiler's events, the counted limit, the text."""

@@ -1,0 +1,1 @@
+"""What `vocabulary.py` needs: settings, equal batches for tables of any size, the figure."""

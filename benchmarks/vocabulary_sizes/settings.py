@@ -1,0 +1,75 @@
+"""The settings of `vocabulary.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cowclip_merlin.bench.random_data import enough_ids
+from cowclip_merlin.checks import above_zero, among, at_least_one, once
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.training.run_settings import MODELS, UPDATES
+from harness.options import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularySettings:
+    """What is measured.
+
+    Attributes:
+        vocabularies: ids of all fields together, rising; the batches' ids are drawn from as many
+            as the first has.
+        batches: batch sizes.
+        updates: "dense", "exact", "lazy".
+        model: name of a model.
+        mlp: widths of the hidden layers.
+        embedding_dim: length of an embedding row.
+        rounds: times each configuration has its turn.
+        steps: timed steps of a turn.
+        seconds: a turn ends early after this many, once it has three steps.
+        warm_up: untimed steps of a turn with "exact", so that rows have missed some; others
+            get two.
+        missed: steps that rows have missed at least when the flush is timed.
+        memory_factor: free memory that a vocabulary must find, in units of its weights.
+        figure: file for a figure as SVG.
+
+    Raises:
+        InputError: a value is unknown, out of range or there twice.
+    """
+
+    vocabularies: Sequence[int] = option(
+        (100_000, 1_000_000, 10_000_000, 40_000_000), "ids of all fields together, rising"
+    )
+    batches: Sequence[int] = option((1024, 8192), "rows of a step", flag="--batch-sizes")
+    updates: Sequence[str] = option(tuple(UPDATES), "some of these")
+    model: str = option("deepfm", f"one of {', '.join(MODELS)}")
+    mlp: tuple[int, ...] = option((400, 400, 400), "widths of the hidden layers")
+    embedding_dim: int = option(10, "length of an embedding")
+    rounds: int = option(5, "turns of every configuration")
+    steps: int = option(10, "timed steps of a turn")
+    seconds: float = option(5.0, "after which a turn ends early, once it has three steps")
+    warm_up: int = option(20, "untimed steps of a turn with exact; others have two")
+    missed: int = option(100, "steps before a flush, at least")
+    memory_factor: float = option(8.0, "free memory that a vocabulary must find, in its weights")
+    figure: Path | None = option(
+        None, "draw it as SVG here", kind=Path, metavar="FILE", output=True
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        among("--updates", self.updates, UPDATES)
+        among("--model", (self.model,), MODELS)
+        once({"--updates": self.updates, "--batch-sizes": self.batches})
+        if list(self.vocabularies) != sorted(set(self.vocabularies)):
+            given = ",".join(map(str, self.vocabularies))
+            raise InputError(f"--vocabularies {given}: give them rising, every one once")
+        enough_ids("--vocabularies", *self.vocabularies)
+        at_least_one({"--batch-sizes": self.batches, "--mlp": self.mlp, "--rounds": self.rounds})
+        at_least_one({"--embedding-dim": self.embedding_dim, "--steps": self.steps})
+        at_least_one({"--warm-up": self.warm_up, "--missed": self.missed})
+        above_zero({"--seconds": self.seconds, "--memory-factor": self.memory_factor})
+
+    def table_bytes(self, vocabulary: int) -> int:
+        """Bytes of the weights of the embeddings and of the wide part."""
+        return 4 * vocabulary * (self.embedding_dim + 1)
