@@ -1,0 +1,55 @@
+"""Numbers of results.md that follow from the recorded runs in benchmarks/results."""
+
+import csv
+import re
+import statistics
+
+import pytest
+from markdown_pages import ROOT
+
+RECORDED = ROOT / "benchmarks/results/experiments"
+LOGS = {
+    "generated, 4M rows, seed 12": "generated-4M",
+    "generated, 1M rows, seed 7": "generated-1M",
+    "generated, 0.5M rows, seed 11": "generated-0.5M",
+    "Criteo, 8 thousand rows": "criteo-8k",
+    "Avazu, 9 thousand rows": "avazu-9k",
+}
+COLUMNS = (
+    ("none", 1), ("none", 8), ("sqrt", 8), ("sqrt_star", 8), ("linear", 8), ("n2_lambda", 8),
+    ("cowclip", 1), ("cowclip", 8), ("cowclip", 32),
+)  # fmt: skip
+
+
+def rules_table():
+    text = (ROOT / "docs/results.md").read_text().partition("## Scaling rules")[2]
+    first = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0]
+    rows = [line.strip("|").split("|") for line in first.splitlines()]
+    return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
+
+
+def aucs(log, rule, batch):
+    """Of the runs on test rows with this rule, its own clip and nothing else changed."""
+    wanted = {"model": "deepfm", "optimizer": "adam", "split": "test", "variant": "", "rule": rule}
+    wanted |= {"clip": "cowclip" if rule == "cowclip" else "none", "batch_size": str(batch)}
+    with (RECORDED / log / "results.csv").open(newline="") as file:
+        return [
+            100 * float(run["auc"])
+            for run in csv.DictReader(file)
+            if all(run[name] == value for name, value in wanted.items())
+        ]
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_scaling_rules_are_those_of_the_recorded_runs(name):
+    """Cells with more runs than the three seeds, of other settings, cannot be told apart here."""
+    base, *cells = rules_table()[name]
+    checked = 0
+    for cell, (rule, times) in zip(cells, COLUMNS, strict=True):
+        runs = aucs(LOGS[name], rule, times * int(base))
+        if len(runs) == 3:
+            checked += 1
+            mean, spread = re.match(r"([\d.]+)(?: ±([\d.]+))?", cell).groups()
+            assert mean == f"{statistics.mean(runs):.2f}", (rule, times)
+            assert spread in (None, f"{statistics.stdev(runs):.2f}")
+    assert checked >= 5
