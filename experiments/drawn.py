@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definition import NAMED, Experiment
+from cowclip_merlin.experiments.definitions import NAMED_MULTIPLIERS, Experiment
 from cowclip_merlin.experiments.figures import (
     Line,
     draw_epochs,
@@ -87,14 +87,14 @@ def multipliers(experiment: Experiment, results: Results) -> Any | None:
     published = [
         Line(label=line.label, x=tuple(known), runs=[list(known.values())])
         for line in experiment.lines
-        if (known := {m: v for m, v in line.published.items() if m not in NAMED})
+        if (known := {m: v for m, v in line.published.items() if m not in NAMED_MULTIPLIERS})
     ]
     return draw_multipliers([line for line in ours if line is not None], published)
 
 
 def _over_multipliers(label: str, results: Results) -> Line | None:
     places = {m: g for (name, m), g in _by_place(results).items() if name == label}
-    if not places or set(places) & set(NAMED):
+    if not places or set(places) & set(NAMED_MULTIPLIERS):
         return None
     least = min(len(group) for group in places.values())
     runs = [[100 * group[i].auc for group in places.values()] for i in range(least)]

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cowclip_merlin.experiments.definition import Experiment, Line
+from cowclip_merlin.experiments.definitions import Experiment, ExperimentLine
 
 FURTHER = 3
 """How many values an axis may go beyond each of its ends."""
@@ -63,8 +63,8 @@ def grid(sweep: Experiment) -> list[Point]:
 def neighbours(sweep: Experiment, point: Point) -> list[Point]:
     """The points that differ from this one by a step on one axis.
 
-    >>> from cowclip_merlin.experiments.definition import load
-    >>> neighbours(load("sweep_lr"), (4.0,))
+    >>> from cowclip_merlin.experiments.definitions import load_experiment
+    >>> neighbours(load_experiment("sweep_lr"), (4.0,))
     [(2.0,), (8.0,)]
     """
     found = []
@@ -79,8 +79,8 @@ def neighbours(sweep: Experiment, point: Point) -> list[Point]:
 def label(sweep: Experiment, point: Point) -> str:
     """A point in words.
 
-    >>> from cowclip_merlin.experiments.definition import load
-    >>> label(load("sweep_r"), (1.0, 3.0, 1.0, 0.1))
+    >>> from cowclip_merlin.experiments.definitions import load_experiment
+    >>> label(load_experiment("sweep_r"), (1.0, 3.0, 1.0, 0.1))
     'r 1, embedding_lr x3, dense_lr x1, l2 x0.1'
     """
     pairs = zip(axes(sweep), point, strict=True)
@@ -90,15 +90,15 @@ def label(sweep: Experiment, point: Point) -> str:
 def expand(sweep: Experiment, points: Sequence[Point] | None = None) -> Experiment:
     """The sweep as an experiment with one line for each point; without any, of its grid.
 
-    >>> from cowclip_merlin.experiments.definition import load
-    >>> [line.label for line in expand(load("sweep_lr")).lines][:2]
+    >>> from cowclip_merlin.experiments.definitions import load_experiment
+    >>> [line.label for line in expand(load_experiment("sweep_lr")).lines][:2]
     ['embedding_lr x0.25', 'embedding_lr x0.5']
     """
     points = grid(sweep) if points is None else points
     return replace(sweep, kind="runs", lines=tuple(_line(sweep, point) for point in points))
 
 
-def _line(sweep: Experiment, point: Point) -> Line:
+def _line(sweep: Experiment, point: Point) -> ExperimentLine:
     (line,) = sweep.lines
     pairs = list(zip(axes(sweep), point, strict=True))
     overrides = {axis.name: value for axis, value in pairs if not axis.factor}

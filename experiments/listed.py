@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from cowclip_merlin.experiments.definition import Experiment
+from cowclip_merlin.experiments.definitions import Experiment
 from cowclip_merlin.experiments.table import Cell, Table, table_of
 from cowclip_merlin.scaling import Hyperparameters, K, scale
 

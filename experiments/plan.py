@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from cowclip_merlin.experiments.definition import NAMED, Experiment, Line
+from cowclip_merlin.experiments.definitions import NAMED_MULTIPLIERS, Experiment, ExperimentLine
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.variant import Variant
 from cowclip_merlin.loading import validation_rows
@@ -99,26 +99,28 @@ def plan(
     ]
 
 
-def allowed(line: Line, regime: Regime, validation_fraction: float = 0.0) -> Iterator[int | str]:
+def allowed(
+    line: ExperimentLine, regime: Regime, validation_fraction: float = 0.0
+) -> Iterator[int | str]:
     """The line's multipliers that the regime can carry, without the rows that are held out."""
     rows = regime.rows
     if validation_fraction:
         rows -= validation_rows(rows, validation_fraction)
     for multiplier in line.multipliers:
         s = factor(multiplier, regime)
-        fits = multiplier in NAMED or s <= regime.max_multiplier
+        fits = multiplier in NAMED_MULTIPLIERS or s <= regime.max_multiplier
         if fits and s * regime.base_batch <= rows:
             yield multiplier
 
 
 def factor(multiplier: int | str, regime: Regime) -> int:
     """A multiplier as a number."""
-    return NAMED.get(multiplier, 0) * regime.max_multiplier or int(multiplier)
+    return NAMED_MULTIPLIERS.get(multiplier, 0) * regime.max_multiplier or int(multiplier)
 
 
 def settings(
     experiment: Experiment,
-    line: Line,
+    line: ExperimentLine,
     regime: Regime,
     multiplier: int | str,
     *,
@@ -162,17 +164,25 @@ def exact_can(settings: RunSettings, preset: str) -> bool:
     return clip == "none" or (clip == "cowclip" and 2 * values.l2 <= values.r)
 
 
-def base_values(preset: str, line: Line, regime: Regime, s: int, tuned: Tuned) -> dict[str, float]:
+def base_values(
+    preset: str, line: ExperimentLine, regime: Regime, s: int, tuned: Tuned
+) -> dict[str, float]:
     """What replaces the preset's values at the base batch.
 
     The regime's rates, then tuned ones, then the line's own, then those of its own sweep; then
     its factors.
     """
-    known = getattr(PRESETS[preset], line.start)
-    values = {**getattr(regime, line.start), **tuned.get(line.start, {}), **line.overrides}
+    known = getattr(PRESETS[preset], line.base_group)
+    values = {
+        **getattr(regime, line.base_group),
+        **tuned.get(line.base_group, {}),
+        **line.overrides,
+    }
     if line.group is not None:
         values |= tuned.get(line.group, {})
-    if line.start == "cowclip" and line.rule != "cowclip":  # which would start from the baseline
+    if (
+        line.base_group == "cowclip" and line.rule != "cowclip"
+    ):  # which would start from the baseline
         values = {name: getattr(known, name) for name in _NAMES} | values
     factors = dict(line.factors)
     if line.dense_rule == "linear":  # sqrt(s) of the rule times sqrt(s)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import sweep as sweeps
-from cowclip_merlin.experiments.definition import RUN_KINDS, Experiment, load
+from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
 from cowclip_merlin.experiments.drawn import GRADIENT_STEP
 from cowclip_merlin.experiments.estimate import estimate
 from cowclip_merlin.experiments.plan import Run, describe, missing, plan
@@ -141,7 +141,7 @@ class Session:
             gone = missing(experiment, self.regime(experiment), held)
             if gone and (swept or not runs):  # a sweep compares points at all of its batches
                 raise InputError(
-                    f"{experiment.word}: {gone[0]}; use more rows, or smaller multipliers"
+                    f"{experiment.cli_name}: {gone[0]}; use more rows, or smaller multipliers"
                 )
         self._check_settings(experiment, runs)
         known = sorted({run.label for run in runs})
@@ -162,7 +162,7 @@ class Session:
                     run.settings, run.settings.hyperparameters(data.kind), data, steps=1
                 )
             except InputError as error:
-                raise InputError(f"{experiment.word}, {run.label}: {error}") from None
+                raise InputError(f"{experiment.cli_name}, {run.label}: {error}") from None
 
     def _left(self, experiment: Experiment) -> list[Run]:
         """Runs that are asked for and have no result yet."""
@@ -234,7 +234,7 @@ class Session:
         usual = asdict(SessionSettings(data=Path(), out=Path()))
         given = asdict(self.settings)
         words = ["cowclip", "sweep" if experiment.kind == "sweep" else "experiment"]
-        words += [experiment.word, "--data", "DATA", "--out", "RESULTS"]
+        words += [experiment.cli_name, "--data", "DATA", "--out", "RESULTS"]
         for name, value in usual.items():
             if name not in ("data", "out", "device", "lines") and given[name] != value:
                 words += [f"--{name.replace('_', '-')}", _argument(given[name])]
@@ -245,20 +245,6 @@ def _argument(value: object) -> str:
     if isinstance(value, float):
         return f"{value!r}"  # in full: another share is another choice of rows
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def load_all(names: Sequence[str], kinds: Sequence[str]) -> list[Experiment]:
-    """Experiments by name.
-
-    Raises:
-        InputError: one is not there, or of another kind.
-    """
-    found = [load(name) for name in names]
-    for experiment in found:
-        if (experiment.kind == "sweep") != ("sweep" in kinds):
-            verb = "sweep" if experiment.kind == "sweep" else "experiment"
-            raise InputError(f"{experiment.name} is run by `cowclip {verb} {experiment.word}`")
-    return found
 
 
 def _line(result: Result) -> str:

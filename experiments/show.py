@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.experiments import drawn, sweep
-from cowclip_merlin.experiments.definition import Experiment
+from cowclip_merlin.experiments.definitions import Experiment
 from cowclip_merlin.experiments.figures import write_figure
 from cowclip_merlin.experiments.listed import hyperparameter_table, parameter_table
 from cowclip_merlin.experiments.table import Table, as_text

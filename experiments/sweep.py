@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.checks import rates
-from cowclip_merlin.experiments.definition import Experiment
+from cowclip_merlin.experiments.definitions import Experiment
+from cowclip_merlin.experiments.definitions.checks import check_rates
 from cowclip_merlin.experiments.grid import expand, grid, label, neighbours
 from cowclip_merlin.experiments.plan import Run, Tuned, plan
 from cowclip_merlin.experiments.regime import Regime
@@ -177,7 +177,7 @@ def _read_all(path: Path) -> dict[str, dict[str, dict[str, float]]]:
     every = read_json(path) if path.exists() else {}
     for of_data in _mapping(path, every).values():
         for values in _mapping(path, of_data).values():
-            rates(path, "tuned values", _mapping(path, values))
+            check_rates(path, "tuned values", _mapping(path, values))
     return every
 
 

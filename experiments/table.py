@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cowclip_merlin.experiments.definition import Experiment
+    from cowclip_merlin.experiments.definitions import Experiment
 
 NOISE = 2.0
 

@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cowclip_merlin.experiments.definition import MEASURES, NAMED, Experiment, Line
+from cowclip_merlin.experiments.definitions import (
+    MEASURES,
+    NAMED_MULTIPLIERS,
+    Experiment,
+    ExperimentLine,
+)
 from cowclip_merlin.experiments.plan import Run, allowed, factor, missing
 from cowclip_merlin.experiments.regime import Regime
 from cowclip_merlin.experiments.results import Result
@@ -67,7 +72,7 @@ def _headings(columns: Sequence[int | str], regime: Regime) -> tuple[str, ...]:
     """Of all columns; where the largest batch is another column's, too, it says so."""
     plain = [heading(s, regime) for s in columns]
     return tuple(
-        f"{text} ({s})" if s in NAMED and plain.count(text) > 1 else text
+        f"{text} ({s})" if s in NAMED_MULTIPLIERS and plain.count(text) > 1 else text
         for s, text in zip(columns, plain)
     )
 
@@ -79,7 +84,10 @@ def heading(multiplier: int | str, regime: Regime) -> str:
 
 
 def _cell(
-    experiment: Experiment, line: Line, multiplier: int | str, results: Mapping[Run, Result]
+    experiment: Experiment,
+    line: ExperimentLine,
+    multiplier: int | str,
+    results: Mapping[Run, Result],
 ) -> Cell:
     published = line.published.get(multiplier)
     known = {"published": published, "note": line.notes.get(multiplier, "")}

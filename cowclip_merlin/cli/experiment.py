@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cowclip_merlin.cli.common_options import add_device, whole_numbers
 
 if TYPE_CHECKING:
-    from cowclip_merlin.experiments.definition import Experiment
+    from cowclip_merlin.experiments.definitions import Experiment
     from cowclip_merlin.experiments.session import Session
 
 HELP = "run a table or figure of the paper on your data, and print it beside the paper's"
@@ -63,23 +63,24 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the experiments; 128 + signal number after a signal."""
     from cowclip_merlin.errors import InputError
-    from cowclip_merlin.experiments.definition import load, names
+    from cowclip_merlin.experiments.definitions import experiment_names, load_experiment
 
     if args.list:
-        for name in names():
-            print(f"{name:<18}{load(name).title}")
+        for name in experiment_names():
+            print(f"{name:<18}{load_experiment(name).title}")
         return 0
     if not args.names:
         raise InputError("no experiment is named; see cowclip experiment --list")
-    return run_session(args, ("runs",))
+    return run_session(args, sweeps=False)
 
 
-def run_session(args: argparse.Namespace, kinds: tuple[str, ...]) -> int:
+def run_session(args: argparse.Namespace, *, sweeps: bool) -> int:
     """Run the named experiments or sweeps on the data."""
-    from cowclip_merlin.experiments.session import Session, load_all
+    from cowclip_merlin.experiments.definitions import load_experiments
+    from cowclip_merlin.experiments.session import Session
     from cowclip_merlin.training import Stopped
 
-    experiments = load_all(args.names, kinds)
+    experiments = load_experiments(args.names, sweeps=sweeps)
     session = Session(settings_of(args))
     for experiment in experiments:
         session.check(experiment)

@@ -23,4 +23,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the sweeps; 128 + signal number after a signal."""
-    return run_session(args, ("sweep",))
+    return run_session(args, sweeps=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definition import load, names
+from cowclip_merlin.experiments.definitions import experiment_names, load_experiment
 from cowclip_merlin.experiments.figures.files import FigureFile
 from cowclip_merlin.experiments.report.cells import TableView, view
 from cowclip_merlin.experiments.report.claims import count, judged
@@ -140,7 +140,7 @@ def _missing(folder: Folder) -> list[tuple[str, Sequence[str]]]:
     """What tables lack, and the experiments that have neither table nor figure in the folder."""
     lacking = [(table.title, table.missing) for table in folder.tables if table.missing]
     made = {one.name for one in (*folder.tables, *folder.figures)}
-    absent = [load(name).title for name in names() if name not in made]
+    absent = [load_experiment(name).title for name in experiment_names() if name not in made]
     return [*lacking, ("Experiments that were not made", absent)] if absent else lacking
 
 

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definition import Experiment, Line, load, names, parse
+from cowclip_merlin.experiments.definitions import (
+    Experiment,
+    ExperimentLine,
+    experiment_names,
+    load_experiment,
+    parse_experiment,
+)
+from cowclip_merlin.experiments.definitions.reader import FOLDER
 from cowclip_merlin.experiments.grid import expand
 from cowclip_merlin.experiments.plan import allowed, plan
 from cowclip_merlin.experiments.regime import regime
@@ -27,12 +34,17 @@ WHOLE = {"title": "t", "claim": "c", "lines": [LINE]}
 
 
 def test_the_papers_tables_are_there():
-    assert {f"table{n}" for n in (*range(1, 13),)} <= set(names())
+    assert {f"table{n}" for n in (*range(1, 13),)} <= set(experiment_names())
 
 
-@pytest.mark.parametrize("name", names())
+def test_every_file_is_found_by_its_name_whatever_its_folder():
+    stems = sorted(path.stem for path in FOLDER.rglob("*.yaml"))
+    assert stems == sorted(experiment_names()), "no name twice, no file too deep"
+
+
+@pytest.mark.parametrize("name", experiment_names())
 def test_every_file_is_sound(name):
-    experiment = load(name)
+    experiment = load_experiment(name)
     assert experiment.title and experiment.claim
     if experiment.kind == "sweep":
         experiment = expand(experiment)
@@ -100,7 +112,7 @@ def test_every_file_is_sound(name):
 def test_wrong_files_are_refused_with_the_place(tmp_path, changed, words):
     value = {k: v for k, v in {**WHOLE, **changed}.items() if v is not ...}
     with pytest.raises(InputError, match=words):
-        parse(tmp_path / "mine.yaml", value)
+        parse_experiment(tmp_path / "mine.yaml", value)
 
 
 ANYTHING = st.recursive(
@@ -109,14 +121,14 @@ ANYTHING = st.recursive(
     max_leaves=4,
 )
 KEYS = tuple(field.name for field in fields(Experiment) if field.name != "name")
-OF_A_LINE = tuple(field.name for field in fields(Line))
+OF_A_LINE = tuple(field.name for field in fields(ExperimentLine))
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), ANYTHING), st.sampled_from(OF_A_LINE), ANYTHING)
 def test_whatever_a_file_holds_is_taken_or_refused_in_one_line(changed, key, value):
     line = LINE | {key: value}
     try:
-        experiment = parse(Path("mine.yaml"), {**WHOLE, "lines": [line], **changed})
+        experiment = parse_experiment(Path("mine.yaml"), {**WHOLE, "lines": [line], **changed})
     except InputError as error:
         assert "\n" not in str(error) and str(error).startswith("mine.yaml: ")
     else:
@@ -125,38 +137,38 @@ def test_whatever_a_file_holds_is_taken_or_refused_in_one_line(changed, key, val
 
 def test_a_key_without_a_value_is_as_good_as_absent(tmp_path):
     line = LINE | {"published": None, "update": None}
-    experiment = parse(tmp_path / "mine.yaml", {**WHOLE, "notes": None, "lines": [line]})
-    assert experiment == parse(tmp_path / "mine.yaml", WHOLE)
+    experiment = parse_experiment(tmp_path / "mine.yaml", {**WHOLE, "notes": None, "lines": [line]})
+    assert experiment == parse_experiment(tmp_path / "mine.yaml", WHOLE)
 
 
 def test_a_key_that_is_given_twice(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("title: t\nclaim: c\nlines: [{label: a, label: b, multipliers: [1]}]")
     with pytest.raises(InputError, match=r"mine\.yaml: no YAML \(label twice in line 3"):
-        load(str(file))
+        load_experiment(str(file))
 
 
 def test_a_file_that_is_no_yaml(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("title: [")
     with pytest.raises(InputError, match=r"mine\.yaml: no YAML") as error:
-        load(str(file))
+        load_experiment(str(file))
     assert "\n" not in str(error.value)
     file.write_text("just words")
     with pytest.raises(InputError, match="holds no mapping"):
-        load(str(file))
+        load_experiment(str(file))
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(InputError, match="did you mean table2"):
-        load("tabel2")
+        load_experiment("tabel2")
 
 
 def test_largest_and_beyond_follow_the_regime():
-    (line,) = [line for line in load("beyond").lines if line.label == "CowClip"]
+    (line,) = [line for line in load_experiment("beyond").lines if line.label == "CowClip"]
     size = regime(450_000)
     assert list(allowed(line, size)) == ["largest", "beyond"]
-    runs = plan(load("beyond"), size, seeds=1)
+    runs = plan(load_experiment("beyond"), size, seeds=1)
     assert sorted({run.settings.batch_size for run in runs}) == [8192, 16384]
 
 
@@ -165,6 +177,6 @@ def test_rates_may_be_written_without_a_point_and_names_with_a_space(tmp_path):
     file.write_text(
         "title: t\nclaim: c\nlines: [{label: a, multipliers: [1], overrides: {l2: 1e-4}}]"
     )
-    experiment = load(str(file))
+    experiment = load_experiment(str(file))
     assert experiment.lines[0].overrides == {"l2": 1e-4}
     assert experiment.name == "my_table"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import figures
-from cowclip_merlin.experiments.definition import load
+from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.experiments.drawn import multipliers
 from cowclip_merlin.experiments.figures import Line
 from cowclip_merlin.experiments.figures.lines import style
@@ -227,7 +227,7 @@ def test_the_legend_of_a_figure_lies_within_it(fields):
 
 
 def test_a_rule_that_was_published_at_one_batch_is_a_point():
-    experiment = load("table2")
+    experiment = load_experiment("table2")
     runs = {run: example(auc=0.7) for run in plan(experiment, regime(450_000, epochs=3), seeds=1)}
     _, published = multipliers(experiment, runs).axes
     found = {line.label: line.published for line in experiment.lines}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import estimate
-from cowclip_merlin.experiments.definition import load, parse
+from cowclip_merlin.experiments.definitions import load_experiment, parse_experiment
 from cowclip_merlin.experiments.plan import allowed, missing, plan
 from cowclip_merlin.experiments.regime import MOST_LR, PAPER_ROWS, regime
 from cowclip_merlin.experiments.results import example
@@ -25,7 +25,7 @@ SMALL = regime(450_000, epochs=4)
 def settings(experiment, size, label, multiplier, **options):
     (run,) = [
         run
-        for run in plan(load(experiment), size, seeds=1, **options)
+        for run in plan(load_experiment(experiment), size, seeds=1, **options)
         if (run.label, run.multiplier) == (label, multiplier)
     ]
     return run.settings
@@ -93,7 +93,7 @@ def test_the_papers_size_has_its_own_base_batch():
 
 
 def test_lines_of_fewer_ids_are_not_held_against_the_reference():
-    table1 = load("table1")
+    table1 = load_experiment("table1")
     results = {
         run: example(auc=0.8 - 0.1 * ("top 3" in run.label) + run.settings.seed / 1e4)
         for run in plan(table1, SMALL, seeds=2)
@@ -108,7 +108,7 @@ def test_lines_of_fewer_ids_are_not_held_against_the_reference():
 
 def test_a_diverged_run_took_no_time_that_counts():
     """It has seconds, of the epochs before, and would look fast."""
-    table5 = load("table5")
+    table5 = load_experiment("table5")
     runs = plan(table5, SMALL, seeds=2)
     bad = next(run for run in runs if run.multiplier == 4)
     results = {run: example(seconds=600.0) for run in runs}
@@ -120,20 +120,20 @@ def test_a_diverged_run_took_no_time_that_counts():
 
 
 def test_what_the_size_cannot_carry_is_said():
-    assert missing(load("table3"), PAPER) == []
-    (line, *_) = missing(load("table3"), SMALL)
+    assert missing(load_experiment("table3"), PAPER) == []
+    (line, *_) = missing(load_experiment("table3"), SMALL)
     assert line == "DeepFM at 64 times, 128 times the base batch: more than this size carries"
 
 
 def test_two_columns_of_one_batch_have_two_headings():
     small = regime(450_000, epochs=4, max_multiplier=8)
-    shown = table_of_runs(load("effect"), small, {}, data="", command="")
+    shown = table_of_runs(load_experiment("effect"), small, {}, data="", command="")
     assert shown.columns == ("x1 = 1,024", "x8 = 8,192", "x8 = 8,192 (largest)")
 
 
 def test_equal_runs_have_equal_hashes_and_others_have_not():
-    table2 = plan(load("table2"), SMALL, seeds=2)
-    table10 = plan(load("table10"), SMALL, seeds=2)
+    table2 = plan(load_experiment("table2"), SMALL, seeds=2)
+    table10 = plan(load_experiment("table10"), SMALL, seeds=2)
     names = [run.config_hash("data") for run in table2]
     assert len(set(names)) == len(names)
     assert names == [run.config_hash("data") for run in table10]
@@ -150,7 +150,9 @@ def test_an_ablation_wins_over_tuned_values_and_a_rivals_sweep_over_its_defaults
 
 
 def test_where_exact_is_not_possible_dense_takes_its_place():
-    updates = {run.label: run.settings.update for run in plan(load("table6"), SMALL, seeds=1)}
+    updates = {
+        run.label: run.settings.update for run in plan(load_experiment("table6"), SMALL, seeds=1)
+    }
     assert updates.pop("adaptive column-wise (CowClip)") == "exact"
     assert set(updates.values()) == {"dense"}
     tuned = {"cowclip": {"l2": 0.01, "r": 0.1}}
@@ -159,7 +161,7 @@ def test_where_exact_is_not_possible_dense_takes_its_place():
     line = {"label": "a", "rule": "none", "optimizer": "adagrad", "multipliers": [1]}
     for l2, update in ((0.0, "exact"), (1e-4, "dense")):
         lines = [line | {"overrides": {"l2": l2}}]
-        own = parse(Path("own.yaml"), {"title": "t", "claim": "c", "lines": lines})
+        own = parse_experiment(Path("own.yaml"), {"title": "t", "claim": "c", "lines": lines})
         (run,) = plan(own, SMALL, seeds=1)
         assert run.settings.update == update
 
@@ -167,7 +169,7 @@ def test_where_exact_is_not_possible_dense_takes_its_place():
 def test_rows_that_are_held_out_count_for_no_batch():
     size = regime(33_000, epochs=1, steps=1)
     assert size.base_batch * size.max_multiplier == 32_768
-    sweep = load("sweep_r")
+    sweep = load_experiment("sweep_r")
     assert [*allowed(sweep.lines[0], size)] == [1, "largest"] and not missing(sweep, size)
     assert [*allowed(sweep.lines[0], size, 0.1)] == [1]  # 29,700 rows are trained on
     assert "at 32 times the base batch: more than this" in missing(sweep, size, 0.1)[0]
@@ -180,7 +182,7 @@ def test_an_estimate_counts_the_rows_that_are_used(monkeypatch, fraction):
         estimate, "step_seconds", lambda settings, _: 1e-3 + 1e-6 * settings.batch_size
     )
     data = SimpleNamespace(rows={"train": 100_000, "test": 10_000})
-    runs = plan(load("table2"), SMALL, seeds=1, fraction=fraction)
+    runs = plan(load_experiment("table2"), SMALL, seeds=1, fraction=fraction)
     expected = 0.0
     for run in runs:
         steps = math.ceil(fraction * 100_000 / run.settings.batch_size)

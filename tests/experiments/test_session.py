@@ -15,7 +15,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.cli.experiment import share
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import runner, session, show
-from cowclip_merlin.experiments.definition import load
+from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.experiments.results import (
     read_results,
 )
@@ -204,7 +204,7 @@ def test_what_cannot_be_run_is_said_before_anything_is(data, tmp_path, capsys, t
 
 def test_the_command_takes_the_same_share_of_the_rows(data, tmp_path):
     made = Session(SessionSettings(data=data, out=tmp_path, scale=1 / 3))
-    words = made.command(load("table2")).split()
+    words = made.command(load_experiment("table2")).split()
     assert share(words[words.index("--scale") + 1]) == 1 / 3
 
 

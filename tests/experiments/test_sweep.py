@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.experiments.definition import load, names
+from cowclip_merlin.experiments.definitions import experiment_names, load_experiment
 from cowclip_merlin.experiments.grid import FURTHER, Axis, axes, grid, neighbours
 from cowclip_merlin.experiments.plan import plan
 from cowclip_merlin.experiments.regime import regime
 from cowclip_merlin.experiments.sweep import best, sweep_plan, sweep_table
 
 SMALL = regime(450_000, epochs=4)
-SWEEPS = [name for name in names() if load(name).kind == "sweep"]
+SWEEPS = [name for name in experiment_names() if load_experiment(name).kind == "sweep"]
 
 
 def score(auc):
@@ -33,7 +33,9 @@ def all_runs(name, auc=None, tuned=None):
         found = [(run, json.dumps(run.settings.as_dict(), sort_keys=True)) for run in runs]
         return {run: done[key] for run, key in found if key in done}
 
-    runs = sweep_plan(load(name), SMALL, results_of=results_of, seeds=1, tuned=tuned or {})
+    runs = sweep_plan(
+        load_experiment(name), SMALL, results_of=results_of, seeds=1, tuned=tuned or {}
+    )
     return runs, results_of(runs)
 
 
@@ -41,13 +43,15 @@ def all_runs(name, auc=None, tuned=None):
 def test_before_there_are_results_the_runs_are_the_grid(name):
     runs, results = all_runs(name)
     assert {run.settings.validation_fraction for run in runs} == {0.1}
-    assert len(runs) == len(grid(load(name))) * len(load(name).lines[0].multipliers)
+    assert len(runs) == len(grid(load_experiment(name))) * len(
+        load_experiment(name).lines[0].multipliers
+    )
     assert results == {}
 
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_neighbour_is_one_step_on_one_axis(name):
-    sweep = load(name)
+    sweep = load_experiment(name)
     for point in grid(sweep):
         near = neighbours(sweep, point)
         assert len(near) == 2 * len(point), "there is room beyond every end"
@@ -81,7 +85,7 @@ def test_the_search_goes_on_to_the_best_within_reach(lr, l2):
         return 0.8 - 0.01 * (by_lr - lr) ** 2 - 0.01 * (by_l2 - l2) ** 2
 
     _, results = all_runs("sweep_baseline", auc)
-    found = best(load("sweep_baseline"), results)
+    found = best(load_experiment("sweep_baseline"), results)
     steps_lr = round(math.log(found["embedding_lr"] / rates["embedding_lr"], 3))
     steps_l2 = round(math.log10(found["l2"] / rates["l2"]))
     assert steps_lr == max(-FURTHER, min(1 + FURTHER, lr))
@@ -91,11 +95,11 @@ def test_the_search_goes_on_to_the_best_within_reach(lr, l2):
 def test_equal_scores_end_the_search_at_the_first_of_them():
     runs, results = all_runs("sweep_clip_global", lambda run: 0.7)
     assert [run.settings.overrides["bound"] for run in runs] == [0.1, 0.01, 0.001, 0.0001, 1.0]
-    assert best(load("sweep_clip_global"), results) == {"bound": 0.1}
+    assert best(load_experiment("sweep_clip_global"), results) == {"bound": 0.1}
 
 
 def test_the_best_mean_of_the_batches_goes_into_plans():
-    sweep = load("sweep_r")
+    sweep = load_experiment("sweep_r")
     good, uneven = (
         "r 0.1, embedding_lr x3, dense_lr x1, l2 x0.1",
         "r 1, embedding_lr x1, dense_lr x1, l2 x1",
@@ -117,7 +121,7 @@ def test_the_best_mean_of_the_batches_goes_into_plans():
     assert table.columns == ("x1 = 256", "x32 = 8,192", "mean")
     assert table.rows[0][0] == good and table.rows[-1][0] == diverged
     assert [c.mean for c in table.rows[0][1]] == pytest.approx([75, 77, 76])
-    runs = plan(load("table3"), SMALL, seeds=1, tuned={"cowclip": chosen})
+    runs = plan(load_experiment("table3"), SMALL, seeds=1, tuned={"cowclip": chosen})
     (mine,) = [r.settings for r in runs if (r.label, r.multiplier) == ("DeepFM", 8)]
     assert mine.validation_fraction == 0
     assert mine.hyperparameters("criteo").r == 0.1
@@ -129,7 +133,7 @@ def test_a_point_that_was_run_at_one_of_two_batches_cannot_win():
     half = next(run for run in runs if run.settings.overrides["r"] == 0.1)
     results = {run: score(0.7) for run in runs if run is half or run.label != half.label}
     results[half] = score(0.9)
-    assert best(load("sweep_r"), results)["r"] == 1
+    assert best(load_experiment("sweep_r"), results)["r"] == 1
 
 
 def test_a_sweep_starts_from_what_others_chose_and_not_from_its_own_choice():
@@ -142,9 +146,9 @@ def test_a_sweep_starts_from_what_others_chose_and_not_from_its_own_choice():
 
 @pytest.mark.parametrize("name", sorted(set(SWEEPS) - {"sweep_lr"}))  # which shows a curve
 def test_what_a_sweep_chose_some_table_uses(name):
-    (line,) = load(name).lines
-    chosen = {axis.name: 0.123 for axis in axes(load(name))}
-    users = [load(n) for n in names() if load(n).kind == "runs"]
+    (line,) = load_experiment(name).lines
+    chosen = {axis.name: 0.123 for axis in axes(load_experiment(name))}
+    users = [load_experiment(n) for n in experiment_names() if load_experiment(n).kind == "runs"]
     runs = [
         run
         for user in users

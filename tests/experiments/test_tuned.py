@@ -7,7 +7,7 @@ from dataclasses import replace
 from small_experiment import SWEEP, experiment
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.experiments.definition import load
+from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.experiments.results import (
     read_results,
 )
@@ -20,7 +20,7 @@ def test_tuned_values_are_for_their_sizes_only(mine, data, tmp_path):
     """Base values at another size mean other things; part of a sweep has chosen nothing."""
     out, sweep = tmp_path / "results", tmp_path / "sweep.yaml"
     sweep.write_text(SWEEP)
-    points = expand(load(str(sweep)), grid(load(str(sweep)))).lines
+    points = expand(load_experiment(str(sweep)), grid(load_experiment(str(sweep)))).lines
     part = ["--seeds", "1", "--lines", points[0].label]
     assert experiment(str(sweep), data, out, *part, verb="sweep") == 0
     assert len(read_results(out)) == 1 and not (out / "tuned.json").exists()
@@ -28,10 +28,10 @@ def test_tuned_values_are_for_their_sizes_only(mine, data, tmp_path):
     (values,) = json.loads((out / "tuned.json").read_text()).values()
     kept = SessionSettings(data=data, out=out, mlp=(8,), epochs=1, max_multiplier=4)
     made = Session(kept)
-    assert read_tuned(out, made.tuned_key(load(mine))) == values
+    assert read_tuned(out, made.tuned_key(load_experiment(mine))) == values
     for changed in ({"epochs": 2}, {"mlp": (9,)}, {"max_multiplier": 2}, {"scale": 0.5}):
         made = Session(replace(kept, **changed))
-        key = made.tuned_key(load(mine))
+        key = made.tuned_key(load_experiment(mine))
         assert read_tuned(out, key) == {} and key.startswith(made.place.fingerprint)
     assert list(tuned_by_size(out, made.place.fingerprint).values()) == [values]
 

@@ -1,4 +1,4 @@
-"""What an experiment's file holds, checked value by value; every error names file and place."""
+"""Checks of single values of an experiment's file; every error names the file and the key."""
 
 from __future__ import annotations
 
@@ -12,67 +12,34 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.run_settings import OVERRIDES
 
 
-def read_yaml(path: Path) -> Mapping[str, Any]:
-    """The mapping that a YAML file holds.
-
-    Raises:
-        InputError: it is no YAML, no mapping, or gives a key twice.
-    """
-    import yaml
-
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), _loader())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        words = " ".join(str(error).split())
-        raise InputError(f"{path}: no YAML ({words}); mend the file") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: holds no mapping; begin with `title:`")
-    return value
-
-
-def _loader() -> Any:
-    """YAML's safe loader, but for keys that are given twice, of which it takes the last."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            for place, key in enumerate(keys):
-                if key in keys[:place]:
-                    raise yaml.YAMLError(f"{key} twice in line {node.start_mark.line + 1} or below")
-            return super().construct_mapping(node, deep)
-
-    return Loader
-
-
 def check_known(
-    path: Path, where: str, given: Mapping[Any, Any], kind: Any, without: tuple[str, ...] = ()
+    path: Path, where: str, given: Mapping[Any, Any], dataclass: Any, without: tuple[str, ...] = ()
 ) -> None:
-    """Refuse keys that are no attributes of a dataclass."""
-    known = [f.name for f in fields(kind) if f.name not in without]
+    """Refuse keys that a dataclass does not have."""
+    known = [f.name for f in fields(dataclass) if f.name not in without]
     for key in given:
         if key not in known:
             raise InputError(f"{path}: unknown {where}{key}; use {', '.join(known)}")
 
 
 def check_required(path: Path, where: str, given: Mapping[str, Any], keys: tuple[str, ...]) -> None:
-    """Refuse a mapping without one of these keys."""
+    """Refuse a mapping that lacks one of these keys."""
     for key in keys:
         if key not in given:
             raise InputError(f"{path}: {where}{key} is missing; give it")
 
 
 def check_one_of(path: Path, name: str, value: Any, known: Collection[str]) -> None:
-    """Refuse a value that is none of those known."""
+    """Refuse a value that is not among the known ones."""
     if value not in list(known):
         raise InputError(f"{path}: {name} is {value!r}; choose one of {', '.join(known)}")
 
 
-def check_kinds(path: Path, where: str, given: Mapping[str, Any], kind: Any) -> None:
-    """Refuse values of another kind than the dataclass annotates."""
-    annotations = {field.name: str(field.type) for field in fields(kind)}
+def check_types(path: Path, where: str, given: Mapping[str, Any], dataclass: Any) -> None:
+    """Refuse values that do not fit the annotations of a dataclass."""
+    annotations = {field.name: str(field.type) for field in fields(dataclass)}
     for name, value in given.items():
-        fits, words = _KINDS[annotations[name]]
+        fits, words = _FIELD_CHECKS[annotations[name]]
         if not fits(value):
             raise InputError(f"{path}: {where}{name} is {value!r:.60}; {words}")
 
@@ -96,11 +63,11 @@ def _mapping_to(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 _TEXT = (lambda value: isinstance(value, str) and bool(value), "give a text, in quotes")
 _LIST = (lambda value: isinstance(value, list), "it must be a list")
 _COUNT = (_count, "give a whole number from 1 on")
-_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_FIELD_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "str": _TEXT,
     "str | None": _TEXT,
     "int | None": _COUNT,
-    "tuple[Line, ...]": _LIST,
+    "tuple[ExperimentLine, ...]": _LIST,
     "tuple[int | str, ...]": (_LIST[0], "give a list like [1, 8]"),
     "tuple[str, ...]": (_texts, "give a list of texts"),
     "tuple[str, Any] | None": (
@@ -123,8 +90,8 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def rates(path: Path, where: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """Base values by name; YAML takes 1e-4, without a point, for text."""
+def check_rates(path: Path, where: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """Base values by name, as numbers; YAML reads 1e-4, without a point, as text."""
     return {name: _rate(path, where, name, value) for name, value in values.items()}
 
 

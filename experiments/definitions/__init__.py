@@ -1,0 +1,27 @@
+"""Experiments as YAML files, in folders beside this module, and what reads and checks them."""
+
+from cowclip_merlin.experiments.definitions.experiment import (
+    MEASURES,
+    NAMED_MULTIPLIERS,
+    RUN_KINDS,
+    Experiment,
+    ExperimentLine,
+)
+from cowclip_merlin.experiments.definitions.parser import parse_experiment
+from cowclip_merlin.experiments.definitions.reader import (
+    experiment_names,
+    load_experiment,
+    load_experiments,
+)
+
+__all__ = [
+    "MEASURES",
+    "NAMED_MULTIPLIERS",
+    "RUN_KINDS",
+    "Experiment",
+    "ExperimentLine",
+    "experiment_names",
+    "load_experiment",
+    "load_experiments",
+    "parse_experiment",
+]

@@ -1,0 +1,113 @@
+"""What an experiment is: some lines, each with the settings of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+NAMED_MULTIPLIERS = {"largest": 1, "beyond": 2}
+"""Name -> multiple of the largest batch."""
+
+RUN_KINDS = ("runs", "curves", "time")
+KINDS = (*RUN_KINDS, "sweep", "hyperparameters", "parameters", "frequencies", "gradients")
+MEASURES = {"auc": "AUC %", "log_loss": "log loss", "minutes": "minutes of training"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentLine:
+    """One line of an experiment: settings, and the batches to run them at.
+
+    A table shows it as a row, a figure as a curve.
+
+    Attributes:
+        label: text of the row or the curve.
+        multipliers: multiples of the base batch. "largest" stands for the largest batch of the
+            data set, "beyond" for twice that.
+        published: multiplier -> the paper's number.
+        model: name of the architecture.
+        rule: scaling rule.
+        clip: None: the rule's own.
+        optimizer: "adam" or "adagrad".
+        update: None: as the command line asks.
+        epochs: None: as the sizing says.
+        overrides: values at the base batch. They replace those of the sizing and the preset.
+        factors: factors of the rates at the base batch.
+        dense_rule: None, or "linear": the dense rate grows with s, not with its square root.
+        keep_top: number of ids to keep per field, the most frequent ones. The others become out
+            of vocabulary.
+        min_count: keep only ids that occur at least this often in the training rows.
+        notes: multiplier -> what a reader should know about the published number.
+        group: None: use only the tuned values of "cowclip" or "baseline", by rule and clip.
+            Another name: use the values of that sweep too. They win over `overrides`.
+    """
+
+    label: str
+    multipliers: tuple[int | str, ...]
+    published: Mapping[Any, float] = field(default_factory=dict)
+    model: str = "deepfm"
+    rule: str = "cowclip"
+    clip: str | None = None
+    optimizer: str = "adam"
+    update: str | None = None
+    epochs: int | None = None
+    overrides: Mapping[str, float] = field(default_factory=dict)
+    factors: Mapping[str, float] = field(default_factory=dict)
+    dense_rule: str | None = None
+    keep_top: int | None = None
+    min_count: int | None = None
+    notes: Mapping[Any, str] = field(default_factory=dict)
+    group: str | None = None
+
+    @property
+    def tuned_group(self) -> str:
+        """Group whose tuned values the line uses."""
+        return self.group or self.base_group
+
+    @property
+    def base_group(self) -> str:
+        """Group whose base rates the line starts from: "cowclip" if its rule or clip is CowClip."""
+        return "cowclip" if "cowclip" in (self.rule, self.clip) else "baseline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One YAML file.
+
+    Attributes:
+        name: of the file.
+        title: one line.
+        claim: what the paper shows with it, or why it is here.
+        kind: "runs" for a table of training runs, "curves" and "time" for figures of some; a
+            "sweep" is scored on validation rows; the others need no such runs.
+        lines: rows of the table, or curves of the figure.
+        measure: what a cell holds, of `MEASURES`.
+        corner: heading of the first column.
+        preset: whose rates, "criteo" or "avazu".
+        reference: label and multiplier of the cell that all cells are compared with.
+        caption: below a figure.
+        notes: below the table.
+        grid: for "sweep": name -> values to try at the base batch.
+        grid_factors: for "sweep": name -> factors of the base value to try.
+        source: name of a file of your own; empty for the experiments of this package.
+    """
+
+    name: str
+    title: str
+    claim: str
+    kind: str = "runs"
+    lines: tuple[ExperimentLine, ...] = ()
+    measure: str = "auc"
+    corner: str = "rule"
+    preset: str = "criteo"
+    reference: tuple[str, Any] | None = None
+    caption: str = ""
+    notes: tuple[str, ...] = ()
+    grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    grid_factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def cli_name(self) -> str:
+        """Its name on the command line."""
+        return self.source or self.name

@@ -1,0 +1,77 @@
+"""One line of an experiment, from what its YAML file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.definitions.checks import (
+    check_known,
+    check_one_of,
+    check_rates,
+    check_required,
+    check_types,
+)
+from cowclip_merlin.experiments.definitions.experiment import NAMED_MULTIPLIERS, ExperimentLine
+from cowclip_merlin.scaling import RULES
+from cowclip_merlin.training.run_settings import CLIPS, MODELS, OPTIMIZERS, UPDATES
+
+_CHOICES: Mapping[str, Any] = {
+    "model": MODELS,
+    "rule": RULES,
+    "optimizer": OPTIMIZERS,
+    "clip": CLIPS,
+    "update": UPDATES,
+    "dense_rule": ("linear",),
+}
+
+
+def parse_line(path: Path, number: int, value: Any) -> ExperimentLine:
+    """Line `number` of an experiment, counted from 1, from what its file holds.
+
+    Raises:
+        InputError: a key or value is unknown, missing or of the wrong type.
+    """
+    where = f"lines[{number}]."
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: lines[{number}] is {value!r}; it must be a mapping")
+    given = {key: each for key, each in value.items() if each is not None}
+    check_known(path, where, given, ExperimentLine)
+    check_required(path, where, given, ("label", "multipliers"))
+    check_types(path, where, given, ExperimentLine)
+    _check_multipliers(path, where, given["multipliers"])
+    _check_cells(path, where, given)
+    for name, known in _CHOICES.items():
+        if name in given:
+            check_one_of(path, where + name, given[name], known)
+    rates = {n: given[n] for n in ("overrides", "factors") if n in given}
+    numbers = {n: check_rates(path, where + n, values) for n, values in rates.items()}
+    return ExperimentLine(**{**given, **numbers, "multipliers": tuple(given["multipliers"])})
+
+
+def _check_multipliers(path: Path, where: str, multipliers: Sequence[Any]) -> None:
+    """Refuse multipliers that are neither numbers nor names, or that come twice."""
+    if not multipliers:
+        raise InputError(f"{path}: {where}multipliers is []; give a list like [1, 8]")
+    for index, multiplier in enumerate(multipliers):
+        number = type(multiplier) is int and multiplier >= 1  # a bool is an int, too
+        if not number and multiplier not in list(NAMED_MULTIPLIERS):
+            raise InputError(
+                f"{path}: {where}multipliers holds {multiplier!r}; use whole numbers from 1 on, "
+                f"or {' or '.join(NAMED_MULTIPLIERS)}"
+            )
+        if multiplier in multipliers[:index]:
+            raise InputError(f"{path}: {where}multipliers holds {multiplier!r} twice; give it once")
+
+
+def _check_cells(path: Path, where: str, given: Mapping[str, Any]) -> None:
+    """Refuse published numbers and notes of multipliers that the line does not have."""
+    for name in ("published", "notes"):
+        for multiplier in given.get(name, ()):
+            if multiplier not in given["multipliers"]:
+                raise InputError(
+                    f"{path}: {where}{name} is for {multiplier!r}, which is not among the "
+                    "multipliers; add it there, or take it out here"
+                )

@@ -1,0 +1,126 @@
+"""From what a YAML file holds to an `Experiment`; anything that cannot be run is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.definitions.checks import (
+    check_known,
+    check_one_of,
+    check_rates,
+    check_required,
+    check_types,
+)
+from cowclip_merlin.experiments.definitions.experiment import (
+    KINDS,
+    MEASURES,
+    NAMED_MULTIPLIERS,
+    RUN_KINDS,
+    Experiment,
+    ExperimentLine,
+)
+from cowclip_merlin.experiments.definitions.line_parser import parse_line
+from cowclip_merlin.scaling import PRESETS
+
+# These are listed at the paper's sizes, whatever data set is given.
+_PAPER_SIZE_KINDS = ("hyperparameters", "parameters")
+
+
+def parse_experiment(path: Path, value: Mapping[str, Any]) -> Experiment:
+    """An experiment from what its file holds; a key without a value counts as absent.
+
+    Raises:
+        InputError: a key or value is unknown, missing or of the wrong type.
+    """
+    given = {key: each for key, each in value.items() if each is not None}
+    check_known(path, "", given, Experiment, without=("name", "source"))
+    check_required(path, "", given, ("title", "claim"))
+    check_types(path, "", given, Experiment)
+    _check_choices(path, given)
+    lines = _lines(path, given.pop("lines", ()))
+    lists = {name: tuple(given[name]) for name in ("notes", "reference") if name in given}
+    name = re.sub(r"[^\w-]", "_", path.stem, flags=re.ASCII)  # files are named after it
+    experiment = Experiment(name=name, lines=lines, **given | lists)
+    if experiment.kind in (*RUN_KINDS, "gradients") and not lines:
+        raise InputError(f"{path}: lines is missing; {experiment.kind} needs at least one")
+    if experiment.kind == "sweep":
+        experiment = _sweep(path, experiment)
+    _check_reference(path, experiment)
+    _check_paper_sizes(path, experiment)
+    return experiment
+
+
+def _lines(path: Path, values: Sequence[Any]) -> tuple[ExperimentLine, ...]:
+    lines = tuple(parse_line(path, number, value) for number, value in enumerate(values, 1))
+    _check_labels(path, lines)
+    return lines
+
+
+def _check_choices(path: Path, given: Mapping[str, Any]) -> None:
+    for name, known in {"kind": KINDS, "measure": MEASURES, "preset": PRESETS}.items():
+        if name in given:
+            check_one_of(path, name, given[name], known)
+
+
+def _check_labels(path: Path, lines: Sequence[ExperimentLine]) -> None:
+    """Refuse a label that two lines have: tables and results tell lines apart by it."""
+    first: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if first.setdefault(line.label, number) != number:
+            raise InputError(
+                f"{path}: lines[{number}].label is {line.label!r}, as that of "
+                f"lines[{first[line.label]}]; give each line a label of its own"
+            )
+
+
+def _check_reference(path: Path, experiment: Experiment) -> None:
+    if experiment.reference is None:
+        return
+    cells = [(line.label, m) for line in experiment.lines for m in line.multipliers]
+    if experiment.reference not in cells:
+        raise InputError(
+            f"{path}: reference is {list(experiment.reference)!r}, which is no cell of the table; "
+            "give a label and one of its multipliers"
+        )
+
+
+def _check_paper_sizes(path: Path, experiment: Experiment) -> None:
+    """Refuse "largest" and "beyond" where no data set says which batch is the largest."""
+    if experiment.kind not in _PAPER_SIZE_KINDS:
+        return
+    for number, line in enumerate(experiment.lines, 1):
+        for multiplier in line.multipliers:
+            if multiplier in NAMED_MULTIPLIERS:
+                raise InputError(
+                    f"{path}: lines[{number}].multipliers holds {multiplier!r}, which "
+                    f"{experiment.kind} cannot take; use whole numbers"
+                )
+
+
+def _sweep(path: Path, experiment: Experiment) -> Experiment:
+    """The sweep, with the values of its grid as numbers."""
+    if len(experiment.lines) != 1:
+        raise InputError(f"{path}: a sweep needs one line, not {len(experiment.lines)}; give one")
+    if not experiment.grid and not experiment.grid_factors:
+        raise InputError(f"{path}: grid and grid_factors are missing; give one of them")
+    grids = {n: _grid(path, n, getattr(experiment, n)) for n in ("grid", "grid_factors")}
+    for name in grids["grid"]:
+        if name in grids["grid_factors"]:
+            raise InputError(f"{path}: {name} is in grid and in grid_factors; leave one out")
+    return replace(experiment, **grids)
+
+
+def _grid(path: Path, where: str, grid: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    found = {}
+    for name, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"{path}: {where}.{name} is {values!r}; give a list of numbers")
+        found[name] = tuple(check_rates(path, where, {name: value})[name] for value in values)
+        if len(set(found[name])) < len(values):
+            raise InputError(f"{path}: {where}.{name} is {values!r}; give each number once")
+    return found

@@ -1,0 +1,82 @@
+"""Experiments by name, or from files of your own."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.definitions.experiment import Experiment
+from cowclip_merlin.experiments.definitions.parser import parse_experiment
+from cowclip_merlin.experiments.definitions.yaml_file import read_yaml
+
+FOLDER = Path(__file__).parent
+
+
+def experiment_names() -> list[str]:
+    """Names of this package's experiments, tables first.
+
+    >>> "table2" in experiment_names()
+    True
+    """
+    return sorted(_files(), key=_order)
+
+
+def _files() -> dict[str, Path]:
+    """The files by name, whatever folder they are in."""
+    return {path.stem: path for path in FOLDER.glob("*/*.yaml")}
+
+
+def _order(name: str) -> tuple[int, int, str]:
+    kinds = ("table", "figure")
+    kind = next((i for i, each in enumerate(kinds) if name.startswith(each)), len(kinds))
+    number = "".join(c for c in name if c.isdigit())
+    return kind, int(number or 0), name
+
+
+def load_experiment(name: str) -> Experiment:
+    """Read one experiment of this package by its name, or a YAML file of your own.
+
+    Raises:
+        InputError: no such experiment or file, or it holds something that cannot be run.
+
+    >>> load_experiment("table2").corner
+    'rule'
+    """
+    if name.endswith((".yaml", ".yml")):
+        return _load_own(Path(name))
+    path = _files().get(name)
+    if path is None:
+        known = experiment_names()
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"no experiment {name!r}; {hint}there are {', '.join(known)}")
+    return parse_experiment(path, read_yaml(path))
+
+
+def _load_own(path: Path) -> Experiment:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; check the path")
+    if path.stem in _files():
+        raise InputError(f"{path}: {path.stem} is an experiment of this package; rename the file")
+    return replace(parse_experiment(path, read_yaml(path)), source=path.name)
+
+
+def load_experiments(names: Sequence[str], *, sweeps: bool) -> list[Experiment]:
+    """Read experiments by name.
+
+    Args:
+        names: of experiments or files.
+        sweeps: whether all of them must be sweeps; otherwise none may be one.
+
+    Raises:
+        InputError: one does not exist, or the other command runs it.
+    """
+    found = [load_experiment(name) for name in names]
+    for experiment in found:
+        if (experiment.kind == "sweep") != sweeps:
+            verb = "sweep" if experiment.kind == "sweep" else "experiment"
+            raise InputError(f"{experiment.name} is run by `cowclip {verb} {experiment.cli_name}`")
+    return found
