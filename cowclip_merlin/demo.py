@@ -2,8 +2,8 @@
 
 A raw Criteo-format log is generated and prepared, DeepFM is trained at a small batch without
 the clip, then at a large batch unscaled and with CowClip, and the results are put side by side.
-Batches and rates follow from the number of rows (`cowclip_merlin.experiments.regime`); what the
-demo shows: docs/demo.md.
+Batches and rates follow from the number of rows (`cowclip_merlin.experiments.planning.sizing`);
+what the demo shows: docs/demo.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError, words_of
-from cowclip_merlin.experiments.regime import regime
+from cowclip_merlin.experiments.planning.sizing import sizing_for
 from cowclip_merlin.plotting.colors import BLACK, BLUE, VERMILION
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.signals import ended_orderly
@@ -55,7 +55,7 @@ def planned(demo: Demo, train_rows: int) -> Runs:
     >>> [(name, each.batch_size) for name, each in runs.items()]
     [('baseline', 512), ('large-unscaled', 16384), ('large-cowclip', 16384)]
     """
-    size = regime(train_rows, epochs=demo.epochs)
+    size = sizing_for(train_rows, epochs=demo.epochs)
     small, large = size.base_batch, size.base_batch * size.max_multiplier
     cases = {
         "baseline": ("none", small, size.baseline),

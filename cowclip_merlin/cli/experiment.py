@@ -76,20 +76,22 @@ def run(args: argparse.Namespace) -> int:
 
 def run_session(args: argparse.Namespace, *, sweeps: bool) -> int:
     """Run the named experiments or sweeps on the data."""
+    from cowclip_merlin.experiments.commands import dry_run, run_experiment
     from cowclip_merlin.experiments.definitions import load_experiments
+    from cowclip_merlin.experiments.preflight import check_experiment
     from cowclip_merlin.experiments.session import Session
     from cowclip_merlin.training import Stopped
 
     experiments = load_experiments(args.names, sweeps=sweeps)
     session = Session(settings_of(args))
     for experiment in experiments:
-        session.check(experiment)
+        check_experiment(session, experiment)
     for experiment in experiments:
         if args.dry_run:
-            print(session.dry_run(experiment) + "\n")
+            print(dry_run(session, experiment) + "\n")
             continue
         try:
-            shown = session.run(experiment)
+            shown = run_experiment(session, experiment)
         except Stopped as stop:
             print("cowclip: stopped; the same command goes on from here", file=sys.stderr)
             return 128 + stop.signal_number
@@ -103,7 +105,7 @@ def _print_next(session: Session, sweep: Experiment) -> None:
     """What a person does with a sweep's result, beside experiments."""
     from cowclip_merlin.cli.train import command_of
 
-    chosen = session.chosen(sweep)
+    chosen = session.best_settings(sweep)
     if chosen is not None:
         print(f"to train with the best of it:\n  {command_of(chosen)}\n")
 
@@ -111,7 +113,7 @@ def _print_next(session: Session, sweep: Experiment) -> None:
 def settings_of(args: argparse.Namespace):  # noqa: ANN201
     """The settings that the arguments ask for."""
     from cowclip_merlin.errors import InputError
-    from cowclip_merlin.experiments.session import SessionSettings
+    from cowclip_merlin.experiments.session_settings import SessionSettings
 
     if not args.data:
         raise InputError("--data is missing; give a folder that cowclip prepare wrote")

@@ -5,50 +5,50 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cowclip_merlin.experiments.figures.lines import (
-    Line,
-    draw_line,
+from cowclip_merlin.experiments.figures.axes import (
+    draw_curve,
+    escape_dollars,
     legend_below,
     panels,
-    plain,
     style,
 )
+from cowclip_merlin.experiments.figures.curve import Curve
 
 
-def draw_epochs(measures: Mapping[str, Sequence[Line]]) -> Any:
+def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Any:
     """One panel per measure: the mean over seeds by epoch, and their range as a band.
 
     Args:
-        measures: label of the vertical axis -> lines, `x` being epochs counted from 1. A line
-            keeps its style in every panel by its label; equal lines are drawn once.
+        measures: label of the vertical axis -> curves over epochs, counted from 1. Curves with the
+            same label have the same style in every panel. Equal curves are drawn once.
 
     Returns:
         A matplotlib `Figure`.
 
     Raises:
-        ValueError: there is nothing to draw.
+        ValueError: no data to draw.
 
-    >>> line = Line(label="baseline", x=(1, 2), runs=((78.0, 79.0), (78.2, 79.1)))
-    >>> len(draw_epochs({"test AUC, %": [line]}).axes)
+    >>> curve = Curve(label="baseline", x=(1, 2), runs=((78.0, 79.0), (78.2, 79.1)))
+    >>> len(draw_epochs({"test AUC, %": [curve]}).axes)
     1
     """
     if not any(measures.values()):
         raise ValueError("no runs to draw by epoch")
-    labels = list(dict.fromkeys(line.label for lines in measures.values() for line in lines))
+    labels = list(dict.fromkeys(curve.label for curves in measures.values() for curve in curves))
     figure, axes = panels(len(measures))
-    for one, (measure, lines) in zip(axes, measures.items()):
-        for line in _unlike(lines):
-            draw_line(one, line, style(labels.index(line.label)))
-        one.set(xlabel="epoch", ylabel=plain(measure))
+    for one, (measure, curves) in zip(axes, measures.items()):
+        for curve in _unique(curves):
+            draw_curve(one, curve, style(labels.index(curve.label)))
+        one.set(xlabel="epoch", ylabel=escape_dollars(measure))
         _whole_epochs(one)
-    seeds = max(len(line.runs) for lines in measures.values() for line in lines)
+    seeds = max(len(curve.runs) for curves in measures.values() for curve in curves)
     title = "line: mean over seeds; band: least to most" if seeds > 1 else "one seed"
     legend_below(figure, _fullest(axes), title=title)
     return figure
 
 
-def _unlike(lines: Sequence[Line]) -> list[Line]:
-    return [line for place, line in enumerate(lines) if line not in lines[:place]]
+def _unique(curves: Sequence[Curve]) -> list[Curve]:
+    return [curve for index, curve in enumerate(curves) if curve not in curves[:index]]
 
 
 def _whole_epochs(axes: Any) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import read_json, replacing, write_json
 
-# Text as paths: it looks the same everywhere, whatever fonts there are. Fixed ids and no date:
-# the same numbers make the same file.
-_SVG = {"svg.fonttype": "path", "svg.hashsalt": "cowclip"}
+# Text as paths looks the same everywhere, whatever fonts are installed. With fixed ids and no
+# date, the same numbers make the same file.
+_SVG_SETTINGS = {"svg.fonttype": "path", "svg.hashsalt": "cowclip"}
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
@@ -27,7 +27,7 @@ class FigureFile:
         caption: below the figure.
         alt: what it shows, for those who cannot see it.
         data: name of the data set and its size.
-        command: what makes it again.
+        command: the command that makes it again.
         svg: the drawing.
     """
 
@@ -60,27 +60,27 @@ def write_figure(
     """Save a matplotlib figure as `<folder>/<name>.svg`, and its text beside it.
 
     Args:
-        folder: made if it is not there.
+        folder: created if missing.
         figure: a matplotlib `Figure`.
         name: letters, digits, `-` and `_`; every id in the SVG begins with it.
         title: one line.
-        caption: what is drawn, and what the reader should see.
+        caption: what the figure shows, and what the reader should see.
         alt: what it shows, for those who cannot see it.
         data: name of the data set and its size.
-        command: what makes it again.
+        command: the command that makes it again.
 
     Returns:
         The path of the SVG.
 
     Raises:
-        ValueError: the name is none.
+        ValueError: the name holds other characters.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot name a figure: letters, digits, - and _ only")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.svg"
-    svg = _drawn(figure, name)
+    svg = _svg_text(figure, name)
     text = FigureFile(
         name=name, title=title, caption=caption, alt=alt, data=data, command=command, svg=svg
     )
@@ -90,11 +90,11 @@ def write_figure(
     return path
 
 
-def _drawn(figure: Any, name: str) -> str:
+def _svg_text(figure: Any, name: str) -> str:
     import matplotlib
 
     buffer = io.StringIO()
-    with matplotlib.rc_context(_SVG):
+    with matplotlib.rc_context(_SVG_SETTINGS):
         figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
     return with_prefix(buffer.getvalue(), f"{name}-")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.experiments.figures.lines import legend_below, panels, plain
+from cowclip_merlin.experiments.figures.axes import escape_dollars, legend_below, panels
 from cowclip_merlin.plotting.colors import BLACK, SKY_BLUE
 from cowclip_merlin.workflows.prepared.report import plot_frequencies
 
@@ -29,7 +29,7 @@ def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Any:
     >>> len(draw_ids({"C1": [5, 1, 1], "C2": [7]}).axes)
     2
     """
-    falling = {plain(field): _falling(values) for field, values in counts.items()}
+    falling = {escape_dollars(field): _falling(values) for field, values in counts.items()}
     together = np.concatenate([*falling.values()]) if falling else np.zeros(0, np.int64)
     if not len(together):
         raise ValueError("no ids to draw")

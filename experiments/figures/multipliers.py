@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cowclip_merlin.experiments.figures.lines import (
-    Line,
+from cowclip_merlin.experiments.figures.axes import (
     batch_axis,
+    escape_dollars,
     legend_below,
     panels,
-    plain,
     style,
 )
+from cowclip_merlin.experiments.figures.curve import Curve
 
 
 def draw_multipliers(
-    ours: Sequence[Line], published: Sequence[Line] = (), *, measure: str = "test AUC, %"
+    ours: Sequence[Curve], published: Sequence[Curve] = (), *, measure: str = "test AUC, %"
 ) -> Any:
     """A measure against the batch as a multiple of the base batch, ours beside the paper's.
 
-    The two panels have scales of their own: on another data set the heights differ, and what is
-    to be compared is the shape. Bars span the least to the most of the seeds.
+    Each panel has its own scale: on another data set the heights differ, so compare the shapes.
+    Bars span the minimum to the maximum of the seeds.
 
     Args:
-        ours: lines over multipliers.
+        ours: curves over multipliers.
         published: the paper's numbers, with the labels of ours; no second panel if empty.
         measure: label of the vertical axis.
 
@@ -32,36 +32,42 @@ def draw_multipliers(
         A matplotlib `Figure`.
 
     Raises:
-        ValueError: there is nothing to draw.
+        ValueError: no data to draw.
 
-    >>> line = Line(label="sqrt", x=(1, 8), runs=((78.0, 77.0),))
-    >>> len(draw_multipliers([line], [line]).axes)
+    >>> curve = Curve(label="sqrt", x=(1, 8), runs=((78.0, 77.0),))
+    >>> len(draw_multipliers([curve], [curve]).axes)
     2
     """
     if not ours:
         raise ValueError("no runs to draw by multiplier")
     shown = {"measured here": ours, "published": published} if published else {"": ours}
-    labels = list(dict.fromkeys(line.label for lines in shown.values() for line in lines))
+    labels = list(dict.fromkeys(curve.label for curves in shown.values() for curve in curves))
     figure, axes = panels(len(shown))
-    for one, (title, lines) in zip(axes, shown.items()):
-        for line in lines:
-            _draw(one, line, style(labels.index(line.label)))
+    for one, (title, curves) in zip(axes, shown.items()):
+        for curve in curves:
+            _draw(one, curve, style(labels.index(curve.label)))
         one.set_title(title, fontsize=10)
-        batch_axis(one, [x for line in lines for x in line.x], times=True)
-        one.set(xlabel="batch, as a multiple of the base batch", ylabel=plain(measure))
-    several = any(len(line.runs) > 1 for line in ours)
+        batch_axis(one, [x for curve in curves for x in curve.x], times=True)
+        one.set(xlabel="batch, as a multiple of the base batch", ylabel=escape_dollars(measure))
+    several = any(len(curve.runs) > 1 for curve in ours)
     fullest = max(axes, key=lambda one: len(one.get_legend_handles_labels()[1]))
     legend_below(figure, fullest, title="bars: least to most of the seeds" if several else "")
     return figure
 
 
-def _draw(axes: Any, line: Line, look: dict[str, Any]) -> None:
-    means, (low, high) = line.means(), line.range()
+def _draw(axes: Any, curve: Curve, look: dict[str, Any]) -> None:
+    means, (low, high) = curve.means(), curve.range()
     error = [
         [m - least for m, least in zip(means, low)],
         [most - m for m, most in zip(means, high)],
     ]
-    bars = error if len(line.runs) > 1 else None
+    bars = error if len(curve.runs) > 1 else None
     axes.errorbar(
-        line.x, means, yerr=bars, label=plain(line.label), capsize=2.5, elinewidth=1, **look
+        curve.x,
+        means,
+        yerr=bars,
+        label=escape_dollars(curve.label),
+        capsize=2.5,
+        elinewidth=1,
+        **look,
     )

@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cowclip_merlin.experiments.figures.lines import (
-    Line,
+from cowclip_merlin.experiments.figures.axes import (
     batch_axis,
-    draw_line,
+    draw_curve,
     legend_below,
     panels,
     style,
 )
-from cowclip_merlin.experiments.regime import PAPER_ROWS
+from cowclip_merlin.experiments.figures.curve import Curve
+from cowclip_merlin.experiments.planning.sizing import PAPER_ROWS
 
 # 10 epochs of DeepFM on Criteo on one V100, the published minutes as seconds an epoch.
 PAPER_EPOCH_SECONDS: Mapping[int, float] = {
@@ -22,50 +22,50 @@ PAPER_EPOCH_SECONDS: Mapping[int, float] = {
 }
 
 
-def paper_times() -> Line:
+def paper_times() -> Curve:
     """The paper's seconds an epoch by batch."""
-    return Line(
+    return Curve(
         label="paper, one V100",
         x=tuple(PAPER_EPOCH_SECONDS),
         runs=(tuple(PAPER_EPOCH_SECONDS.values()),),
     )
 
 
-def step_ms(line: Line, rows: int) -> Line:
-    """Milliseconds a step from seconds an epoch of so many rows.
+def step_ms(curve: Curve, rows: int) -> Curve:
+    """Milliseconds per step, from seconds per epoch and the rows of an epoch.
 
     >>> [round(ms) for ms in step_ms(paper_times(), PAPER_ROWS).runs[0]][::7]
     [114, 171]
     """
-    steps = [math.ceil(rows / batch) for batch in line.x]
-    runs = [[1000 * s / n for s, n in zip(run, steps)] for run in line.runs]
-    return Line(label=line.label, x=line.x, runs=runs)
+    steps = [math.ceil(rows / batch) for batch in curve.x]
+    runs = [[1000 * s / n for s, n in zip(run, steps)] for run in curve.runs]
+    return Curve(label=curve.label, x=curve.x, runs=runs)
 
 
-def relative(line: Line, unit: float) -> Line:
-    """The line divided by a number of seconds."""
-    runs = [[seconds / unit for seconds in run] for run in line.runs]
-    return Line(label=line.label, x=line.x, runs=runs)
+def relative(curve: Curve, unit: float) -> Curve:
+    """The curve divided by a number of seconds."""
+    runs = [[seconds / unit for seconds in run] for run in curve.runs]
+    return Curve(label=curve.label, x=curve.x, runs=runs)
 
 
-def draw_times(ours: Sequence[Line], *, rows: int, paper: bool = True) -> Any:
+def draw_times(ours: Sequence[Curve], *, rows: int, paper: bool = True) -> Any:
     """Left: relative time of an epoch; right: milliseconds of a step; both against the batch.
 
-    All of our lines are relative to the first one's smallest batch, so that a cheaper update at
-    the small batch shows as such; the paper's is relative to its own.
+    All of our curves are relative to the smallest batch of the first one. So a cheaper update at
+    the small batch is visible. The paper's curve is relative to its own smallest batch.
 
     Args:
         ours: seconds of an epoch by batch.
         rows: of an epoch, from which the number of steps follows.
-        paper: also draw the paper's line.
+        paper: also draw the paper's curve.
 
     Returns:
         A matplotlib `Figure`.
 
     Raises:
-        ValueError: there is nothing to draw.
+        ValueError: no data to draw.
 
-    >>> figure = draw_times([Line(label="dense", x=(256, 512), runs=((9.0, 5.0),))], rows=10_000)
+    >>> figure = draw_times([Curve(label="dense", x=(256, 512), runs=((9.0, 5.0),))], rows=10_000)
     >>> [axes.get_xscale() for axes in figure.axes]
     ['log', 'log']
     """
@@ -73,13 +73,13 @@ def draw_times(ours: Sequence[Line], *, rows: int, paper: bool = True) -> Any:
         raise ValueError("no times to draw")
     figure, (left, right) = panels(2)
     unit = ours[0].means()[0]
-    lines = [(line, unit, rows) for line in ours]
+    curves = [(curve, unit, rows) for curve in ours]
     if paper:
-        lines.append((paper_times(), PAPER_EPOCH_SECONDS[1024], PAPER_ROWS))
-    for place, (line, one, count) in enumerate(lines):
-        draw_line(left, relative(line, one), style(place))
-        draw_line(right, step_ms(line, count), style(place))
-    batches = [x for line, _, _ in lines for x in line.x]
+        curves.append((paper_times(), PAPER_EPOCH_SECONDS[1024], PAPER_ROWS))
+    for index, (curve, one, count) in enumerate(curves):
+        draw_curve(left, relative(curve, one), style(index))
+        draw_curve(right, step_ms(curve, count), style(index))
+    batches = [x for curve, _, _ in curves for x in curve.x]
     for axes, name in ((left, "time of an epoch, relative"), (right, "ms a step")):
         axes.set_yscale("log")
         batch_axis(axes, batches)
@@ -90,12 +90,12 @@ def draw_times(ours: Sequence[Line], *, rows: int, paper: bool = True) -> Any:
 
 
 def _plain_numbers(axes: Any) -> None:
-    """40 and not 4 x 10^1: these numbers are read off."""
+    """Write 40, not 4 x 10^1: readers take numbers from this axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
     low, high = axes.get_ylim()
     marks = (1.0,) if high / low > 1000 else (1.0, 2.0, 5.0)
-    # Powers of ten and their parts may all lie outside a short axis.
+    # A short axis may hold no power of ten, nor 2 or 5 times one.
     short = high / low < 10
     locator = MaxNLocator(6) if short else LogLocator(subs=marks, numticks=20)
     axes.yaxis.set_major_locator(locator)

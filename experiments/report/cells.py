@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cowclip_merlin.experiments.report.claims import reference_cell
-from cowclip_merlin.experiments.table import Cell, Table
+from cowclip_merlin.experiments.tables.table import Cell, Table
 
 MINUS = "\N{MINUS SIGN}"
 SIGNS = {"better": "+", "worse": MINUS, "noise": "=", "": ""}

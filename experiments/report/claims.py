@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cowclip_merlin.experiments.table import NOISE, Cell, Table
+from cowclip_merlin.experiments.tables.table import NOISE, Cell, Table
 
 # The paper gives the spread over seeds as below 0.012 AUC points. Two of its numbers are taken to
 # differ by the rule that ours are held to.

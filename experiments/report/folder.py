@@ -9,11 +9,11 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.figures.files import FigureFile, read_figure
-from cowclip_merlin.experiments.plan import Tuned
-from cowclip_merlin.experiments.results import Result, read_results
-from cowclip_merlin.experiments.sweep import tuned_by_size
-from cowclip_merlin.experiments.table import Table
-from cowclip_merlin.experiments.table_json import read_table
+from cowclip_merlin.experiments.results.result import Result
+from cowclip_merlin.experiments.results.results_csv import read_results
+from cowclip_merlin.experiments.results.tuned import TunedValues, tuned_by_size
+from cowclip_merlin.experiments.tables.files import read_table
+from cowclip_merlin.experiments.tables.table import Table
 from cowclip_merlin.system.files import read_json
 
 
@@ -37,7 +37,7 @@ class Folder:
     tables: Sequence[Table]
     figures: Sequence[FigureFile]
     versions: dict[str, list[str]]
-    tuned: Mapping[str, Tuned]
+    tuned: Mapping[str, TunedValues]
 
 
 def load_folder(path: str | Path) -> Folder:
@@ -69,7 +69,7 @@ def load_folder(path: str | Path) -> Folder:
     )
 
 
-def _tuned(path: Path, results: Sequence[Result]) -> Mapping[str, Tuned]:
+def _tuned(path: Path, results: Sequence[Result]) -> Mapping[str, TunedValues]:
     """Of the data of the last run; those of a folder's other data are another data set's."""
     return tuned_by_size(path, results[-1].data_fingerprint) if results else {}
 

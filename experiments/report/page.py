@@ -17,7 +17,7 @@ from cowclip_merlin.experiments.report.drawing import inline
 from cowclip_merlin.experiments.report.folder import Folder, load_folder
 from cowclip_merlin.experiments.report.headline import Headline, headline
 from cowclip_merlin.experiments.report.runs import RUN_COLUMNS, environment, run_rows
-from cowclip_merlin.experiments.table import NOISE, Table
+from cowclip_merlin.experiments.tables.table import NOISE, Table
 from cowclip_merlin.system.files import refuse_no_file, replacing
 
 _TEMPLATES = Path(__file__).parent

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from cowclip_merlin.experiments.report.folder import Folder
-from cowclip_merlin.experiments.results import Result
+from cowclip_merlin.experiments.results.result import Result
 
 RUN_COLUMNS = (
     "run", "variant", "model", "batch", "rule", "clip", "update", "embedding lr", "dense lr", "L2",

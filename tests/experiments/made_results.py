@@ -9,9 +9,10 @@ import numpy as np
 
 from cowclip_merlin.diagnostics import figure_4
 from cowclip_merlin.experiments import figures
-from cowclip_merlin.experiments.results import example, write_results
-from cowclip_merlin.experiments.table import Cell, Table, measured, verdict
-from cowclip_merlin.experiments.table_json import write_table
+from cowclip_merlin.experiments.results.result import example_result
+from cowclip_merlin.experiments.results.results_csv import write_results
+from cowclip_merlin.experiments.tables.files import write_table
+from cowclip_merlin.experiments.tables.table import Cell, Table, mean_cell, verdict
 
 BATCHES = tuple(256 * 2**i for i in range(8))
 SEEDS = (1, 2, 3)
@@ -45,21 +46,22 @@ def rules_table(
 ):
     """Three rules at four batches: the base one is the reference."""
     noise = (-0.02, 0.0, 0.02)
-    base = measured([78.90 + n for n in noise], published=80.76)
+    base = mean_cell([78.90 + n for n in noise], published=80.76)
+    others = (mean_cell([m + n for n in noise], published=80.31) for m in other)
     lines = [
-        ("no scaling", (base, *(measured([m + n for n in noise], published=80.31) for m in other))),
+        ("no scaling", (base, *others)),
         (
             "CowClip",
             (
                 Cell(text=""),
-                *(measured([m + n for n in noise], published=80.97) for m in cowclip),
+                *(mean_cell([m + n for n in noise], published=80.97) for m in cowclip),
             ),
         ),
         (
             "linear, a rule whose heading is long enough to wrap",
             (Cell(text=""), Cell(published=80.46, note="Misprint in the paper."),
              Cell(text="diverged", runs=3, published=80.40),
-             measured([78.0], note="Misprint in the paper.")),
+             mean_cell([78.0], note="Misprint in the paper.")),
         ),
     ]  # fmt: skip
     return Table(
@@ -81,7 +83,7 @@ def rules_table(
 def wide_table():
     """Eight batches and four models, minutes, without a reference."""
     cells = tuple(
-        measured([100 / 2**k, 101 / 2**k, 99 / 2**k], published=768 / 2**k) for k in range(8)
+        mean_cell([100 / 2**k, 101 / 2**k, 99 / 2**k], published=768 / 2**k) for k in range(8)
     )
     rows = tuple((model, cells) for model in ("DeepFM", "W&D", "DCN", "DCNv2"))
     return Table(
@@ -103,12 +105,12 @@ def text_table():
 def curve(label, epochs, *finals):
     """AUC by epoch, a run per seed."""
     runs = [[end - 3 * math.exp(-epoch) for epoch in range(1, epochs + 1)] for end in finals]
-    return figures.Line(label=label, x=tuple(range(1, epochs + 1)), runs=runs)
+    return figures.Curve(label=label, x=tuple(range(1, epochs + 1)), runs=runs)
 
 
 def drawings():
     """Name -> figure, one of every kind."""
-    random, line = np.random.default_rng(0), figures.Line
+    random, line = np.random.default_rng(0), figures.Curve
     cnt = random.zipf(1.6, 4000).clip(max=5000)
     ids = {f"C{k}": random.zipf(1.3 + k / 20, 30 + 3 ** (k % 9)).clip(max=10**6) for k in range(26)}
     times = [
@@ -153,7 +155,7 @@ def runs_of(data):
                 name = f"{rule}-{batch}-{seed}"
                 diverged = (rule, batch, seed) == ("none", 2048, 3)
                 found.append(
-                    example(
+                    example_result(
                         run_id=name, config_hash=f"{data}{name}", data=data, model="deepfm",
                         optimizer="adam", rule=rule, clip=rule, update="exact", batch_size=batch,
                         base_batch_size=256, embedding_lr=1e-3, dense_lr=4e-4, l2=9.2e-5, r=1.0,

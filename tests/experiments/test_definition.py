@@ -17,9 +17,9 @@ from cowclip_merlin.experiments.definitions import (
     parse_experiment,
 )
 from cowclip_merlin.experiments.definitions.reader import FOLDER
-from cowclip_merlin.experiments.grid import expand
-from cowclip_merlin.experiments.plan import allowed, plan
-from cowclip_merlin.experiments.regime import regime
+from cowclip_merlin.experiments.planning.grid import expand_sweep
+from cowclip_merlin.experiments.planning.plan import feasible_multipliers, plan_runs
+from cowclip_merlin.experiments.planning.sizing import sizing_for
 from cowclip_merlin.training.build import build_optimizer
 
 
@@ -47,12 +47,12 @@ def test_every_file_is_sound(name):
     experiment = load_experiment(name)
     assert experiment.title and experiment.claim
     if experiment.kind == "sweep":
-        experiment = expand(experiment)
+        experiment = expand_sweep(experiment)
     labels = [line.label for line in experiment.lines]
     assert len(set(labels)) == len(labels)
     for line in experiment.lines:
         assert set(line.published) <= set(line.multipliers)
-    for run in plan(experiment, regime(41_256_555), seeds=1):
+    for run in plan_runs(experiment, sizing_for(41_256_555), seeds=1):
         optimizer_of(run.settings)  # refuses what does not go together
 
 
@@ -166,9 +166,9 @@ def test_an_unknown_name_is_answered_with_the_nearest():
 
 def test_largest_and_beyond_follow_the_regime():
     (line,) = [line for line in load_experiment("beyond").lines if line.label == "CowClip"]
-    size = regime(450_000)
-    assert list(allowed(line, size)) == ["largest", "beyond"]
-    runs = plan(load_experiment("beyond"), size, seeds=1)
+    size = sizing_for(450_000)
+    assert list(feasible_multipliers(line, size)) == ["largest", "beyond"]
+    runs = plan_runs(load_experiment("beyond"), size, seeds=1)
     assert sorted({run.settings.batch_size for run in runs}) == [8192, 16384]
 
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import figures
 from cowclip_merlin.experiments.definitions import load_experiment
-from cowclip_merlin.experiments.drawn import multipliers
-from cowclip_merlin.experiments.figures import Line
-from cowclip_merlin.experiments.figures.lines import style
+from cowclip_merlin.experiments.figures import Curve
+from cowclip_merlin.experiments.figures.axes import style
+from cowclip_merlin.experiments.figures.from_results import multiplier_figure
 from cowclip_merlin.experiments.figures.times import step_ms
-from cowclip_merlin.experiments.plan import plan
-from cowclip_merlin.experiments.regime import PAPER_ROWS, regime
-from cowclip_merlin.experiments.results import example
-from cowclip_merlin.experiments.table import Cell, Table
-from cowclip_merlin.experiments.table_json import read_table, write_table
+from cowclip_merlin.experiments.planning.plan import plan_runs
+from cowclip_merlin.experiments.planning.sizing import PAPER_ROWS, sizing_for
+from cowclip_merlin.experiments.results.result import example_result
+from cowclip_merlin.experiments.tables.files import read_table, write_table
+from cowclip_merlin.experiments.tables.table import Cell, Table
 
 TEXT = dict(name="f", title="T", caption="C", alt="A", data="D", command="cowclip")
 
@@ -39,7 +39,7 @@ def drawn(axes):
     )
 )
 def test_means_and_range_leave_out_what_was_not_measured(runs):
-    line = Line(label="x", x=range(len(runs[0])), runs=runs)
+    line = Curve(label="x", x=range(len(runs[0])), runs=runs)
     with np.testing.suppress_warnings() as quiet:
         quiet.filter(RuntimeWarning)  # NumPy's word on a column of NaN
         np.testing.assert_allclose(line.means(), np.nanmean(runs, axis=0), atol=1e-12)
@@ -50,7 +50,7 @@ def test_means_and_range_leave_out_what_was_not_measured(runs):
 
 def test_a_run_of_another_length_is_refused():
     with pytest.raises(ValueError, match="must have 2 values"):
-        Line(label="x", x=(1, 2), runs=((1.0, 2.0), (1.0,)))
+        Curve(label="x", x=(1, 2), runs=((1.0, 2.0), (1.0,)))
 
 
 def test_twenty_eight_lines_look_different_in_colour_or_dashes():
@@ -60,8 +60,8 @@ def test_twenty_eight_lines_look_different_in_colour_or_dashes():
 
 
 def test_epochs_show_mean_and_range_and_keep_a_lines_style_in_every_panel():
-    a = Line(label="a", x=(1, 2), runs=((1.0, 2.0), (3.0, math.nan)))
-    b = Line(label="b", x=(1, 2), runs=((0.0, 0.0),))
+    a = Curve(label="a", x=(1, 2), runs=((1.0, 2.0), (3.0, math.nan)))
+    b = Curve(label="b", x=(1, 2), runs=((0.0, 0.0),))
     figure = figures.draw_epochs({"auc": [a, b], "loss": [b]})
     left, right = figure.axes
     assert drawn(left)["a"].get_ydata().tolist() == [2.0, 2.0]
@@ -72,14 +72,14 @@ def test_epochs_show_mean_and_range_and_keep_a_lines_style_in_every_panel():
 
 
 def test_equal_lines_are_drawn_once():
-    a, b = (Line(label="a", x=(1, 2), runs=((1.0, 2.0), (1.5, 2.5))) for _ in range(2))
+    a, b = (Curve(label="a", x=(1, 2), runs=((1.0, 2.0), (1.5, 2.5))) for _ in range(2))
     (axes,) = figures.draw_epochs({"auc": [a, b]}).axes
     assert len(axes.get_lines()) == len(axes.collections) == 1
 
 
 def test_times_are_relative_to_the_first_lines_smallest_batch():
-    dense = Line(label="dense", x=(256, 1024), runs=((80.0, 20.0),))
-    exact = Line(label="exact", x=(256,), runs=((40.0,),))
+    dense = Curve(label="dense", x=(256, 1024), runs=((80.0, 20.0),))
+    exact = Curve(label="exact", x=(256,), runs=((40.0,),))
     left, right = figures.draw_times([dense, exact], rows=2560).axes
     assert drawn(left)["dense"].get_ydata().tolist() == [1.0, 0.25]
     assert drawn(left)["exact"].get_ydata().tolist() == [0.5]
@@ -88,7 +88,7 @@ def test_times_are_relative_to_the_first_lines_smallest_batch():
 
 @pytest.mark.parametrize("seconds", [(80.0, 79.0), (80.0, 20.0), (8e4, 0.2)])
 def test_every_axis_of_times_has_numbers_to_read(seconds):
-    line = Line(label="dense", x=(256, 512), runs=(seconds,))
+    line = Curve(label="dense", x=(256, 512), runs=(seconds,))
     figure = figures.draw_times([line], rows=2560, paper=False)
     figure.draw_without_rendering()
     for axes in figure.axes:
@@ -102,8 +102,8 @@ def test_the_papers_step_times_are_those_it_prints():
 
 
 def test_multipliers_stand_beside_the_published_numbers():
-    ours = Line(label="a", x=(1, 8), runs=((1.0, 2.0), (1.5, 2.5)))
-    paper = Line(label="a", x=(1, 8), runs=((80.0, 81.0),))
+    ours = Curve(label="a", x=(1, 8), runs=((1.0, 2.0), (1.5, 2.5)))
+    paper = Curve(label="a", x=(1, 8), runs=((80.0, 81.0),))
     figure = figures.draw_multipliers([ours], [paper])
     assert [axes.get_title() for axes in figure.axes] == ["measured here", "published"]
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["1x", "8x"]
@@ -135,7 +135,7 @@ def test_nothing_to_draw_is_an_error(draw):
 
 
 def one(name="f"):
-    line = Line(label="50$ -- <b> & $x_", x=(1, 2), runs=((1.0, 2.0),))
+    line = Curve(label="50$ -- <b> & $x_", x=(1, 2), runs=((1.0, 2.0),))
     return figures.draw_epochs({f"{name} $": [line]})
 
 
@@ -228,8 +228,11 @@ def test_the_legend_of_a_figure_lies_within_it(fields):
 
 def test_a_rule_that_was_published_at_one_batch_is_a_point():
     experiment = load_experiment("table2")
-    runs = {run: example(auc=0.7) for run in plan(experiment, regime(450_000, epochs=3), seeds=1)}
-    _, published = multipliers(experiment, runs).axes
+    runs = {
+        run: example_result(auc=0.7)
+        for run in plan_runs(experiment, sizing_for(450_000, epochs=3), seeds=1)
+    }
+    _, published = multiplier_figure(experiment, runs).axes
     found = {line.label: line.published for line in experiment.lines}
     shown = {c.get_label(): dict(zip(*c[0].get_data())) for c in published.containers}
     assert shown == found and shown["sqrt"] == {8: 80.28}

@@ -11,8 +11,8 @@ from cowclip_merlin.experiments.report.cells import MINUS
 from cowclip_merlin.experiments.report.claims import effect, reference_cell, scores
 from cowclip_merlin.experiments.report.folder import load_folder
 from cowclip_merlin.experiments.report.headline import headline
-from cowclip_merlin.experiments.results import read_results, write_results
-from cowclip_merlin.experiments.table import Cell, Table, measured
+from cowclip_merlin.experiments.results.results_csv import read_results, write_results
+from cowclip_merlin.experiments.tables.table import Cell, Table, mean_cell
 
 
 def headline_of(folder, *tables):
@@ -52,7 +52,7 @@ def test_a_diverged_run_counts_as_a_loss(tmp_path):
 def test_one_seed_is_not_judged(tmp_path):
     single = Table(
         **MAIN, name="table2", columns=("1K", "8K"), reference="none at 1K",
-        rows=(("none", (measured([78.9], published=80.76), measured([77.9], published=80.31))),),
+        rows=(("none", (mean_cell([78.9], published=80.76), mean_cell([77.9], published=80.31))),),
     )  # fmt: skip
     found = headline_of(tmp_path / "r", single)
     assert found.word == "not judged"
@@ -63,9 +63,9 @@ def test_one_seed_is_not_judged(tmp_path):
 
 
 def test_numbers_of_one_kind_can_miss_the_effect_but_not_show_it(tmp_path):
-    base = measured([78.9, 79.0], published=80.9)
+    base = mean_cell([78.9, 79.0], published=80.9)
     for name, mean, word in (("a", 78.9, "not seen"), ("b", 70.0, "not judged")):
-        cells = (base, measured([mean, mean + 0.1], published=80.0))
+        cells = (base, mean_cell([mean, mean + 0.1], published=80.0))
         table = replace(rules_table(), columns=("a", "b"), rows=judged([("x", cells)], base))
         assert headline_of(tmp_path / name, table).word == word
 
@@ -90,19 +90,23 @@ def test_only_aucs_make_the_headline():
 
 
 def test_the_largest_gain_in_time_is_named(tmp_path):
-    base, fast = measured([80.0, 82.0]), measured([9.0, 9.0])
+    base, fast = mean_cell([80.0, 82.0]), mean_cell([9.0, 9.0])
     rows = judged([("exact", (base, fast))], base, higher_is_better=False)
     table = replace(rules_table("table5"), unit="minutes", columns=("x1", "x8"), rows=rows)
     times = headline_of(tmp_path / "a", table).sentences
     assert any("9.0 times as fast as no scaling at batch 256 (exact at x8" in s for s in times)
-    slow = judged([("exact", (base, measured([99.0, 99.5])))], base, higher_is_better=False)
+    slow = judged([("exact", (base, mean_cell([99.0, 99.5])))], base, higher_is_better=False)
     none = headline_of(tmp_path / "b", replace(table, rows=slow)).sentences
     assert not any("as fast" in s for s in none)
 
 
 def test_differences_within_the_papers_own_spread_hold():
-    base = measured([78.9, 79.0], published=80.90)
-    cells = (base, measured([78.0, 78.1], published=80.87), measured([78.0, 78.1], published=80.86))
+    base = mean_cell([78.9, 79.0], published=80.90)
+    cells = (
+        base,
+        mean_cell([78.0, 78.1], published=80.87),
+        mean_cell([78.0, 78.1], published=80.86),
+    )
     table = replace(rules_table(), columns=("a", "b", "c"), rows=judged([("x", cells)], base))
     found = effect(scores([table]))
     assert [n.column for n in found.kept] == ["b"] and [n.column for n in found.lost] == ["c"]

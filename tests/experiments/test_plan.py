@@ -10,22 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments import estimate
 from cowclip_merlin.experiments.definitions import load_experiment, parse_experiment
-from cowclip_merlin.experiments.plan import allowed, missing, plan
-from cowclip_merlin.experiments.regime import MOST_LR, PAPER_ROWS, regime
-from cowclip_merlin.experiments.results import example
-from cowclip_merlin.experiments.tables import table_of_runs
+from cowclip_merlin.experiments.planning.plan import (
+    describe_infeasible,
+    feasible_multipliers,
+    plan_runs,
+)
+from cowclip_merlin.experiments.planning.sizing import MAX_LR, PAPER_ROWS, sizing_for
+from cowclip_merlin.experiments.results.result import example_result
+from cowclip_merlin.experiments.running import estimate
+from cowclip_merlin.experiments.tables.run_table import run_table
 from cowclip_merlin.scaling import RULES, scale
 
-PAPER = regime(PAPER_ROWS)
-SMALL = regime(450_000, epochs=4)
+PAPER = sizing_for(PAPER_ROWS)
+SMALL = sizing_for(450_000, epochs=4)
 
 
 def settings(experiment, size, label, multiplier, **options):
     (run,) = [
         run
-        for run in plan(load_experiment(experiment), size, seeds=1, **options)
+        for run in plan_runs(load_experiment(experiment), size, seeds=1, **options)
         if (run.label, run.multiplier) == (label, multiplier)
     ]
     return run.settings
@@ -68,7 +72,7 @@ def test_ablations_change_one_thing_each():
 
 @given(rows=st.integers(10_000, PAPER_ROWS), epochs=st.integers(1, 12))
 def test_regime_keeps_what_it_promises(rows, epochs):
-    size = regime(rows, epochs=epochs)
+    size = sizing_for(rows, epochs=epochs)
     if rows >= PAPER_ROWS / 2:
         assert (size.base_batch, size.max_multiplier) == (1024, 128)
         return
@@ -76,29 +80,29 @@ def test_regime_keeps_what_it_promises(rows, epochs):
     assert rows / (2 * size.base_batch * size.max_multiplier) < 50, "a larger batch would do, too"
     lr, l2 = size.cowclip["embedding_lr"], size.cowclip["l2"]
     walk = lr * math.sqrt(size.steps_at_largest * epochs)
-    assert lr == MOST_LR or lr == 1e-4 or math.isclose(walk, 1e-4 * math.sqrt(3150))
+    assert lr == MAX_LR or lr == 1e-4 or math.isclose(walk, 1e-4 * math.sqrt(3150))
     assert math.isclose(l2 * lr * rows, 1e-5 * 1e-4 * PAPER_ROWS)
 
 
 def test_too_few_rows_are_refused():
     with pytest.raises(InputError, match="1000 training rows are too few for 50 steps"):
-        regime(1000)
-    assert regime(1000, steps=10, max_multiplier=8).base_batch == 8
+        sizing_for(1000)
+    assert sizing_for(1000, steps=10, max_multiplier=8).base_batch == 8
 
 
 def test_the_papers_size_has_its_own_base_batch():
-    assert regime(PAPER_ROWS, max_multiplier=8).max_multiplier == 8
+    assert sizing_for(PAPER_ROWS, max_multiplier=8).max_multiplier == 8
     with pytest.raises(InputError, match=r"--steps 30: .* the paper's 1,024; give --max-multi"):
-        regime(PAPER_ROWS, steps=30)
+        sizing_for(PAPER_ROWS, steps=30)
 
 
 def test_lines_of_fewer_ids_are_not_held_against_the_reference():
     table1 = load_experiment("table1")
     results = {
-        run: example(auc=0.8 - 0.1 * ("top 3" in run.label) + run.settings.seed / 1e4)
-        for run in plan(table1, SMALL, seeds=2)
+        run: example_result(auc=0.8 - 0.1 * ("top 3" in run.label) + run.settings.seed / 1e4)
+        for run in plan_runs(table1, SMALL, seeds=2)
     }
-    rows = dict(table_of_runs(table1, SMALL, results, data="", command="").rows)
+    rows = dict(run_table(table1, SMALL, results, data="", command="").rows)
     verdicts = {label: {c.verdict for c in cells if c.mean} for label, cells in rows.items()}
     assert verdicts["all ids, linear"] == {"noise"}
     assert {label for label, found in verdicts.items() if found == {""}} == {
@@ -109,31 +113,31 @@ def test_lines_of_fewer_ids_are_not_held_against_the_reference():
 def test_a_diverged_run_took_no_time_that_counts():
     """It has seconds, of the epochs before, and would look fast."""
     table5 = load_experiment("table5")
-    runs = plan(table5, SMALL, seeds=2)
+    runs = plan_runs(table5, SMALL, seeds=2)
     bad = next(run for run in runs if run.multiplier == 4)
-    results = {run: example(seconds=600.0) for run in runs}
-    results[bad] = example(status="diverged", auc=math.nan, log_loss=math.nan, seconds=10.0)
-    table = table_of_runs(table5, SMALL, results, data="", command="")
+    results = {run: example_result(seconds=600.0) for run in runs}
+    results[bad] = example_result(status="diverged", auc=math.nan, log_loss=math.nan, seconds=10.0)
+    table = run_table(table5, SMALL, results, data="", command="")
     cells = [cell for label, line in table.rows for cell in line if label == bad.label]
     assert [cell.text for cell in cells].count("diverged") == 1
     assert {cell.mean for cell in cells if cell.mean} == {10.0}
 
 
 def test_what_the_size_cannot_carry_is_said():
-    assert missing(load_experiment("table3"), PAPER) == []
-    (line, *_) = missing(load_experiment("table3"), SMALL)
+    assert describe_infeasible(load_experiment("table3"), PAPER) == []
+    (line, *_) = describe_infeasible(load_experiment("table3"), SMALL)
     assert line == "DeepFM at 64 times, 128 times the base batch: more than this size carries"
 
 
 def test_two_columns_of_one_batch_have_two_headings():
-    small = regime(450_000, epochs=4, max_multiplier=8)
-    shown = table_of_runs(load_experiment("effect"), small, {}, data="", command="")
+    small = sizing_for(450_000, epochs=4, max_multiplier=8)
+    shown = run_table(load_experiment("effect"), small, {}, data="", command="")
     assert shown.columns == ("x1 = 1,024", "x8 = 8,192", "x8 = 8,192 (largest)")
 
 
 def test_equal_runs_have_equal_hashes_and_others_have_not():
-    table2 = plan(load_experiment("table2"), SMALL, seeds=2)
-    table10 = plan(load_experiment("table10"), SMALL, seeds=2)
+    table2 = plan_runs(load_experiment("table2"), SMALL, seeds=2)
+    table10 = plan_runs(load_experiment("table10"), SMALL, seeds=2)
     names = [run.config_hash("data") for run in table2]
     assert len(set(names)) == len(names)
     assert names == [run.config_hash("data") for run in table10]
@@ -151,7 +155,8 @@ def test_an_ablation_wins_over_tuned_values_and_a_rivals_sweep_over_its_defaults
 
 def test_where_exact_is_not_possible_dense_takes_its_place():
     updates = {
-        run.label: run.settings.update for run in plan(load_experiment("table6"), SMALL, seeds=1)
+        run.label: run.settings.update
+        for run in plan_runs(load_experiment("table6"), SMALL, seeds=1)
     }
     assert updates.pop("adaptive column-wise (CowClip)") == "exact"
     assert set(updates.values()) == {"dense"}
@@ -162,17 +167,20 @@ def test_where_exact_is_not_possible_dense_takes_its_place():
     for l2, update in ((0.0, "exact"), (1e-4, "dense")):
         lines = [line | {"overrides": {"l2": l2}}]
         own = parse_experiment(Path("own.yaml"), {"title": "t", "claim": "c", "lines": lines})
-        (run,) = plan(own, SMALL, seeds=1)
+        (run,) = plan_runs(own, SMALL, seeds=1)
         assert run.settings.update == update
 
 
 def test_rows_that_are_held_out_count_for_no_batch():
-    size = regime(33_000, epochs=1, steps=1)
+    size = sizing_for(33_000, epochs=1, steps=1)
     assert size.base_batch * size.max_multiplier == 32_768
     sweep = load_experiment("sweep_r")
-    assert [*allowed(sweep.lines[0], size)] == [1, "largest"] and not missing(sweep, size)
-    assert [*allowed(sweep.lines[0], size, 0.1)] == [1]  # 29,700 rows are trained on
-    assert "at 32 times the base batch: more than this" in missing(sweep, size, 0.1)[0]
+    assert [*feasible_multipliers(sweep.lines[0], size)] == [
+        1,
+        "largest",
+    ] and not describe_infeasible(sweep, size)
+    assert [*feasible_multipliers(sweep.lines[0], size, 0.1)] == [1]  # 29,700 rows are trained on
+    assert "at 32 times the base batch: more than this" in describe_infeasible(sweep, size, 0.1)[0]
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.25])
@@ -182,10 +190,10 @@ def test_an_estimate_counts_the_rows_that_are_used(monkeypatch, fraction):
         estimate, "step_seconds", lambda settings, _: 1e-3 + 1e-6 * settings.batch_size
     )
     data = SimpleNamespace(rows={"train": 100_000, "test": 10_000})
-    runs = plan(load_experiment("table2"), SMALL, seeds=1, fraction=fraction)
+    runs = plan_runs(load_experiment("table2"), SMALL, seeds=1, fraction=fraction)
     expected = 0.0
     for run in runs:
         steps = math.ceil(fraction * 100_000 / run.settings.batch_size)
         epoch = steps * 1e-3 + fraction * (100_000 * 1e-6 + 10_000 * 0.5e-6)
         expected += estimate.SETUP_SECONDS + SMALL.epochs * epoch
-    assert estimate.estimate(runs, data) == pytest.approx(expected)
+    assert estimate.estimate_seconds(runs, data) == pytest.approx(expected)

@@ -11,8 +11,8 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.report import write_report
 from cowclip_merlin.experiments.report.cells import MINUS
 from cowclip_merlin.experiments.report.folder import natural
-from cowclip_merlin.experiments.results import read_results
-from cowclip_merlin.experiments.sweep import write_tuned
+from cowclip_merlin.experiments.results.results_csv import read_results
+from cowclip_merlin.experiments.results.tuned import write_tuned
 
 
 @pytest.fixture(scope="session")

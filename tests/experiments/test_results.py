@@ -5,16 +5,16 @@ import json
 import pytest
 from small_experiment import experiment
 
-from cowclip_merlin.experiments.results import (
+from cowclip_merlin.experiments.results.result import example_result
+from cowclip_merlin.experiments.results.results_csv import (
     append_result,
-    example,
     read_results,
     write_results,
 )
-from cowclip_merlin.experiments.runner import _scores
+from cowclip_merlin.experiments.running.run_result import _scores
 from cowclip_merlin.workflows import PreparedData
 
-GOOD = example(run_id="GOOD", config_hash="b", seconds=1.5)
+GOOD = example_result(run_id="GOOD", config_hash="b", seconds=1.5)
 
 
 def damaged(text, how):
@@ -41,7 +41,7 @@ def damaged(text, how):
 def test_a_damaged_results_table_is_named(mine, data, tmp_path, capsys, how, words):
     out = tmp_path / "results"
     out.mkdir()
-    write_results(out, [example(), GOOD])
+    write_results(out, [example_result(), GOOD])
     path = out / "results.csv"
     text = damaged(path.read_bytes().decode(), how)
     path.write_bytes(text.encode(errors="surrogateescape"))
@@ -66,7 +66,7 @@ def test_a_table_from_before_versions_were_kept_is_read_and_added_to(tmp_path):
     assert lines[0].endswith(",versions") and lines[1].endswith(",")
     path.write_text(f"{lines[0].removesuffix(',versions')}\n{lines[1][:-1]}\n")
     assert read_results(tmp_path) == [GOOD]
-    new = example(versions="python 3.11.9, numpy 1.26.4")
+    new = example_result(versions="python 3.11.9, numpy 1.26.4")
     append_result(tmp_path, new)
     assert read_results(tmp_path) == [GOOD, new]
 

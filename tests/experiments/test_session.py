@@ -14,14 +14,15 @@ from small_experiment import MINE, experiment
 from cowclip_merlin.cli import main
 from cowclip_merlin.cli.experiment import share
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments import runner, session, show
+from cowclip_merlin.experiments import outputs, preflight
 from cowclip_merlin.experiments.definitions import load_experiment
-from cowclip_merlin.experiments.results import (
-    read_results,
-)
-from cowclip_merlin.experiments.session import Session, SessionSettings
-from cowclip_merlin.experiments.table import Cell, Table, as_text, measured, verdict
-from cowclip_merlin.experiments.table_json import read_table
+from cowclip_merlin.experiments.results.results_csv import read_results
+from cowclip_merlin.experiments.running import runner
+from cowclip_merlin.experiments.session import Session
+from cowclip_merlin.experiments.session_settings import SessionSettings
+from cowclip_merlin.experiments.tables.files import read_table
+from cowclip_merlin.experiments.tables.table import Cell, Table, mean_cell, verdict
+from cowclip_merlin.experiments.tables.text import table_text
 from cowclip_merlin.system.files import alone_in
 from cowclip_merlin.training.run_logs import read_metrics
 
@@ -141,16 +142,18 @@ def test_a_dry_run_of_a_figure_tells_what_it_trains(data, tmp_path, capsys):
 def test_the_device_is_chosen_before_anything_starts_tensorflow(mine, data, tmp_path, monkeypatch):
     done = []
     for name in ("choose_device", "build_optimizer"):
-        monkeypatch.setattr(session, name, lambda *a, _name=name, **_: done.append((_name, *a)))
+        monkeypatch.setattr(preflight, name, lambda *a, _name=name, **_: done.append((_name, *a)))
     assert experiment(mine, data, tmp_path / "results", "--device", "cpu", "--dry-run") == 0
     assert done[0] == ("choose_device", "cpu") and done[1][0] == "build_optimizer"
 
 
 def test_figures_are_of_the_share_of_the_rows(data, tmp_path, monkeypatch):
     seen = []
-    known = show.drawn.ids_by_frequency
+    known = outputs.from_results.id_frequency_figure
     monkeypatch.setattr(
-        show.drawn, "ids_by_frequency", lambda data: (seen.append(data), known(data))[1]
+        outputs.from_results,
+        "id_frequency_figure",
+        lambda data: (seen.append(data), known(data))[1],
     )
     out = ["--data", str(data), "--out", str(tmp_path / "results")]
     for scale in ("1", "1/2"):
@@ -239,18 +242,20 @@ def test_list(capsys):
 
 
 def test_verdicts_need_two_seeds_and_a_difference():
-    small = measured([80.0, 80.1, 79.9])
-    assert verdict(measured([80.05, 80.0, 79.95]), small) == "noise"
-    assert verdict(measured([79.0, 79.1, 78.9]), small) == "worse"
-    assert verdict(measured([81.0, 81.1, 80.9]), small) == "better"
-    assert verdict(measured([0.4, 0.41]), measured([0.5, 0.51]), higher_is_better=False) == "better"
-    assert verdict(measured([81.0]), small) == ""
+    small = mean_cell([80.0, 80.1, 79.9])
+    assert verdict(mean_cell([80.05, 80.0, 79.95]), small) == "noise"
+    assert verdict(mean_cell([79.0, 79.1, 78.9]), small) == "worse"
+    assert verdict(mean_cell([81.0, 81.1, 80.9]), small) == "better"
+    assert (
+        verdict(mean_cell([0.4, 0.41]), mean_cell([0.5, 0.51]), higher_is_better=False) == "better"
+    )
+    assert verdict(mean_cell([81.0]), small) == ""
 
 
 def test_the_printed_table_shows_signs(mine, data, tmp_path):
     out = tmp_path / "results"
     assert experiment(mine, data, out, "--lines", "no scaling") == 0
-    text = as_text(read_table(out / "tables" / "mine.json"))
+    text = table_text(read_table(out / "tables" / "mine.json"))
     assert "against no scaling at batch 8" in text
     assert "not run" in text.splitlines()[-2] + text.splitlines()[-1]
     signs = [Cell(mean=1.0, runs=2, verdict=v) for v in ("better", "worse", "noise", "")]
@@ -258,7 +263,7 @@ def test_the_printed_table_shows_signs(mine, data, tmp_path):
         name="t", title="T", claim="", unit="%", corner="", columns=("a", "b", "c", "d"),
         rows=(("line", tuple(signs)),), reference="d",
     )  # fmt: skip
-    (line,) = [each for each in as_text(made).splitlines() if each.startswith("line")]
+    (line,) = [each for each in table_text(made).splitlines() if each.startswith("line")]
     assert [cell[-1] for cell in line.split()[1:]] == ["+", "-", "=", "0"]
 
 
@@ -275,7 +280,7 @@ def test_the_printed_legend_names_what_is_there():
         name="t", title="T", claim="", unit="rates", corner="", columns=("1K",),
         rows=(("a", (Cell(text="1e-4"),)),), reference="a at batch 1",
     )  # fmt: skip
-    assert as_text(plain).splitlines()[-1] == "rates"
+    assert table_text(plain).splitlines()[-1] == "rates"
     number = Cell(mean=1.0, spread=0.5, runs=3, published=2.0, verdict="noise")
-    text = as_text(replace(plain, rows=(("a", (number,)),)))
+    text = table_text(replace(plain, rows=(("a", (number,)),)))
     assert "rates; mean ± standard deviation over seeds; [published]; against a at batch 1:" in text

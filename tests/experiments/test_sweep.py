@@ -9,12 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.experiments.definitions import experiment_names, load_experiment
-from cowclip_merlin.experiments.grid import FURTHER, Axis, axes, grid, neighbours
-from cowclip_merlin.experiments.plan import plan
-from cowclip_merlin.experiments.regime import regime
-from cowclip_merlin.experiments.sweep import best, sweep_plan, sweep_table
+from cowclip_merlin.experiments.planning.grid import (
+    STEPS_BEYOND,
+    Axis,
+    grid_points,
+    neighbors,
+    sweep_axes,
+)
+from cowclip_merlin.experiments.planning.plan import plan_runs
+from cowclip_merlin.experiments.planning.ranking import best_values
+from cowclip_merlin.experiments.planning.sizing import sizing_for
+from cowclip_merlin.experiments.planning.sweep import plan_sweep
+from cowclip_merlin.experiments.tables.sweep_table import sweep_table
 
-SMALL = regime(450_000, epochs=4)
+SMALL = sizing_for(450_000, epochs=4)
 SWEEPS = [name for name in experiment_names() if load_experiment(name).kind == "sweep"]
 
 
@@ -33,7 +41,7 @@ def all_runs(name, auc=None, tuned=None):
         found = [(run, json.dumps(run.settings.as_dict(), sort_keys=True)) for run in runs]
         return {run: done[key] for run, key in found if key in done}
 
-    runs = sweep_plan(
+    runs = plan_sweep(
         load_experiment(name), SMALL, results_of=results_of, seeds=1, tuned=tuned or {}
     )
     return runs, results_of(runs)
@@ -43,7 +51,7 @@ def all_runs(name, auc=None, tuned=None):
 def test_before_there_are_results_the_runs_are_the_grid(name):
     runs, results = all_runs(name)
     assert {run.settings.validation_fraction for run in runs} == {0.1}
-    assert len(runs) == len(grid(load_experiment(name))) * len(
+    assert len(runs) == len(grid_points(load_experiment(name))) * len(
         load_experiment(name).lines[0].multipliers
     )
     assert results == {}
@@ -52,12 +60,12 @@ def test_before_there_are_results_the_runs_are_the_grid(name):
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_neighbour_is_one_step_on_one_axis(name):
     sweep = load_experiment(name)
-    for point in grid(sweep):
-        near = neighbours(sweep, point)
+    for point in grid_points(sweep):
+        near = neighbors(sweep, point)
         assert len(near) == 2 * len(point), "there is room beyond every end"
         for other in near:
             assert sum(a != b for a, b in zip(point, other)) == 1
-            assert point in neighbours(sweep, other)
+            assert point in neighbors(sweep, other)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +78,7 @@ def test_a_neighbour_is_one_step_on_one_axis(name):
     ],
 )
 def test_an_axis_goes_on_in_the_ratio_of_its_end_and_not_from_zero(values, ladder):
-    assert Axis(name="l2", values=values, factor=False).ladder() == ladder
+    assert Axis(name="l2", values=values, factor=False).extended_values() == ladder
 
 
 @settings(deadline=None, max_examples=25)  # an example plans some hundred runs
@@ -85,17 +93,17 @@ def test_the_search_goes_on_to_the_best_within_reach(lr, l2):
         return 0.8 - 0.01 * (by_lr - lr) ** 2 - 0.01 * (by_l2 - l2) ** 2
 
     _, results = all_runs("sweep_baseline", auc)
-    found = best(load_experiment("sweep_baseline"), results)
+    found = best_values(load_experiment("sweep_baseline"), results)
     steps_lr = round(math.log(found["embedding_lr"] / rates["embedding_lr"], 3))
     steps_l2 = round(math.log10(found["l2"] / rates["l2"]))
-    assert steps_lr == max(-FURTHER, min(1 + FURTHER, lr))
-    assert steps_l2 == max(-2 - FURTHER, min(FURTHER, l2))
+    assert steps_lr == max(-STEPS_BEYOND, min(1 + STEPS_BEYOND, lr))
+    assert steps_l2 == max(-2 - STEPS_BEYOND, min(STEPS_BEYOND, l2))
 
 
 def test_equal_scores_end_the_search_at_the_first_of_them():
     runs, results = all_runs("sweep_clip_global", lambda run: 0.7)
     assert [run.settings.overrides["bound"] for run in runs] == [0.1, 0.01, 0.001, 0.0001, 1.0]
-    assert best(load_experiment("sweep_clip_global"), results) == {"bound": 0.1}
+    assert best_values(load_experiment("sweep_clip_global"), results) == {"bound": 0.1}
 
 
 def test_the_best_mean_of_the_batches_goes_into_plans():
@@ -113,7 +121,7 @@ def test_the_best_mean_of_the_batches_goes_into_plans():
         )
 
     _, results = all_runs("sweep_r", auc)
-    chosen = best(sweep, results)
+    chosen = best_values(sweep, results)
     rates = SMALL.cowclip
     at = {"r": 0.1, "embedding_lr": rates["embedding_lr"] * 3, "l2": rates["l2"] / 10}
     assert chosen == pytest.approx(at | {"dense_lr": rates["dense_lr"]})
@@ -121,7 +129,7 @@ def test_the_best_mean_of_the_batches_goes_into_plans():
     assert table.columns == ("x1 = 256", "x32 = 8,192", "mean")
     assert table.rows[0][0] == good and table.rows[-1][0] == diverged
     assert [c.mean for c in table.rows[0][1]] == pytest.approx([75, 77, 76])
-    runs = plan(load_experiment("table3"), SMALL, seeds=1, tuned={"cowclip": chosen})
+    runs = plan_runs(load_experiment("table3"), SMALL, seeds=1, tuned={"cowclip": chosen})
     (mine,) = [r.settings for r in runs if (r.label, r.multiplier) == ("DeepFM", 8)]
     assert mine.validation_fraction == 0
     assert mine.hyperparameters("criteo").r == 0.1
@@ -133,7 +141,7 @@ def test_a_point_that_was_run_at_one_of_two_batches_cannot_win():
     half = next(run for run in runs if run.settings.overrides["r"] == 0.1)
     results = {run: score(0.7) for run in runs if run is half or run.label != half.label}
     results[half] = score(0.9)
-    assert best(load_experiment("sweep_r"), results)["r"] == 1
+    assert best_values(load_experiment("sweep_r"), results)["r"] == 1
 
 
 def test_a_sweep_starts_from_what_others_chose_and_not_from_its_own_choice():
@@ -147,12 +155,12 @@ def test_a_sweep_starts_from_what_others_chose_and_not_from_its_own_choice():
 @pytest.mark.parametrize("name", sorted(set(SWEEPS) - {"sweep_lr"}))  # which shows a curve
 def test_what_a_sweep_chose_some_table_uses(name):
     (line,) = load_experiment(name).lines
-    chosen = {axis.name: 0.123 for axis in axes(load_experiment(name))}
+    chosen = {axis.name: 0.123 for axis in sweep_axes(load_experiment(name))}
     users = [load_experiment(n) for n in experiment_names() if load_experiment(n).kind == "runs"]
     runs = [
         run
         for user in users
-        for run in plan(user, SMALL, seeds=1, tuned={line.tuned_group: chosen})
+        for run in plan_runs(user, SMALL, seeds=1, tuned={line.tuned_group: chosen})
         if all(run.settings.overrides.get(n) == value for n, value in chosen.items())
     ]
     assert runs and {run.settings.optimizer for run in runs} == {line.optimizer}

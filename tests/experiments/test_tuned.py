@@ -8,11 +8,11 @@ from small_experiment import SWEEP, experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.definitions import load_experiment
-from cowclip_merlin.experiments.results import (
-    read_results,
-)
-from cowclip_merlin.experiments.session import Session, SessionSettings
-from cowclip_merlin.experiments.sweep import expand, grid, read_tuned, tuned_by_size
+from cowclip_merlin.experiments.planning.grid import expand_sweep, grid_points
+from cowclip_merlin.experiments.results.results_csv import read_results
+from cowclip_merlin.experiments.results.tuned import read_tuned, tuned_by_size
+from cowclip_merlin.experiments.session import Session
+from cowclip_merlin.experiments.session_settings import SessionSettings
 from cowclip_merlin.training.run_logs import read_metrics
 
 
@@ -20,7 +20,9 @@ def test_tuned_values_are_for_their_sizes_only(mine, data, tmp_path):
     """Base values at another size mean other things; part of a sweep has chosen nothing."""
     out, sweep = tmp_path / "results", tmp_path / "sweep.yaml"
     sweep.write_text(SWEEP)
-    points = expand(load_experiment(str(sweep)), grid(load_experiment(str(sweep)))).lines
+    points = expand_sweep(
+        load_experiment(str(sweep)), grid_points(load_experiment(str(sweep)))
+    ).lines
     part = ["--seeds", "1", "--lines", points[0].label]
     assert experiment(str(sweep), data, out, *part, verb="sweep") == 0
     assert len(read_results(out)) == 1 and not (out / "tuned.json").exists()
@@ -32,8 +34,8 @@ def test_tuned_values_are_for_their_sizes_only(mine, data, tmp_path):
     for changed in ({"epochs": 2}, {"mlp": (9,)}, {"max_multiplier": 2}, {"scale": 0.5}):
         made = Session(replace(kept, **changed))
         key = made.tuned_key(load_experiment(mine))
-        assert read_tuned(out, key) == {} and key.startswith(made.place.fingerprint)
-    assert list(tuned_by_size(out, made.place.fingerprint).values()) == [values]
+        assert read_tuned(out, key) == {} and key.startswith(made.context.fingerprint)
+    assert list(tuned_by_size(out, made.context.fingerprint).values()) == [values]
 
 
 def test_a_sweep_keeps_its_best_and_experiments_use_it(mine, data, tmp_path, capsys):

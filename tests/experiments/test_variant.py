@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.variant import Variant, derive, renumber
+from cowclip_merlin.experiments.planning.data_variant import DataVariant
+from cowclip_merlin.experiments.running.derived_data import derive_data, renumbered_ids
 from cowclip_merlin.loading import read_columns
 from cowclip_merlin.workflows import PreparedData, read_counts
 
@@ -23,7 +24,7 @@ from cowclip_merlin.workflows import PreparedData, read_counts
     min_count=st.none() | st.integers(1, 10),
 )
 def test_renumbering(cnt, keep_top, min_count):
-    new = renumber(np.array(cnt), Variant(keep_top=keep_top, min_count=min_count))
+    new = renumbered_ids(np.array(cnt), DataVariant(keep_top=keep_top, min_count=min_count))
     assert new[:3].tolist() == [0, 1, 2]
     values = [(-c, old) for old, c in enumerate(cnt) if old >= 3 and c >= (min_count or 1)]
     kept = [old for _, old in sorted(values)][:keep_top]
@@ -32,11 +33,11 @@ def test_renumbering(cnt, keep_top, min_count):
 
 
 @pytest.mark.parametrize(
-    "variant", [Variant(keep_top=3), Variant(min_count=5), Variant(fraction=0.25)]
+    "variant", [DataVariant(keep_top=3), DataVariant(min_count=5), DataVariant(fraction=0.25)]
 )
 def test_a_derived_folder(data, tmp_path, variant):
     whole = PreparedData.load(data)
-    made = derive(whole, variant, tmp_path)
+    made = derive_data(whole, variant, tmp_path)
     assert made.fingerprint != whole.fingerprint
     before, after = read_columns(whole, "train"), read_columns(made, "train")
     if variant.fraction == 1:
@@ -57,7 +58,7 @@ def test_a_derived_folder(data, tmp_path, variant):
 def test_the_same_ids_before_and_after(data, tmp_path):
     """Two rows share an id afterwards if and only if they did, or both are out of vocabulary."""
     whole = PreparedData.load(data)
-    made = derive(whole, Variant(min_count=3), tmp_path)
+    made = derive_data(whole, DataVariant(min_count=3), tmp_path)
     before, after = read_columns(whole, "train").ids, read_columns(made, "train").ids
     for j in range(before.shape[1]):
         pairs = {(b, a) for b, a in zip(before[:, j].tolist(), after[:, j].tolist())}
@@ -67,25 +68,25 @@ def test_the_same_ids_before_and_after(data, tmp_path):
 
 def test_made_once_and_nothing_is_made_for_no_change(data, tmp_path):
     whole = PreparedData.load(data)
-    assert derive(whole, Variant(), tmp_path / "none") is whole
+    assert derive_data(whole, DataVariant(), tmp_path / "none") is whole
     assert not (tmp_path / "none").exists()
-    made = derive(whole, Variant(keep_top=2), tmp_path)
+    made = derive_data(whole, DataVariant(keep_top=2), tmp_path)
     stamp = (made.path / "dataset.json").stat().st_mtime_ns
-    again = derive(whole, Variant(keep_top=2), tmp_path)
+    again = derive_data(whole, DataVariant(keep_top=2), tmp_path)
     assert (again.path / "dataset.json").stat().st_mtime_ns == stamp
     assert [p.name for p in tmp_path.iterdir()] == [made.path.name]
 
 
 def test_a_share_without_rows_leaves_no_folder(data, tmp_path):
     with pytest.raises(InputError, match="no train rows are left"):
-        derive(PreparedData.load(data), Variant(fraction=1e-9), tmp_path)
+        derive_data(PreparedData.load(data), DataVariant(fraction=1e-9), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("values", [{"fraction": 0}, {"fraction": 1.5}, {"keep_top": 0}])
 def test_out_of_range(values):
     with pytest.raises(InputError):
-        Variant(**values)
+        DataVariant(**values)
 
 
 def a_strange_id(folder):

@@ -1,15 +1,13 @@
-"""A prepared folder with fewer rows or fewer ids, as an experiment asks for.
+"""A prepared folder with fewer rows or fewer ids.
 
-Ids that are left out become out of vocabulary, and the others are numbered anew by falling
-frequency, so that tables hold no row that no training row reads.
+Ids that are left out become out of vocabulary. The others get new numbers by falling frequency,
+so that the tables have no row that no training row reads.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.planning.data_variant import SAMPLE_SEED, DataVariant
 from cowclip_merlin.loading.columns import refuse_missing, refuse_outside
 from cowclip_merlin.system.files import (
     clear_leftovers,
@@ -30,60 +29,15 @@ from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
 from cowclip_merlin.workflows.prepared.folder import SPLITS, checksums, write_schema
 
-SAMPLE_SEED = 20220413
 OOV = SPECIAL["oov"]
 Maps = dict[str, npt.NDArray[np.int32]]
+"""Field -> new id of each old one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """What is changed.
+def derive_data(data: PreparedData, variant: DataVariant, folder: Path) -> PreparedData:
+    """The changed data set: a folder below `folder`, written at the first call.
 
-    Attributes:
-        fraction: share of the rows that is kept, in both splits; a seeded choice.
-        keep_top: ids kept per field, the most frequent ones; None: all.
-        min_count: ids kept occur at least so often in the training rows; None: once.
-
-    Raises:
-        InputError: a value is out of range.
-
-    >>> str(Variant(fraction=0.5, keep_top=3))
-    'rows x 0.5, top 3 ids'
-    """
-
-    fraction: float = 1.0
-    keep_top: int | None = None
-    min_count: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what leaves nothing."""
-        if not 0 < self.fraction <= 1:
-            raise InputError(f"--scale is {self.fraction:g}; use a share above 0, at most 1")
-        for name in ("keep_top", "min_count"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}; it must be at least 1")
-
-    def __str__(self) -> str:
-        """In words; nothing for the data as they are."""
-        parts = [f"rows x {self.fraction:g}"] if self.fraction < 1 else []
-        parts += [f"top {self.keep_top} ids"] if self.keep_top is not None else []
-        parts += [f"ids seen {self.min_count} times"] if self.min_count is not None else []
-        return ", ".join(parts)
-
-    def fingerprint(self, data: PreparedData) -> str:
-        """Of the data with the change; the data's own if nothing is changed."""
-        if not str(self):
-            return data.fingerprint
-        whole = json.dumps([data.fingerprint, asdict(self), SAMPLE_SEED], sort_keys=True)
-        return hashlib.sha256(whole.encode()).hexdigest()
-
-
-def derive(data: PreparedData, variant: Variant, folder: Path) -> PreparedData:
-    """The changed data set: a folder below `folder`, made if it is not there.
-
-    It has splits, schema and counts, but no NVTabular workflow: raw rows cannot be sent
-    through it.
+    It has splits, schema and counts, but no NVTabular workflow: it cannot prepare raw rows.
     """
     if not str(variant):
         return data
@@ -98,38 +52,44 @@ def derive(data: PreparedData, variant: Variant, folder: Path) -> PreparedData:
     return PreparedData.load(out)
 
 
-def _write(data: PreparedData, variant: Variant, out: Path) -> None:
+def _write(data: PreparedData, variant: DataVariant, out: Path) -> None:
     counts = _counts(data, variant.fraction)
-    maps = {name: renumber(counts[name], variant) for name in data.categorical}
+    maps = {name: renumbered_ids(counts[name], variant) for name in data.categorical}
     rows, clicks = {}, 0
     for split in SPLITS:
         (out / split).mkdir(parents=True)
         rows[split], clicked = _write_split(data, split, variant.fraction, maps, out / split)
         clicks += clicked
-    for split, number in rows.items():
-        if not number:
+        if not rows[split]:
             raise InputError(
                 f"{data.path}: no {split} rows are left of {variant}; keep a larger share"
             )
     sizes = {name: max(FIRST_VALUE, int(new.max()) + 1) for name, new in maps.items()}
-    known = replace(data.statistics, cardinalities=sizes)
-    description = dict(data.description) | {
-        "statistics": asdict(known),
-        "recipe": asdict(replace(data.recipe, fit_on="train")),  # as it is counted here
-        "rows": rows,
-        "fitted_rows": rows["train"],
-        "clicks": clicks,
-        "fingerprint": variant.fingerprint(data),
-        "vocabulary": variant.fingerprint(data),  # ids are numbered anew
-        "derived_from": {"fingerprint": data.fingerprint, **asdict(variant)},
-    }
+    statistics = replace(data.statistics, cardinalities=sizes)
     for split in SPLITS:
-        write_schema(out / split, data.layout, known)
+        write_schema(out / split, data.layout, statistics)
     _write_counts(out, counts, maps)
+    description = _description(data, variant, rows, clicks) | {"statistics": asdict(statistics)}
     write_json(out / "dataset.json", description | {"checksums": checksums(out)})
 
 
-def renumber(cnt: npt.NDArray[np.int64], variant: Variant) -> npt.NDArray[np.int32]:
+def _description(
+    data: PreparedData, variant: DataVariant, rows: Mapping[str, int], clicks: int
+) -> dict[str, Any]:
+    """The data's description, with what the variant changes."""
+    fingerprint = variant.fingerprint(data)
+    return dict(data.description) | {
+        "recipe": asdict(replace(data.recipe, fit_on="train")),  # the counts are of these rows
+        "rows": rows,
+        "fitted_rows": rows["train"],
+        "clicks": clicks,
+        "fingerprint": fingerprint,
+        "vocabulary": fingerprint,  # ids have new numbers
+        "derived_from": {"fingerprint": data.fingerprint, **asdict(variant)},
+    }
+
+
+def renumbered_ids(cnt: npt.NDArray[np.int64], variant: DataVariant) -> npt.NDArray[np.int32]:
     """The new id of every old one.
 
     Args:
@@ -137,7 +97,7 @@ def renumber(cnt: npt.NDArray[np.int64], variant: Variant) -> npt.NDArray[np.int
             missing and out of vocabulary.
         variant: which ids are kept.
 
-    >>> renumber(np.array([0, 4, 1, 2, 9, 5, 0]), Variant(keep_top=2)).tolist()
+    >>> renumbered_ids(np.array([0, 4, 1, 2, 9, 5, 0]), DataVariant(keep_top=2)).tolist()
     [0, 1, 2, 2, 3, 4, 2]
     """
     new = np.full(len(cnt), OOV, np.int32)
@@ -184,15 +144,15 @@ def _write_split(
 ) -> tuple[int, int]:
     """Rows written, and clicks among them."""
     rows = clicks = 0
-    with _writer(folder / "part_0.parquet") as write:
+    with _ParquetWriter(folder / "part_0.parquet") as write:
         for batch in _tables(data, split, fraction):
             rows += batch.num_rows
             clicks += int(batch.column(data.label).to_numpy().sum())
-            write(_renamed(batch, maps))
+            write(_renumbered(batch, maps))
     return rows, clicks
 
 
-def _renamed(batch: Any, maps: Maps) -> Any:
+def _renumbered(batch: Any, maps: Maps) -> Any:
     import pyarrow as pa
 
     columns = [
@@ -202,11 +162,12 @@ def _renamed(batch: Any, maps: Maps) -> Any:
     return pa.table(columns, names=batch.schema.names)
 
 
-class _writer:
-    """A parquet file that gets its schema from the first table; none is written without one."""
+class _ParquetWriter:
+    """Writes tables to a parquet file, which it opens at the first table for its schema."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._writer = path, None
+        self._path = path
+        self._writer: Any = None
 
     def __enter__(self) -> Callable[[Any], None]:
         return self._write
@@ -224,7 +185,7 @@ class _writer:
 
 
 def _write_counts(out: Path, counts: dict[str, npt.NDArray[np.int64]], maps: Maps) -> None:
-    """`counts/<field>.parquet` with the new ids; the values' names are not carried over."""
+    """Write `counts/<field>.parquet` with the new ids, without the names of their values."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

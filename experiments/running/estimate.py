@@ -1,4 +1,4 @@
-"""How long a plan will take, from a few steps of each model at its smallest and largest batch."""
+"""How long runs will take, from a few steps of each model at its smallest and largest batch."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from itertools import cycle, islice
 from typing import Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.experiments.plan import Run
+from cowclip_merlin.experiments.planning.planned_run import PlannedRun
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.workflows import PreparedData
 
 SETUP_SECONDS = 5.0
 CALLS = 6
-Kind = tuple[str, str]
+ModelAndUpdate = tuple[str, str]
 
 
-def estimate(runs: Sequence[Run], data: PreparedData) -> float:
-    """Seconds that these runs will take, scoring and set-up in.
+def estimate_seconds(runs: Sequence[PlannedRun], data: PreparedData) -> float:
+    """Seconds that these runs will take, with scoring and set-up.
 
-    A step is taken to cost a constant and a share per row; both are measured for each model and
-    update.
+    The model of a step's time is a constant plus a share per row. Both are measured for each
+    model and update.
     """
-    lines = {kind: _fit(mine, data) for kind, mine in _by_kind(runs).items()}
-    return sum(_seconds(run, data.rows, *lines[_kind(run)]) for run in runs)
+    costs = {key: _step_cost(settings, data) for key, settings in _grouped(runs).items()}
+    return sum(_seconds(run, data.rows, *costs[_model_and_update(run)]) for run in runs)
 
 
-def _kind(run: Run) -> Kind:
+def _model_and_update(run: PlannedRun) -> ModelAndUpdate:
     return run.settings.model, run.settings.update
 
 
-def _by_kind(runs: Sequence[Run]) -> dict[Kind, list[RunSettings]]:
-    kinds: dict[Kind, list[RunSettings]] = {}
+def _grouped(runs: Sequence[PlannedRun]) -> dict[ModelAndUpdate, list[RunSettings]]:
+    groups: dict[ModelAndUpdate, list[RunSettings]] = {}
     for run in runs:
-        kinds.setdefault(_kind(run), []).append(run.settings)
-    return kinds
+        groups.setdefault(_model_and_update(run), []).append(run.settings)
+    return groups
 
 
-def _fit(settings: Sequence[RunSettings], data: PreparedData) -> tuple[float, float]:
+def _step_cost(settings: Sequence[RunSettings], data: PreparedData) -> tuple[float, float]:
     """Seconds of a step without rows, and of each row."""
     small = min(settings, key=lambda s: s.batch_size)
     large = max(settings, key=lambda s: s.batch_size)
@@ -49,7 +49,7 @@ def _fit(settings: Sequence[RunSettings], data: PreparedData) -> tuple[float, fl
     return max(0.0, first - slope * small.batch_size), slope
 
 
-def _seconds(run: Run, rows: Mapping[str, int], fixed: float, slope: float) -> float:
+def _seconds(run: PlannedRun, rows: Mapping[str, int], fixed: float, slope: float) -> float:
     train, test = (run.variant.fraction * rows[split] for split in ("train", "test"))
     steps = math.ceil(train / run.settings.batch_size)
     epoch = steps * fixed + train * slope + test * slope / 2
@@ -57,7 +57,7 @@ def _seconds(run: Run, rows: Mapping[str, int], fixed: float, slope: float) -> f
 
 
 def step_seconds(settings: RunSettings, data: PreparedData) -> float:
-    """Median seconds of a training step on rows of this data set, as many in a call as there."""
+    """Median seconds of a training step on rows of this data set, called as in training."""
     import statistics
 
     train, calls = _stepper(settings, data)
@@ -71,7 +71,7 @@ def step_seconds(settings: RunSettings, data: PreparedData) -> float:
 
 
 def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, Iterable[Any]]:
-    """What trains on the rows of a call, and the rows of some calls."""
+    """A function that trains on the rows of one call, and the rows of some calls."""
     from cowclip_merlin.loading import DeviceData, open_train
     from cowclip_merlin.training.build import build_model, build_optimizer
     from cowclip_merlin.training.train_step import make_steps, steps_per_execution

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.table import Cell, Table
+from cowclip_merlin.experiments.tables.table import Cell, Table
 from cowclip_merlin.system.files import read_json, replacing
 
 VERDICTS = ("better", "worse", "noise", "")
@@ -18,11 +18,11 @@ _REMEDY = "make it again with cowclip experiment"
 
 
 def write_table(folder: str | Path, table: Table) -> Path:
-    """Write a table as `<folder>/<name>.json`, whole or not at all.
+    """Write a table as `<folder>/<name>.json`; if that fails, an old one stays as it is.
 
     Args:
-        folder: made if it is not there.
-        table: its numbers must be finite; what diverged has no mean.
+        folder: created if missing.
+        table: its numbers must be finite; a cell of diverged runs has no mean.
 
     Raises:
         ValueError: a number is not finite.
@@ -48,10 +48,10 @@ def read_table(path: str | Path) -> Table:
     """Read a table that `write_table` wrote.
 
     Raises:
-        InputError: it is missing, damaged, or of another version.
+        InputError: it is missing or damaged, or another version wrote it.
     """
-    value = _of_kind(path, "the file", read_json(path), dict)
-    rows = _of_kind(path, "rows", value.get("rows"), list)
+    value = _of_type(path, "the file", read_json(path), dict)
+    rows = _of_type(path, "rows", value.get("rows"), list)
     known = _checked(path, "", value | {"rows": []}, Table)
     parsed = tuple(_row(path, number, row) for number, row in enumerate(rows, 1))
     table = Table(**known | {"rows": parsed})
@@ -67,25 +67,27 @@ def read_table(path: str | Path) -> Table:
 def _row(path: str | Path, number: int, value: Any) -> tuple[str, tuple[Cell, ...]]:
     if not isinstance(value, list) or len(value) != 2:
         raise InputError(f"{path}: row {number} is no heading with cells; {_REMEDY}")
-    heading = _of_kind(path, f"heading of row {number}", value[0], str)
-    cells = _of_kind(path, f"cells of row {number}", value[1], list)
+    heading = _of_type(path, f"heading of row {number}", value[0], str)
+    cells = _of_type(path, f"cells of row {number}", value[1], list)
     return heading, tuple(_cell(path, f"row {number}, cell {k}", c) for k, c in enumerate(cells, 1))
 
 
 def _cell(path: str | Path, where: str, value: Any) -> Cell:
-    cell = Cell(**_checked(path, f"{where}, ", _of_kind(path, where, value, dict), Cell))
+    cell = Cell(**_checked(path, f"{where}, ", _of_type(path, where, value, dict), Cell))
     if cell.verdict not in VERDICTS:
         raise InputError(f"{path}: {where}: verdict is {cell.verdict!r}; {_REMEDY}")
     return cell
 
 
-def _checked(path: str | Path, where: str, value: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """The values of a dataclass, each of the kind that its annotation says."""
-    annotations = {field.name: str(field.type) for field in fields(kind)}
+def _checked(
+    path: str | Path, where: str, value: Mapping[str, Any], dataclass: Any
+) -> dict[str, Any]:
+    """The values of a dataclass, each of the type that its annotation says."""
+    annotations = {field.name: str(field.type) for field in fields(dataclass)}
     for name in value:
         if name not in annotations:
             raise InputError(f"{path}: {where}{name} is not of this version; {_REMEDY}")
-    needed = {f.name for f in fields(kind) if f.default is f.default_factory is MISSING}
+    needed = {f.name for f in fields(dataclass) if f.default is f.default_factory is MISSING}
     for name in sorted(needed - set(value)):
         raise InputError(f"{path}: {where}{name} is missing; {_REMEDY}")
     return {k: _value(path, where + k, v, annotations[k]) for k, v in value.items()}
@@ -95,19 +97,19 @@ def _value(path: str | Path, where: str, value: Any, annotation: str) -> Any:
     if value is None and "None" in annotation:
         return None
     if annotation.startswith("tuple"):
-        items = _of_kind(path, where, value, list)
+        items = _of_type(path, where, value, list)
         if annotation == "tuple[str, ...]":
-            items = [_of_kind(path, where, item, str) for item in items]
+            items = [_of_type(path, where, item, str) for item in items]
         return tuple(items)
     if annotation.startswith("float"):
-        number = _of_kind(path, where, value, (int, float))
+        number = _of_type(path, where, value, (int, float))
         if not math.isfinite(number):
             raise InputError(f"{path}: {where} is {number}, not a finite number; {_REMEDY}")
         return float(number)
-    return _of_kind(path, where, value, {"int": int, "str": str, "bool": bool}[annotation])
+    return _of_type(path, where, value, {"int": int, "str": str, "bool": bool}[annotation])
 
 
-def _of_kind(path: str | Path, where: str, value: Any, kind: Any) -> Any:
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+def _of_type(path: str | Path, where: str, value: Any, type_: Any) -> Any:
+    if not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool):
         raise InputError(f"{path}: {where} is {value!r:.60}, which cannot stand there; {_REMEDY}")
     return value

@@ -1,4 +1,4 @@
-"""The points of a sweep: a grid, and the neighbours of a point on it and beyond its ends."""
+"""The points of a sweep: its grid, and the neighbors of a point, also beyond the grid's ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from cowclip_merlin.experiments.definitions import Experiment, ExperimentLine
 
-FURTHER = 3
+STEPS_BEYOND = 3
 """How many values an axis may go beyond each of its ends."""
 
 Point = tuple[float, ...]
@@ -17,95 +17,95 @@ Point = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """What is varied, and how.
+    """One value that a sweep varies.
 
     Attributes:
         name: of the value.
         values: of the grid, in the file's order.
-        factor: whether the base value is multiplied by them, or replaced.
+        factor: whether they multiply the base value, or replace it.
     """
 
     name: str
     values: tuple[float, ...]
     factor: bool
 
-    def ladder(self) -> list[float]:
+    def extended_values(self) -> list[float]:
         """The values in order, and more at both ends in the ratio of the last two there.
 
-        >>> Axis(name="r", values=(1.0, 0.1), factor=False).ladder()
+        >>> Axis(name="r", values=(1.0, 0.1), factor=False).extended_values()
         [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
         """
         inner = sorted(set(self.values))
         if len(inner) < 2:
             return inner
-        return [*reversed(_further(*inner[:2])), *inner, *_further(inner[-1], inner[-2])]
+        return [*reversed(_beyond(*inner[:2])), *inner, *_beyond(inner[-1], inner[-2])]
 
 
-def _further(end: float, before: float) -> list[float]:
-    """Values beyond an end; none where one of the two is 0, which has no ratio."""
+def _beyond(end: float, before: float) -> list[float]:
+    """Values beyond an end; empty where one of the two is 0, which has no ratio."""
     if 0 in (end, before):
         return []
     ratio = end / before
-    return [float(f"{end * ratio**step:.6g}") for step in range(1, FURTHER + 1)]
+    return [float(f"{end * ratio**step:.6g}") for step in range(1, STEPS_BEYOND + 1)]
 
 
-def axes(sweep: Experiment) -> list[Axis]:
-    """What a sweep varies."""
+def sweep_axes(sweep: Experiment) -> list[Axis]:
+    """The values that a sweep varies."""
     plain = [Axis(name=n, values=v, factor=False) for n, v in sweep.grid.items()]
     return plain + [Axis(name=n, values=v, factor=True) for n, v in sweep.grid_factors.items()]
 
 
-def grid(sweep: Experiment) -> list[Point]:
+def grid_points(sweep: Experiment) -> list[Point]:
     """All points of the file's grid."""
-    return list(itertools.product(*(axis.values for axis in axes(sweep))))
+    return list(itertools.product(*(axis.values for axis in sweep_axes(sweep))))
 
 
-def neighbours(sweep: Experiment, point: Point) -> list[Point]:
-    """The points that differ from this one by a step on one axis.
+def neighbors(sweep: Experiment, point: Point) -> list[Point]:
+    """The points that differ from this one by one step on one axis.
 
     >>> from cowclip_merlin.experiments.definitions import load_experiment
-    >>> neighbours(load_experiment("sweep_lr"), (4.0,))
+    >>> neighbors(load_experiment("sweep_lr"), (4.0,))
     [(2.0,), (8.0,)]
     """
     found = []
-    for place, axis in enumerate(axes(sweep)):
-        ladder = axis.ladder()
-        at = ladder.index(point[place])
-        steps = ladder[max(at - 1, 0) : at] + ladder[at + 1 : at + 2]
-        found += [(*point[:place], value, *point[place + 1 :]) for value in steps]
+    for index, axis in enumerate(sweep_axes(sweep)):
+        values = axis.extended_values()
+        at = values.index(point[index])
+        steps = values[max(at - 1, 0) : at] + values[at + 1 : at + 2]
+        found += [(*point[:index], value, *point[index + 1 :]) for value in steps]
     return found
 
 
-def label(sweep: Experiment, point: Point) -> str:
-    """A point in words.
+def point_label(sweep: Experiment, point: Point) -> str:
+    """The label of a point's line.
 
     >>> from cowclip_merlin.experiments.definitions import load_experiment
-    >>> label(load_experiment("sweep_r"), (1.0, 3.0, 1.0, 0.1))
+    >>> point_label(load_experiment("sweep_r"), (1.0, 3.0, 1.0, 0.1))
     'r 1, embedding_lr x3, dense_lr x1, l2 x0.1'
     """
-    pairs = zip(axes(sweep), point, strict=True)
+    pairs = zip(sweep_axes(sweep), point, strict=True)
     return ", ".join(f"{axis.name} {'x' if axis.factor else ''}{value:g}" for axis, value in pairs)
 
 
-def expand(sweep: Experiment, points: Sequence[Point] | None = None) -> Experiment:
-    """The sweep as an experiment with one line for each point; without any, of its grid.
+def expand_sweep(sweep: Experiment, points: Sequence[Point] | None = None) -> Experiment:
+    """The sweep as an experiment with one line per point; by default those of its grid.
 
     >>> from cowclip_merlin.experiments.definitions import load_experiment
-    >>> [line.label for line in expand(load_experiment("sweep_lr")).lines][:2]
+    >>> [line.label for line in expand_sweep(load_experiment("sweep_lr")).lines][:2]
     ['embedding_lr x0.25', 'embedding_lr x0.5']
     """
-    points = grid(sweep) if points is None else points
+    points = grid_points(sweep) if points is None else points
     return replace(sweep, kind="runs", lines=tuple(_line(sweep, point) for point in points))
 
 
 def _line(sweep: Experiment, point: Point) -> ExperimentLine:
     (line,) = sweep.lines
-    pairs = list(zip(axes(sweep), point, strict=True))
+    pairs = list(zip(sweep_axes(sweep), point, strict=True))
     overrides = {axis.name: value for axis, value in pairs if not axis.factor}
     factors = {axis.name: value for axis, value in pairs if axis.factor}
     return replace(
         line,
-        label=label(sweep, point),
+        label=point_label(sweep, point),
         overrides={**line.overrides, **overrides},
         factors={**line.factors, **factors},
     )

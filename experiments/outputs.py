@@ -1,0 +1,141 @@
+"""The table or figure that an experiment ends in: written to the results folder, and printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from cowclip_merlin.experiments.definitions import Experiment
+from cowclip_merlin.experiments.figures import from_results, write_figure
+from cowclip_merlin.experiments.planning.planned_run import RunResults
+from cowclip_merlin.experiments.planning.ranking import best_values
+from cowclip_merlin.experiments.results.tuned import write_tuned
+from cowclip_merlin.experiments.session import Session
+from cowclip_merlin.experiments.tables.files import write_table
+from cowclip_merlin.experiments.tables.hyperparameter_table import hyperparameter_table
+from cowclip_merlin.experiments.tables.parameter_table import parameter_table
+from cowclip_merlin.experiments.tables.run_table import run_table
+from cowclip_merlin.experiments.tables.sweep_table import sweep_table
+from cowclip_merlin.experiments.tables.table import Table
+from cowclip_merlin.experiments.tables.text import table_text
+
+
+def write_outputs(session: Session, experiment: Experiment) -> Iterator[str]:
+    """Write the outputs of an experiment; yields the text to print."""
+    yield from _WRITERS[experiment.kind](session, experiment)
+
+
+def _runs(session: Session, experiment: Experiment) -> Iterator[str]:
+    results, sizing = session.results(experiment), session.sizing(experiment)
+    table = run_table(experiment, sizing, results, **_provenance(session, experiment))
+    yield from _table(session, table)
+    if experiment.measure == "auc":
+        yield from _multiplier_figure(session, experiment, results)
+
+
+def _multiplier_figure(
+    session: Session, experiment: Experiment, results: RunResults
+) -> Iterator[str]:
+    figure = from_results.multiplier_figure(experiment, results)
+    if figure is not None:
+        name, title = f"{experiment.name}_auc", f"{experiment.title}: AUC by batch"
+        yield _figure(session, experiment, figure, name=name, title=title)
+
+
+def _sweep(session: Session, experiment: Experiment) -> Iterator[str]:
+    results, sizing = session.results(experiment), session.sizing(experiment)
+    if session.is_complete(experiment):
+        values = best_values(experiment, results)
+        group = experiment.lines[0].tuned_group
+        write_tuned(session.context.out, session.tuned_key(experiment), group, values)
+    table = sweep_table(experiment, sizing, results, **_provenance(session, experiment))
+    yield from _table(session, table)
+
+
+def _hyperparameters(session: Session, experiment: Experiment) -> Iterator[str]:
+    command = session.command(experiment)
+    yield from _table(session, hyperparameter_table(experiment, command=command))
+
+
+def _parameters(session: Session, experiment: Experiment) -> Iterator[str]:
+    yield from _table(session, parameter_table(experiment, command=session.command(experiment)))
+
+
+def _curves(session: Session, experiment: Experiment) -> Iterator[str]:
+    results, runs = _finished(session, experiment), session.context.out / "runs"
+    if not results:
+        yield _NO_FIGURE
+        return
+    figure = from_results.epoch_figure(results, session.sizing(experiment), runs)
+    yield _figure(session, experiment, figure)
+
+
+def _time(session: Session, experiment: Experiment) -> Iterator[str]:
+    results = _finished(session, experiment)
+    if not results:
+        yield _NO_FIGURE
+        return
+    figure = from_results.time_figure(results, session.sizing(experiment))
+    yield _figure(session, experiment, figure)
+
+
+_NO_FIGURE = "no figure: every run diverged"
+
+
+def _finished(session: Session, experiment: Experiment) -> RunResults:
+    """The results of runs that did not diverge."""
+    found = session.results(experiment)
+    return {run: result for run, result in found.items() if result.status == "done"}
+
+
+def _frequencies(session: Session, experiment: Experiment) -> Iterator[str]:
+    yield _figure(session, experiment, from_results.id_frequency_figure(session.data()))
+
+
+def _gradients(session: Session, experiment: Experiment) -> Iterator[str]:
+    run = session.runs(experiment)[0]
+    figure, step = from_results.gradient_figure(run, session.data(), device=session.context.device)
+    caption = f"{experiment.caption} Step {step:,}, batch {run.settings.batch_size:,}."
+    yield _figure(session, experiment, figure, caption=caption)
+
+
+_WRITERS: Mapping[str, Callable[[Any, Experiment], Iterator[str]]] = {
+    "runs": _runs,
+    "sweep": _sweep,
+    "hyperparameters": _hyperparameters,
+    "parameters": _parameters,
+    "curves": _curves,
+    "time": _time,
+    "frequencies": _frequencies,
+    "gradients": _gradients,
+}
+
+
+def _provenance(session: Session, experiment: Experiment) -> dict[str, str]:
+    return {"data": session.describe_data(), "command": session.command(experiment)}
+
+
+def _table(session: Session, table: Table) -> Iterator[str]:
+    write_table(session.context.out / "tables", table)
+    yield table_text(table)
+
+
+def _figure(
+    session: Session,
+    experiment: Experiment,
+    figure: Any,
+    *,
+    name: str | None = None,
+    title: str | None = None,
+    caption: str | None = None,
+) -> str:
+    path = write_figure(
+        session.context.out / "figures",
+        figure,
+        name=name or experiment.name,
+        title=title or experiment.title,
+        caption=caption or experiment.caption or f"Claim: {experiment.claim}",
+        alt=title or experiment.title,
+        **_provenance(session, experiment),
+    )
+    return f"figure: {path}"

@@ -1,0 +1,1 @@
+"""From an experiment to its runs: batches and rates for the data's size, settings, sweeps."""

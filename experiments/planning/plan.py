@@ -1,0 +1,88 @@
+"""From an experiment to its runs, as far as the size of the data allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cowclip_merlin.experiments.definitions import NAMED_MULTIPLIERS, Experiment, ExperimentLine
+from cowclip_merlin.experiments.planning.data_variant import DataVariant
+from cowclip_merlin.experiments.planning.line_settings import make_run_settings
+from cowclip_merlin.experiments.planning.planned_run import PlannedRun
+from cowclip_merlin.experiments.planning.sizing import Sizing
+from cowclip_merlin.experiments.results.tuned import TunedValues
+from cowclip_merlin.loading import validation_rows
+
+
+def plan_runs(
+    experiment: Experiment,
+    sizing: Sizing,
+    *,
+    seeds: int,
+    update: str = "exact",
+    fraction: float = 1.0,
+    tuned: TunedValues | None = None,
+    validation_fraction: float = 0.0,
+    mlp: tuple[int, ...] = (400, 400, 400),
+) -> list[PlannedRun]:
+    """All runs of an experiment that its sizing allows, line by line.
+
+    Args:
+        experiment: of a kind that trains.
+        sizing: batches and base rates.
+        seeds: runs of each cell, with seeds 1 to `seeds`.
+        update: for lines that name none; "dense" where "exact" is asked for and not possible.
+        fraction: share of the rows to use.
+        tuned: what sweeps chose.
+        validation_fraction: share of the training rows to score instead of the test rows.
+        mlp: widths of the hidden layers.
+    """
+    return [
+        PlannedRun(
+            label=line.label,
+            multiplier=multiplier,
+            settings=make_run_settings(
+                experiment,
+                line,
+                sizing,
+                multiplier,
+                seed=seed,
+                update=update,
+                tuned=tuned or {},
+                validation_fraction=validation_fraction,
+                mlp=mlp,
+            ),
+            variant=DataVariant(
+                fraction=fraction, keep_top=line.keep_top, min_count=line.min_count
+            ),
+        )
+        for line in experiment.lines
+        for multiplier in feasible_multipliers(line, sizing, validation_fraction)
+        for seed in range(1, seeds + 1)
+    ]
+
+
+def feasible_multipliers(
+    line: ExperimentLine, sizing: Sizing, validation_fraction: float = 0.0
+) -> Iterator[int | str]:
+    """The line's multipliers whose batch is not too large; held-out rows do not count."""
+    rows = sizing.rows
+    if validation_fraction:
+        rows -= validation_rows(rows, validation_fraction)
+    for multiplier in line.multipliers:
+        within = multiplier in NAMED_MULTIPLIERS or multiplier <= sizing.max_multiplier
+        if within and sizing.batch(multiplier) <= rows:
+            yield multiplier
+
+
+def describe_infeasible(
+    experiment: Experiment, sizing: Sizing, validation_fraction: float = 0.0
+) -> list[str]:
+    """A text for each line some of whose batches are too large for the data."""
+    texts = []
+    for line in experiment.lines:
+        feasible = set(feasible_multipliers(line, sizing, validation_fraction))
+        left_out = [m for m in line.multipliers if m not in feasible]
+        if left_out:
+            batches = ", ".join(f"{sizing.factor(m)} times" for m in left_out)
+            texts.append(f"{line.label} at {batches} the base batch: more than this size carries")
+    return texts

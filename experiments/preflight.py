@@ -1,0 +1,59 @@
+"""Checks of an experiment before anything is trained, maybe for hours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.definitions import Experiment
+from cowclip_merlin.experiments.planning.plan import describe_infeasible
+from cowclip_merlin.experiments.planning.planned_run import PlannedRun
+from cowclip_merlin.experiments.planning.sweep import VALIDATION_FRACTION
+from cowclip_merlin.experiments.session import TRAINING_KINDS, Session
+from cowclip_merlin.training.build import build_optimizer, choose_device
+
+
+def check_experiment(session: Session, experiment: Experiment) -> None:
+    """Refuse an experiment that cannot run as asked.
+
+    Raises:
+        InputError: the data have too few rows, settings of a line do not go together, or a line
+            that is asked for does not exist.
+    """
+    runs = session.runs(experiment)
+    if experiment.kind in TRAINING_KINDS:
+        _check_batches(session, experiment, runs)
+    _check_settings(session, experiment, runs)
+    _check_lines(session, experiment, runs)
+
+
+def _check_batches(session: Session, experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
+    sweep = experiment.kind == "sweep"
+    held_out = VALIDATION_FRACTION if sweep else 0.0
+    infeasible = describe_infeasible(experiment, session.sizing(experiment), held_out)
+    if infeasible and (sweep or not runs):  # a sweep compares points at all of its batches
+        raise InputError(
+            f"{experiment.cli_name}: {infeasible[0]}; use more rows, or smaller multipliers"
+        )
+
+
+def _check_settings(session: Session, experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
+    """Build each run's optimizer, which refuses settings that do not go together."""
+    data = session.context.data
+    if runs:  # an optimizer asks TensorFlow for its GPUs, which starts it on them
+        choose_device(session.settings.device)
+    for run in runs:
+        values = run.settings.hyperparameters(data.kind)
+        try:
+            build_optimizer(run.settings, values, data, steps=1)
+        except InputError as error:
+            raise InputError(f"{experiment.cli_name}, {run.label}: {error}") from None
+
+
+def _check_lines(session: Session, experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
+    known = sorted({run.label for run in runs})
+    for label in session.settings.lines if known else ():
+        if label not in known:
+            raise InputError(
+                f"{experiment.name} has no line {label!r}; --lines takes {'; '.join(known)}"
+            )

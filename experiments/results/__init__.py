@@ -1,0 +1,1 @@
+"""The files of a results folder that runs and sweeps write: `results.csv` and `tuned.json`."""

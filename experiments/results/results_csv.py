@@ -1,0 +1,101 @@
+"""The results table: one row per finished run, in `results.csv` of a results folder."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.results.result import COLUMN_TYPES, Result
+from cowclip_merlin.system.files import replacing
+
+STATUSES = ("done", "diverged")
+SPLITS = ("test", "validation")
+COLUMNS = tuple(COLUMN_TYPES)
+_WITHOUT_VERSIONS = COLUMNS[:-1]
+
+
+def read_results(folder: str | Path) -> list[Result]:
+    """All runs of a results folder in the order in which they ended; empty without a table.
+
+    Raises:
+        InputError: the table is damaged, or another version wrote it.
+    """
+    path = Path(folder) / "results.csv"
+    if not path.exists():
+        return []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(_results(path, csv.DictReader(file)))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: no table of runs ({error}); use another folder") from None
+
+
+def _results(path: Path, reader: csv.DictReader[str]) -> Iterator[Result]:
+    if tuple(reader.fieldnames or ()) not in (COLUMNS, _WITHOUT_VERSIONS):
+        raise InputError(f"{path}: its columns are not those of this version; use another folder")
+    first: dict[str, int] = {}
+    for row in reader:
+        number = reader.line_num
+        result = _result(path, number, {"versions": ""} | row)
+        if first.setdefault(result.config_hash, number) != number:
+            raise InputError(
+                f"{path}: line {number} is of the same run as line {first[result.config_hash]} "
+                f"(config_hash {result.config_hash}); delete one of them"
+            )
+        yield result
+
+
+def _result(path: Path, number: int, row: Mapping[str, str]) -> Result:
+    try:
+        if None in row or None in row.values():
+            raise ValueError(f"it has not {len(COLUMNS)} cells")
+        result = Result(**{name: convert(row[name]) for name, convert in COLUMN_TYPES.items()})
+        _check(result)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: line {number} is damaged ({error}); delete the line") from None
+    return result
+
+
+def _check(result: Result) -> None:
+    """Refuse values that no run can have written.
+
+    Raises:
+        ValueError: a column cannot have this value.
+    """
+    for name, known in (("status", STATUSES), ("split", SPLITS)):
+        if getattr(result, name) not in known:
+            raise ValueError(f"{name} is {getattr(result, name)!r}, not {' or '.join(known)}")
+    if result.status == "done" and not 0 <= result.auc <= 1:
+        raise ValueError(f"auc is {result.auc}, not from 0 to 1")
+    if result.status == "done" and not (math.isfinite(result.log_loss) and result.log_loss >= 0):
+        raise ValueError(f"log_loss is {result.log_loss}, not a number from 0 on")
+    if not (math.isfinite(result.seconds) and result.seconds >= 0):
+        raise ValueError(f"seconds is {result.seconds}, not a number from 0 on")
+
+
+def write_results(folder: str | Path, results: Iterable[Result]) -> None:
+    """Write the table; if that fails, the old one stays as it is."""
+    path = Path(folder) / "results.csv"
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(asdict(result) for result in results)
+
+
+def append_result(folder: str | Path, result: Result) -> None:
+    """Add one run; an earlier one with the same hash is replaced.
+
+    >>> import tempfile
+    >>> from cowclip_merlin.experiments.results.result import example_result
+    >>> folder = tempfile.mkdtemp()
+    >>> append_result(folder, example_result())
+    >>> append_result(folder, example_result(auc=0.79))
+    >>> [r.auc for r in read_results(folder)]
+    [0.79]
+    """
+    kept = [r for r in read_results(folder) if r.config_hash != result.config_hash]
+    write_results(folder, [*kept, result])

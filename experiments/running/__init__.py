@@ -1,0 +1,1 @@
+"""Training planned runs: data variants, one run after another, and how long they will take."""

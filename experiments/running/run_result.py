@@ -1,0 +1,132 @@
+"""The result of a run, from its metrics and the machine it ran on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from cowclip_merlin.experiments.planning.planned_run import PlannedRun
+from cowclip_merlin.experiments.results.result import Result
+from cowclip_merlin.loading import validation_rows
+from cowclip_merlin.system.hardware import hardware
+from cowclip_merlin.system.versions import PACKAGES, versions
+from cowclip_merlin.training import run_logs
+from cowclip_merlin.workflows import PreparedData
+
+_PACKAGES = ("python", *PACKAGES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStart:
+    """The moment before a run began.
+
+    Attributes:
+        time: UTC, ISO 8601.
+        load: running processes in the minute before.
+    """
+
+    time: str
+    load: float
+
+    @classmethod
+    def now(cls) -> RunStart:
+        """This moment."""
+        time = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        return cls(time=time, load=round(os.getloadavg()[0], 2))
+
+
+def make_result(
+    run: PlannedRun,
+    data: PreparedData,
+    epochs: Sequence[Any],
+    *,
+    status: str,
+    start: RunStart,
+    fingerprint: str,
+    data_name: str,
+) -> Result:
+    """The row of the results table for a run that ended.
+
+    Args:
+        run: that ended.
+        data: that it was trained on.
+        epochs: metrics of each epoch.
+        status: "done" or "diverged".
+        start: of the run.
+        fingerprint: of the data before the run's variant was derived.
+        data_name: for readers.
+    """
+    made_with = versions()
+    rows = rows_trained(data, run)
+    return Result(
+        run_id=run.run_id(fingerprint),
+        config_hash=run.config_hash(fingerprint),
+        status=status,
+        data=data_name,
+        data_fingerprint=fingerprint,
+        variant=str(run.variant),
+        train_rows=rows,
+        **_settings(run, data),
+        **_scores(epochs, status, run.settings.validation_fraction > 0, rows),
+        steps_per_epoch=-(-rows // run.settings.batch_size),
+        started=start.time,
+        revision=made_with.get("git_revision", made_with["cowclip_merlin"]),
+        tensorflow=made_with["tensorflow"],
+        hardware=describe_hardware(hardware()),
+        load=start.load,
+        versions=", ".join(f"{k} {made_with[k]}" for k in made_with if k in _PACKAGES),
+    )
+
+
+def _settings(run: PlannedRun, data: PreparedData) -> dict[str, Any]:
+    """The columns that hold settings."""
+    settings = run.settings
+    values = settings.hyperparameters(data.kind)
+    scaled = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs")
+    given = ("model", "optimizer", "rule", "update", "batch_size", "base_batch_size", "epochs")
+    return {
+        **{name: getattr(values, name) for name in scaled},
+        **{name: getattr(settings, name) for name in (*given, "seed")},
+        "split": "validation" if settings.validation_fraction else "test",
+        "mlp": "-".join(map(str, settings.mlp)),
+        "clip": settings.effective_clip,
+    }
+
+
+def rows_trained(data: PreparedData, run: PlannedRun) -> int:
+    """Rows of an epoch: without those that are held out for validation."""
+    rows, fraction = data.rows["train"], run.settings.validation_fraction
+    return rows - validation_rows(rows, fraction) if fraction else rows
+
+
+def _scores(
+    epochs: Sequence[Any], status: str, validation: bool, rows: int
+) -> dict[str, float | int]:
+    """The columns that hold scores and times; NaN for what a diverged run does not have."""
+    prefix = "validation" if validation else "test"
+    auc = [float(epoch[f"{prefix}_auc"]) for epoch in epochs]
+    seconds = sum(run_logs.seconds_of(epoch, rows) for epoch in epochs)
+    done = status == "done"
+    return {
+        "auc": auc[-1] if done else float("nan"),
+        "log_loss": float(epochs[-1][f"{prefix}_log_loss"]) if done else float("nan"),
+        "best_auc": max(auc, default=float("nan")),
+        "best_epoch": auc.index(max(auc)) + 1 if auc else 0,
+        "seconds": round(seconds, 3),
+        "rows_per_second": round(len(epochs) * rows / seconds, 1) if seconds else 0.0,
+    }
+
+
+def describe_hardware(machine: Mapping[str, Any]) -> str:
+    """The GPU, or the processor and its cores, of what `hardware` found.
+
+    >>> cpu = {"gpus": 0, "gpu": "", "cores": 2, "processor": "AMD EPYC", "machine": "x86_64"}
+    >>> describe_hardware(cpu)
+    '2 CPU cores, AMD EPYC'
+    """
+    if machine["gpus"]:
+        return f"{machine['gpus']} x {machine['gpu'].split(', ')[0]}"
+    return f"{machine['cores']} CPU cores, {machine['processor'] or machine['machine']}"

@@ -1,0 +1,123 @@
+"""Trains the runs that have no result yet, one after the other, and records each result."""
+
+from __future__ import annotations
+
+import io
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import Diverged
+from cowclip_merlin.experiments.planning.planned_run import PlannedRun
+from cowclip_merlin.experiments.results.result import Result
+from cowclip_merlin.experiments.results.results_csv import append_result, read_results
+from cowclip_merlin.experiments.running.derived_data import derive_data
+from cowclip_merlin.experiments.running.run_result import RunStart, make_result
+from cowclip_merlin.training import run_logs, train
+from cowclip_merlin.training.checkpoint import checkpoints_in
+from cowclip_merlin.workflows import PreparedData
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What all runs share: the data, the results folder and the device.
+
+    Attributes:
+        data: the prepared folder.
+        out: the results folder.
+        data_name: name of the data set, for readers.
+        device: "auto", "cpu" or "gpu".
+    """
+
+    data: PreparedData
+    out: Path
+    data_name: str
+    device: str = "auto"
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the data."""
+        return self.data.fingerprint
+
+
+def pending_runs(runs: Sequence[PlannedRun], context: RunContext) -> list[PlannedRun]:
+    """The runs that have no result yet; equal ones come once."""
+    done = {result.config_hash for result in read_results(context.out)}
+    pending: dict[str, PlannedRun] = {}
+    for run in runs:
+        config_hash = run.config_hash(context.fingerprint)
+        if config_hash not in done:
+            pending.setdefault(config_hash, run)
+    return list(pending.values())
+
+
+def existing_results(runs: Sequence[PlannedRun], context: RunContext) -> dict[PlannedRun, Result]:
+    """The results that exist, by run."""
+    found = {result.config_hash: result for result in read_results(context.out)}
+    pairs = ((run, found.get(run.config_hash(context.fingerprint))) for run in runs)
+    return {run: result for run, result in pairs if result is not None}
+
+
+def train_runs(runs: Sequence[PlannedRun], context: RunContext) -> Iterator[Result]:
+    """Train the runs, and yield each result once it is recorded.
+
+    A run that a signal stopped continues from its checkpoint at the next call.
+
+    Raises:
+        InputError: the data or a setting is wrong.
+        Stopped: a signal came; all results so far are recorded.
+    """
+    for run in runs:
+        result = train_run(run, context)
+        append_result(context.out, result)
+        checkpoints = context.out / "runs" / result.run_id / "checkpoints"
+        if checkpoints.exists():
+            # They take three times the size of the tables, for every run. They stay until the
+            # result is recorded: training cannot resume from half of them.
+            shutil.rmtree(checkpoints)
+        yield result
+
+
+def train_run(run: PlannedRun, context: RunContext) -> Result:
+    """Train one run; a diverged run gives a result, too."""
+    data = derive_data(context.data, run.variant, context.out / "data")
+    folder = context.out / "runs" / run.run_id(context.fingerprint)
+    start = RunStart.now()
+    resume = bool(checkpoints_in(folder / "checkpoints"))
+    if folder.exists() and not resume:  # stopped before its first checkpoint, or diverged
+        shutil.rmtree(folder)
+    compat.tensorflow().keras.backend.clear_session()
+    status = "done"
+    try:
+        with redirect_stdout(io.StringIO()), _quiet():  # the run's train.log has the output
+            epochs = train(
+                data.path, run.settings, out=folder, resume=resume, device=context.device
+            )
+    except Diverged:
+        epochs = list(run_logs.read_metrics(folder / "metrics.csv", epochs=run.settings.epochs))
+        status = "diverged"
+    return make_result(
+        run,
+        data,
+        epochs,
+        status=status,
+        start=start,
+        fingerprint=context.fingerprint,
+        data_name=context.data_name,
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide TensorFlow's warning about tracing many functions: each run traces its own."""
+    logger = logging.getLogger("tensorflow")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

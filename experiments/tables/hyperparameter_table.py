@@ -1,0 +1,63 @@
+"""Tables 8 and 9: hyper-parameters that the scaling rules give, without training."""
+
+from __future__ import annotations
+
+import math
+
+from cowclip_merlin.experiments.definitions import Experiment, ExperimentLine
+from cowclip_merlin.experiments.tables.table import Cell, Table, experiment_table
+from cowclip_merlin.scaling import Hyperparameters, K, scale
+
+_NAMES = ("embedding_lr", "dense_lr", "l2")
+
+
+def hyperparameter_table(experiment: Experiment, *, command: str) -> Table:
+    """What the scaling rules give at the paper's sizes: a row per line, a column per batch.
+
+    A cell is "embedding rate / dense rate / L2", under CowClip with "/ r / zeta".
+    """
+    multipliers = sorted({m for line in experiment.lines for m in line.multipliers})
+    return experiment_table(
+        experiment,
+        unit="embedding rate / dense rate / L2 (/ r / zeta)",
+        columns=tuple(f"{m}K" for m in multipliers),
+        rows=tuple(
+            (line.label, tuple(_cell(experiment.preset, line, m) for m in multipliers))
+            for line in experiment.lines
+        ),
+        data="The paper's sizes",
+        notes=_misprints(experiment),
+        command=command,
+    )
+
+
+def _cell(preset: str, line: ExperimentLine, multiplier: int) -> Cell:
+    if multiplier not in line.multipliers:
+        return Cell(text="")
+    return Cell(text=_text(scale(preset, to=multiplier * K, rule=line.rule), line.rule))
+
+
+def _text(values: Hyperparameters, rule: str) -> str:
+    names = (*_NAMES, "r", "zeta") if rule == "cowclip" else _NAMES
+    return " / ".join(short_number(getattr(values, name)) for name in names)
+
+
+def short_number(number: float) -> str:
+    """A rate with three significant digits.
+
+    >>> short_number(2.262742e-3), short_number(1.0)
+    ('2.26e-3', '1')
+    """
+    if number == 0 or 0.1 <= number < 1000:
+        return f"{number:.3g}"
+    power = math.floor(math.log10(number))
+    return f"{number / 10**power:.3g}e{power}"
+
+
+def _misprints(experiment: Experiment) -> list[str]:
+    """Notes on numbers that the paper prints and that differ from its rule."""
+    return [
+        f"{line.label} at {multiplier}K: {text}"
+        for line in experiment.lines
+        for multiplier, text in line.notes.items()
+    ]

@@ -1,0 +1,46 @@
+"""Table 7: parameter counts of the models, without training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from cowclip_merlin.experiments.definitions import Experiment, ExperimentLine
+from cowclip_merlin.experiments.tables.table import Cell, Table, experiment_table
+
+
+def parameter_table(experiment: Experiment, *, command: str) -> Table:
+    """Dense parameters of the four models on Criteo's 26 + 13 columns, beside the paper's."""
+    return experiment_table(
+        experiment,
+        unit="million parameters",
+        columns=('continuous="deep"', 'continuous="all"'),
+        rows=tuple((line.label, _cells(line)) for line in experiment.lines),
+        data="Criteo's columns; tables not counted",
+        command=command,
+        decimals=3,
+    )
+
+
+def _cells(line: ExperimentLine) -> tuple[Cell, ...]:
+    counts = [dense_parameters(line.model, continuous) / 1e6 for continuous in ("deep", "all")]
+    return tuple(Cell(mean=n, runs=1, published=line.published.get(1)) for n in counts)
+
+
+def dense_parameters(model: str, continuous: str) -> int:
+    """Number of weights of a model outside its embedding tables.
+
+    Args:
+        model: name of the architecture.
+        continuous: "deep" or "all"; see the models.
+    """
+    from cowclip_merlin.bench.random_data import FIELDS, random_model
+
+    sizes: Mapping[str, int] = {f"C{i + 1}": 4 for i in range(FIELDS)}
+    built: Any = random_model(model, dict(sizes), continuous=continuous)
+    return sum(
+        math.prod(variable.shape)
+        for variable in built.trainable_variables
+        if "embeddings" not in variable.name
+    )

@@ -1,0 +1,153 @@
+"""Tables of training runs: a row for each line of the experiment, a column for each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cowclip_merlin.experiments.definitions import (
+    MEASURES,
+    NAMED_MULTIPLIERS,
+    Experiment,
+    ExperimentLine,
+)
+from cowclip_merlin.experiments.planning.plan import describe_infeasible, feasible_multipliers
+from cowclip_merlin.experiments.planning.planned_run import RunResults
+from cowclip_merlin.experiments.planning.sizing import Sizing
+from cowclip_merlin.experiments.results.result import Result
+from cowclip_merlin.experiments.tables.table import (
+    Cell,
+    Table,
+    experiment_table,
+    mean_cell,
+    verdict,
+)
+
+UNITS = {"auc": 100.0, "log_loss": 1.0, "minutes": 1 / 60}
+DECIMALS = {"auc": 2, "log_loss": 4, "minutes": 2}
+Cells = Mapping[tuple[str, int | str], Cell]
+"""Label of the line and multiplier -> cell."""
+
+
+def run_table(
+    experiment: Experiment, sizing: Sizing, results: RunResults, *, data: str, command: str
+) -> Table:
+    """The table of an experiment of kind "runs".
+
+    Args:
+        experiment: that the table shows.
+        sizing: batches of the runs.
+        results: of the runs that ended.
+        data: name and size of the data set.
+        command: the command that makes the table again.
+    """
+    multipliers = _multipliers(experiment, sizing)
+    cells = _judged(experiment, _cells(experiment, multipliers, results))
+    missing = (*describe_infeasible(experiment, sizing), *_not_run(experiment, sizing, results))
+    return experiment_table(
+        experiment,
+        unit=MEASURES[experiment.measure],
+        columns=_headings(multipliers, sizing),
+        rows=tuple(
+            (line.label, tuple(cells[line.label, m] for m in multipliers))
+            for line in experiment.lines
+        ),
+        data=data,
+        reference=_reference(experiment, sizing),
+        notes=_notes_of_cells(experiment),
+        missing=missing,
+        command=command,
+        decimals=DECIMALS[experiment.measure],
+    )
+
+
+def _multipliers(experiment: Experiment, sizing: Sizing) -> list[int | str]:
+    """All multipliers of the lines, in order of size."""
+    every = {m for line in experiment.lines for m in line.multipliers}
+    return sorted(every, key=lambda m: (sizing.factor(m), str(m)))
+
+
+def _headings(multipliers: Sequence[int | str], sizing: Sizing) -> tuple[str, ...]:
+    """The columns' headings; where a named multiplier repeats another one, with its name."""
+    plain = [column_heading(m, sizing) for m in multipliers]
+    return tuple(
+        f"{text} ({m})" if m in NAMED_MULTIPLIERS and plain.count(text) > 1 else text
+        for m, text in zip(multipliers, plain)
+    )
+
+
+def column_heading(multiplier: int | str, sizing: Sizing) -> str:
+    """`x8 = 2,048`: the multiplier, and the batch at this size."""
+    return f"x{sizing.factor(multiplier)} = {sizing.batch(multiplier):,}"
+
+
+def _cells(
+    experiment: Experiment, multipliers: Sequence[int | str], results: RunResults
+) -> dict[tuple[str, int | str], Cell]:
+    by_cell: dict[tuple[str, int | str], list[Result]] = {}
+    for run, result in results.items():
+        by_cell.setdefault((run.label, run.multiplier), []).append(result)
+    return {
+        (line.label, m): _cell(experiment.measure, line, m, by_cell.get((line.label, m), []))
+        for line in experiment.lines
+        for m in multipliers
+    }
+
+
+def _cell(
+    measure: str, line: ExperimentLine, multiplier: int | str, results: Sequence[Result]
+) -> Cell:
+    published = line.published.get(multiplier)
+    known = {"published": published, "note": line.notes.get(multiplier, "")}
+    if multiplier not in line.multipliers:
+        return Cell(text="", **known)
+    if not results:
+        return Cell(**known)
+    if any(result.status == "diverged" for result in results):
+        return Cell(text="diverged", runs=len(results), **known)
+    return mean_cell([_value(measure, result) for result in results], **known)
+
+
+def _value(measure: str, result: Result) -> float:
+    values = {"auc": result.auc, "log_loss": result.log_loss, "minutes": result.seconds}
+    return UNITS[measure] * values[measure]
+
+
+def _judged(experiment: Experiment, cells: Cells) -> Cells:
+    """The cells with their verdicts; lines with other ids than the reference get none."""
+    if experiment.reference is None:
+        return cells
+    reference = cells[tuple(experiment.reference)]
+    better = experiment.measure == "auc"
+    ids = {line.label: line.keep_top for line in experiment.lines}
+    return {
+        (label, multiplier): cell
+        if cell is reference or ids[label] != ids[experiment.reference[0]]
+        else replace(cell, verdict=verdict(cell, reference, higher_is_better=better))
+        for (label, multiplier), cell in cells.items()
+    }
+
+
+def _reference(experiment: Experiment, sizing: Sizing) -> str:
+    if experiment.reference is None:
+        return ""
+    label, multiplier = experiment.reference
+    return f"{label} at batch {sizing.batch(multiplier):,}"
+
+
+def _notes_of_cells(experiment: Experiment) -> list[str]:
+    return [
+        f"{line.label}, x{multiplier}: {text}"
+        for line in experiment.lines
+        for multiplier, text in line.notes.items()
+    ]
+
+
+def _not_run(experiment: Experiment, sizing: Sizing, results: RunResults) -> Sequence[str]:
+    done = {(run.label, run.multiplier) for run in results}
+    return [
+        f"{line.label} at x{sizing.factor(m)}: not run yet"
+        for line in experiment.lines
+        for m in feasible_multipliers(line, sizing)
+        if (line.label, m) not in done
+    ]

@@ -1,0 +1,57 @@
+"""The table of a sweep: its points with their scores, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cowclip_merlin.experiments.definitions import Experiment
+from cowclip_merlin.experiments.planning.grid import expand_sweep
+from cowclip_merlin.experiments.planning.planned_run import RunResults
+from cowclip_merlin.experiments.planning.ranking import Scores, mean_score, validation_scores
+from cowclip_merlin.experiments.planning.sizing import Sizing
+from cowclip_merlin.experiments.tables.run_table import column_heading
+from cowclip_merlin.experiments.tables.table import Cell, Table, experiment_table, mean_cell
+
+_NOTES = (
+    "Scored on rows cut from the training split; test rows are not seen.",
+    "Neighbours of the two best points were tried until none was better.",
+)
+
+
+def sweep_table(
+    sweep: Experiment, sizing: Sizing, results: RunResults, *, data: str, command: str
+) -> Table:
+    """The points with their scores: a column for each batch, and one for their mean."""
+    scores, multipliers = validation_scores(results), sweep.lines[0].multipliers
+    several = len(multipliers) > 1
+    return experiment_table(
+        sweep,
+        unit="validation AUC %",
+        columns=(*(column_heading(m, sizing) for m in multipliers), *["mean"] * several),
+        rows=tuple(
+            (label, _cells(scores.get(label, {}), multipliers)) for label in _order(sweep, scores)
+        ),
+        data=data,
+        notes=_NOTES,
+        command=command,
+    )
+
+
+def _order(sweep: Experiment, scores: Scores) -> list[str]:
+    """Labels of all points, best first, then those of the grid without a score."""
+    scored = sorted(scores, key=lambda label: -mean_score(scores[label]))
+    return scored + [line.label for line in expand_sweep(sweep).lines if line.label not in scores]
+
+
+def _cells(
+    scores: Mapping[int | str, list[float]], multipliers: Sequence[int | str]
+) -> tuple[Cell, ...]:
+    cells = [
+        mean_cell([100 * auc for auc in scores[m]]) if m in scores else Cell() for m in multipliers
+    ]
+    if len(multipliers) == 1:
+        return tuple(cells)
+    if len(scores) < len(multipliers):
+        return (*cells, Cell())
+    seeds = min(map(len, scores.values()))
+    return (*cells, Cell(mean=100 * mean_score(scores), runs=seeds))
