@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cowclip_merlin.experiments.report.cells import signed
-from cowclip_merlin.experiments.report.claims import (
-    Effect,
-    Judged,
-    count,
-    effect,
-    extremes,
-    fastest,
-    scores,
+from cowclip_merlin.experiments.report.results_folder import ResultsFolder
+from cowclip_merlin.experiments.report.table_view import signed
+from cowclip_merlin.experiments.report.verdicts import (
+    JudgedCell,
+    PaperEffect,
+    auc_cells,
+    count_verdicts,
+    largest_changes,
+    largest_speedup,
+    paper_effect,
 )
-from cowclip_merlin.experiments.report.folder import Folder
 
-_LEAD = {
+_ANSWERS = {
     "seen": "The paper's effect is seen.",
     "seen in part": "The paper's effect is seen in part.",
     "not seen": "The paper's effect is not seen.",
@@ -27,91 +27,99 @@ _LEAD = {
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """What was shown on one data set.
+    """The answer for one data set, in sentences.
 
     Attributes:
-        title: the data set.
-        word: as `Effect.word`.
-        lead: the answer.
-        sentences: what it rests on.
+        title: name of the data set.
+        conclusion: see `PaperEffect.conclusion`.
+        answer: the conclusion as a sentence.
+        sentences: the numbers behind it.
     """
 
     title: str
-    word: str
-    lead: str
+    conclusion: str
+    answer: str
     sentences: Sequence[str]
 
 
-def headline(folder: Folder) -> Headline:
-    """What a results folder shows, by its verdicts."""
-    numbers = scores(folder.tables)
-    found = effect(numbers)
+def headline(folder: ResultsFolder) -> Headline:
+    """The headline of a results folder, by its verdicts."""
+    cells = auc_cells(folder.tables)
+    found = paper_effect(cells)
     return Headline(
         title=folder.title,
-        word=found.word,
-        lead=_LEAD[found.word],
-        sentences=[*_against_paper(found), *_all(numbers), *_time(folder), *_runs(folder)],
+        conclusion=found.conclusion,
+        answer=_ANSWERS[found.conclusion],
+        sentences=[*_against_paper(found), *_all(cells), *_time(folder), *_runs(folder)],
     )
 
 
-def _against_paper(found: Effect) -> list[str]:
+def _against_paper(found: PaperEffect) -> list[str]:
     if not (found.kept or found.lost):
         return [
             "No number with a verdict has a published one beside it; verdicts need several seeds "
             "of a number and of its reference."
         ]
-    kept, lost = found.kept, found.lost
-    holding = len(kept) - count(kept, "worse")
-    better, noise = count(kept, "better"), count(kept, "noise")
-    return [
-        f"Where the paper's AUC holds (no worse than the reference), {_of(holding, kept)} here: "
-        f"{better} better, {noise} within noise, {len(kept) - holding} worse."
-        if kept
-        else "No judged AUC stands beside one that holds in the paper.",
-        f"Where the paper's AUC falls, {_of(count(lost, 'worse'), lost)} here: "
-        f"{count(lost, 'worse')} worse, {count(lost, 'noise')} within noise, "
-        f"{count(lost, 'better')} better."
-        if lost
-        else "No judged AUC stands beside one that falls in the paper.",
-    ]
+    return [_kept(found.kept), _lost(found.lost)]
 
 
-def _of(some: int, every: Sequence[Judged]) -> str:
+def _kept(cells: Sequence[JudgedCell]) -> str:
+    if not cells:
+        return "No judged AUC stands beside one that holds in the paper."
+    better, noise, worse = (count_verdicts(cells, k) for k in ("better", "noise", "worse"))
+    return (
+        f"Where the paper's AUC holds (no worse than the reference), "
+        f"{_of(better + noise, cells)} here: {better} better, {noise} within noise, {worse} worse."
+    )
+
+
+def _lost(cells: Sequence[JudgedCell]) -> str:
+    if not cells:
+        return "No judged AUC stands beside one that falls in the paper."
+    better, noise, worse = (count_verdicts(cells, k) for k in ("better", "noise", "worse"))
+    return (
+        f"Where the paper's AUC falls, {_of(worse, cells)} here: {worse} worse, "
+        f"{noise} within noise, {better} better."
+    )
+
+
+def _of(some: int, every: Sequence[JudgedCell]) -> str:
     verb = "does so" if some == 1 else "do so"
     return f"{some} of {len(every)} {verb}"
 
 
-def _all(numbers: Sequence[Judged]) -> list[str]:
-    if not numbers:
+def _all(cells: Sequence[JudgedCell]) -> list[str]:
+    if not cells:
         return []
-    gain, loss = extremes(numbers)
+    better, noise, worse = (count_verdicts(cells, k) for k in ("better", "noise", "worse"))
     whole = (
-        f"All {len(numbers)} AUCs that have a verdict: {count(numbers, 'better')} better than the "
-        f"reference, {count(numbers, 'noise')} within noise, {count(numbers, 'worse')} worse."
+        f"All {len(cells)} AUCs that have a verdict: {better} better than the "
+        f"reference, {noise} within noise, {worse} worse."
     )
+    gain, loss = largest_changes(cells)
     named = [("Largest gain", gain), ("Largest loss", loss)]
-    return [whole, *(f"{name}: {_place(number)}." for name, number in named if number)]
+    return [whole, *(f"{name}: {_describe(judged)}." for name, judged in named if judged)]
 
 
-def _place(number: Judged) -> str:
-    places = number.table.decimals
-    paper = "" if number.paper is None else f", in the paper {signed(number.paper, places)}"
-    where = f"{number.row} at {number.column}, {number.table.title.partition(':')[0]}"
-    return f"{signed(number.difference or 0.0, places)} AUC points{paper} ({where})"
+def _describe(judged: JudgedCell) -> str:
+    decimals = judged.table.decimals
+    paper = "" if judged.paper is None else f", in the paper {signed(judged.paper, decimals)}"
+    where = f"{judged.row} at {judged.column}, {judged.table.title.partition(':')[0]}"
+    return f"{signed(judged.difference or 0.0, decimals)} AUC points{paper} ({where})"
 
 
-def _time(folder: Folder) -> list[str]:
-    found = fastest(folder.tables)
+def _time(folder: ResultsFolder) -> list[str]:
+    found = largest_speedup(folder.tables)
     if found is None:
         return []
-    number, times = found
+    judged, times = found
     return [
-        f"Largest gain in training time: {times:.1f} times as fast as {number.table.reference} "
-        f"({number.row} at {number.column}, {number.table.title.partition(':')[0]})."
+        f"Largest gain in training time: {times:.1f} times as fast as {judged.table.reference} "
+        f"({judged.row} at {judged.column}, {judged.table.title.partition(':')[0]})."
     ]
 
 
-def _runs(folder: Folder) -> list[str]:
+def _runs(folder: ResultsFolder) -> list[str]:
     runs = folder.results
     if not runs:
         return []

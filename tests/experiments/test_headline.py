@@ -7,16 +7,16 @@ from html_page import Page
 from made_results import MAIN, SEEDS, judged, make_results, rules_table
 
 from cowclip_merlin.experiments.report import write_report
-from cowclip_merlin.experiments.report.cells import MINUS
-from cowclip_merlin.experiments.report.claims import effect, reference_cell, scores
-from cowclip_merlin.experiments.report.folder import load_folder
 from cowclip_merlin.experiments.report.headline import headline
+from cowclip_merlin.experiments.report.results_folder import read_results_folder
+from cowclip_merlin.experiments.report.table_view import MINUS
+from cowclip_merlin.experiments.report.verdicts import auc_cells, paper_effect, reference_cell
 from cowclip_merlin.experiments.results.results_csv import read_results, write_results
 from cowclip_merlin.experiments.tables.table import Cell, Table, mean_cell
 
 
 def headline_of(folder, *tables):
-    return headline(load_folder(make_results(folder, tables=tables, figures_too=False)))
+    return headline(read_results_folder(make_results(folder, tables=tables, figures_too=False)))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def headline_of(folder, *tables):
 )
 def test_the_headline_follows_the_verdicts(tmp_path, cowclip, other, word):
     table = rules_table(cowclip=cowclip, other=other)
-    assert headline_of(tmp_path, table).word == word
+    assert headline_of(tmp_path, table).conclusion == word
 
 
 def test_the_headline_counts_and_names_the_largest_loss_and_gain(tmp_path):
@@ -55,7 +55,7 @@ def test_one_seed_is_not_judged(tmp_path):
         rows=(("none", (mean_cell([78.9], published=80.76), mean_cell([77.9], published=80.31))),),
     )  # fmt: skip
     found = headline_of(tmp_path / "r", single)
-    assert found.word == "not judged"
+    assert found.conclusion == "not judged"
     assert "verdicts need several seeds" in " ".join(found.sentences)
     write_report([tmp_path / "r"], tmp_path / "out.html")
     text = Page((tmp_path / "out.html").read_text(encoding="utf-8")).text
@@ -67,26 +67,26 @@ def test_numbers_of_one_kind_can_miss_the_effect_but_not_show_it(tmp_path):
     for name, mean, word in (("a", 78.9, "not seen"), ("b", 70.0, "not judged")):
         cells = (base, mean_cell([mean, mean + 0.1], published=80.0))
         table = replace(rules_table(), columns=("a", "b"), rows=judged([("x", cells)], base))
-        assert headline_of(tmp_path / name, table).word == word
+        assert headline_of(tmp_path / name, table).conclusion == word
 
 
 def test_a_data_set_that_got_another_name_has_the_last_one(tmp_path):
     folder = make_results(tmp_path, data="first name", figures_too=False)
     runs = read_results(folder)
     write_results(folder, [*runs[:-1], replace(runs[-1], data="last name")])
-    assert load_folder(folder).title == "last name"
+    assert read_results_folder(folder).title == "last name"
     other = replace(runs[-1], data="other", data_fingerprint="0", config_hash="other")
     write_results(folder, [*runs, other])
-    assert load_folder(folder).title == "first name, other"
+    assert read_results_folder(folder).title == "first name, other"
 
 
 def test_a_number_that_stands_in_two_tables_counts_once():
     table = rules_table()
-    assert len(scores([table, replace(table, name="table3")])) == len(scores([table])) == 7
+    assert len(auc_cells([table, replace(table, name="table3")])) == len(auc_cells([table])) == 7
 
 
 def test_only_aucs_make_the_headline():
-    assert scores([replace(rules_table(), unit="minutes")]) == []
+    assert auc_cells([replace(rules_table(), unit="minutes")]) == []
 
 
 def test_the_largest_gain_in_time_is_named(tmp_path):
@@ -108,7 +108,7 @@ def test_differences_within_the_papers_own_spread_hold():
         mean_cell([78.0, 78.1], published=80.86),
     )
     table = replace(rules_table(), columns=("a", "b", "c"), rows=judged([("x", cells)], base))
-    found = effect(scores([table]))
+    found = paper_effect(auc_cells([table]))
     assert [n.column for n in found.kept] == ["b"] and [n.column for n in found.lost] == ["c"]
 
 

@@ -9,8 +9,8 @@ from made_results import AWKWARD
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.report import write_report
-from cowclip_merlin.experiments.report.cells import MINUS
-from cowclip_merlin.experiments.report.folder import natural
+from cowclip_merlin.experiments.report.results_folder import natural_order
+from cowclip_merlin.experiments.report.table_view import MINUS
 from cowclip_merlin.experiments.results.results_csv import read_results
 from cowclip_merlin.experiments.results.tuned import write_tuned
 
@@ -137,7 +137,7 @@ def test_the_same_folders_make_the_same_page(results, html, tmp_path):
 
 def test_order_is_that_of_the_paper():
     names = ["updates", "figure10", "figure3", "table12", "table9_avazu", "table9", "beyond"]
-    assert sorted(names, key=natural) == [
+    assert sorted(names, key=natural_order) == [
         "table9", "table9_avazu", "table12", "figure3", "figure10", "beyond", "updates",
     ]  # fmt: skip
 

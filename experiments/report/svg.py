@@ -1,4 +1,4 @@
-"""SVG files made fit to stand inside a page."""
+"""Figures as SVG elements inside a page, checked and cleaned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.figures.files import FigureFile, with_prefix
 
-# What matplotlib draws with. Anything else could run or load something, or is no drawing.
+# The elements that matplotlib uses. Others could run or load something.
 _ELEMENTS = frozenset(
     ("svg", "g", "defs", "path", "use", "rect", "circle", "line", "polyline", "polygon", "clipPath",
      "text", "tspan", "image", "linearGradient", "stop", "pattern")
@@ -20,7 +20,7 @@ _PIXELS_PER_POINT = 96 / 72
 _LEAST = 0.75
 
 
-def inline(figure: FigureFile, *, prefix: str, where: str) -> str:
+def inline_svg(figure: FigureFile, *, prefix: str, where: str) -> str:
     """A figure as an `svg` element with a title and a description, its ids behind a prefix.
 
     Args:
@@ -29,7 +29,7 @@ def inline(figure: FigureFile, *, prefix: str, where: str) -> str:
         where: path of the SVG, for messages.
 
     Raises:
-        InputError: the file is no SVG, or holds what no figure needs, such as a script.
+        InputError: the file is not SVG, or holds something that no figure needs, such as a script.
     """
     try:
         root = ElementTree.fromstring(with_prefix(figure.svg, prefix))
@@ -62,7 +62,7 @@ def _width(box: str, where: str) -> float:
 
 
 def _clean(element: ElementTree.Element, where: str) -> None:
-    """Drop what a page has no use for and XML's name spaces, which HTML does not know."""
+    """Drop metadata, and XML's name spaces, which HTML does not know."""
     element.tag = _local(element.tag)
     element.attrib = {_local(name): value for name, value in element.attrib.items()}
     _check(element, where)

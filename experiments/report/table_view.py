@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cowclip_merlin.experiments.report.claims import reference_cell
+from cowclip_merlin.experiments.report.verdicts import reference_cell
 from cowclip_merlin.experiments.tables.table import Cell, Table
 
 MINUS = "\N{MINUS SIGN}"
@@ -19,15 +19,15 @@ class CellView:
     """One cell as text.
 
     Attributes:
-        kind: class of its colour: a verdict, "reference", "absent", "text", or "" for a number
-            that nothing was held against.
-        value: mean, or what stands there in its place.
+        kind: CSS class of its color: a verdict, "reference", "absent", "text", or "" for a number
+            without a comparison.
+        value: mean, or the text in its place.
         spread: "±0.01", or "".
         sign: of the verdict.
-        words: the verdict for those who hear the page.
+        words: the verdict for screen readers.
         published: the paper's number, or "".
-        seeds: "1 seed" where the number of seeds is not that of most cells.
-        mark: letter of the note below the table, or "".
+        seeds: "1 seed" where the number of seeds differs from that of most cells.
+        note_letter: letter of the note below the table, or "".
     """
 
     kind: str
@@ -37,7 +37,7 @@ class CellView:
     words: str = ""
     published: str = ""
     seeds: str = ""
-    mark: str = ""
+    note_letter: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,12 @@ class TableView:
     """One table as text.
 
     Attributes:
-        table: what it was made from.
+        table: with the numbers.
         anchor: id of its section.
         rows: heading and cells.
         notes: letter, or "", and text.
         legend: how to read a cell.
-        wide: whether print must be small for it.
+        wide: whether it needs a small font in print.
     """
 
     table: Table
@@ -61,102 +61,102 @@ class TableView:
     wide: bool
 
 
-def signed(value: float, places: int) -> str:
+def signed(value: float, decimals: int) -> str:
     """A number with its sign, and a minus as wide as the plus.
 
     >>> signed(-0.5, 1) == MINUS + "0.5", signed(0.5, 1)
     (True, '+0.5')
     """
-    return f"{value:+.{places}f}".replace("-", MINUS)
+    return f"{value:+.{decimals}f}".replace("-", MINUS)
 
 
-def view(table: Table, *, anchor: str) -> TableView:
+def view_table(table: Table, *, anchor: str) -> TableView:
     """A table as text, ready for the template."""
     cells = [cell for _, row in table.rows for cell in row]
-    seeds = _most(cells)
-    marks = _marks(cells)
+    seeds = _usual_seeds(cells)
+    letters = _note_letters(cells)
     reference = reference_cell(table)
     rows = [
-        (heading, [_view(cell, table, marks, seeds, cell is reference) for cell in row])
+        (heading, [_view(cell, table, letters, seeds, cell is reference) for cell in row])
         for heading, row in table.rows
     ]
     return TableView(
         table=table,
         anchor=anchor,
         rows=rows,
-        notes=_notes(table, marks),
+        notes=_notes(table, letters),
         legend=_legend(table, cells, seeds),
         wide=len(table.columns) > 7,
     )
 
 
 def _view(
-    cell: Cell, table: Table, marks: dict[str, str], seeds: int, is_reference: bool
+    cell: Cell, table: Table, letters: dict[str, str], seeds: int, is_reference: bool
 ) -> CellView:
     measured = cell.mean is not None
-    places = f".{table.decimals}f"
-    published = "" if cell.published is None else format(cell.published, places)
+    number_format = f".{table.decimals}f"
+    published = "" if cell.published is None else format(cell.published, number_format)
     kind = "reference" if is_reference else cell.verdict
     return CellView(
         kind=kind if measured else _kind_of(cell.text),
-        value=format(cell.mean, places).replace("-", MINUS) if measured else cell.text,
-        spread="" if cell.spread is None else f"±{format(cell.spread, places)}",
+        value=format(cell.mean, number_format).replace("-", MINUS) if measured else cell.text,
+        spread="" if cell.spread is None else f"±{format(cell.spread, number_format)}",
         sign=SIGNS[cell.verdict],
         words="the reference" if is_reference else WORDS[cell.verdict],
         published=published.replace("-", MINUS),
-        seeds=_seeds(cell.runs) if measured and cell.runs != seeds else "",
-        mark=marks.get(cell.note, ""),
+        seeds=_seeds_text(cell.runs) if measured and cell.runs != seeds else "",
+        note_letter=letters.get(cell.note, ""),
     )
 
 
 def _kind_of(text: str) -> str:
-    """Whether what stands in place of a number says that there is none."""
+    """CSS class of the text in place of a number."""
     return "absent" if text in ("", "not run", "diverged") else "text"
 
 
-def _most(cells: Sequence[Cell]) -> int:
+def _usual_seeds(cells: Sequence[Cell]) -> int:
     """The number of seeds that most measured cells have."""
     runs = Counter(cell.runs for cell in cells if cell.mean is not None)
     return runs.most_common(1)[0][0] if runs else 0
 
 
-def _seeds(runs: int) -> str:
+def _seeds_text(runs: int) -> str:
     return f"{runs} seed{'s' * (runs != 1)}"
 
 
-def _marks(cells: Sequence[Cell]) -> dict[str, str]:
+def _note_letters(cells: Sequence[Cell]) -> dict[str, str]:
     """Note -> letter; equal notes share one.
 
-    >>> _marks([Cell(note="misprint"), Cell(), Cell(note="misprint")])
+    >>> _note_letters([Cell(note="misprint"), Cell(), Cell(note="misprint")])
     {'misprint': 'a'}
     """
     notes = dict.fromkeys(cell.note for cell in cells if cell.note)
-    return {note: _letters(place) for place, note in enumerate(notes)}
+    return {note: _letters(index) for index, note in enumerate(notes)}
 
 
-def _notes(table: Table, marks: dict[str, str]) -> list[tuple[str, str]]:
+def _notes(table: Table, letters: dict[str, str]) -> list[tuple[str, str]]:
     """Notes of cells by their letters, then those of the table that do not repeat one."""
-    of_cells = [(letter, note) for note, letter in marks.items()]
-    # A table says "line, x8: note" where its cell says "note".
-    said = tuple(f": {note}" for note in marks)
-    others = [note for note in table.notes if not f": {note}".endswith(said)]
+    of_cells = [(letter, note) for note, letter in letters.items()]
+    # The table's note is "line, x8: note" where that of its cell is "note".
+    repeated = tuple(f": {note}" for note in letters)
+    others = [note for note in table.notes if not f": {note}".endswith(repeated)]
     return [*of_cells, *(("", note) for note in others)]
 
 
-def _letters(place: int) -> str:
+def _letters(index: int) -> str:
     """A letter, and from the 27th on two of them.
 
     >>> _letters(0), _letters(25), _letters(26)
     ('a', 'z', 'aa')
     """
-    rest, last = divmod(place, 26)
+    rest, last = divmod(index, 26)
     return (_letters(rest - 1) if rest else "") + chr(ord("a") + last)
 
 
 def _legend(table: Table, cells: Sequence[Cell], seeds: int) -> str:
     parts = [table.unit]
     if seeds > 1:
-        parts.append(f"mean ± standard deviation over {_seeds(seeds)}")
+        parts.append(f"mean ± standard deviation over {_seeds_text(seeds)}")
     elif seeds == 1 and table.reference:
         parts.append("one seed, so no spread and no verdict")
     if any(cell.published is not None for cell in cells):

@@ -18,7 +18,7 @@ from cowclip_merlin.system.files import read_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folder:
+class ResultsFolder:
     """What a results folder holds.
 
     Attributes:
@@ -28,7 +28,7 @@ class Folder:
         tables: in natural order of their names, "table2" before "table10".
         figures: in the same order.
         versions: package -> versions that its runs were made with.
-        tuned: what sweeps chose for the data: sizes in words -> group -> name -> base value.
+        tuned: what sweeps chose for the data: sizes -> group -> name -> base value.
     """
 
     path: Path
@@ -40,11 +40,11 @@ class Folder:
     tuned: Mapping[str, TunedValues]
 
 
-def load_folder(path: str | Path) -> Folder:
+def read_results_folder(path: str | Path) -> ResultsFolder:
     """Read a results folder.
 
     Raises:
-        InputError: it is missing, has no results in it, or a file in it is damaged.
+        InputError: it is missing, has no results, or a file in it is damaged.
     """
     path = Path(path)
     if not path.is_dir():
@@ -58,7 +58,7 @@ def load_folder(path: str | Path) -> Folder:
     figures = [read_figure(file) for file in _figure_files(path / "figures")]
     if not (results or tables or figures):
         raise InputError(f"{path}: no results in it; make them with cowclip experiment")
-    return Folder(
+    return ResultsFolder(
         path=path,
         title=_title(results) or path.resolve().name,
         results=results,
@@ -70,35 +70,35 @@ def load_folder(path: str | Path) -> Folder:
 
 
 def _tuned(path: Path, results: Sequence[Result]) -> Mapping[str, TunedValues]:
-    """Of the data of the last run; those of a folder's other data are another data set's."""
+    """Tuned values of the last run's data; those of other data belong to another data set."""
     return tuned_by_size(path, results[-1].data_fingerprint) if results else {}
 
 
 def _title(results: Sequence[Result]) -> str:
-    """The data sets' names; of one that was given several, the last."""
+    """Names of the data sets; of a data set with several names, the last."""
     names = {result.data_fingerprint: result.data for result in results if result.data}
     return ", ".join(dict.fromkeys(names.values()))
 
 
 def _files(folder: Path, pattern: str = "*.json") -> list[Path]:
-    return sorted(folder.glob(pattern), key=lambda file: natural(file.stem))
+    return sorted(folder.glob(pattern), key=lambda file: natural_order(file.stem))
 
 
 def _figure_files(folder: Path) -> list[Path]:
-    """The texts of all figures; a drawing without one is an error, found when it is read."""
+    """Text files of all figures; reading one that a drawing lacks will be an error."""
     stems = {file.stem for pattern in ("*.json", "*.svg") for file in _files(folder, pattern)}
-    return [folder / f"{stem}.json" for stem in sorted(stems, key=natural)]
+    return [folder / f"{stem}.json" for stem in sorted(stems, key=natural_order)]
 
 
-def natural(name: str) -> tuple[object, ...]:
-    """A sort key: the paper's tables and figures first, by their numbers.
+def natural_order(name: str) -> tuple[object, ...]:
+    """Sort key: the paper's tables and figures first, by their numbers.
 
-    >>> sorted(["updates", "table10", "table2", "figure3"], key=natural)
+    >>> sorted(["updates", "table10", "table2", "figure3"], key=natural_order)
     ['table2', 'table10', 'figure3', 'updates']
     """
-    place = [name.startswith("table"), name.startswith("figure"), True].index(True)
+    group = [name.startswith("table"), name.startswith("figure"), True].index(True)
     parts = re.split(r"(\d+)", name)
-    return place, *(int(part) if part.isdigit() else part for part in parts)
+    return group, *(int(part) if part.isdigit() else part for part in parts)
 
 
 def _versions(path: Path, results: Sequence[Result]) -> dict[str, list[str]]:

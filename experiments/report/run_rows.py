@@ -1,0 +1,50 @@
+"""The list of every run on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cowclip_merlin.experiments.results.result import Result
+
+RUN_COLUMNS = (
+    "run", "variant", "model", "batch", "rule", "clip", "update", "embedding lr", "dense lr", "L2",
+    "r, zeta", "init, warm-up", "epochs", "seed", "AUC %", "best AUC % (epoch)", "log loss",
+    "rows/s", "minutes",
+)  # fmt: skip
+
+
+def run_rows(runs: Sequence[Result]) -> list[list[str]]:
+    """Every run as text, in the order of `RUN_COLUMNS`."""
+    several = len({run.data_fingerprint for run in runs}) > 1
+    return [_row(run, f"{run.data} {run.variant}" if several else run.variant) for run in runs]
+
+
+def _row(run: Result, variant: str) -> list[str]:
+    best = f"{_percent(run.best_auc)} ({run.best_epoch})" if run.best_epoch else ""
+    ended = run.status != "diverged"
+    return [
+        run.run_id,
+        variant,
+        f"{run.model}, {run.optimizer}",
+        f"{run.batch_size:,}",
+        run.rule,
+        run.clip,
+        run.update,
+        f"{run.embedding_lr:.4g}",
+        f"{run.dense_lr:.4g}",
+        f"{run.l2:.4g}",
+        f"{run.r:g}, {run.zeta:g}",
+        f"{run.init_std:g}, {run.warmup_epochs:g}",
+        str(run.epochs),
+        str(run.seed),
+        _percent(run.auc) if ended else "diverged",
+        best,
+        f"{run.log_loss:.5f}" if ended and math.isfinite(run.log_loss) else "",
+        f"{run.rows_per_second:,.0f}",
+        f"{run.seconds / 60:.1f}",
+    ]
+
+
+def _percent(auc: float) -> str:
+    return f"{100 * auc:.3f}" if math.isfinite(auc) else ""
