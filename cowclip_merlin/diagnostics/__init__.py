@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["RowNorms", "figure_4", "gradient_norms", "probe_run", "read_diagnostics"]
 
 # Their modules import TensorFlow or Matplotlib.
-_LAZY = {"figure_4": "figure4", "gradient_norms": "probe", "probe_run": "run"}
+_LAZY = {"figure_4": "figure4", "gradient_norms": "probe", "probe_run": "run_probe"}
 
 
 def __getattr__(name: str) -> Any:
