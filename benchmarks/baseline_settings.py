@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cowclip_merlin import choices
 from cowclip_merlin.checks import among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings
-from cowclip_merlin.training.run_settings import MODELS
 from harness.options import option
 
-UPDATES = ("exact", "dense")
+UPDATES = tuple(update for update in choices.UPDATES if update != "lazy")  # another algorithm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class BaselineSettings:
     data: Path | None = option(None, "prepared, not a generated log", kind=Path, metavar="DIR")
     rows: int = option(1_000_000, "of the generated log", kind=int)
     log_seed: int = option(7, "of the generated log", flag="--seed", kind=int)
-    model: str = option("deepfm", f"one of {', '.join(MODELS)}")
+    model: str = option("deepfm", f"one of {', '.join(choices.MODELS)}")
     base_batch: int = option(
         1024, "of the baseline, where the rates hold", flag="--base-batch-size"
     )

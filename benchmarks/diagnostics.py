@@ -28,14 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from cowclip_merlin import compat
+from cowclip_merlin import choices, compat
 from cowclip_merlin.bench.random_data import enough_ids, field_sizes, random_model, random_rows
 from cowclip_merlin.checks import among, at_least_one, once
 from cowclip_merlin.diagnostics.id_frequency import deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.scaling import scale
-from cowclip_merlin.training.run_settings import UPDATES
 from harness.benchmark import Benchmark
 from harness.options import option
 from harness.rounds import ratios
@@ -62,7 +61,7 @@ class DiagnosticsSettings:
     """
 
     batches: Sequence[int] = option((1024, 16384), "rows of a step", flag="--batch-sizes")
-    update: str = option("exact", ", ".join(UPDATES))
+    update: str = option("exact", ", ".join(choices.UPDATES))
     every: int = option(100, "steps between probes, and of a turn")
     vocabulary: int = option(300_000, "ids of all fields together")
     mlp: tuple[int, ...] = option((400, 400, 400), "widths of the hidden layers")
@@ -71,7 +70,7 @@ class DiagnosticsSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        among("--update", (self.update,), UPDATES)
+        among("--update", (self.update,), choices.UPDATES)
         at_least_one({"--batch-sizes": self.batches, "--mlp": self.mlp})
         at_least_one({"--every": self.every, "--rounds": self.rounds})
         once({"--batch-sizes": self.batches})

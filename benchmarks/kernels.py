@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from cowclip_merlin import choices
 from cowclip_merlin.bench.random_data import FIELDS, enough_ids, field_sizes, random_rows
 from cowclip_merlin.checks import at_least_one, once
 from cowclip_merlin.kernels import RowSettings, load
@@ -59,7 +60,7 @@ class KernelSettings:
         InputError: a value is out of range or there twice.
     """
 
-    backend: str = option("auto", "auto: cupy on a GPU", choices=("auto", "numba", "cupy"))
+    backend: str = option("auto", "auto: cupy on a GPU", choices=("auto", *choices.KERNEL_BACKENDS))
     batches: Sequence[int] = option((1024, 8192, 65536), "rows", nargs="+")
     gaps: Sequence[int] = option(
         (1, 10, 100, 1000), "steps that a replay makes up; none: no replay", nargs="*"

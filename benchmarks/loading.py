@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cowclip_merlin import compat
+from cowclip_merlin import choices, compat
 from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
@@ -37,7 +37,6 @@ from cowclip_merlin.loading.streamed_data import least_memory
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.build import build_model, build_optimizer
-from cowclip_merlin.training.run_settings import MODELS
 from cowclip_merlin.training.train_step import calls, make_steps, steps_per_execution
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 from harness.benchmark import Benchmark
@@ -70,7 +69,7 @@ class LoadingSettings:
     batches: Sequence[int] = option(
         (1024, 131072), "rows of a batch", flag="--batch-sizes", nargs="+"
     )
-    model: str = option("deepfm", f"one of {', '.join(MODELS)}")
+    model: str = option("deepfm", f"one of {', '.join(choices.MODELS)}")
     rounds: int = option(5, "turns of each")
     seconds: float = option(2.0, "least length of a turn")
     memory: int | None = option(
@@ -85,7 +84,7 @@ class LoadingSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        among("--model", (self.model,), MODELS)
+        among("--model", (self.model,), choices.MODELS)
         once({"--batch-sizes": self.batches})
         at_least_one({"--rows": self.rows, "--batch-sizes": self.batches, "--rounds": self.rounds})
         above_zero({"--seconds": self.seconds})

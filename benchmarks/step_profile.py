@@ -34,12 +34,11 @@ from typing import Any
 
 import numpy as np
 
-from cowclip_merlin import compat
+from cowclip_merlin import choices, compat
 from cowclip_merlin.bench.random_data import enough_ids, field_sizes, random_rows
 from cowclip_merlin.bench.throughput import BenchSettings, bare_mlp, model_and_optimizer
 from cowclip_merlin.checks import above_zero, at_least_one, once
 from cowclip_merlin.loading import ColumnArrays, DeviceData
-from cowclip_merlin.training.run_settings import MODELS, PRECISIONS, UPDATES
 from cowclip_merlin.training.train_step import make_step
 from harness.benchmark import Benchmark
 from harness.options import option
@@ -75,10 +74,10 @@ class ProfileSettings:
         InputError: a value is unknown, out of range or there twice.
     """
 
-    model: str = option("deepfm", f"one of {', '.join(MODELS)}")
+    model: str = option("deepfm", f"one of {', '.join(choices.MODELS)}")
     batches: Sequence[int] = option((1024, 65536), "rows of a step", flag="--batch-sizes")
-    update: str = option("exact", ", ".join(UPDATES))
-    precision: str = option("float32", f"of the hidden layers: {', '.join(PRECISIONS)}")
+    update: str = option("exact", ", ".join(choices.UPDATES))
+    precision: str = option("float32", f"of the hidden layers: {', '.join(choices.PRECISIONS)}")
     vocabulary: int = option(1_000_000, "ids of all fields together")
     steps: int = option(60, "to warm up, to time, to profile, each")
     seconds: float = option(20.0, "after which each of these ends early")

@@ -1,9 +1,9 @@
-"""Refusals of option values that several commands and benchmarks share, in one line each."""
+"""Refusals of values that commands, settings and benchmarks share, in one line each."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cowclip_merlin.errors import InputError
@@ -27,6 +27,25 @@ def at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:
         for count in (given,) if isinstance(given, int) else given:
             if count < 1:
                 raise InputError(f"{option} is {count}; give 1 or more")
+
+
+def finite_and_not_negative(values: Mapping[str, float]) -> None:
+    """Refuse what is not a finite number from 0 on.
+
+    Args:
+        values: by the name of the setting.
+
+    Raises:
+        InputError: one is negative or not finite.
+
+    >>> finite_and_not_negative({"r": 1.0, "zeta": -1.0})
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: zeta is -1.0; it must be a finite number >= 0
+    """
+    for name, value in values.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise InputError(f"{name} is {value}; it must be a finite number >= 0")
 
 
 def above_zero(values: Mapping[str, float]) -> None:
@@ -67,7 +86,7 @@ def once(lists: Mapping[str, Sequence[Any]]) -> None:
             raise InputError(f"{option} {','.join(map(str, values))}: give every value once")
 
 
-def among(option: str, values: Sequence[str], choices: Sequence[str]) -> None:
+def among(option: str, values: Sequence[str], choices: Iterable[str]) -> None:
     """Refuse names that are not among the choices.
 
     Raises:
@@ -81,3 +100,19 @@ def among(option: str, values: Sequence[str], choices: Sequence[str]) -> None:
     for value in values:
         if value not in choices:
             raise InputError(f"{option}: unknown {value!r}; choose one of {', '.join(choices)}")
+
+
+def one_of(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Refuse a setting that is not among its choices.
+
+    Raises:
+        InputError: it is not.
+
+    >>> one_of("update", "eager", ("dense", "exact"))
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: unknown update 'eager'; choose one of dense, exact
+    """
+    known = tuple(choices)  # a mapping could not look up what has no hash
+    if value not in known:
+        raise InputError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")

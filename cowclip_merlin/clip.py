@@ -1,19 +1,21 @@
 """CowClip and the clips it is compared with, as pure functions on TensorFlow tensors.
 
-Each rule of `CLIPS` answers one question: by which factor in [0, 1] is the gradient of each
-embedding row multiplied? Source: Zheng et al., arXiv 2204.06240, section 3.2, equation 6 and
-Algorithm 1 (`cowclip`), Table 6 (the others). `clippy_factor` answers it for the update.
+Each clip answers one question: by which factor in [0, 1] is the gradient of each embedding row
+multiplied? Source: Zheng et al., arXiv 2204.06240, section 3.2, equation 6 and Algorithm 1
+(`cowclip`), Table 6 (the others). `clippy_factor` answers it for the update.
+
+`choices.CLIPS` names the function of each clip and says what else there is to know of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
-from cowclip_merlin import compat
+from cowclip_merlin import choices, compat
+from cowclip_merlin.choices import ClipSettings
 
 tf = compat.tensorflow()
 
@@ -21,27 +23,8 @@ Tensor = Any  # tf.Tensor; TensorFlow ships no usable type stubs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Hyper-parameters of a clip.
-
-    Attributes:
-        r: threshold relative to the norm of the weights.
-        zeta: lower bound of the row norm, per coordinate.
-        bound: constant threshold of the rules that are not adaptive.
-        lambda_rel: Clippy's bound on a coordinate's move, relative to the coordinate.
-        lambda_abs: what Clippy adds to that bound.
-    """
-
-    r: float = 1.0
-    zeta: float = 1e-5
-    bound: float = 25.0
-    lambda_rel: float = 0.5
-    lambda_abs: float = 1e-2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Rows of one table in one step.
+class ClipRows:
+    """Rows of one table in one step, for a clip of gradients.
 
     Attributes:
         g: gradients, L2 included, [n, d].
@@ -54,6 +37,23 @@ class Rows:
     g: Tensor
     w: Tensor
     cnt: Tensor
+    field: Tensor
+    num_fields: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowUpdates:
+    """What a step of the optimizer does to rows of one table, for a clip of updates.
+
+    Attributes:
+        update: change of the weights, of either sign, [n, d].
+        w: weights before the step, [n, d].
+        field: index of the field each row belongs to, int32 [n].
+        num_fields: number of fields in the table.
+    """
+
+    update: Tensor
+    w: Tensor
     field: Tensor
     num_fields: int
 
@@ -74,7 +74,7 @@ def shrink_factor(norm: Tensor, threshold: Tensor) -> Tensor:
     return tf.where(norm > 0, tf.minimum(one, threshold / safe), one)
 
 
-def cowclip_factor(rows: Rows, settings: Settings) -> Tensor:
+def cowclip_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
     """Algorithm 1: `threshold = max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, [n].
 
     An id that is absent from the batch counts as one occurrence, so that its L2 gradient
@@ -87,18 +87,18 @@ def cowclip_factor(rows: Rows, settings: Settings) -> Tensor:
     return shrink_factor(row_norms(rows.g), threshold)
 
 
-def column_factor(rows: Rows, settings: Settings) -> Tensor:
+def column_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
     """Column-wise with a constant bound: each row's gradient norm is at most `bound`, [n]."""
     return shrink_factor(row_norms(rows.g), settings.bound)
 
 
-def field_factor(rows: Rows, settings: Settings) -> Tensor:
+def field_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
     """Field-wise with a constant bound on the gradient norm of a whole field, [n]."""
     factor = shrink_factor(_field_norms(rows.g, rows), settings.bound)
     return tf.gather(factor, rows.field)
 
 
-def adaptive_field_factor(rows: Rows, settings: Settings) -> Tensor:
+def adaptive_field_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
     """Adaptive field-wise: threshold `cnt_f * r * ||W_f||`, counts summed over the field, [n]."""
     cnt = tf.cast(rows.cnt, rows.w.dtype)
     cnt_f = tf.math.unsorted_segment_sum(cnt, rows.field, rows.num_fields)
@@ -106,22 +106,25 @@ def adaptive_field_factor(rows: Rows, settings: Settings) -> Tensor:
     return tf.gather(shrink_factor(_field_norms(rows.g, rows), threshold), rows.field)
 
 
-def _field_norms(x: Tensor, rows: Rows) -> Tensor:
+def _field_norms(x: Tensor, rows: ClipRows) -> Tensor:
     squares = tf.reduce_sum(tf.square(x), axis=-1)
     return tf.sqrt(tf.math.unsorted_segment_sum(squares, rows.field, rows.num_fields))
 
 
-def global_factors(tables: Sequence[Rows], settings: Settings) -> list[Tensor]:
+def global_factors(tables: Sequence[ClipRows], settings: ClipSettings) -> list[Tensor]:
     """One factor for all: the norm of the gradients of all tables together is at most `bound`."""
     squares = tf.add_n([tf.reduce_sum(tf.square(rows.g)) for rows in tables])
     factor = shrink_factor(tf.sqrt(squares), settings.bound)
     return [tf.fill(tf.shape(rows.cnt), factor) for rows in tables]
 
 
-def clippy_factor(
-    move: Tensor, w: Tensor, field: Tensor, settings: Settings, *, num_fields: int
-) -> Tensor:
-    """One factor per field: no coordinate moves by more than `lambda_rel * |w| + lambda_abs`, [n].
+def unclipped_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
+    """No clip: 1 for each row, [n]."""
+    return tf.ones_like(rows.g[:, 0])
+
+
+def clippy_factor(rows: RowUpdates, settings: ClipSettings) -> Tensor:
+    """One factor per field: no coordinate changes by more than `lambda_rel * |w| + lambda_abs`.
 
     Clippy bounds the update of an optimizer, not its gradient (Tang et al., "Improving Training
     Stability for Multitask Ranking Models in Recommender Systems", arXiv 2302.09178): with u the
@@ -129,54 +132,45 @@ def clippy_factor(
     over the coordinates i of a variable, which scales the learning rate of its step. A field is
     here what a variable is there.
 
-    Args:
-        move: `lr * u`, of either sign, [n, d].
-        w: weights before the step, [n, d].
-        field: index of the field each row belongs to, int32 [n].
-        settings: `lambda_rel` and `lambda_abs` are read.
-        num_fields: number of fields in the table.
+    Returns:
+        The factor of each row, [n].
 
-    >>> move, w = tf.constant([[4.0, 1.0], [0.0, 0.5]]), tf.constant([[1.0, 0.0], [0.0, 0.0]])
-    >>> chosen = Settings(lambda_rel=0.5, lambda_abs=0.5)
-    >>> clippy_factor(move, w, tf.constant([0, 1]), chosen, num_fields=2).numpy().tolist()
+    >>> rows = RowUpdates(
+    ...     update=tf.constant([[4.0, 1.0], [0.0, 0.5]]),
+    ...     w=tf.constant([[1.0, 0.0], [0.0, 0.0]]),
+    ...     field=tf.constant([0, 1]),
+    ...     num_fields=2,
+    ... )
+    >>> clippy_factor(rows, ClipSettings(lambda_rel=0.5, lambda_abs=0.5)).numpy().tolist()
     [0.25, 1.0]
     """
-    limit = settings.lambda_rel * tf.abs(w) + settings.lambda_abs
-    per_row = tf.reduce_min(shrink_factor(tf.abs(move), limit), axis=-1)
-    return tf.gather(tf.math.unsorted_segment_min(per_row, field, num_fields), field)
+    limit = settings.lambda_rel * tf.abs(rows.w) + settings.lambda_abs
+    per_row = tf.reduce_min(shrink_factor(tf.abs(rows.update), limit), axis=-1)
+    per_field = tf.math.unsorted_segment_min(per_row, rows.field, rows.num_fields)
+    return tf.gather(per_field, rows.field)
 
 
-def _each(
-    rule: Callable[[Rows, Settings], Tensor],
-) -> Callable[[Sequence[Rows], Settings], list[Tensor]]:
-    return lambda tables, settings: [rule(rows, settings) for rows in tables]
+def gradient_factors(name: str, tables: Sequence[ClipRows], settings: ClipSettings) -> list[Tensor]:
+    """The factors of a clip that acts on gradients.
 
+    Args:
+        name: of the clip.
+        tables: rows of every clipped table.
+        settings: of the clip.
 
-@dataclass(frozen=True, kw_only=True)
-class Clip:
-    """A named clip.
-
-    Attributes:
-        factors: rows of every clipped table -> one factor per row and table.
-        spares_absent_rows: whether L2 alone is never clipped while `2 * l2 <= r`, so that
-            absent rows need not be looked at.
+    Returns:
+        For each table the factor of each row, [n].
     """
+    function = _function_of(name)
+    if choices.CLIPS[name].all_tables:
+        return function(tables, settings)
+    return [function(rows, settings) for rows in tables]
 
-    factors: Callable[[Sequence[Rows], Settings], list[Tensor]]
-    spares_absent_rows: bool = False
+
+def update_factor(name: str, rows: RowUpdates, settings: ClipSettings) -> Tensor:
+    """The factor of each row under a clip that acts on updates, [n]."""
+    return _function_of(name)(rows, settings)
 
 
-CLIPS: Mapping[str, Clip] = MappingProxyType(
-    {
-        "cowclip": Clip(factors=_each(cowclip_factor), spares_absent_rows=True),
-        "none": Clip(
-            factors=lambda tables, _: [tf.ones_like(rows.g[:, 0]) for rows in tables],
-            spares_absent_rows=True,
-        ),
-        "global": Clip(factors=global_factors),
-        "field": Clip(factors=_each(field_factor)),
-        "column": Clip(factors=_each(column_factor)),
-        "adaptive_field": Clip(factors=_each(adaptive_field_factor)),
-    }
-)
-"""Clips by name. `cowclip` is the adaptive column-wise clip of Table 6."""
+def _function_of(name: str) -> Callable[..., Any]:
+    return globals()[choices.CLIPS[name].function]

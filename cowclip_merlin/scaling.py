@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from cowclip_merlin.checks import finite_and_not_negative
+from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 
 K = 1024
@@ -35,9 +37,9 @@ class Hyperparameters:
         zeta: lower bound of the row norm, per coordinate.
         init_std: standard deviation of the embeddings' normal initialisation.
         warmup_epochs: epochs in which `dense_lr` rises linearly from 0.
-        bound: constant threshold of the clips "global", "field" and "column".
-        lambda_rel: the clip "clippy" lets a coordinate w move by `lambda_rel * |w|`
-        lambda_abs: and this much more.
+        bound: constant threshold of the clips that are not adaptive.
+        lambda_rel: bound on the change of a coordinate, relative to the coordinate.
+        lambda_abs: constant that is added to that bound.
 
     Raises:
         InputError: a value is negative, not finite, or the batch is not positive.
@@ -47,21 +49,24 @@ class Hyperparameters:
     embedding_lr: float = 1e-4
     dense_lr: float = 1e-4
     l2: float = 1e-5
-    r: float = 1.0
-    zeta: float = 1e-5
+    r: float = ClipSettings.r
+    zeta: float = ClipSettings.zeta
     init_std: float = 1e-2
     warmup_epochs: float = 1.0
-    bound: float = 25.0
-    lambda_rel: float = 0.5
-    lambda_abs: float = 1e-2
+    bound: float = ClipSettings.bound
+    lambda_rel: float = ClipSettings.lambda_rel
+    lambda_abs: float = ClipSettings.lambda_abs
 
     def __post_init__(self) -> None:
         """Refuse values that no rule can produce."""
         if self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}; it must be at least 1")
-        for name, value in vars(self).items():
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} is {value}; it must be a finite number >= 0")
+        finite_and_not_negative(vars(self))
+
+    @property
+    def clip_settings(self) -> ClipSettings:
+        """The hyper-parameters of the clip."""
+        return ClipSettings.from_attributes(self)
 
 
 @dataclass(frozen=True, kw_only=True)

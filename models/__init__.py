@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
+from cowclip_merlin import choices
 from cowclip_merlin.models.base import Architecture, logits
 from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.models.ctr_model import CTRModel, attach
-from cowclip_merlin.models.dcn import dcn
-from cowclip_merlin.models.dcnv2 import dcnv2
-from cowclip_merlin.models.deepfm import deepfm
-from cowclip_merlin.models.wide_and_deep import wide_and_deep
 
-MODELS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {"wide_and_deep": wide_and_deep, "deepfm": deepfm, "dcn": dcn, "dcnv2": dcnv2}
-)
+
+class _Builders(Mapping[str, Callable[..., Any]]):
+    """The builder of each of `choices.MODELS`, found in the module of its name."""
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        if name not in choices.MODELS:
+            raise KeyError(name)
+        return getattr(import_module(f"cowclip_merlin.models.{name}"), name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(choices.MODELS)
+
+    def __len__(self) -> int:
+        return len(choices.MODELS)
+
+
+MODELS: Mapping[str, Callable[..., Any]] = _Builders()
 """Builders by name."""
+
+# Each builder is a name of this package; as an attribute it hides the module of the same name.
+globals().update(MODELS)
 
 __all__ = [
     "MODELS",
@@ -25,9 +39,6 @@ __all__ = [
     "CTRModel",
     "Columns",
     "attach",
-    "dcn",
-    "dcnv2",
-    "deepfm",
     "logits",
-    "wide_and_deep",
+    *choices.MODELS,
 ]

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from cowclip_merlin import compat
+from cowclip_merlin import choices, compat
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.models import embedding
 from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.models.ctr_model import CTRModel
-from cowclip_merlin.models.embedding import EMBEDDINGS, Current
+from cowclip_merlin.models.embedding import Current
 from cowclip_merlin.models.interaction import sum_over_fields
 from cowclip_merlin.models.precision import computing_in, policy_in_force
 from cowclip_merlin.models.tensorflow_names import safe_names
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
-
-CONTINUOUS = ("deep", "all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Architecture:
         mlp: widths of the hidden layers.
         continuous: "deep": continuous features enter the MLP only, as in the paper's text;
             "all": the linear and cross parts too, as in the authors' code.
-        tables: "fused" or "per_field".
+        tables: a layout of the tables, one of `choices.TABLES`.
         init_std: standard deviation of the initial embeddings.
         seed: of all initial weights; None draws one from NumPy's global generator.
 
@@ -49,10 +49,8 @@ class Architecture:
     def __post_init__(self) -> None:
         """Check, and fix the seed."""
         object.__setattr__(self, "mlp", tuple(self.mlp))
-        for name, known in (("continuous", CONTINUOUS), ("tables", tuple(EMBEDDINGS))):
-            if getattr(self, name) not in known:
-                value = getattr(self, name)
-                raise InputError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")
+        one_of("continuous", self.continuous, choices.CONTINUOUS)
+        one_of("tables", self.tables, choices.TABLES)
         if self.embedding_dim < 1 or not self.mlp or min(self.mlp) < 1:
             raise InputError(
                 f"embedding_dim {self.embedding_dim}, mlp {self.mlp}: all must be at least 1"
@@ -90,7 +88,7 @@ class ClickModel(Current, mm.Block):
         self.logit = tf.keras.layers.Dense(1, kernel_initializer=self._he(50), dtype="float32")
 
     def _tables(self, dim: int, std: float, prefix: str) -> Any:
-        kind = EMBEDDINGS[self.architecture.tables]
+        kind = getattr(embedding, choices.TABLES[self.architecture.tables])
         seed = self.architecture.seed
         return kind(self.columns.fields, dim, std=std, seed=seed, prefix=prefix)
 
@@ -141,7 +139,8 @@ class ClickModel(Current, mm.Block):
 
     def forward(self, v: Any, wide: Any, x: Any) -> Any:
         """Logit [b, 1] from embeddings [b, F, d], id weights [b, F, 1] and features [b, C]."""
-        raise TypeError(f"{type(self).__name__} is no model by itself; use one of the four")
+        known = ", ".join(choices.MODELS)
+        raise TypeError(f"{type(self).__name__} is not a model by itself; use one of {known}")
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """One logit per row."""

@@ -133,7 +133,3 @@ class PerFieldEmbedding(FusedEmbedding):
     def table_at(self, index: int) -> Any:
         """The variable that field number `index` is read from."""
         return self.tables[index]
-
-
-EMBEDDINGS = {"fused": FusedEmbedding, "per_field": PerFieldEmbedding}
-"""Ways to hold the tables, by name."""

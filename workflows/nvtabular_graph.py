@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin import compat
+from cowclip_merlin import choices, compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import replacing
 from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
-
-FIT_ON: Mapping[str, tuple[str, ...]] = {"train": ("train",), "all": ("train", "test")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +38,15 @@ class Recipe:
         """Refuse a negative threshold and unknown rows."""
         if self.freq_threshold < 0:
             raise InputError(f"--freq-threshold is {self.freq_threshold}; it must be at least 0")
-        if self.fit_on not in FIT_ON:
-            raise InputError(f"--fit-on is {self.fit_on!r}; choose one of {', '.join(FIT_ON)}")
+        if self.fit_on not in choices.FIT_ON:
+            raise InputError(
+                f"--fit-on is {self.fit_on!r}; choose one of {', '.join(choices.FIT_ON)}"
+            )
 
     @property
     def fitted_splits(self) -> tuple[str, ...]:
         """Splits that are learned from."""
-        return FIT_ON[self.fit_on]
+        return choices.FIT_ON[self.fit_on]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contestants.job import WARM_UP_STEPS, Job
+from cowclip_merlin import choices
 from cowclip_merlin.bench.random_data import enough_ids
 from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.scaling import RULES, Hyperparameters, rebase, scale
-from cowclip_merlin.training.run_settings import UPDATES
 from harness.options import option
 
 BASE_BATCH, WARMUP_SHARE = 1024, 0.1
 YARDSTICK, REFERENCE = "bare-mlp", "cowclip lazy"
 OURS = (
     YARDSTICK,
-    *(f"cowclip {update}" for update in UPDATES),
+    *(f"cowclip {update}" for update in choices.UPDATES),
     "cowclip exact bfloat16",
     "keras-adam",
 )

@@ -8,6 +8,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cowclip_merlin import choices
 from cowclip_merlin.cli import Parser
 from cowclip_merlin.cli.common_options import whole_numbers
 
@@ -72,9 +73,8 @@ def make_parser(
     """
     parser = Parser(description=about, formatter_class=_Help)
     if device:
-        choices = ("auto", "cpu", "gpu")
         what = "for TensorFlow; auto: a GPU if it sees one"
-        parser.add_argument("--device", default="auto", choices=choices, help=what)
+        parser.add_argument("--device", default="auto", choices=choices.DEVICES, help=what)
     if json:
         parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
         replace = "replace files that are there"

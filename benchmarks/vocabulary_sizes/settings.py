@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cowclip_merlin import choices
 from cowclip_merlin.bench.random_data import enough_ids
 from cowclip_merlin.checks import above_zero, among, at_least_one, once
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.training.run_settings import MODELS, UPDATES
 from harness.options import option
 
 
@@ -42,8 +42,8 @@ class VocabularySettings:
         (100_000, 1_000_000, 10_000_000, 40_000_000), "ids of all fields together, rising"
     )
     batches: Sequence[int] = option((1024, 8192), "rows of a step", flag="--batch-sizes")
-    updates: Sequence[str] = option(tuple(UPDATES), "some of these")
-    model: str = option("deepfm", f"one of {', '.join(MODELS)}")
+    updates: Sequence[str] = option(tuple(choices.UPDATES), "some of these")
+    model: str = option("deepfm", f"one of {', '.join(choices.MODELS)}")
     mlp: tuple[int, ...] = option((400, 400, 400), "widths of the hidden layers")
     embedding_dim: int = option(10, "length of an embedding")
     rounds: int = option(5, "turns of every configuration")
@@ -58,8 +58,8 @@ class VocabularySettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        among("--updates", self.updates, UPDATES)
-        among("--model", (self.model,), MODELS)
+        among("--updates", self.updates, choices.UPDATES)
+        among("--model", (self.model,), choices.MODELS)
         once({"--updates": self.updates, "--batch-sizes": self.batches})
         if list(self.vocabularies) != sorted(set(self.vocabularies)):
             given = ",".join(map(str, self.vocabularies))

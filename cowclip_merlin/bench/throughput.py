@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cowclip_merlin import choices
 from cowclip_merlin.bench.random_data import (
     CONTINUOUS,
     FIELDS,
@@ -28,7 +29,6 @@ from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.loading.device_data import on_device
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.system.hardware import hardware
-from cowclip_merlin.training.run_settings import BACKENDS, MODELS, PRECISIONS, UPDATES
 from cowclip_merlin.training.train_step import calls, steps_per_execution
 
 
@@ -39,10 +39,10 @@ class BenchSettings:
     Attributes:
         models: names of models.
         batches: batch sizes.
-        updates: "dense", "exact", "lazy".
-        backends: what moves rows: "auto", "tensorflow", "numba", "cupy".
-        clips: "cowclip", "none" (the baseline).
-        precisions: of the hidden layers: "float32", "bfloat16".
+        updates: some of `choices.UPDATES`.
+        backends: what updates rows, some of `choices.BACKENDS`.
+        clips: some of `choices.sparing_clips()`; "none" is the baseline.
+        precisions: of the hidden layers, some of `choices.PRECISIONS`.
         jit_compile: whether XLA compiles the layers after the lookups, and the bare MLP.
         vocabulary: ids in all fields together.
         rounds: times each configuration has its turn.
@@ -55,7 +55,7 @@ class BenchSettings:
 
     models: Sequence[str] = ("deepfm",)
     batches: Sequence[int] = (1024, 8192, 65536)
-    updates: Sequence[str] = ("dense", "exact", "lazy")
+    updates: Sequence[str] = choices.UPDATES
     backends: Sequence[str] = ("auto",)
     clips: Sequence[str] = ("none", "cowclip")
     precisions: Sequence[str] = ("float32",)
@@ -67,14 +67,14 @@ class BenchSettings:
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
         known = {
-            "model": (self.models, MODELS),
-            "update": (self.updates, UPDATES),
-            "backend": (self.backends, BACKENDS),
-            "clip": (self.clips, ("cowclip", "none")),
-            "precision": (self.precisions, PRECISIONS),
+            "model": (self.models, choices.MODELS),
+            "update": (self.updates, choices.UPDATES),
+            "backend": (self.backends, choices.BACKENDS),
+            "clip": (self.clips, choices.sparing_clips()),  # any update can have them
+            "precision": (self.precisions, choices.PRECISIONS),
         }
-        for name, (values, choices) in known.items():
-            among(name, values, choices)
+        for name, (values, possible) in known.items():
+            among(name, values, possible)
             once({name: values})
         once({"batch sizes": self.batches})
         at_least_one({"batch sizes": self.batches, "rounds": self.rounds})

@@ -6,8 +6,8 @@ import argparse
 from datetime import datetime, timezone
 from pathlib import Path
 
+from cowclip_merlin import choices
 from cowclip_merlin.cli.common_options import add_device, add_overwrite, whole_numbers
-from cowclip_merlin.training.run_settings import BACKENDS, MODELS, PRECISIONS, UPDATES
 
 HELP = "measure the training step: batches, updates, with and without the clip"
 EXAMPLES = """examples:
@@ -19,11 +19,11 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip bench`."""
     several = {
-        "--model": ("deepfm", MODELS),
-        "--update": ("dense,exact,lazy", UPDATES),
-        "--backend": ("auto", BACKENDS),
-        "--clip": ("none,cowclip", ("none", "cowclip")),
-        "--precision": ("float32", PRECISIONS),
+        "--model": ("deepfm", choices.MODELS),
+        "--update": (",".join(choices.UPDATES), choices.UPDATES),
+        "--backend": ("auto", choices.BACKENDS),
+        "--clip": ("none,cowclip", choices.sparing_clips()),
+        "--precision": ("float32", choices.PRECISIONS),
     }
     for flag, (default, known) in several.items():
         words = f"some of {', '.join(known)} (default: %(default)s)"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from cowclip_merlin import choices
+
 
 def add_overwrite(parser: argparse.ArgumentParser, what: str) -> None:
     """The option `--overwrite`.
@@ -20,7 +22,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         default="auto",
-        choices=("auto", "cpu", "gpu"),
+        choices=choices.DEVICES,
         help="where to compute (default: auto, a GPU if there is one)",
     )
 

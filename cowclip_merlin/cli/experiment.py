@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cowclip_merlin import choices
 from cowclip_merlin.cli.common_options import add_device, whole_numbers
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
         "--out": ("results", "RESULTS", "results folder"),
         "--scale": ("1", "S", "share of the rows, like 1/64"),
         "--seeds": (3, "N", "runs of each cell"),
-        "--update": ("exact", "UPDATE", "dense, exact, lazy"),
+        "--update": ("exact", "UPDATE", ", ".join(choices.UPDATES)),
         "--mlp": ("400,400,400", "N,N", "hidden widths"),
     }
     for flag, (default, metavar, words) in with_default.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cowclip_merlin import choices
 from cowclip_merlin.cli.common_options import add_device
 
 HELP = "turn a raw click log into a prepared folder"
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split",
         default="random",
-        choices=("random", "time"),
+        choices=choices.SPLIT_METHODS,
         help="time: the last rows, in the order of the files, are the test rows (default: random)",
     )
     parser.add_argument(
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fit-on",
         default="train",
-        choices=("train", "all"),
+        choices=tuple(choices.FIT_ON),
         help="rows that ids, counts and ranges are learned from; all: test rows, too, as the "
         "paper's authors do (default: train)",
     )

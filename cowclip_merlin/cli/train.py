@@ -5,20 +5,15 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Mapping
+from dataclasses import fields
 
+from cowclip_merlin import choices
+from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.cli.common_options import add_device, whole_numbers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, RULES
-from cowclip_merlin.training.run_settings import (
-    BACKENDS,
-    CLIPS,
-    MODELS,
-    OPTIMIZERS,
-    OVERRIDES,
-    PRECISIONS,
-    UPDATES,
-    RunSettings,
-)
+from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
 
 HELP = "train a model on a prepared folder"
 EXAMPLES = """examples:
@@ -40,16 +35,8 @@ _HELP = {
     "init_std": "standard deviation of the tables' initialisation",
     "warmup_epochs": "epochs in which the dense rate rises from 0",
     "bound": "threshold of the constant clips at the base batch size",
-    "lambda_rel": "clip clippy: bound on a coordinate's move, relative to the coordinate",
-    "lambda_abs": "clip clippy: what is added to that bound",
-}
-
-_CLIPS_THAT_USE = {
-    "r": ("cowclip", "adaptive_field"),
-    "zeta": ("cowclip",),
-    "bound": ("global", "field", "column"),
-    "lambda_rel": ("clippy",),
-    "lambda_abs": ("clippy",),
+    "lambda_rel": "bound on the change of a coordinate, relative to the coordinate",
+    "lambda_abs": "constant that is added to that bound",
 }
 
 
@@ -57,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip train`."""
     parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
-    parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(MODELS))
+    parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(choices.MODELS))
     parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows a step")
     _add(parser, "base-batch-size", 1024, "N", "at which the rates below hold")
     parser.add_argument(
@@ -70,11 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clip",
         metavar="CLIP",
-        help=", ".join(CLIPS) + " (default: cowclip under the rule cowclip, else none)",
+        help=", ".join(choices.CLIPS) + " (default: cowclip under the rule cowclip, else none)",
     )
-    _add(parser, "update", "dense", "UPDATE", ", ".join(UPDATES))
-    _add(parser, "backend", "auto", "NAME", f"what moves rows: {', '.join(BACKENDS)}")
-    _add(parser, "optimizer", "adam", "NAME", ", ".join(OPTIMIZERS))
+    _add(parser, "update", "dense", "UPDATE", ", ".join(choices.UPDATES))
+    _add(parser, "backend", "auto", "NAME", f"what updates rows: {', '.join(choices.BACKENDS)}")
+    _add(parser, "optimizer", "adam", "NAME", ", ".join(choices.OPTIMIZERS))
     parser.add_argument(
         "--initial-accumulator",
         type=float,
@@ -83,9 +70,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name in OVERRIDES:
         flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=float, metavar="X", help=_HELP[name])
+        parser.add_argument(flag, type=float, metavar="X", help=_help_of(name))
     _add_sizes(parser)
     _add_run(parser)
+
+
+def _help_of(name: str) -> str:
+    """Help of an override; that of a clip's setting names the clips that use it."""
+    clips = choices.clips_using(name)
+    return f"{_HELP[name]} (clip {', '.join(clips)})" if clips else _HELP[name]
 
 
 def _add(
@@ -106,9 +99,9 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     _add(parser, "seed", 1234, "N", "of initialisation and row order")
     _add(parser, "embedding-dim", 10, "N", "length of an embedding row")
     _add(parser, "mlp", "400,400,400", "N,N", "hidden widths")
-    _add(parser, "continuous", "deep", "HOW", "deep, all")
-    _add(parser, "tables", "fused", "HOW", "fused, per_field")
-    what = f"in which hidden and cross layers compute: {', '.join(PRECISIONS)}"
+    _add(parser, "continuous", "deep", "HOW", ", ".join(choices.CONTINUOUS))
+    _add(parser, "tables", "fused", "HOW", ", ".join(choices.TABLES))
+    what = f"in which hidden and cross layers compute: {', '.join(choices.PRECISIONS)}"
     _add(parser, "precision", "float32", "NAME", what)
     words = "let XLA compile the layers after the lookups; pays on a GPU"
     parser.add_argument("--jit-compile", action="store_true", help=words)
@@ -173,26 +166,33 @@ def command_of(settings: RunSettings) -> str:
     >>> command_of(RunSettings(model="dcn", batch_size=8, mlp=(4, 2), overrides={"l2": 0.5}))
     'cowclip train DATA --out RUN --model dcn --batch-size 8 --mlp 4,2 --l2 0.5'
     """
-    usual = RunSettings(model=MODELS[0], batch_size=1).as_dict() | {"model": "", "batch_size": 0}
+    usual = RunSettings(model=choices.MODELS[0], batch_size=1).as_dict() | {
+        "model": "",
+        "batch_size": 0,
+    }
     words = ["cowclip", "train", "DATA", "--out", "RUN"]
-    clip = settings.effective_clip
     given = {k: v for k, v in settings.as_dict().items() if k != "overrides" and v != usual[k]}
-    used = {k: v for k, v in settings.overrides.items() if clip in _CLIPS_THAT_USE.get(k, (clip,))}
+    idle = _idle_overrides(settings)
+    used = {k: v for k, v in settings.overrides.items() if k not in idle}
     for name, value in {**given, **used}.items():
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         words += [f"--{name.replace('_', '-')}"] + ([text] if value is not True else [])
     return shlex.join(words)
 
 
+def _idle_overrides(settings: RunSettings) -> Mapping[str, tuple[str, ...]]:
+    """Overrides that the run's clip does not use, and the clips that do."""
+    known = choices.CLIPS[settings.effective_clip].settings
+    names = [each.name for each in fields(ClipSettings) if each.name not in known]
+    return {name: choices.clips_using(name) for name in names if name in settings.overrides}
+
+
 def _refuse_idle(settings: RunSettings) -> None:
-    """Refuse a value that the clip in force does not look at."""
-    clip = settings.effective_clip
-    for name, clips in _CLIPS_THAT_USE.items():
-        if name in settings.overrides and clip not in clips:
-            raise InputError(
-                f"--{name.replace('_', '-')} does nothing under the clip {clip}; leave it away, or "
-                f"use --clip {' or '.join(clips)}"
-            )
+    for name, clips in _idle_overrides(settings).items():
+        raise InputError(
+            f"--{name.replace('_', '-')} does nothing under the clip {settings.effective_clip}; "
+            f"leave it away, or use --clip {' or '.join(clips)}"
+        )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
-from cowclip_merlin import compat
 from cowclip_merlin.diagnostics.row_norms import RowNorms, by_field
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import logits
@@ -79,8 +79,8 @@ def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorm
 def measure(model: Any, optimizer: Any, inputs: Any, label: Any) -> tuple[Any, Any, Any]:
     """The rows of a batch as tensors.
 
-    Clippy bounds what the optimizer's step does to the weights, which no look at a gradient can
-    tell before it: its factors are NaN.
+    A clip of updates, such as Clippy, acts after the optimizer's step, so that its factors are not
+    known before it: they are NaN.
 
     Returns:
         Rows numbered through all fields, int64 [u]; occurrences, int64 [u]; `w_norm`, `g_norm`,
@@ -141,12 +141,12 @@ def _factors(tables: Sequence[Any], unique: Sequence[Any], cowclip: Any) -> list
     chosen = [i for i, table in enumerate(tables) if not cowclip._skips(table)]
     if not chosen:
         return factors
-    if config.clip == "clippy":
+    if choices.CLIPS[config.clip].acts_on == "update":
         clipped = set(chosen)
         return [f * np.nan if i in clipped else f for i, f in enumerate(factors)]
-    settings = clips.Settings(r=config.r, zeta=config.zeta, bound=config.bound)
     rows = [rows_to_clip(unique[i], tables[i], config) for i in chosen]
-    for i, factor in zip(chosen, clips.CLIPS[config.clip].factors(rows, settings)):
+    found = clips.gradient_factors(config.clip, rows, config.clip_settings)
+    for i, factor in zip(chosen, found):
         whole = clips_whole_table(config)
         factors[i] = tf.gather(factor, unique[i].ids) if whole else factor
     return factors

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cowclip_merlin import choices
+
 if TYPE_CHECKING:
     from cowclip_merlin.training.run_config import RunConfig
 
@@ -32,8 +34,11 @@ def report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table: Any) -
             f"{looks} look{'s' * (looks > 1)} in all: train with a smaller --diagnostics-every for "
             "more"
         )
-    if config.settings.effective_clip == "clippy":
-        parts.append("Clippy bounds steps, not gradients: how much is in the table of the epochs")
+    clip = config.settings.effective_clip
+    if choices.CLIPS[clip].acts_on == "update":
+        parts.append(
+            f"the clip {clip} bounds steps, not gradients: how much is in the table of the epochs"
+        )
     parts.append(f"fields at step {last:,}, most clipped first\n" + _fields(probe))
     parts.append(
         f"norms at step {last:,} by frequency of the id, means over the batch's rows\n"

@@ -23,9 +23,9 @@ from types import ModuleType
 
 import numpy as np  # noqa: F401  (for the example above)
 
+from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.interface import (
-    ROW_CLIPS,
     Groups,
     NonFiniteGradient,
     RowSettings,
@@ -35,7 +35,6 @@ from cowclip_merlin.kernels.nvrtc import load_nvrtc
 
 __all__ = [
     "IMPLEMENTATIONS",
-    "ROW_CLIPS",
     "Groups",
     "NonFiniteGradient",
     "RowSettings",
@@ -43,7 +42,7 @@ __all__ = [
     "load",
 ]
 
-IMPLEMENTATIONS = ("reference", "numba", "cupy")
+IMPLEMENTATIONS = ("reference", *choices.KERNEL_BACKENDS)
 
 
 def load(name: str) -> ModuleType:

@@ -11,9 +11,6 @@ TILES = (1, 2, 4, 8, 16, 32)
 SEGMENT = 128
 """Occurrences of an id that one tile sums; an id that occurs more often is summed in pieces."""
 
-KINDS = {"none": 0, "cowclip": 1, "column": 2}
-"""How the kernels know the clips that look at one row."""
-
 
 def tile_of(d: int) -> int:
     """Lanes per row: the least tile that holds a row of length d, at most a warp.
@@ -52,6 +49,7 @@ __device__ inline float widen(value_t x) { return x; }
 
 typedef long long index_t;  // n * d and u * d may pass 2^31
 
+// As Clip.kernel_id in cowclip_merlin/choices.py.
 enum { CLIP_NONE = 0, CLIP_COWCLIP = 1, CLIP_COLUMN = 2 };
 
 __device__ inline index_t this_thread() {

@@ -13,9 +13,16 @@ from typing import Any
 import cupy
 import numpy as np
 
+from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels.cuda_source import KINDS, SEGMENT, SOURCE, options, tile_of
-from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, RowSettings, UniqueRows
+from cowclip_merlin.kernels.cuda_source import SEGMENT, SOURCE, options, tile_of
+from cowclip_merlin.kernels.interface import (
+    Groups,
+    NonFiniteGradient,
+    RowSettings,
+    UniqueRows,
+    lacks_clip,
+)
 
 _BLOCK = 256
 
@@ -116,9 +123,10 @@ def unique_rows(ids: Any, values: Any) -> UniqueRows:
 
 
 def _clip_constants(settings: RowSettings, d: int, kind: int) -> tuple[Any, ...]:
+    clip = settings.clip_settings
     return (
-        np.float32(2 * settings.l2), np.int32(kind), np.float64(settings.r),
-        np.float64(settings.floor(d)), np.float64(settings.bound),
+        np.float32(2 * settings.l2), np.int32(kind), np.float64(clip.r),
+        np.float64(settings.floor(d)), np.float64(clip.bound),
     )  # fmt: skip
 
 
@@ -137,9 +145,10 @@ def clip_rows(
     w = cupy.ascontiguousarray(w, dtype=np.float32)
     cnt = cupy.ascontiguousarray(cnt, dtype=np.int64)
     factor = cupy.empty(u, np.float32)
-    constants = _clip_constants(settings, d, KINDS.get(settings.clip, KINDS["none"]))
+    kind = settings.kernel_id if settings.in_row_kernels else choices.CLIPS["none"].kernel_id
+    constants = _clip_constants(settings, d, kind)
     _launch_rows("clip_rows", d, u, g, w, cnt, np.int64(u), np.int32(d), *constants, factor)
-    if settings.clip not in KINDS:
+    if not settings.in_row_kernels:
         factor = _field_factors(g, w, cnt, settings, field, num_fields)
         g *= factor[:, None]
     return g, factor
@@ -152,11 +161,14 @@ def _field_factors(
     if field is None or settings.clip == "global":
         field, num_fields = cupy.zeros(len(g), np.int64), 1
     norms = cupy.sqrt(_by_field(_squares(g), field, num_fields))
-    threshold = cupy.full(num_fields, settings.bound, np.float64)
+    clip = settings.clip_settings
+    threshold = cupy.full(num_fields, clip.bound, np.float64)
     if settings.clip == "adaptive_field":
         cnt_f = cupy.maximum(_by_field(cnt, field, num_fields), 1)
         sizes = cupy.sqrt(_by_field(_squares(w), field, num_fields))
-        threshold = cnt_f * settings.r * sizes
+        threshold = cnt_f * clip.r * sizes
+    elif settings.clip not in ("global", "field"):
+        raise lacks_clip(settings.clip)
     safe = cupy.where(norms > 0, norms, 1.0)
     factors = cupy.where(norms > 0, cupy.minimum(threshold / safe, 1.0), 1.0)
     return factors[field].astype(np.float32)
@@ -265,7 +277,7 @@ def step_rows(
     factor = cupy.empty(u, np.float32)
     rows = cupy.ascontiguousarray(rows, dtype=np.int64)
     starts = cupy.ascontiguousarray(starts, dtype=np.int64)
-    constants = _clip_constants(settings, d, KINDS[settings.clip])
+    constants = _clip_constants(settings, d, settings.kernel_id)
     _launch_rows(
         "step_rows", d, u, w, m, v, rows, g, starts, np.int64(u), np.int32(d), np.float32(alpha),
         *_adam_constants(settings), *constants, factor,

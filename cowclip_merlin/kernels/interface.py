@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-ROW_CLIPS = ("none", "cowclip", "column")
-"""Clips that look at one row at a time; `update_rows` knows these."""
+from cowclip_merlin import choices
+from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,11 +17,9 @@ class RowSettings:
 
     Attributes:
         l2: the penalty is `l2 * ||w||^2`.
-        clip: "none", "cowclip", "column", or for `clip_rows` only "global", "field" and
-            "adaptive_field".
-        r: threshold relative to the norm of a row.
-        zeta: lower bound of the row norm, per coordinate.
-        bound: threshold of the constant clips.
+        clip: one of `choices.kernel_clips()`; `clip_rows` computes "global", "field" and
+            "adaptive_field", too.
+        clip_settings: of the clip.
         beta_1: decay of Adam's first moment.
         beta_2: decay of its second moment.
         epsilon: added to the square root of the second moment.
@@ -28,16 +27,39 @@ class RowSettings:
 
     l2: float = 0.0
     clip: str = "cowclip"
-    r: float = 1.0
-    zeta: float = 1e-5
-    bound: float = 25.0
+    clip_settings: ClipSettings = field(default_factory=ClipSettings)
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
 
     def floor(self, d: int) -> float:
         """Least norm that a row of length d counts with: `sqrt(d) * zeta`."""
-        return math.sqrt(d) * self.zeta
+        return math.sqrt(d) * self.clip_settings.zeta
+
+    @property
+    def kernel_id(self) -> int:
+        """The number of the clip in the row kernels.
+
+        Raises:
+            InputError: the row kernels do not have it.
+        """
+        known = choices.CLIPS.get(self.clip)
+        if known is None or known.kernel_id is None:
+            raise lacks_clip(self.clip)
+        return known.kernel_id
+
+    @property
+    def in_row_kernels(self) -> bool:
+        """Whether the row kernels have the clip."""
+        return self.clip in choices.kernel_clips()
+
+
+def lacks_clip(clip: str) -> InputError:
+    """The error of a clip that the kernels do not have."""
+    return InputError(
+        f"the row kernels do not have the clip {clip!r}; choose one of "
+        f"{', '.join(choices.kernel_clips())}"
+    )
 
 
 class Groups(NamedTuple):

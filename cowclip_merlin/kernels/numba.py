@@ -11,12 +11,18 @@ import numpy as np
 import numpy.typing as npt
 from numba import get_num_threads
 
+from cowclip_merlin import choices
 from cowclip_merlin.kernels import numba_loops as loops
-from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, RowSettings, UniqueRows
+from cowclip_merlin.kernels.interface import (
+    Groups,
+    NonFiniteGradient,
+    RowSettings,
+    UniqueRows,
+    lacks_clip,
+)
 
 Array = npt.NDArray[Any]
 mark_rows = loops.mark_rows
-_KIND = {"none": 0, "cowclip": 1, "column": 2}
 
 
 def group_rows(ids: Array) -> Groups:
@@ -65,18 +71,17 @@ def clip_rows(
     """See `kernels.reference.clip_rows`."""
     g, factor = np.array(g, np.float32, order="C"), np.empty(len(g), np.float32)
     w, cnt = np.ascontiguousarray(w, np.float32), np.ascontiguousarray(cnt, np.int64)
-    kind = _KIND.get(settings.clip, 0)
+    kind = settings.kernel_id if settings.in_row_kernels else choices.CLIPS["none"].kernel_id
     loops.clip_each(g, w, cnt, *_constants(settings, g.shape[1], kind), factor)
-    if settings.clip not in _KIND:
+    if not settings.in_row_kernels:
         factor = _field_factors(g, w, cnt, settings, field, num_fields)
         g *= factor[:, None]
     return g, factor
 
 
 def _constants(settings: RowSettings, d: int, kind: int) -> tuple[Any, ...]:
-    return (
-        np.float32(2 * settings.l2), kind, settings.r, settings.floor(d), settings.bound,
-    )  # fmt: skip
+    clip = settings.clip_settings
+    return np.float32(2 * settings.l2), kind, clip.r, settings.floor(d), clip.bound
 
 
 def _field_factors(
@@ -85,13 +90,14 @@ def _field_factors(
     """Factors of the clips that need the norms of whole fields; g holds L2 already."""
     if field is None or settings.clip == "global":
         field, num_fields = np.zeros(len(g), np.int64), 1
+    clip = settings.clip_settings
     norms = np.sqrt(_field_squares(g, field, num_fields))
-    threshold = np.full(num_fields, settings.bound)
+    threshold = np.full(num_fields, clip.bound)
     if settings.clip == "adaptive_field":
         cnt_f = np.bincount(field, cnt, num_fields)
-        threshold = (
-            np.maximum(cnt_f, 1) * settings.r * np.sqrt(_field_squares(w, field, num_fields))
-        )
+        threshold = np.maximum(cnt_f, 1) * clip.r * np.sqrt(_field_squares(w, field, num_fields))
+    elif settings.clip not in ("global", "field"):
+        raise lacks_clip(settings.clip)
     safe = np.where(norms > 0, norms, 1.0)
     return np.where(norms > 0, np.minimum(1.0, threshold / safe), 1.0)[field].astype(np.float32)
 
@@ -143,7 +149,7 @@ def step_rows(
         The clip factor of each row, float32 [u].
     """
     factor = np.empty(len(rows), np.float32)
-    constants = _constants(settings, w.shape[1], _KIND[settings.clip])
+    constants = _constants(settings, w.shape[1], settings.kernel_id)
     keep = _adam_constants(settings)
     loops.step_each(w, m, v, rows, g, starts, np.float32(alpha), keep, *constants, factor)
     return factor

@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.kernels.interface import Groups, NonFiniteGradient, RowSettings, UniqueRows
+from cowclip_merlin.kernels.interface import (
+    Groups,
+    NonFiniteGradient,
+    RowSettings,
+    UniqueRows,
+    lacks_clip,
+)
 
 Array = npt.NDArray[Any]
 
@@ -59,6 +65,7 @@ def clip_rows(
     g, w = np.asarray(g, np.float64), np.asarray(w, np.float64)
     g = g + 2 * settings.l2 * w
     field = np.zeros(len(g), int) if field is None else field
+    clip = settings.clip_settings
     factor = np.ones(len(g))
     for i in range(len(g)):
         mine = field == field[i]
@@ -66,17 +73,19 @@ def clip_rows(
         if settings.clip == "none":
             continue
         if settings.clip == "cowclip":
-            floor = max(settings.r * np.linalg.norm(w[i]), settings.floor(w.shape[1]))
+            floor = max(clip.r * np.linalg.norm(w[i]), settings.floor(w.shape[1]))
             threshold = max(cnt[i], 1) * floor
         elif settings.clip == "column":
-            threshold = settings.bound
+            threshold = clip.bound
         elif settings.clip == "global":
-            norm, threshold = np.linalg.norm(g), settings.bound
+            norm, threshold = np.linalg.norm(g), clip.bound
         elif settings.clip == "field":
-            norm, threshold = np.linalg.norm(g[mine]), settings.bound
-        else:  # adaptive_field
+            norm, threshold = np.linalg.norm(g[mine]), clip.bound
+        elif settings.clip == "adaptive_field":
             norm = np.linalg.norm(g[mine])
-            threshold = max(cnt[mine].sum(), 1) * settings.r * np.linalg.norm(w[mine])
+            threshold = max(cnt[mine].sum(), 1) * clip.r * np.linalg.norm(w[mine])
+        else:
+            raise lacks_clip(settings.clip)
         if norm > 0:
             factor[i] = min(1.0, threshold / norm)
     return g * factor[:, None], factor
@@ -144,7 +153,7 @@ def update_rows(
         groups: of the batch's ids.
         values: gradient of each occurrence, [n, d].
         alpha: learning rate with both bias corrections.
-        settings: L2, clip (one of `ROW_CLIPS`) and Adam.
+        settings: L2, clip (one of `choices.kernel_clips()`) and Adam.
         rows: row of each distinct id, int [u]; by default w, m and v hold these rows alone, in
             the order of the ids.
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
-from cowclip_merlin import compat
 from cowclip_merlin.optimizer.config import Config, cuts_l2_alone
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, scatter, sum_duplicates
 
@@ -33,14 +33,11 @@ def clipped(
     unique = [sum_duplicates(slices) for slices, _ in pairs]
     rows = [rows_to_clip(u, table, config) for u, (_, table) in zip(unique, pairs)]
     chosen = [i for i, each in enumerate(clips_it) if each]
-    settings = clips.Settings(r=config.r, zeta=config.zeta, bound=config.bound)
-    rule = clips.CLIPS[config.clip]
-    factors = dict(
-        zip(
-            chosen,
-            rule.factors([rows[i] for i in chosen], settings) if chosen else [],
-        )
-    )
+    factors = {}
+    if chosen:
+        to_clip = [rows[i] for i in chosen]
+        found = clips.gradient_factors(config.clip, to_clip, config.clip_settings)
+        factors = dict(zip(chosen, found))
     result = []
     for i, (_, table) in enumerate(pairs):
         g = rows[i].g * factors[i][:, tf.newaxis] if i in factors else rows[i].g
@@ -48,7 +45,7 @@ def clipped(
     return result, [tf.boolean_mask(factors[i], rows[i].cnt > 0) for i in chosen]
 
 
-def rows_to_clip(unique: UniqueRows, table: Any, config: Config) -> clips.Rows:
+def rows_to_clip(unique: UniqueRows, table: Any, config: Config) -> clips.ClipRows:
     """The rows whose gradients may be clipped: those in the batch, or the whole table."""
     sizes = sizes_of_fields(table, config)
     if clips_whole_table(config):
@@ -59,7 +56,7 @@ def rows_to_clip(unique: UniqueRows, table: Any, config: Config) -> clips.Rows:
         w, data, cnt = tf.gather(table, unique.ids), unique.g, unique.cnt
         field = field_of_row(unique.ids, sizes)
     g = data + 2 * config.l2 * w
-    return clips.Rows(g=g, w=w, cnt=cnt, field=field, num_fields=len(sizes))
+    return clips.ClipRows(g=g, w=w, cnt=cnt, field=field, num_fields=len(sizes))
 
 
 def _gradient(g: Any, unique: UniqueRows, table: Any, config: Config) -> Any:
@@ -74,7 +71,7 @@ def _gradient(g: Any, unique: UniqueRows, table: Any, config: Config) -> Any:
 
 def clips_whole_table(config: Config) -> bool:
     """Whether absent rows may be clipped, too."""
-    spared = clips.CLIPS[config.clip].spares_absent_rows and not cuts_l2_alone(config)
+    spared = choices.CLIPS[config.clip].spares_absent_rows and not cuts_l2_alone(config)
     return config.update == "dense" and not spared
 
 

@@ -53,10 +53,10 @@ def _hold_back(before: Any, gradient: Any, table: Any, config: Config) -> Any:
     """Take back a part of the step; the factors of the rows that moved, [n]."""
     after, sizes = _read(table, gradient), sizes_of_fields(table, config)
     ids = gradient.indices if _is_sparse(gradient) else tf.range(table.shape[0])
-    settings = clips.Settings(lambda_rel=config.lambda_rel, lambda_abs=config.lambda_abs)
-    factor = clips.clippy_factor(
-        after - before, before, field_of_row(ids, sizes), settings, num_fields=len(sizes)
+    rows = clips.RowUpdates(
+        update=after - before, w=before, field=field_of_row(ids, sizes), num_fields=len(sizes)
     )
+    factor = clips.update_factor(config.clip, rows, config.clip_settings)
     share = factor[:, tf.newaxis]
     # Bit for bit the optimizer's own step where it is short enough.
     w = tf.where(share < 1, before + share * (after - before), after)

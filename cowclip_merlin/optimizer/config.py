@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
-from cowclip_merlin import compat
-from cowclip_merlin.clip import CLIPS
+from cowclip_merlin import choices, compat
+from cowclip_merlin.checks import finite_and_not_negative, one_of
+from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels import ROW_CLIPS
 from cowclip_merlin.optimizer.lazy_adam import LazyAdam
 from cowclip_merlin.optimizer.row_updates import gpu_ops
 
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
 
-UPDATES = ("dense", "exact", "lazy")
-BACKENDS = ("auto", "tensorflow", "numba", "cupy")
-CLIP_NAMES = (*CLIPS, "clippy")  # the last one clips the update, not the gradient
-_SPARING = ("cowclip", "none")  # clips that never cut L2 alone
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Arguments of `CowClip`; see there."""
 
-    r: float
-    zeta: float
+    clip_settings: ClipSettings
     l2: float
     update: str
     clip: str
-    bound: float
-    lambda_rel: float
-    lambda_abs: float
     skip: tuple[Any, ...] | None
     embeddings: tuple[Any, ...] | None
     fields: dict[str, int] | None
@@ -50,7 +40,9 @@ class Config:
                         f"{argument} holds the variable {pattern.name!r}, which a configuration "
                         "cannot: give its name or a regular expression instead"
                     )
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        flat = asdict(self)
+        flat = flat.pop("clip_settings") | flat
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in flat.items()}
 
 
 def check(config: Config) -> Config:
@@ -59,36 +51,32 @@ def check(config: Config) -> Config:
     Raises:
         InputError: a value is out of range or unknown.
     """
-    for name in ("r", "zeta", "l2", "bound", "lambda_rel", "lambda_abs"):
-        value = getattr(config, name)
-        if not (math.isfinite(value) and value >= 0):
-            raise InputError(f"{name} is {value}; it must be a finite number >= 0")
-    for name, known in (("update", UPDATES), ("clip", CLIP_NAMES), ("backend", BACKENDS)):
-        if getattr(config, name) not in known:
-            raise InputError(
-                f"unknown {name} {getattr(config, name)!r}; choose one of {', '.join(known)}"
-            )
+    finite_and_not_negative({"l2": config.l2})
+    one_of("update", config.update, choices.UPDATES)
+    one_of("clip", config.clip, choices.CLIPS)
+    one_of("backend", config.backend, choices.BACKENDS)
     if config.update == "exact":
         _check_exact(config)
     return config
 
 
 def _check_exact(config: Config) -> None:
-    if config.clip not in _SPARING:
+    sparing = choices.sparing_clips()
+    if config.clip not in sparing:
         raise InputError(
-            f'update="exact" works with the clips {" and ".join(_SPARING)}: under '
+            f'update="exact" works with the clips {" and ".join(sparing)}: under '
             f'{config.clip!r} absent rows are clipped, too; use update="dense"'
         )
     if cuts_l2_alone(config):
         raise InputError(
             f'update="exact" needs 2 * l2 <= r, or L2 alone would be clipped; l2 is {config.l2}, '
-            f'r is {config.r}: use update="dense"'
+            f'r is {config.clip_settings.r}: use update="dense"'
         )
 
 
 def cuts_l2_alone(config: Config) -> bool:
-    """Whether CowClip's threshold of a row without data, r * ||w||, is below 2 * l2 * ||w||."""
-    return config.clip == "cowclip" and 2 * config.l2 > config.r
+    """Whether the clip cuts the L2 gradient of rows without data; see `Clip.cuts_l2_alone`."""
+    return choices.CLIPS[config.clip].cuts_l2_alone(config.l2, config.clip_settings)
 
 
 def in_force(config: Config, optimizer: Any) -> Config:
@@ -151,13 +139,13 @@ def _gpu_backend() -> str:
 def _why_no_kernels(config: Config, optimizer: Any) -> str | None:
     if not is_plain_adam(optimizer):
         return f"works with Adam, not with {described(optimizer)}"
-    known = ROW_CLIPS if config.update == "lazy" else _SPARING
-    if config.clip not in known:
+    clip = choices.CLIPS[config.clip]
+    if clip.kernel_id is None or not (clip.spares_absent_rows or config.update == "lazy"):
         return f"does not work with the clip {config.clip!r}"
     if config.update == "dense" and cuts_l2_alone(config):
         return (
             "needs 2 * l2 <= r for dense updates, or L2 alone would be clipped; "
-            f"l2 is {config.l2}, r is {config.r}"
+            f"l2 is {config.l2}, r is {config.clip_settings.r}"
         )
     return None
 

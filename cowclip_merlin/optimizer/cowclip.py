@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cowclip_merlin import compat
+from cowclip_merlin import choices, compat
+from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import embedding_variables
 from cowclip_merlin.optimizer.clip_statistics import summarize
@@ -85,14 +86,14 @@ class CowClip(TwoOptimizers):
         embedding_optimizer: Any = "adam",
         dense_optimizer: Any = "adam",
         *,
-        r: float = 1.0,
-        zeta: float = 1e-5,
+        r: float = ClipSettings.r,
+        zeta: float = ClipSettings.zeta,
         l2: float = 1e-5,
         update: str = "dense",
         clip: str = "cowclip",
-        bound: float = 25.0,
-        lambda_rel: float = 0.5,
-        lambda_abs: float = 1e-2,
+        bound: float = ClipSettings.bound,
+        lambda_rel: float = ClipSettings.lambda_rel,
+        lambda_abs: float = ClipSettings.lambda_abs,
         skip: Sequence[Any] | None = None,
         embeddings: Sequence[Any] | None = None,
         fields: Mapping[str, int] | None = None,
@@ -102,14 +103,12 @@ class CowClip(TwoOptimizers):
         super().__init__(name)
         self._config = check(
             Config(
-                r=r,
-                zeta=zeta,
+                clip_settings=ClipSettings(
+                    r=r, zeta=zeta, bound=bound, lambda_rel=lambda_rel, lambda_abs=lambda_abs
+                ),
                 l2=l2,
                 update=update,
                 clip=clip,
-                bound=bound,
-                lambda_rel=lambda_rel,
-                lambda_abs=lambda_abs,
                 skip=embedding_variables.check_patterns(skip, "skip"),
                 embeddings=embedding_variables.check_patterns(embeddings, "embeddings"),
                 fields=None if fields is None else dict(fields),
@@ -305,7 +304,7 @@ class CowClip(TwoOptimizers):
         def apply(gradients: list[tuple[Any, Any]]) -> Any:
             return self._apply(self.embedding_optimizer, gradients)
 
-        if config.clip == "clippy":
+        if choices.CLIPS[config.clip].acts_on == "update":
             steps = factors = bounded_step(pairs, config, clips_it, apply)
         else:
             gradients, factors = clipped(pairs, config, clips_it)

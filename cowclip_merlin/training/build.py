@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
@@ -18,7 +19,7 @@ def choose_device(device: str) -> str:
     """Make TensorFlow use the GPU or the CPU; returns "gpu" or "cpu".
 
     Args:
-        device: "auto", "cpu" or "gpu".
+        device: one of `choices.DEVICES`.
 
     Raises:
         InputError: a GPU is asked for and TensorFlow sees none, or the CPU when TensorFlow has
@@ -82,12 +83,8 @@ def build_optimizer(
     return CowClip(
         embedding_optimizer=_inner_optimizer(settings, values.embedding_lr),
         dense_optimizer=_inner_optimizer(settings, dense_lr),
-        r=values.r,
-        zeta=values.zeta,
         l2=values.l2,
-        bound=values.bound,
-        lambda_rel=values.lambda_rel,
-        lambda_abs=values.lambda_abs,
+        **asdict(values.clip_settings),
         update=settings.update,
         backend=settings.backend,
         clip=settings.effective_clip,

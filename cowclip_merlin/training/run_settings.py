@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from cowclip_merlin import choices
+from cowclip_merlin.checks import finite_and_not_negative, one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scale
 
-MODELS = ("wide_and_deep", "deepfm", "dcn", "dcnv2")
-CLIPS = ("cowclip", "none", "global", "field", "column", "adaptive_field", "clippy")
-UPDATES = ("dense", "exact", "lazy")
-BACKENDS = ("auto", "tensorflow", "numba", "cupy")
-OPTIMIZERS = ("adam", "adagrad")
-PRECISIONS = ("float32", "bfloat16")
-OVERRIDES = (
-    "embedding_lr",
-    "dense_lr",
-    "l2",
-    "r",
-    "zeta",
-    "init_std",
-    "warmup_epochs",
-    "bound",
-    "lambda_rel",
-    "lambda_abs",
-)
+OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name != "batch_size")
+"""Hyper-parameters that a run may set at its base batch size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,28 +20,29 @@ class RunSettings:
     """Settings of a run, as the command line or a script gives them.
 
     Attributes:
-        model: one of `MODELS`.
+        model: one of `choices.MODELS`.
         batch_size: rows per step.
         base_batch_size: batch size at which the preset's and the overriding values hold.
         preset: name of a preset; by default the kind of the data if it has one, else "criteo".
         rule: scaling rule from the base batch to `batch_size`.
-        clip: by default "cowclip" under the rule of that name, "none" under any other.
-        update: "dense", "exact" or "lazy".
-        backend: what moves rows: "auto", "numba", "cupy" or "tensorflow"; see `CowClip`.
-        optimizer: "adam" or "adagrad", of tables and dense weights alike. The presets' rates are
-            those of Adam.
+        clip: one of `choices.CLIPS`; by default "cowclip" under the rule of that name, "none"
+            under any other.
+        update: one of `choices.UPDATES`; see `CowClip`.
+        backend: what updates rows, one of `choices.BACKENDS`; see `CowClip`.
+        optimizer: one of `choices.OPTIMIZERS`, for tables and dense weights alike. The rates of
+            the presets are those of Adam.
         initial_accumulator: where Adagrad's sums of squares start; None: at Keras's 0.1.
         epochs: passes over the training rows.
         seed: of initialisation and row order.
         overrides: values at the base batch size that replace the preset's.
         embedding_dim: length of an embedding row.
         mlp: widths of the hidden layers.
-        continuous: "deep" or "all"; see the models.
-        tables: "fused" or "per_field"; see the models.
+        continuous: one of `choices.CONTINUOUS`; see the models.
+        tables: one of `choices.TABLES`; see the models.
         validation_fraction: share of the train rows, in [0, 1), that is not trained on and that
             the metrics are of, instead of the test rows; 0: none, the metrics are of the test
             rows. Which rows these are does not depend on `seed`.
-        precision: in which the hidden and cross layers compute: "float32" or "bfloat16".
+        precision: in which the hidden and cross layers compute, one of `choices.PRECISIONS`.
         jit_compile: whether XLA compiles the layers after the lookups.
 
     Raises:
@@ -89,18 +75,18 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later."""
-        _one_of("model", self.model, MODELS)
-        _one_of("rule", self.rule, tuple(RULES))
-        _one_of("update", self.update, UPDATES)
-        _one_of("backend", self.backend, BACKENDS)
-        _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _one_of("continuous", self.continuous, ("deep", "all"))
-        _one_of("tables", self.tables, ("fused", "per_field"))
-        _one_of("precision", self.precision, PRECISIONS)
+        one_of("model", self.model, choices.MODELS)
+        one_of("rule", self.rule, RULES)
+        one_of("update", self.update, choices.UPDATES)
+        one_of("backend", self.backend, choices.BACKENDS)
+        one_of("optimizer", self.optimizer, choices.OPTIMIZERS)
+        one_of("continuous", self.continuous, choices.CONTINUOUS)
+        one_of("tables", self.tables, choices.TABLES)
+        one_of("precision", self.precision, choices.PRECISIONS)
         if self.preset is not None:
-            _one_of("preset", self.preset, tuple(PRESETS))
+            one_of("preset", self.preset, PRESETS)
         if self.clip is not None:
-            _one_of("clip", self.clip, CLIPS)
+            one_of("clip", self.clip, choices.CLIPS)
         for name in ("batch_size", "base_batch_size", "epochs", "embedding_dim"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -109,7 +95,7 @@ class RunSettings:
         if any(width < 1 for width in self.mlp):
             raise InputError(f"mlp is {self.mlp}; every width must be at least 1")
         for name in self.overrides:
-            _one_of("override", name, OVERRIDES)
+            one_of("override", name, OVERRIDES)
         self._check_accumulator()
         if not 0 <= self.validation_fraction < 1:
             raise InputError(
@@ -126,8 +112,7 @@ class RunSettings:
                 f"initial_accumulator is Adagrad's, the optimizer is {self.optimizer!r}; use "
                 '"adagrad" or leave it away'
             )
-        if not (math.isfinite(start) and start >= 0):
-            raise InputError(f"initial_accumulator is {start:g}; it must be a finite number >= 0")
+        finite_and_not_negative({"initial_accumulator": start})
 
     @property
     def scored_split(self) -> str:
@@ -153,8 +138,3 @@ class RunSettings:
     def from_dict(cls, values: Mapping[str, Any]) -> RunSettings:
         """The inverse of `as_dict`."""
         return cls(**{**values, "mlp": tuple(values["mlp"])})
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")

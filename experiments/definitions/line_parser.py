@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions.checks import (
     check_known,
@@ -16,16 +17,17 @@ from cowclip_merlin.experiments.definitions.checks import (
 )
 from cowclip_merlin.experiments.definitions.experiment import NAMED_MULTIPLIERS, ExperimentLine
 from cowclip_merlin.scaling import RULES
-from cowclip_merlin.training.run_settings import CLIPS, MODELS, OPTIMIZERS, UPDATES
 
-_CHOICES: Mapping[str, Any] = {
-    "model": MODELS,
-    "rule": RULES,
-    "optimizer": OPTIMIZERS,
-    "clip": CLIPS,
-    "update": UPDATES,
-    "dense_rule": ("linear",),
-}
+
+def _known_values() -> Mapping[str, Any]:
+    return {
+        "model": choices.MODELS,
+        "rule": RULES,
+        "optimizer": choices.OPTIMIZERS,
+        "clip": choices.CLIPS,
+        "update": choices.UPDATES,
+        "dense_rule": ("linear",),
+    }
 
 
 def parse_line(path: Path, number: int, value: Any) -> ExperimentLine:
@@ -43,7 +45,7 @@ def parse_line(path: Path, number: int, value: Any) -> ExperimentLine:
     check_types(path, where, given, ExperimentLine)
     _check_multipliers(path, where, given["multipliers"])
     _check_cells(path, where, given)
-    for name, known in _CHOICES.items():
+    for name, known in _known_values().items():
         if name in given:
             check_one_of(path, where + name, given[name], known)
     rates = {n: given[n] for n in ("overrides", "factors") if n in given}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from cowclip_merlin import choices
 from cowclip_merlin.experiments.definitions import Experiment, ExperimentLine
 from cowclip_merlin.experiments.tables.table import Cell, Table, experiment_table
 
@@ -15,7 +16,7 @@ def parameter_table(experiment: Experiment, *, command: str) -> Table:
     return experiment_table(
         experiment,
         unit="million parameters",
-        columns=('continuous="deep"', 'continuous="all"'),
+        columns=tuple(f'continuous="{way}"' for way in choices.CONTINUOUS),
         rows=tuple((line.label, _cells(line)) for line in experiment.lines),
         data="Criteo's columns; tables not counted",
         command=command,
@@ -24,7 +25,7 @@ def parameter_table(experiment: Experiment, *, command: str) -> Table:
 
 
 def _cells(line: ExperimentLine) -> tuple[Cell, ...]:
-    counts = [dense_parameters(line.model, continuous) / 1e6 for continuous in ("deep", "all")]
+    counts = [dense_parameters(line.model, continuous) / 1e6 for continuous in choices.CONTINUOUS]
     return tuple(Cell(mean=n, runs=1, published=line.published.get(1)) for n in counts)
 
 

@@ -11,18 +11,12 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from cowclip_merlin import choices
 from cowclip_merlin.cli import COMMANDS, build_parser, main
 from cowclip_merlin.cli.train import command_of, settings_of
 from cowclip_merlin.errors import StackError
 from cowclip_merlin.scaling import RULES
-from cowclip_merlin.training.run_settings import (
-    BACKENDS,
-    CLIPS,
-    MODELS,
-    PRECISIONS,
-    UPDATES,
-    RunSettings,
-)
+from cowclip_merlin.training.run_settings import RunSettings
 
 
 @pytest.fixture
@@ -176,15 +170,15 @@ def test_an_empty_path_is_not_the_current_folder(argv, name, capsys):
 
 
 ONE_OF = {
-    "model": MODELS,
+    "model": choices.MODELS,
     "rule": tuple(RULES),
-    "clip": (None, *CLIPS),
-    "update": UPDATES,
+    "clip": (None, *choices.CLIPS),
+    "update": choices.UPDATES,
     "preset": (None, "criteo", "avazu"),
-    "precision": PRECISIONS,
-    "continuous": ("deep", "all"),
-    "tables": ("fused", "per_field"),
-    "backend": BACKENDS,
+    "precision": choices.PRECISIONS,
+    "continuous": choices.CONTINUOUS,
+    "tables": tuple(choices.TABLES),
+    "backend": choices.BACKENDS,
     "jit_compile": (False, True),
 }
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin import compat
+from cowclip_merlin import choices, compat
 from cowclip_merlin.diagnostics import gradient_norms
 from cowclip_merlin.diagnostics.probe import embedding_tables, make_probe
 from cowclip_merlin.diagnostics.row_norms import MEASURES, by_field, means
@@ -13,7 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import logits
 from cowclip_merlin.training.train_step import make_step
 
-CLIPS = ("cowclip", "none", "global", "field", "column", "adaptive_field")
+CLIPS = choices.gradient_clips()
 
 
 def batch_of(rows, places):

@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from cowclip_merlin.kernels import ROW_CLIPS, NonFiniteGradient, RowSettings, load
+from cowclip_merlin import choices
+from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin.kernels import NonFiniteGradient, RowSettings, load
 
 reference = load("reference")
-CLIPS = (*ROW_CLIPS, "global", "field", "adaptive_field")
+ROW_CLIPS = choices.kernel_clips()
+CLIPS = (*ROW_CLIPS, "global", "field", "adaptive_field")  # of `clip_rows`
 RELATIVE, ABSOLUTE = 2e-5, 1e-6
 
 
@@ -83,9 +86,12 @@ def settings_of_rows(clips=CLIPS):
         RowSettings,
         l2=st.sampled_from([0.0, 1e-4, 0.1]),
         clip=st.sampled_from(clips),
-        r=st.sampled_from([0.1, 1.0, 10.0]),
-        zeta=st.sampled_from([0.0, 1e-5, 0.1]),
-        bound=st.sampled_from([0.5, 3.0, 25.0]),
+        clip_settings=st.builds(
+            ClipSettings,
+            r=st.sampled_from([0.1, 1.0, 10.0]),
+            zeta=st.sampled_from([0.0, 1e-5, 0.1]),
+            bound=st.sampled_from([0.5, 3.0, 25.0]),
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_checks import (
     CLIPS,
+    ROW_CLIPS,
     Subject,
     bfloat16_bits,
     cases,
@@ -23,8 +24,9 @@ from kernel_checks import (
     settings_of_rows,
 )
 
+from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels import ROW_CLIPS, RowSettings, load
+from cowclip_merlin.kernels import RowSettings, load
 from cowclip_merlin.kernels.cuda_source import SEGMENT, TILES, tile_of
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
@@ -77,9 +79,13 @@ def test_every_tile_with_a_row_that_does_not_fit(folder, tile):
     subject = Subject(load_kernels(folder, tile=tile))
     case = make_case(5, 45, 33, 20)
     for clip in CLIPS:
-        check_clip(subject, case, RowSettings(clip=clip, l2=1e-3, bound=2.0))
+        check_clip(
+            subject, case, RowSettings(clip=clip, l2=1e-3, clip_settings=ClipSettings(bound=2.0))
+        )
     for clip in ROW_CLIPS:
-        check_update(subject, case, RowSettings(clip=clip, l2=1e-3, bound=2.0))
+        check_update(
+            subject, case, RowSettings(clip=clip, l2=1e-3, clip_settings=ClipSettings(bound=2.0))
+        )
     check_update(subject, case, RowSettings(), values=bfloat16_bits(case.values))
     check_unique(subject, case, values=bfloat16_bits(case.values))
 
@@ -126,8 +132,8 @@ def test_zero_gradients_and_zero_rows(emulated):
     case = make_case(7, 20, 10, 5)
     case.values[:], case.w[:] = 0, 0
     for clip in CLIPS:
-        check_clip(emulated, case, RowSettings(clip=clip, zeta=0.0))
-    check_update(emulated, case, RowSettings(zeta=0.0))
+        check_clip(emulated, case, RowSettings(clip=clip, clip_settings=ClipSettings(zeta=0.0)))
+    check_update(emulated, case, RowSettings(clip_settings=ClipSettings(zeta=0.0)))
 
 
 @pytest.mark.parametrize("gap", [0, 1, 1000])

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_checks import (
     CLIPS,
+    ROW_CLIPS,
     Subject,
     bfloat16_bits,
     cases,
@@ -20,7 +21,7 @@ from kernel_checks import (
     settings_of_rows,
 )
 
-from cowclip_merlin.kernels import ROW_CLIPS, RowSettings, load
+from cowclip_merlin.kernels import RowSettings, load
 
 
 def why_not():

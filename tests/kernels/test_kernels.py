@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_checks import Case, Subject, check_replay_of
+from kernel_checks import CLIPS, Case, Subject, check_replay_of
 
-from cowclip_merlin import kernels
+from cowclip_merlin import choices, kernels
+from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import NonFiniteGradient, RowSettings
 
 ref, fast = kernels.load("reference"), kernels.load("numba")
 EVERY = settings(max_examples=40, deadline=None)
-CLIPS = ("none", "cowclip", "column", "global", "field", "adaptive_field")
 dims = st.sampled_from([1, 2, 3, 5, 7, 10, 16, 31, 64, 100, 128])
 seeds = st.integers(0, 2**32 - 1)
 
@@ -76,7 +76,9 @@ def test_clip_rows(u, d, clip, scale, seed):
     w, g = state(rng, u, d)[0], rng.normal(0, scale, (u, d)).astype(np.float32)
     g[rng.random(u) < 0.2] = 0
     cnt, field = rng.integers(0, 65536, u), rng.integers(0, 3, u)
-    values = RowSettings(l2=1e-3, clip=clip, r=0.7, zeta=1e-3, bound=0.5)
+    values = RowSettings(
+        l2=1e-3, clip=clip, clip_settings=ClipSettings(r=0.7, zeta=1e-3, bound=0.5)
+    )
     expected = ref.clip_rows(g, w, cnt, values, field=field, num_fields=3)
     got = fast.clip_rows(g, w, cnt, values, field=field, num_fields=3)
     np.testing.assert_allclose(got[1], expected[1], rtol=1e-4, atol=1e-7)
@@ -136,7 +138,7 @@ def test_a_gap_of_a_hundred_thousand_steps():
 @given(
     st.lists(st.integers(0, 12), max_size=40),
     dims,
-    st.sampled_from(kernels.ROW_CLIPS),
+    st.sampled_from(choices.kernel_clips()),
     st.sampled_from([1e-3, 1.0, 30.0]),
     seeds,
 )
@@ -147,7 +149,7 @@ def test_update_rows(ids, d, clip, scale, seed):
     groups = fast.group_rows(np.array(ids, np.int64))
     rows = state(rng, len(groups.ids), d)
     slow = wide(rows)
-    numbers = RowSettings(l2=1e-3, clip=clip, bound=0.5, r=0.5)
+    numbers = RowSettings(l2=1e-3, clip=clip, clip_settings=ClipSettings(bound=0.5, r=0.5))
     factor = fast.update_rows(*rows, groups, values, 1e-3, numbers)
     expected = ref.update_rows(*slow, ref.group_rows(np.array(ids, int)), values, 1e-3, numbers)
     np.testing.assert_allclose(factor, expected, rtol=1e-4)
@@ -163,7 +165,7 @@ def test_many_rows_are_clipped_as_by_the_kernel_that_clips_alone(d, clip):
     ids = rng.integers(0, 900, 2000)
     values, groups = rng.normal(0, 1e-2, (2000, d)).astype("f"), fast.group_rows(ids)
     w, m, v = state(rng, len(groups.ids), d)
-    numbers = RowSettings(clip=clip, bound=1.5e-2 * d**0.5, l2=1e-3)
+    numbers = RowSettings(clip=clip, clip_settings=ClipSettings(bound=1.5e-2 * d**0.5), l2=1e-3)
     g, cnt = fast.sum_rows(values, groups), np.diff(groups.starts)
     _, expected = fast.clip_rows(g, w, cnt, numbers)
     factor = fast.update_rows(w, m, v, groups, values, 1e-3, numbers)

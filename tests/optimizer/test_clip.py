@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
-from cowclip_merlin import clip
+from cowclip_merlin import choices, clip
+from cowclip_merlin.choices import ClipSettings
 
 
 def numpy_factors(name, g, w, cnt, field, settings):
@@ -35,7 +36,7 @@ def numpy_factors(name, g, w, cnt, field, settings):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    name=st.sampled_from(sorted(clip.CLIPS)),
+    name=st.sampled_from(sorted(choices.gradient_clips())),
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),
     dim=st.integers(1, 16),
     r=st.floats(0, 10),
@@ -51,15 +52,15 @@ def test_factors_and_bounds(tf, name, sizes, dim, r, zeta, bound, scale, seed):
     g, w = rng.normal(0, scale, (n, dim)), rng.normal(0, 1, (n, dim))
     g[rng.random(n) < 0.2], w[rng.random(n) < 0.2] = 0, 0
     cnt = rng.integers(0, 5, n)
-    chosen = clip.Settings(r=r, zeta=zeta, bound=bound)
-    rows = clip.Rows(
+    chosen = ClipSettings(r=r, zeta=zeta, bound=bound)
+    rows = clip.ClipRows(
         g=tf.constant(g),
         w=tf.constant(w),
         cnt=tf.constant(cnt),
         field=tf.constant(field, tf.int32),
         num_fields=len(sizes),
     )
-    (factors,) = clip.CLIPS[name].factors([rows], chosen)
+    (factors,) = clip.gradient_factors(name, [rows], chosen)
     factors = factors.numpy()
     np.testing.assert_allclose(
         factors, numpy_factors(name, g, w, cnt, field, chosen), rtol=1e-9, atol=1e-30
@@ -67,22 +68,22 @@ def test_factors_and_bounds(tf, name, sizes, dim, r, zeta, bound, scale, seed):
     assert ((factors >= 0) & (factors <= 1)).all()
 
 
-@pytest.mark.parametrize("name", sorted(set(clip.CLIPS) - {"none"}))
+@pytest.mark.parametrize("name", sorted(set(choices.gradient_clips()) - {"none"}))
 def test_a_huge_bound_is_the_identity(tf, name):
-    rows = clip.Rows(
+    rows = clip.ClipRows(
         g=tf.ones([4, 2]),
         w=tf.ones([4, 2]),
         cnt=tf.ones([4], tf.int32),
         field=tf.constant([0, 0, 1, 1]),
         num_fields=2,
     )
-    (factors,) = clip.CLIPS[name].factors([rows], clip.Settings(r=1e6, bound=1e6))
+    (factors,) = clip.gradient_factors(name, [rows], ClipSettings(r=1e6, bound=1e6))
     assert factors.numpy().tolist() == [1, 1, 1, 1]
 
 
 def test_global_norm_is_over_all_tables(tf):
     rows = [
-        clip.Rows(
+        clip.ClipRows(
             g=tf.fill([n, 1], x),
             w=tf.ones([n, 1]),
             cnt=tf.ones([n], tf.int32),
@@ -91,11 +92,11 @@ def test_global_norm_is_over_all_tables(tf):
         )
         for n, x in ((1, 3.0), (1, 4.0))
     ]
-    factors = clip.global_factors(rows, clip.Settings(bound=1.0))
+    factors = clip.global_factors(rows, ClipSettings(bound=1.0))
     assert [f.numpy().tolist() for f in factors] == [[pytest.approx(0.2)]] * 2
 
 
-@pytest.mark.parametrize("name", sorted(clip.CLIPS))
+@pytest.mark.parametrize("name", sorted(choices.gradient_clips()))
 @pytest.mark.parametrize("update", ["dense", "lazy"])
 def test_every_clip_in_the_optimizer(tf, name, update):
     """One step with SGD shows the clipped gradient itself, absent rows included."""
@@ -104,7 +105,7 @@ def test_every_clip_in_the_optimizer(tf, name, update):
     w = rng.normal(0, 1, (7, 3)).astype(np.float32)
     ids, values = np.array([0, 2, 2, 5]), rng.normal(0, 9, (4, 3)).astype(np.float32)
     table = tf.Variable(w)
-    chosen = clip.Settings(r=0.3, zeta=1e-5, bound=2.0)  # 2 * l2 > r: absent rows are cut too
+    chosen = ClipSettings(r=0.3, zeta=1e-5, bound=2.0)  # 2 * l2 > r: absent rows are cut too
     optimizer = cc.CowClip(
         tf.keras.optimizers.legacy.SGD(lr),
         l2=l2,

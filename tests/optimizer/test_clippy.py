@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import cowclip_merlin as cc
 from cowclip_merlin import clip
+from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 
 FIELDS = {"a": 3, "b": 5}
@@ -81,10 +82,14 @@ def test_the_factor_is_the_papers(tf, sizes, dim, relative, absolute, scale, see
     w, move = rng.normal(0, 1, (2, len(field), dim))
     w[rng.random(len(w)) < 0.2] = 0
     move *= scale
-    chosen = clip.Settings(lambda_rel=relative, lambda_abs=absolute)
-    factor = clip.clippy_factor(
-        tf.constant(move), tf.constant(w), tf.constant(field), chosen, num_fields=len(sizes)
-    ).numpy()
+    rows = clip.RowUpdates(
+        update=tf.constant(move),
+        w=tf.constant(w),
+        field=tf.constant(field),
+        num_fields=len(sizes),
+    )
+    chosen = ClipSettings(lambda_rel=relative, lambda_abs=absolute)
+    factor = clip.clippy_factor(rows, chosen).numpy()
     expected = [numpy_sigma(w[field == f], move[field == f], relative, absolute) for f in field]
     np.testing.assert_allclose(factor, expected, rtol=1e-12, atol=1e-300)
     assert (np.abs(factor[:, None] * move) <= (relative * np.abs(w) + absolute) * (1 + 1e-12)).all()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE, passes
-from cowclip_merlin.kernels.cuda_source import KINDS, SOURCE, options, tile_of
+from cowclip_merlin.kernels.cuda_source import SOURCE, options, tile_of
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
 from cowclip_merlin.kernels.interface import RowSettings
 from cowclip_merlin.system.files import replacing
@@ -132,7 +132,7 @@ def record_of(
         rows=rows,
         d=d,
         tile=tile_of(d),
-        kind=KINDS[settings.clip],
+        kind=settings.kernel_id,
         blocks=loaded.blocks,
         passes=passes(rows),
         host=loaded.host,
@@ -142,9 +142,9 @@ def record_of(
         keep_m=one - beta_1,
         keep_v=one - beta_2,
         epsilon=settings.epsilon,
-        r=settings.r,
+        r=settings.clip_settings.r,
         least=settings.floor(d),
-        bound=settings.bound,
+        bound=settings.clip_settings.bound,
         functions=(ctypes.c_void_p * len(FUNCTIONS))(*loaded.addresses),
         **numbers,
     )

@@ -137,9 +137,7 @@ class RowStates:
         return RowSettings(
             l2=config.l2,
             clip="none" if self._owner._skips(table) else config.clip,
-            r=config.r,
-            zeta=config.zeta,
-            bound=config.bound,
+            clip_settings=config.clip_settings,
             epsilon=self._owner.embedding_optimizer.epsilon,
             **self._betas,
         )

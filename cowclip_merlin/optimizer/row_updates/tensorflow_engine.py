@@ -86,9 +86,8 @@ class TensorFlowEngine(Engine):
         self._replay(state, settings, rows.ids)
         w, m, v = (tf.gather(x, rows.ids) for x in state[:3])
         g = rows.g + 2 * settings.l2 * w
-        numbers = clips.Settings(r=settings.r, zeta=settings.zeta, bound=settings.bound)
-        one = clips.Rows(g=g, w=w, cnt=rows.cnt, field=tf.zeros_like(rows.cnt), num_fields=1)
-        factor = clips.CLIPS[settings.clip].factors([one], numbers)[0]
+        one = clips.ClipRows(g=g, w=w, cnt=rows.cnt, field=tf.zeros_like(rows.cnt), num_fields=1)
+        (factor,) = clips.gradient_factors(settings.clip, [one], settings.clip_settings)
         after = _adam(w, m, v, g * factor[:, tf.newaxis], alpha, settings)
         done = tf.cast(state.count, tf.int32)
         _scatter(state, rows.ids, after, done[0] + 1)

@@ -1,0 +1,202 @@
+"""A new clip and a new model take two edits each: the function, and the entry in `choices`."""
+
+import csv
+import inspect
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import cowclip_merlin as cc
+from cowclip_merlin import choices, clip, compat, kernels
+from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin.cli import build_parser, main
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.definition import load
+from cowclip_merlin.kernels import RowSettings
+from cowclip_merlin.models.base import Architecture, ClickModel, assemble
+from cowclip_merlin.training import RunSettings
+from cowclip_merlin.training.run_config import RunConfig
+
+tf = compat.tensorflow()
+SHARE = choices.Clip(function="share_factor", settings=("r",))
+W, IDS = np.ones((4, 2), np.float32), [1, 3]
+
+
+@pytest.fixture
+def add_clip(monkeypatch):
+    """Register a clip as its author would: a function in `clip`, an entry in `choices.CLIPS`."""
+
+    def add(name, entry, function):
+        monkeypatch.setattr(clip, entry.function, function, raising=False)
+        monkeypatch.setattr(choices, "CLIPS", {**choices.CLIPS, name: entry})
+
+    return add
+
+
+@pytest.fixture
+def share(add_clip):
+    """A clip that multiplies every gradient by r."""
+    add_clip("share", SHARE, lambda rows, settings: settings.r * tf.ones_like(rows.g[:, 0]))
+
+
+def after_steps(optimizer, steps=1):
+    """A table of ones after steps whose gradient is 1 in rows 1 and 3."""
+    table = tf.Variable(W)
+    for _ in range(steps):
+        optimizer.catch_up(table, tf.constant(IDS))
+        g = tf.IndexedSlices(tf.ones([2, 2]), tf.constant(IDS), W.shape)
+        optimizer.apply_gradients([(g, table)])
+    optimizer.flush()
+    return table.numpy()
+
+
+def sgd():
+    return tf.keras.optimizers.legacy.SGD(1.0)
+
+
+def train(data, run, *more):
+    command = ["train", data, "--out", run, "--batch-size", 256, "--mlp", 8, "--epochs", 1, *more]
+    return main([*map(str, command)])
+
+
+def text_of_help(capsys):
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["train", "--help"])
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("update", ["dense", "lazy"])
+def test_the_optimizer_uses_a_new_clip(share, update):
+    optimizer = cc.CowClip(sgd(), clip="share", r=0.25, l2=0.0, update=update)
+    assert after_steps(optimizer)[:, 0].tolist() == [1, 0.75, 1, 0.75]
+    assert optimizer.mean_clip_factor.numpy() == 0.25
+    assert optimizer.backend == "tensorflow"
+
+
+def test_kernels_refuse_a_new_clip_that_they_lack(share):
+    assert cc.CowClip(clip="share", update="lazy").backend == "tensorflow"
+    with pytest.raises(InputError, match="backend=\"numba\" does not work with the clip 'share'"):
+        cc.CowClip(clip="share", update="lazy", backend="numba")
+    for name in ("reference", "numba"):
+        rows = np.ones((2, 3), np.float32)
+        with pytest.raises(InputError, match="do not have the clip 'share'; choose one of cowclip"):
+            kernels.load(name).clip_rows(rows, rows, np.ones(2, int), RowSettings(clip="share"))
+
+
+def test_a_new_clip_says_whether_it_spares_absent_rows(add_clip):
+    def half(rows, settings):
+        return tf.fill(tf.shape(rows.cnt), 0.5)
+
+    add_clip("half", choices.Clip(function="half_factor"), half)
+    with pytest.raises(InputError, match=r"exact.*clips cowclip and none: under 'half'"):
+        cc.CowClip(clip="half", update="exact")
+    add_clip("half", choices.Clip(function="half_factor", spares_absent_rows=True), half)
+    exact, dense = (cc.CowClip(clip="half", update=u, l2=0.1) for u in ("exact", "dense"))
+    assert exact.backend == "tensorflow"
+    np.testing.assert_allclose(after_steps(exact, 3), after_steps(dense, 3), rtol=1e-6)
+    with pytest.raises(InputError, match="'half'"):
+        cc.CowClip(clip="half", update="exact", backend="numba")
+
+
+def test_a_clip_that_spares_absent_rows_by_r_has_a_limit_for_l2(add_clip):
+    entry = replace(SHARE, spares_absent_rows=True)
+    add_clip("share", entry, lambda rows, settings: settings.r * tf.ones_like(rows.g[:, 0]))
+    cc.CowClip(clip="share", update="exact", r=0.2, l2=0.1)
+    with pytest.raises(InputError, match="2 \\* l2 <= r"):
+        cc.CowClip(clip="share", update="exact", r=0.1, l2=0.1)
+
+
+def test_a_new_clip_may_act_on_updates(add_clip):
+    entry = choices.Clip(function="quarter_factor", acts_on="update")
+    add_clip("quarter", entry, lambda rows, settings: tf.fill(tf.shape(rows.update)[:1], 0.25))
+    optimizer = cc.CowClip(sgd(), clip="quarter", l2=0.0)
+    assert after_steps(optimizer)[:, 0].tolist() == [1, 0.75, 1, 0.75]
+
+
+def test_a_run_with_a_new_clip(share, data, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train(data, run, "--model", "deepfm", "--clip", "share", "--r", 0.25) == 0
+    assert RunConfig.load(run).settings.effective_clip == "share"
+    row = list(csv.DictReader((run / "metrics.csv").open()))[-1]
+    assert float(row["mean_clip_factor"]) == 0.25
+    assert main(["inspect", str(run)]) == 0
+    assert "clip share" in capsys.readouterr().out
+
+
+def test_settings_and_help_know_a_new_clip(share, data, tmp_path, capsys):
+    assert "clippy, share (default: cowclip" in text_of_help(capsys)
+    assert train(data, tmp_path / "run", "--model", "dcn", "--clip", "share", "--zeta", 1) == 2
+    assert "--zeta does nothing under the clip share" in capsys.readouterr().err
+    assert train(data, tmp_path / "run", "--model", "dcn", "--clip", "none", "--r", 1) == 2
+    assert "use --clip cowclip or adaptive_field or share" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"unknown clip 'cow'; choose one of .*clippy, share$"):
+        RunSettings(model="dcn", batch_size=8, clip="cow")
+
+
+def test_experiments_know_a_new_clip(share, tmp_path):
+    file = tmp_path / "mine.yaml"
+    line = "{label: a, clip: share, multipliers: [1]}"
+    file.write_text(f"title: Mine\nclaim: Mine\nkind: runs\nlines: [{line}]\n")
+    assert load(str(file)).lines[0].clip == "share"
+
+
+@tf.keras.utils.register_keras_serializable(package="tests")
+class Tower(ClickModel):
+    """The MLP alone."""
+
+    def forward(self, v, wide, x):
+        return self.logit(self.mlp(v, x))
+
+
+def tower(schema, **settings):
+    return assemble(Tower, schema, Architecture(**settings))
+
+
+@pytest.fixture
+def tower_model(monkeypatch):
+    """Register a model as its author would: a file in `models/`, a name in `choices.MODELS`."""
+    file = ModuleType("cowclip_merlin.models.tower")
+    file.tower = tower
+    monkeypatch.setitem(sys.modules, file.__name__, file)
+    monkeypatch.setattr(choices, "MODELS", (*choices.MODELS, "tower"))
+
+
+def test_a_run_with_a_new_model(tower_model, data, tmp_path, capsys):
+    assert cc.models.MODELS["tower"] is tower and list(cc.models.MODELS)[-1] == "tower"
+    assert "dcnv2, tower" in text_of_help(capsys)
+    assert train(data, tmp_path / "run", "--model", "tower", "--clip", "none") == 0
+    assert main(["evaluate", str(tmp_path / "run"), str(data)]) == 0
+    assert "AUC" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"unknown model 'fm'; choose one of .*dcnv2, tower$"):
+        RunSettings(model="fm", batch_size=8)
+
+
+def test_builders_are_names_of_the_package():
+    assert {name: getattr(cc.models, name) for name in choices.MODELS} == dict(cc.models.MODELS)
+    with pytest.raises(KeyError):
+        cc.models.MODELS["base"]
+
+
+def test_the_defaults_of_clip_settings_are_the_only_ones():
+    defaults = asdict(ClipSettings())
+    signature = inspect.signature(cc.CowClip).parameters
+    assert {name: signature[name].default for name in defaults} == defaults
+    assert cc.Hyperparameters().clip_settings == RowSettings().clip_settings == ClipSettings()
+
+
+def test_wrong_clip_settings_are_named():
+    for name in asdict(ClipSettings()):
+        for value in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(InputError, match=f"{name} is {value}; it must be a finite number"):
+                ClipSettings(**{name: value})
+
+
+def test_choices_import_nothing_heavy():
+    code = (
+        "import sys, cowclip_merlin.choices; assert not {'tensorflow', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
