@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import Diverged
@@ -91,15 +92,7 @@ def train_run(run: PlannedRun, context: RunContext) -> Result:
     if folder.exists() and not resume:  # stopped before its first checkpoint, or diverged
         shutil.rmtree(folder)
     compat.tensorflow().keras.backend.clear_session()
-    status = "done"
-    try:
-        with redirect_stdout(io.StringIO()), _quiet():  # the run's train.log has the output
-            epochs = train(
-                data.path, run.settings, out=folder, resume=resume, device=context.device
-            )
-    except Diverged:
-        epochs = list(run_logs.read_metrics(folder / "metrics.csv", epochs=run.settings.epochs))
-        status = "diverged"
+    status, epochs = _train(run, data, folder, resume=resume, device=context.device)
     return make_result(
         run,
         data,
@@ -109,6 +102,18 @@ def train_run(run: PlannedRun, context: RunContext) -> Result:
         fingerprint=context.fingerprint,
         data_name=context.data_name,
     )
+
+
+def _train(
+    run: PlannedRun, data: PreparedData, folder: Path, *, resume: bool, device: str
+) -> tuple[str, Sequence[Any]]:
+    """The status of a run, and the metrics of its epochs."""
+    try:
+        with redirect_stdout(io.StringIO()), _quiet():  # the run's train.log has the output
+            return "done", train(data.path, run.settings, out=folder, resume=resume, device=device)
+    except Diverged:
+        path = folder / "metrics.csv"
+        return "diverged", list(run_logs.read_metrics(path, epochs=run.settings.epochs))
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from cowclip_merlin.experiments.report import write_report
 @pytest.fixture(scope="session")
 def results(tmp_path_factory):
     """Two folders: one with awkward names, one with nothing but runs and a table."""
-    place = tmp_path_factory.mktemp("results")
+    folder = tmp_path_factory.mktemp("results")
     unlike = rules_table(cowclip=(78.5, 78.4, 78.3), other=(78.95, 78.9, 78.91))
-    plain = make_results(place / "second", data="second log", tables=[unlike], figures_too=False)
-    return make_results(place / "first", data=AWKWARD), plain
+    plain = make_results(folder / "second", data="second log", tables=[unlike], figures_too=False)
+    return make_results(folder / "first", data=AWKWARD), plain
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Regime and plan: at the paper's size the paper's values, below it what the rules say."""
+"""Sizing and plan: at the paper's size the paper's values, below it what the rules say."""
 
 import math
 from dataclasses import replace
@@ -44,7 +44,7 @@ def test_at_the_papers_size_the_presets_hold(multiplier):
 
 
 @pytest.mark.parametrize("rule", ["none", "sqrt", "sqrt_star", "linear", "n2_lambda"])
-def test_rules_multiply_the_regimes_base_rates(rule):
+def test_rules_multiply_the_base_rates_of_the_sizing(rule):
     label = {"none": "no scaling", "sqrt_star": "sqrt*", "n2_lambda": "n2-lambda"}.get(rule, rule)
     got = settings("table2", SMALL, label, 8).hyperparameters("criteo")
     by = RULES[rule](8)
@@ -71,7 +71,7 @@ def test_ablations_change_one_thing_each():
 
 
 @given(rows=st.integers(10_000, PAPER_ROWS), epochs=st.integers(1, 12))
-def test_regime_keeps_what_it_promises(rows, epochs):
+def test_a_sizing_keeps_what_it_promises(rows, epochs):
     size = sizing_for(rows, epochs=epochs)
     if rows >= PAPER_ROWS / 2:
         assert (size.base_batch, size.max_multiplier) == (1024, 128)

@@ -28,7 +28,7 @@ def test_renumbering(cnt, keep_top, min_count):
     assert new[:3].tolist() == [0, 1, 2]
     values = [(-c, old) for old, c in enumerate(cnt) if old >= 3 and c >= (min_count or 1)]
     kept = [old for _, old in sorted(values)][:keep_top]
-    expected = {old: 3 + place for place, old in enumerate(kept)}
+    expected = {old: 3 + index for index, old in enumerate(kept)}
     assert [expected.get(old, 2) for old in range(3, len(cnt))] == new[3:].tolist()
 
 
@@ -94,8 +94,8 @@ def a_strange_id(folder):
     table = pq.read_table(file)
     ids = table["C2"].to_numpy().copy()
     ids[0] = 10_000_000
-    place = table.column_names.index("C2")
-    pq.write_table(table.set_column(place, "C2", pa.array(ids)), file)
+    index = table.column_names.index("C2")
+    pq.write_table(table.set_column(index, "C2", pa.array(ids)), file)
     description = json.loads((folder / "dataset.json").read_text())
     description["checksums"] = {}  # as in folders of earlier versions
     (folder / "dataset.json").write_text(json.dumps(description))

@@ -164,7 +164,7 @@ def test_an_unknown_name_is_answered_with_the_nearest():
         load_experiment("tabel2")
 
 
-def test_largest_and_beyond_follow_the_regime():
+def test_largest_and_beyond_follow_the_sizing():
     (line,) = [line for line in load_experiment("beyond").lines if line.label == "CowClip"]
     size = sizing_for(450_000)
     assert list(feasible_multipliers(line, size)) == ["largest", "beyond"]
