@@ -1,5 +1,6 @@
 """Names outside of ASCII, printed where only ASCII can be."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,15 @@ import sys
 import pytest
 
 LOG = "y,Straße\n" + "0,ä\n1,ö\n" * 50
+ONE_BY_ONE = """
+import json
+import sys
+from cowclip_merlin.cli import main
+
+for command in json.loads(sys.argv[1]):
+    assert main(command) == 0, command
+    print("-- done", flush=True)
+"""
 
 
 def cowclip(folder, *arguments, **environment):
@@ -25,20 +35,26 @@ def cowclip(folder, *arguments, **environment):
 )
 def test_a_name_that_cannot_be_printed_ends_nothing(tmp_path, environment):
     (tmp_path / "lög.csv").write_text(LOG, encoding="utf-8")
-    command = ["prepare", "table", "lög.csv", "--out", "Dä", "--label", "y"]
-    done = cowclip(tmp_path, *command, "--categorical", "Straße", **environment)
+    prepare = ["prepare", "table", "lög.csv", "--out", "Dä", "--label", "y"]
+    train = ["train", "Dä", "--out", "Rü", "--model", "deepfm", "--batch-size", "32", "--mlp", "8"]
+    commands = [
+        [*prepare, "--categorical", "Straße"],
+        [*train, "--epochs", "1", "--diagnostics-every", "1", "--device", "cpu"],
+        ["inspect", "Rü"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_BY_ONE, json.dumps(commands)],
+        cwd=tmp_path,
+        env=os.environ | environment,
+        capture_output=True,
+    )
     assert done.returncode == 0, done.stderr
-    assert b"100 rows in" in done.stdout
+    assert b"Traceback" not in done.stderr
+    prepared, _, shown, _ = done.stdout.split(b"-- done\n")
+    assert b"100 rows in" in prepared
     assert (tmp_path / "Dä" / "dataset.json").is_file()
-    run = ["train", "Dä", "--out", "Rü", "--model", "deepfm", "--batch-size", "32", "--mlp", "8"]
-    more = ["--epochs", "1", "--diagnostics-every", "1", "--device", "cpu"]
-    trained = cowclip(tmp_path, *run, *more, **environment)
-    assert trained.returncode == 0, trained.stderr
-    assert b"Traceback" not in trained.stderr
-    shown = cowclip(tmp_path, "inspect", "Rü", **environment)
-    assert shown.returncode == 0, shown.stderr
     escaped = b"Stra\\xdfe" if "PYTHONIOENCODING" in environment else "Straße".encode()
-    assert escaped in shown.stdout
+    assert escaped in shown
 
 
 def test_a_file_whose_name_is_no_utf_8(tmp_path):
