@@ -5,11 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.diagnostics.diagnostics_csv import Writer, probe_records, scalars
-from cowclip_merlin.diagnostics.id_frequency import Deciles
+from cowclip_merlin.diagnostics.id_frequency import Deciles, read_deciles
 from cowclip_merlin.diagnostics.row_norms import RowNorms
+
+if TYPE_CHECKING:
+    from cowclip_merlin.training.run_logs import TensorBoard
+    from cowclip_merlin.training.trainer import Trainer
+    from cowclip_merlin.workflows import PreparedData
 
 
 class Stopwatch:
@@ -62,16 +67,16 @@ class Recorder:
         wait: Callable[[], Any],
         folder: Path,
     ) -> None:
-        self._probe, self._deciles, self._every = probe, deciles, every
+        self._probe, self._deciles, self.every = probe, deciles, every
         self._rates, self._wait, self._folder = rates, wait, folder
         self._watch, self._rows_before = Stopwatch(), -1
 
-    def open(self, step: int, board: Any) -> None:
+    def open(self, step: int, board: TensorBoard) -> None:
         """Begin at this step; what an earlier run wrote of later ones is dropped.
 
         Args:
             step: steps done.
-            board: `training.records.TensorBoard`.
+            board: of the run.
         """
         self._writer, self._board = Writer(self._folder, before=step), board
 
@@ -84,7 +89,7 @@ class Recorder:
             epoch: from 1.
             rows: rows trained on in these steps.
         """
-        if step % self._every == 0:
+        if step % self.every == 0:
             self._record(batch, step=step, epoch=epoch, rows=rows)
         self._watch.start()
 
@@ -107,3 +112,31 @@ class Recorder:
         seconds, before = self._watch.take(), self._rows_before
         self._rows_before = rows
         return found | ({"rows_per_second": (rows - before) / seconds} if before >= 0 else {})
+
+
+def make_recorder(trainer: Trainer, data: PreparedData, *, every: int) -> Recorder:
+    """The recorder of a training run, a `training.step_recorder.StepRecorder`.
+
+    Args:
+        trainer: of the run, ready for its first step.
+        data: the prepared folder that it trains on.
+        every: steps between probes.
+
+    Raises:
+        InputError: the folder's counts of ids are missing or damaged.
+    """
+    from cowclip_merlin.diagnostics.probe import make_probe  # it imports TensorFlow
+
+    size = trainer.plan.batch_size
+    deciles = read_deciles(data, batch_size=size)
+    probe = make_probe(trainer.model, trainer.optimizer, trainer.data)
+    one_step = trainer.steps_per_execution == 1
+    return Recorder(
+        # If a call gets the rows of several batches, probe the first batch.
+        probe if one_step else lambda rows: probe(rows[:size]),
+        deciles,
+        every=every,
+        rates=trainer.learning_rates,
+        wait=trainer.wait,
+        folder=trainer.folder,
+    )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from cowclip_merlin.training.run import train
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.stop_signals import Stopped
 from cowclip_merlin.training.trained_run import evaluate_run, export_run, input_columns, load_run
+
+if TYPE_CHECKING:
+    from cowclip_merlin.train import train
 
 __all__ = [
     "RunSettings",
@@ -16,3 +21,10 @@ __all__ = [
     "load_run",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # `train` also needs the diagnostics, which stand above the modules of this folder.
+    if name == "train":
+        return importlib.import_module("cowclip_merlin.train").train
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

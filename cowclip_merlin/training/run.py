@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cowclip_merlin import compat
-from cowclip_merlin.diagnostics.id_frequency import read_deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     ColumnArrays,
@@ -28,43 +27,35 @@ from cowclip_merlin.training.build import build_model, build_optimizer, choose_d
 from cowclip_merlin.training.checkpoint import checkpoints_in
 from cowclip_merlin.training.run_config import RunConfig, refuse_other_folder, refuse_other_run
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.step_recorder import RecorderFactory
 from cowclip_merlin.training.trainer import Plan, Trainer
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
 
 
-def train(
+def run_training(
     data: str | Path,
     settings: RunSettings,
     *,
     out: str | Path,
-    resume: bool = False,
-    checkpoint_every: int = 0,
-    device: str = "auto",
-    data_memory: float | None = None,
-    diagnostics_every: int = 0,
+    resume: bool,
+    checkpoint_every: int,
+    device: str,
+    data_memory: float | None,
+    recorder: RecorderFactory | None,
 ) -> list[dict[str, Any]]:
-    """Train a model on a prepared folder and record the run in `out`.
+    """Do what `cowclip_merlin.training.train` says, with any recorder of its steps.
 
     Args:
-        data: folder that `prepare` wrote.
+        data: as there; so are all the others, but `recorder`.
         settings: of the run.
-        out: the run folder; must not hold a run yet, unless `resume`.
-        resume: go on from the last checkpoint in `out`.
-        checkpoint_every: steps between checkpoints within an epoch; 0: at its end only.
+        out: the run folder.
+        resume: go on from the last checkpoint.
+        checkpoint_every: steps between checkpoints.
         device: "auto", "cpu" or "gpu".
-        data_memory: MB of the device for rows; if they need more, they are streamed. None: what
-            is free on a GPU, no limit on the CPU. The result is the same.
-        diagnostics_every: steps between probes of the clip, which go to `diagnostics.csv` and
-            TensorBoard and change no weight; 0 for none. See `cowclip_merlin.diagnostics`.
-
-    Returns:
-        One record per epoch, as in `metrics.csv`; see `run_logs.METRICS`.
-
-    Raises:
-        InputError: wrong input, named in one line.
-        Stopped: SIGINT or SIGTERM came; a checkpoint was written first.
+        data_memory: MB of the device for rows.
+        recorder: makes what looks at batches before they are trained on; None for nothing.
     """
     from cowclip_merlin.workflows import PreparedData
 
@@ -72,9 +63,8 @@ def train(
     prepared = PreparedData.load(data)
     values = settings.hyperparameters(prepared.kind)
     check_sizes(prepared, settings)
-    for name, steps in (("checkpoint", checkpoint_every), ("diagnostics", diagnostics_every)):
-        if steps < 0:
-            raise InputError(f"--{name}-every is {steps}; it must be 0 or more")
+    if checkpoint_every < 0:
+        raise InputError(f"--checkpoint-every is {checkpoint_every}; it must be 0 or more")
     refuse_other_folder(out)
     plan = Plan(
         batch_size=settings.batch_size,
@@ -83,7 +73,6 @@ def train(
         checkpoint_every=checkpoint_every,
         data_memory=bytes_of(data_memory),
         scored_split=settings.scored_split,
-        diagnostics_every=diagnostics_every,
     )
     config = RunConfig(
         settings=settings,
@@ -104,7 +93,7 @@ def train(
             files.remove_unfinished(out)
             checkpoint.remove_unfinished(out / "checkpoints")
         try:
-            return _train(config, prepared, columns, plan, out, resume, used)
+            return _train(config, prepared, columns, plan, out, resume, used, recorder)
         except BaseException:
             # Nothing that could be resumed was written: leave no half of a run behind.
             if created and not checkpoints_in(out / "checkpoints"):
@@ -162,6 +151,7 @@ def _train(
     out: Path,
     resume: bool,
     device: str,
+    recorder: RecorderFactory | None,
 ) -> list[dict[str, Any]]:
     settings, values = config.settings, config.values
     with run_logs.log_to(out / "train.log") as log:
@@ -177,9 +167,8 @@ def _train(
             out,
             log,
         )
-        if plan.diagnostics_every:
-            deciles = read_deciles(prepared, batch_size=settings.batch_size)
-            trainer.record_diagnostics(plan.diagnostics_every, deciles)
+        if recorder:
+            trainer.recorder = recorder(trainer, prepared)
         if resume:
             trainer.resume()
         write_json(out / "config.json", config.as_dict())

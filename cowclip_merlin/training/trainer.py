@@ -20,14 +20,12 @@ from cowclip_merlin.errors import Diverged
 from cowclip_merlin.loading import ColumnArrays, load_to_device, steps_per_epoch
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
+from cowclip_merlin.training.step_recorder import NoRecorder, StepRecorder
 from cowclip_merlin.training.stop_signals import Stopped, StopSignals
 from cowclip_merlin.training.train_step import calls, make_step, make_steps, steps_per_execution
 
 if TYPE_CHECKING:
     import logging
-
-    from cowclip_merlin.diagnostics.id_frequency import Deciles
-    from cowclip_merlin.diagnostics.recorder import Recorder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +39,6 @@ class Plan:
         checkpoint_every: steps between checkpoints within an epoch; 0 for none but at its end.
         data_memory: bytes of the device for rows; None: what is free, no limit on the CPU.
         scored_split: name of the rows that are scored after an epoch: "test" or "validation".
-        diagnostics_every: steps between probes; 0 for none.
     """
 
     batch_size: int
@@ -50,7 +47,6 @@ class Plan:
     checkpoint_every: int = 0
     data_memory: int | None = None
     scored_split: str = "test"
-    diagnostics_every: int = 0
 
 
 class Trainer:
@@ -64,6 +60,10 @@ class Trainer:
         plan: how far to go.
         folder: run folder for metrics.csv, events and checkpoints.
         log: where lines for the person at the prompt go.
+
+    Attributes:
+        recorder: looks at batches before they are trained on; set it before `run`.
+        steps_per_execution: most steps of one call of the train function.
     """
 
     def __init__(
@@ -93,33 +93,25 @@ class Trainer:
         self.scored_labels = scored.label
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
         self.steps = steps_per_epoch(self.data.rows, plan.batch_size)
-        self._most = steps_per_execution(plan.batch_size) if self.data.resident else 1
+        self.steps_per_execution = steps_per_execution(plan.batch_size) if self.data.resident else 1
         step = (model, optimizer, self.data, self.checkpoints.loss_sum)
         self._step = (
             partial(make_steps(*step), batch_size=plan.batch_size)
-            if self._most > 1
+            if self.steps_per_execution > 1
             else make_step(*step)
         )
         self._signals = StopSignals()
         self.rows: list[dict[str, Any]] = []
-        self.recorder: Recorder | None = None
+        self.recorder: StepRecorder = NoRecorder()
 
-    def record_diagnostics(self, every: int, deciles: Deciles) -> None:
-        """Probe a batch at every so many steps; see `cowclip_merlin.diagnostics`."""
-        from cowclip_merlin.diagnostics.probe import make_probe
-        from cowclip_merlin.diagnostics.recorder import Recorder
+    def wait(self) -> None:
+        """Return when the device has done all steps so far."""
+        self.checkpoints.loss_sum.numpy()
 
-        optimizer, size = self.optimizer, self.plan.batch_size
-        probe = make_probe(self.model, optimizer, self.data)
-        self.recorder = Recorder(
-            # Of several batches in one call the first is looked at.
-            probe if self._most == 1 else lambda rows: probe(rows[:size]),
-            deciles,
-            every=every,
-            rates=lambda: (_rate(optimizer.embedding_optimizer), _rate(optimizer.dense_optimizer)),
-            wait=self.checkpoints.loss_sum.numpy,
-            folder=self.folder,
-        )
+    def learning_rates(self) -> tuple[float, float]:
+        """Learning rates of the next step, of the embeddings and of the dense weights."""
+        optimizer = self.optimizer
+        return _rate(optimizer.embedding_optimizer), _rate(optimizer.dense_optimizer)
 
     def resume(self) -> None:
         """Go on from the last checkpoint."""
@@ -142,8 +134,7 @@ class Trainer:
         board = run_logs.TensorBoard(self.folder / "events")
         first, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
         try:
-            if self.recorder:
-                self.recorder.open(first * self.steps + step, board)
+            self.recorder.open(first * self.steps + step, board)
             with self._signals.caught():
                 for epoch in range(first, self.plan.epochs):
                     seconds, trained = self._train_epoch(epoch)
@@ -173,33 +164,28 @@ class Trainer:
                     paused += time.perf_counter()
         with self._telling_divergence():
             self.optimizer.flush()  # part of the work that update="exact" has put off
-        self.checkpoints.loss_sum.numpy()  # waits for a GPU to finish
+        self.wait()
         seconds = time.perf_counter() - started - paused
-        self._pause()
+        self.recorder.pause()
         # A run that was stopped in the last step of an epoch has no rows left in it.
         return seconds, max(0, self.data.rows - first * plan.batch_size)
 
     def _calls(self, epoch: int, first: int) -> tuple[list[int], Iterator[Any]]:
         """Steps of every call from step `first` of this epoch on, and what each call is given."""
         plan, done = self.plan, epoch * self.steps
-        stops = [(plan.checkpoint_every, 0), (plan.diagnostics_every, done)]
+        stops = [(plan.checkpoint_every, 0), (self.recorder.every, done)]
         stops = [stop for stop in stops if stop[0]]
-        lengths = list(calls(first, self.steps, self._most, stops))
+        lengths = list(calls(first, self.steps, self.steps_per_execution, stops))
         size, how = plan.batch_size, {"seed": plan.seed, "epoch": epoch}
-        if self._most == 1:
+        if self.steps_per_execution == 1:
             return lengths, self.data.batches(size, start=first, **how)
         return lengths, self.data.pieces([n * size for n in lengths], first=first * size, **how)
 
     def _observe(self, batch: Any, epoch: int, done: int) -> None:
         """Let the recorder see the batch that comes after `done` steps of this epoch."""
-        if self.recorder:
-            step, rows = epoch * self.steps + done, epoch * self.data.rows
-            rows += done * self.plan.batch_size
-            self.recorder.before_step(batch, step=step, epoch=epoch + 1, rows=rows)
-
-    def _pause(self) -> None:
-        if self.recorder:
-            self.recorder.pause()
+        step, rows = epoch * self.steps + done, epoch * self.data.rows
+        rows += done * self.plan.batch_size
+        self.recorder.before_step(batch, step=step, epoch=epoch + 1, rows=rows)
 
     def _train_batch(self, batch: Any) -> None:
         with self._telling_divergence():
@@ -229,7 +215,7 @@ class Trainer:
     def _save(self, step: int) -> None:
         with self._telling_divergence():
             self.optimizer.flush()  # so that the weights alone can be read from the checkpoint
-        self._pause()
+        self.recorder.pause()
         self.checkpoints.step.assign(step)
         self.checkpoints.save()
         if self._signals.came:
@@ -279,6 +265,7 @@ class Trainer:
         scoring_seconds: float,
     ) -> dict[str, Any]:
         optimizer, split = self.optimizer, self.plan.scored_split
+        embedding_lr, dense_lr = self.learning_rates()
         return {
             "epoch": epoch + 1,
             "step": int(optimizer.iterations.numpy()),
@@ -290,8 +277,8 @@ class Trainer:
             f"{split}_seconds": round(scoring_seconds, 3),
             "clipped_share": float(optimizer.clipped_share.numpy()),
             "mean_clip_factor": float(optimizer.mean_clip_factor.numpy()),
-            "embedding_lr": _rate(optimizer.embedding_optimizer),
-            "dense_lr": _rate(optimizer.dense_optimizer),
+            "embedding_lr": embedding_lr,
+            "dense_lr": dense_lr,
         }
 
 

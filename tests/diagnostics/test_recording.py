@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cowclip_merlin import compat
+from cowclip_merlin import compat, training
 from cowclip_merlin.diagnostics import read_diagnostics
 from cowclip_merlin.diagnostics.diagnostics_csv import COLUMNS, FILE, Writer
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.training import RunSettings, Stopped, run, trainer
+from cowclip_merlin.training import RunSettings, Stopped, trainer
 from cowclip_merlin.training.trainer import Trainer
 
 STEPS = 11  # of an epoch of about 2700 rows
@@ -26,7 +26,7 @@ def settings(**given):
 def train(*arguments, **given):
     """As in a process of its own: Keras numbers its layers from 1, and checkpoints name them."""
     compat.tensorflow().keras.backend.clear_session()
-    return run.train(*arguments, **given)
+    return training.train(*arguments, **given)
 
 
 @pytest.mark.parametrize(

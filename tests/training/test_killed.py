@@ -17,9 +17,8 @@ SETTINGS = RunSettings(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from cowclip_merlin import files
-from cowclip_merlin import files
 from cowclip_merlin.cli import main
+from cowclip_merlin.system import files
 
 def replace(source, target):
     if Path(target).name == "metrics.csv":

@@ -1,0 +1,62 @@
+"""`cowclip_merlin.training.train`: a training run with its diagnostics.
+
+Training and diagnostics meet only here. Neither the training loop nor a run folder needs
+diagnostics.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.diagnostics.recorder import make_recorder
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.training.run import run_training
+from cowclip_merlin.training.run_settings import RunSettings
+
+
+def train(
+    data: str | Path,
+    settings: RunSettings,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    checkpoint_every: int = 0,
+    device: str = "auto",
+    data_memory: float | None = None,
+    diagnostics_every: int = 0,
+) -> list[dict[str, Any]]:
+    """Train a model on a prepared folder and record the run in `out`.
+
+    Args:
+        data: folder that `prepare` wrote.
+        settings: of the run.
+        out: the run folder; must not hold a run yet, unless `resume`.
+        resume: go on from the last checkpoint in `out`.
+        checkpoint_every: steps between checkpoints within an epoch; 0: at its end only.
+        device: "auto", "cpu" or "gpu".
+        data_memory: MB of the device for rows; if they need more, they are streamed. None: what
+            is free on a GPU, no limit on the CPU. The result is the same.
+        diagnostics_every: steps between probes of the clip, which go to `diagnostics.csv` and
+            TensorBoard and change no weight; 0 for none. See `cowclip_merlin.diagnostics`.
+
+    Returns:
+        One record per epoch, as in `metrics.csv`; see `run_logs.METRICS`.
+
+    Raises:
+        InputError: wrong input, named in one line.
+        Stopped: SIGINT or SIGTERM came; a checkpoint was written first.
+    """
+    if diagnostics_every < 0:
+        raise InputError(f"--diagnostics-every is {diagnostics_every}; it must be 0 or more")
+    return run_training(
+        data,
+        settings,
+        out=out,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        device=device,
+        data_memory=data_memory,
+        recorder=partial(make_recorder, every=diagnostics_every) if diagnostics_every else None,
+    )
