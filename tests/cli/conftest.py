@@ -1,4 +1,4 @@
-"""A place to make mistakes in, and what every mistake must end in."""
+"""A workspace to make mistakes in, and a check of what every mistake ends in."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 from cowclip_merlin.cli import main
 
 
-class Place:
+class Workspace:
     """A scratch folder with the prepared data, a finished run, and ways to spoil them."""
 
     def __init__(self, folder, data, run, log):
@@ -78,7 +78,7 @@ def trained(data, make_once):
 
 @pytest.fixture
 def place(tmp_path, data, trained, log):
-    return Place(tmp_path, data, trained, log)
+    return Workspace(tmp_path, data, trained, log)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def site():
     return SITE
 
 
-class Page(HTMLParser):
+class SitePage(HTMLParser):
     """Identifiers, links, and what the page loads."""
 
     def __init__(self, file):
@@ -46,7 +46,7 @@ class Page(HTMLParser):
             self.loads.append(attrs[LOADS[tag]])
 
 
-page_of = cache(Page)
+page_of = cache(SitePage)
 
 
 def html_files(site):

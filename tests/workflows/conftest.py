@@ -5,7 +5,7 @@ import pytest
 
 from cowclip_merlin.workflows import PrepareSettings, prepare
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `slow_frames`, beside the tests
+sys.path.insert(0, str(Path(__file__).parent))  # for `pandas_reference`, beside the tests
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 
 @dataclass(frozen=True)
-class Source:
+class HugectrSource:
     """One split as HugeCTR sees it.
 
     Attributes:
@@ -30,7 +30,7 @@ class Source:
     keys: dict[str, Any]
 
 
-def open_source(file_list: str, slot_sizes: list[int]) -> Source:
+def open_source(file_list: str, slot_sizes: list[int]) -> HugectrSource:
     """Read a split from the working directory.
 
     Args:
@@ -52,7 +52,7 @@ def open_source(file_list: str, slot_sizes: list[int]) -> Source:
             raise ValueError(f"{name}: {table.num_rows} rows, {rows[_basename(name)]} described")
         tables.append(table)
     whole = pa.concat_tables(tables)
-    source = Source(
+    source = HugectrSource(
         labels=_columns(whole, described["labels"], pa.float32()),
         dense=_columns(whole, described["conts"], pa.float32()),
         keys=_columns(whole, described["cats"], pa.int64()),

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from slow_frames import CATEGORIES, NUMBERS, assert_same, make, raw_frame, read
+from pandas_reference import CATEGORIES, NUMBERS, assert_same, make, raw_frame, read
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PrepareSettings, Recipe

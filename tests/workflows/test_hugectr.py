@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from hugectr_reader import open_source
-from slow_frames import CATEGORIES, NUMBERS, make, read
+from pandas_reference import CATEGORIES, NUMBERS, make, read
 
 from cowclip_merlin.loading import read_columns
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from slow_frames import NUMBERS, raw_frame
+from pandas_reference import NUMBERS, raw_frame
 
 import cowclip_merlin as cc
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from slow_frames import CATEGORIES, NUMBERS, assert_same, make, raw_frame, read, slow_ids
+from pandas_reference import CATEGORIES, NUMBERS, assert_same, make, raw_frame, read, reference_ids
 
 import cowclip_merlin as cc
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
@@ -42,7 +42,7 @@ def test_criteo_against_pandas(log, tmp_path, settings):
         got = read(data, name)
         assert got.label.tolist() == raw[name].label.tolist()
         for column in CATEGORIES:
-            ids, _ = slow_ids(fitted, column, recipe.freq_threshold)
+            ids, _ = reference_ids(fitted, column, recipe.freq_threshold)
             expected = [ids.get(v, 2) if isinstance(v, str) else 1 for v in raw[name][column]]
             assert got[column].tolist() == expected, column
         for column in NUMBERS:
@@ -62,7 +62,7 @@ def test_counts_and_both_ways_of_reading_them(log, data):
     test = is_test(np.arange(len(frame), dtype=np.uint64), Split(test_fraction=0.1))
     train = frame[~test]
     for field in ("C1", "C3", "C20"):
-        ids, counts = slow_ids(train, field)
+        ids, counts = reference_ids(train, field)
         table = cc.workflows.read_counts(prepared, field).to_pydict()
         assert table["id"] == list(range(prepared.cardinalities[field]))
         assert table["count"][:3] == [0, int(train[field].isna().sum()), 0]
@@ -135,7 +135,7 @@ def test_a_workflow_from_python(log, tmp_path):
     frame = raw_frame(log).astype(dict.fromkeys(NUMBERS, float))
     workflow = cc.workflows.criteo(out_path=tmp_path)
     out = workflow.fit_transform(Dataset(frame, cpu=True)).compute()
-    _, counts = slow_ids(frame, "C2")
+    _, counts = reference_ids(frame, "C2")
     ids = dict(zip(frame.C2, out.C2, strict=True))
     assert sorted(ids.values()) == list(range(3, 3 + len(counts)))
     falling = [counts[v] for v in sorted(ids, key=ids.get)]

@@ -10,7 +10,7 @@ import pytest
 from cowclip_merlin.cli import main as cowclip
 from cowclip_merlin.workflows import PreparedData
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 U_USER = "1|24|M|artist|00000\n2|53|F|other|00000\n"
 U_ITEM = (

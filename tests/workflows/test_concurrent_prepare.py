@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from slow_frames import make
+from pandas_reference import make
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import replacing, whole_folder

@@ -15,7 +15,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EVERY = sorted(ROOT.glob("requirements/*-py3*.txt"))
 LINES = [p for p in EVERY if not p.name.startswith("docs-")]
 

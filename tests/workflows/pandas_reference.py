@@ -1,4 +1,4 @@
-"""What `prepare` does, by slow, obvious pandas."""
+"""What `prepare` does, in plain pandas: slow, and easy to check."""
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -28,7 +28,7 @@ def raw_frame(file):
     )
 
 
-def slow_ids(train, column, threshold=0):
+def reference_ids(train, column, threshold=0):
     """value -> id: 1 missing, 2 unknown, then by falling frequency and value."""
     counts = {}
     for value in train[column]:
