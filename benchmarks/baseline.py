@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from baseline_settings import BaselineSettings, Configuration
-from cowclip_merlin.demo import Demo, prepare_data
+from cowclip_merlin.demo import DemoSettings, prepare_data
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.system.files import read_json
@@ -67,7 +67,7 @@ def open_data(settings: BaselineSettings) -> tuple[PreparedData, float | None]:
         return PreparedData.load(settings.data), None
     work = settings.work / f"log-{settings.rows}-{settings.log_seed}"
     work.mkdir(parents=True, exist_ok=True)
-    folder = prepare_data(Demo(rows=settings.rows, log_seed=settings.log_seed), work)
+    folder = prepare_data(DemoSettings(rows=settings.rows, log_seed=settings.log_seed), work)
     return PreparedData.load(folder), read_json(work / "log.txt.json")["bayes_auc"]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import among, at_least_one, once
+from cowclip_merlin.checks import check_at_least_one, check_choices, check_unique
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings
 from harness.options import option
@@ -60,11 +60,11 @@ class BaselineSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""
-        among("--updates", self.updates, UPDATES)
-        once({"--multipliers": self.multipliers, "--updates": self.updates})
+        check_choices("--updates", self.updates, UPDATES)
+        check_unique({"--multipliers": self.multipliers, "--updates": self.updates})
         counts = {"--base-batch-size": self.base_batch, "--multipliers": self.multipliers}
         counts |= {"--epochs": self.epochs, "--seeds": self.seeds, "--rounds": self.rounds}
-        at_least_one(counts | {"--rows": self.rows})
+        check_at_least_one(counts | {"--rows": self.rows})
         if not 0 <= self.log_seed < 2**64:
             raise InputError(f"--seed is {self.log_seed}; give 0 or more, below 2**64")
         self.run_settings(

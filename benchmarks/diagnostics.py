@@ -29,9 +29,14 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import choices, compat
-from cowclip_merlin.bench.random_data import enough_ids, field_sizes, random_model, random_rows
-from cowclip_merlin.checks import among, at_least_one, once
-from cowclip_merlin.diagnostics.id_frequency import deciles
+from cowclip_merlin.bench.random_data import (
+    check_vocabulary_size,
+    field_sizes,
+    random_model,
+    random_rows,
+)
+from cowclip_merlin.checks import check_at_least_one, check_choices, check_unique
+from cowclip_merlin.diagnostics.id_frequency import compute_deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.scaling import scale
@@ -70,13 +75,13 @@ class DiagnosticsSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        among("--update", (self.update,), choices.UPDATES)
-        at_least_one({"--batch-sizes": self.batches, "--mlp": self.mlp})
-        at_least_one({"--every": self.every, "--rounds": self.rounds})
-        once({"--batch-sizes": self.batches})
+        check_choices("--update", (self.update,), choices.UPDATES)
+        check_at_least_one({"--batch-sizes": self.batches, "--mlp": self.mlp})
+        check_at_least_one({"--every": self.every, "--rounds": self.rounds})
+        check_unique({"--batch-sizes": self.batches})
         if not 0 <= self.seconds < float("inf"):
             raise InputError(f"--seconds is {self.seconds:g}; give 0 or more")
-        enough_ids("--vocabulary", self.vocabulary)
+        check_vocabulary_size("--vocabulary", self.vocabulary)
 
 
 @dataclass
@@ -107,7 +112,7 @@ class RecordedTraining:
 
     def __init__(self, settings: DiagnosticsSettings, batch: int, folder: Path) -> None:
         from cowclip_merlin.training.run_logs import TensorBoard
-        from cowclip_merlin.training.train_step import make_step
+        from cowclip_merlin.training.train_step import make_train_step
 
         tf, sizes = compat.tensorflow(), field_sizes(settings.vocabulary)
         self._batch, self._done, self._every = batch, 0, settings.every
@@ -117,7 +122,7 @@ class RecordedTraining:
         optimizer = _optimizer(settings, batch)
         optimizer._create_all_weights(model.trainable_variables)
         self._loss_sum = tf.Variable(0.0, dtype=tf.float64)
-        self._step = make_step(model, optimizer, self._data, self._loss_sum)
+        self._step = make_train_step(model, optimizer, self._data, self._loss_sum)
         self._recorder = _recorder(model, optimizer, self, rows, sizes, folder)
         self._recorder.open(0, TensorBoard(folder))
 
@@ -175,7 +180,7 @@ def _recorder(
     counts = [np.bincount(ids, minlength=n) for ids, n in zip(rows.ids.T, sizes.values())]
     return Recorder(
         make_probe(model, optimizer, run._data),
-        deciles(counts, rows=len(rows), batch_size=run._batch),
+        compute_deciles(counts, rows=len(rows), batch_size=run._batch),
         every=run._every,
         rates=lambda: (1e-4, 1e-3),
         wait=run.wait,

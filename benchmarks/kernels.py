@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import choices
-from cowclip_merlin.bench.random_data import FIELDS, enough_ids, field_sizes, random_rows
-from cowclip_merlin.checks import at_least_one, once
+from cowclip_merlin.bench.random_data import FIELDS, check_vocabulary_size, field_sizes, random_rows
+from cowclip_merlin.checks import check_at_least_one, check_unique
 from cowclip_merlin.kernels import RowSettings, load
 from harness.backends import Backend, choose_backend
 from harness.benchmark import Benchmark
@@ -73,9 +73,11 @@ class KernelSettings:
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
         lists = {"--batches": self.batches, "--gaps": self.gaps}
-        once(lists)
-        at_least_one(lists | {"--d": self.d, "--rounds": self.rounds, "--copy-mb": self.copy_mb})
-        enough_ids("--vocabulary", self.vocabulary)
+        check_unique(lists)
+        check_at_least_one(
+            lists | {"--d": self.d, "--rounds": self.rounds, "--copy-mb": self.copy_mb}
+        )
+        check_vocabulary_size("--vocabulary", self.vocabulary)
 
 
 def cases_of(backend: Backend, batch: int, settings: KernelSettings) -> list[KernelCase]:

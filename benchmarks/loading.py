@@ -22,22 +22,26 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cowclip_merlin import choices, compat
-from cowclip_merlin.checks import above_zero, among, at_least_one, once
+from cowclip_merlin.checks import check_at_least_one, check_choices, check_positive, check_unique
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     ColumnArrays,
     Data,
     DeviceData,
     StreamedData,
-    bytes_of,
+    megabytes_to_bytes,
     open_columns,
     steps_per_epoch,
 )
-from cowclip_merlin.loading.streamed_data import least_memory
+from cowclip_merlin.loading.streamed_data import min_streaming_bytes
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.build import build_model, build_optimizer
-from cowclip_merlin.training.train_step import calls, make_steps, steps_per_execution
+from cowclip_merlin.training.train_step import (
+    execution_lengths,
+    make_train_function,
+    steps_per_execution,
+)
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 from harness.benchmark import Benchmark
 from harness.options import option
@@ -78,16 +82,18 @@ class LoadingSettings:
         flag="--data-memory",
         metavar="MB",
         kind=float,
-        convert=bytes_of,
+        convert=megabytes_to_bytes,
     )
     work: Path = option(Path("work/loading"), "folder of the prepared log")
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        among("--model", (self.model,), choices.MODELS)
-        once({"--batch-sizes": self.batches})
-        at_least_one({"--rows": self.rows, "--batch-sizes": self.batches, "--rounds": self.rounds})
-        above_zero({"--seconds": self.seconds})
+        check_choices("--model", (self.model,), choices.MODELS)
+        check_unique({"--batch-sizes": self.batches})
+        check_at_least_one(
+            {"--rows": self.rows, "--batch-sizes": self.batches, "--rounds": self.rounds}
+        )
+        check_positive({"--seconds": self.seconds})
 
 
 def prepared(work: Path, rows: int) -> PreparedData:
@@ -123,7 +129,7 @@ def ours(data: Data, batch_size: int) -> Callable[[int], Iterator[int]]:
 
     @tf.function(input_signature=[data.signature])
     def take(batch: Any) -> Any:
-        inputs, label = data.take(batch)
+        inputs, label = data.unpack(batch)
         return inputs["categorical"], inputs["continuous"], label
 
     def epoch(number: int) -> Iterator[int]:
@@ -161,12 +167,14 @@ def training(
     optimizer = build_optimizer(settings, values, data, steps=1000)
     optimizer._create_all_weights(built.trainable_variables)
     loss_sum = tf.Variable(0.0, dtype=tf.float64)
-    train = make_steps(built, optimizer, rows, loss_sum)
+    train = make_train_function(built, optimizer, rows, loss_sum)
     steps = steps_per_epoch(rows.rows, batch_size)
-    lengths = [n * batch_size for n in calls(0, steps, steps_per_execution(batch_size), [])]
+    lengths = [
+        n * batch_size for n in execution_lengths(0, steps, steps_per_execution(batch_size), [])
+    ]
 
     def epoch(number: int) -> Iterator[int]:
-        for taken in rows.pieces(lengths, seed=1, epoch=number):
+        for taken in rows.variable_batches(lengths, seed=1, epoch=number):
             train(taken, batch_size)
             loss_sum.numpy()  # waits for the device
             yield len(taken)
@@ -180,7 +188,7 @@ def turns(
     """Everything that has a turn at this batch size."""
     resident = DeviceData(columns)
     memory = settings.memory or columns.bytes_per_row * len(columns) // 3
-    memory = max(memory, least_memory(len(columns), columns.bytes_per_row, batch_size))
+    memory = max(memory, min_streaming_bytes(len(columns), columns.bytes_per_row, batch_size))
     epochs = {
         "resident": ours(resident, batch_size),
         "streamed": ours(StreamedData(columns, memory=memory), batch_size),

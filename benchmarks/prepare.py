@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cowclip_merlin.checks import at_least_one, once
+from cowclip_merlin.checks import check_at_least_one, check_unique
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.system.versions import versions
@@ -57,8 +57,8 @@ class PrepareSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        at_least_one({"--rows": self.rows, "--runs": self.runs, "--memory": self.memory})
-        once({"--memory": self.memory})
+        check_at_least_one({"--rows": self.rows, "--runs": self.runs, "--memory": self.memory})
+        check_unique({"--memory": self.memory})
 
 
 def with_pandas(log: Path, out: Path) -> None:

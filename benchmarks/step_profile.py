@@ -35,11 +35,12 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import choices, compat
-from cowclip_merlin.bench.random_data import enough_ids, field_sizes, random_rows
-from cowclip_merlin.bench.throughput import BenchSettings, bare_mlp, model_and_optimizer
-from cowclip_merlin.checks import above_zero, at_least_one, once
+from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
+from cowclip_merlin.bench.random_data import check_vocabulary_size, field_sizes, random_rows
+from cowclip_merlin.bench.throughput import BenchSettings, build_model_and_optimizer
+from cowclip_merlin.checks import check_at_least_one, check_positive, check_unique
 from cowclip_merlin.loading import ColumnArrays, DeviceData
-from cowclip_merlin.training.train_step import make_step
+from cowclip_merlin.training.train_step import make_train_step
 from harness.benchmark import Benchmark
 from harness.options import option
 from harness.rounds import in_turn, ratios
@@ -91,11 +92,11 @@ class ProfileSettings:
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
         counts = {"--batch-sizes": self.batches, "--squares": self.squares}
-        once(counts)
-        at_least_one(counts | {"--steps": self.steps, "--rounds": self.rounds})
-        at_least_one({"--copy-mb": self.copy_mb})
-        above_zero({"--seconds": self.seconds})
-        enough_ids("--vocabulary", self.vocabulary)
+        check_unique(counts)
+        check_at_least_one(counts | {"--steps": self.steps, "--rounds": self.rounds})
+        check_at_least_one({"--copy-mb": self.copy_mb})
+        check_positive({"--seconds": self.seconds})
+        check_vocabulary_size("--vocabulary", self.vocabulary)
         BenchSettings(
             models=(self.model,),
             batches=self.batches,
@@ -123,7 +124,7 @@ def measure(settings: ProfileSettings) -> dict[str, Any]:
     rows = random_rows(POOL * max(settings.batches), sizes)
     data = DeviceData(rows)
     kind = (settings.model, settings.update, "auto", "cowclip", settings.precision)
-    step = _one_step(*model_and_optimizer(*kind, sizes), data)
+    step = _one_step(*build_model_and_optimizer(*kind, sizes), data)
     return {
         "what": "training step: time by operation, and counted limit",
         **asdict(settings),
@@ -135,7 +136,7 @@ def measure(settings: ProfileSettings) -> dict[str, Any]:
 def _one_step(model: Any, optimizer: Any, data: DeviceData) -> Callable[[Any], float]:
     """A step on the rows of these numbers: in a call of its own, so that names stay short."""
     loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
-    run = make_step(model, optimizer, data, loss_sum)
+    run = make_train_step(model, optimizer, data, loss_sum)
 
     def train(rows: Any) -> float:
         run(rows)
@@ -148,7 +149,7 @@ def _result(
     settings: ProfileSettings, step: Any, batch: int, rows: ColumnArrays, machine: MachinePeaks
 ) -> dict[str, Any]:
     taken = batches_of(len(rows), batch)
-    feed, bare = cycle(taken), bare_mlp(batch)
+    feed, bare = cycle(taken), bare_mlp_train_function(batch)
 
     def train() -> None:
         step(next(feed))

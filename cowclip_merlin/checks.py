@@ -1,4 +1,4 @@
-"""Refusals of values that commands, settings and benchmarks share, in one line each."""
+"""Checks of values that commands, settings and benchmarks share, with one-line errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 
 
-def at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:
+def check_at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:
     """Refuse counts below 1.
 
     Args:
@@ -18,7 +18,7 @@ def at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:
     Raises:
         InputError: one is 0 or negative.
 
-    >>> at_least_one({"--rounds": 1, "--mlp": (8, 0)})
+    >>> check_at_least_one({"--rounds": 1, "--mlp": (8, 0)})
     Traceback (most recent call last):
     ...
     cowclip_merlin.errors.InputError: --mlp is 0; give 1 or more
@@ -29,7 +29,7 @@ def at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:
                 raise InputError(f"{option} is {count}; give 1 or more")
 
 
-def finite_and_not_negative(values: Mapping[str, float]) -> None:
+def check_not_negative(values: Mapping[str, float]) -> None:
     """Refuse what is not a finite number from 0 on.
 
     Args:
@@ -38,7 +38,7 @@ def finite_and_not_negative(values: Mapping[str, float]) -> None:
     Raises:
         InputError: one is negative or not finite.
 
-    >>> finite_and_not_negative({"r": 1.0, "zeta": -1.0})
+    >>> check_not_negative({"r": 1.0, "zeta": -1.0})
     Traceback (most recent call last):
     ...
     cowclip_merlin.errors.InputError: zeta is -1.0; it must be a finite number >= 0
@@ -48,7 +48,7 @@ def finite_and_not_negative(values: Mapping[str, float]) -> None:
             raise InputError(f"{name} is {value}; it must be a finite number >= 0")
 
 
-def above_zero(values: Mapping[str, float]) -> None:
+def check_positive(values: Mapping[str, float]) -> None:
     """Refuse what is not a finite number above 0.
 
     Args:
@@ -57,7 +57,7 @@ def above_zero(values: Mapping[str, float]) -> None:
     Raises:
         InputError: one is not.
 
-    >>> above_zero({"--seconds": float("nan")})
+    >>> check_positive({"--seconds": float("nan")})
     Traceback (most recent call last):
     ...
     cowclip_merlin.errors.InputError: --seconds is nan; give a number above 0
@@ -67,7 +67,7 @@ def above_zero(values: Mapping[str, float]) -> None:
             raise InputError(f"{option} is {value:g}; give a number above 0")
 
 
-def once(lists: Mapping[str, Sequence[Any]]) -> None:
+def check_unique(lists: Mapping[str, Sequence[Any]]) -> None:
     """Refuse a value that comes twice.
 
     Args:
@@ -76,7 +76,7 @@ def once(lists: Mapping[str, Sequence[Any]]) -> None:
     Raises:
         InputError: one does.
 
-    >>> once({"--batch-sizes": (8, 16, 8)})
+    >>> check_unique({"--batch-sizes": (8, 16, 8)})
     Traceback (most recent call last):
     ...
     cowclip_merlin.errors.InputError: --batch-sizes 8,16,8: give every value once
@@ -86,13 +86,13 @@ def once(lists: Mapping[str, Sequence[Any]]) -> None:
             raise InputError(f"{option} {','.join(map(str, values))}: give every value once")
 
 
-def among(option: str, values: Sequence[str], choices: Iterable[str]) -> None:
+def check_choices(option: str, values: Sequence[str], choices: Iterable[str]) -> None:
     """Refuse names that are not among the choices.
 
     Raises:
         InputError: one is not.
 
-    >>> among("--updates", ("exact", "eager"), ("dense", "exact"))
+    >>> check_choices("--updates", ("exact", "eager"), ("dense", "exact"))
     Traceback (most recent call last):
     ...
     cowclip_merlin.errors.InputError: --updates: unknown 'eager'; choose one of dense, exact

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Literal
 
-from cowclip_merlin.checks import finite_and_not_negative
+from cowclip_merlin.checks import check_not_negative
 
 MODELS = ("wide_and_deep", "deepfm", "dcn", "dcnv2")
 """Architectures; `cowclip_merlin.models.<name>` holds the builder `<name>`."""
@@ -81,7 +81,7 @@ class ClipSettings:
 
     def __post_init__(self) -> None:
         """Refuse values that are not thresholds."""
-        finite_and_not_negative(vars(self))
+        check_not_negative(vars(self))
 
     @classmethod
     def from_attributes(cls, source: Any) -> ClipSettings:

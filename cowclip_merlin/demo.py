@@ -17,21 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.errors import InputError, words_of
+from cowclip_merlin.errors import InputError, error_message
 from cowclip_merlin.experiments.planning.sizing import sizing_for
 from cowclip_merlin.plotting.colors import BLACK, BLUE, VERMILION
 from cowclip_merlin.system.files import read_json
-from cowclip_merlin.system.signals import ended_orderly
+from cowclip_merlin.system.signals import exit_on_sigterm
 from cowclip_merlin.training import RunSettings, Stopped, train
-from cowclip_merlin.training.checkpoint import checkpoints_in
+from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.training.run_config import RunConfig
-from cowclip_merlin.training.run_logs import read_metrics, seconds_of
+from cowclip_merlin.training.run_logs import epoch_seconds, read_metrics
 
 Runs = Mapping[str, RunSettings]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demo:
+class DemoSettings:
     """Sizes of the demo.
 
     Attributes:
@@ -45,13 +45,13 @@ class Demo:
     epochs: int = 3
 
 
-def planned(demo: Demo, train_rows: int) -> Runs:
+def plan_runs(demo: DemoSettings, train_rows: int) -> Runs:
     """The runs by folder name, in the order of the table.
 
     Raises:
         InputError: too few rows for a large batch.
 
-    >>> runs = planned(Demo(), 900_000)
+    >>> runs = plan_runs(DemoSettings(), 900_000)
     >>> [(name, each.batch_size) for name, each in runs.items()]
     [('baseline', 512), ('large-unscaled', 16384), ('large-cowclip', 16384)]
     """
@@ -76,7 +76,7 @@ def planned(demo: Demo, train_rows: int) -> Runs:
     }
 
 
-def prepare_data(demo: Demo, work: Path) -> Path:
+def prepare_data(demo: DemoSettings, work: Path) -> Path:
     """The prepared folder of the generated log; what is there already is reused.
 
     Raises:
@@ -88,7 +88,7 @@ def prepare_data(demo: Demo, work: Path) -> Path:
     log, data = work / "log.txt", work / "data"
     facts = log.with_name(log.name + ".json")
     if facts.exists():
-        _refuse_other_log(read_json(facts), demo, work)
+        _check_same_log(read_json(facts), demo, work)
     else:
         if log.exists():
             raise InputError(
@@ -103,14 +103,14 @@ def prepare_data(demo: Demo, work: Path) -> Path:
     return data
 
 
-def _refuse_few_rows(demo: Demo) -> None:
+def _check_rows(demo: DemoSettings) -> None:
     try:
-        planned(demo, int(0.8 * demo.rows))  # nine tenths are for training, more or less
+        plan_runs(demo, int(0.8 * demo.rows))  # nine tenths are for training, more or less
     except InputError:
         raise InputError(f"--rows {demo.rows}: too few; use 10000 or more") from None
 
 
-def _refuse_other_log(there: Mapping[str, Any], demo: Demo, work: Path) -> None:
+def _check_same_log(there: Mapping[str, Any], demo: DemoSettings, work: Path) -> None:
     if (there["rows"], there["seed"]) != (demo.rows, demo.log_seed):
         raise InputError(
             f"{work}: holds a log of {there['rows']:,} rows, seed {there['seed']}; use another "
@@ -130,19 +130,19 @@ def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> di
     rows: list[dict[str, Any]] = list(read_metrics(folder / "metrics.csv", epochs=settings.epochs))
     if len(rows) < settings.epochs:
         print(f"\ntraining {name}", flush=True)
-        started = bool(checkpoints_in(folder / "checkpoints"))
+        started = bool(list_checkpoints(folder / "checkpoints"))
         if folder.exists() and not started:  # killed before its first checkpoint
             shutil.rmtree(folder)
         rows = train(data, settings, out=folder, resume=started)
     trained = read_json(data / "dataset.json")["rows"]["train"]
-    seconds = sum(seconds_of(row, trained) for row in rows)
+    seconds = sum(epoch_seconds(row, trained) for row in rows)
     return dict(rows[-1]) | {
         "seconds": seconds,
         "rows_per_second": settings.epochs * trained / seconds,
     }
 
 
-def table(runs: Runs, results: dict[str, dict[str, Any]], bayes_auc: float) -> str:
+def format_table(runs: Runs, results: dict[str, dict[str, Any]], bayes_auc: float) -> str:
     """The comparison as text."""
     lines = [
         f"{'batch':>8}  {'rule':<10}{'rows/s':>10}{'seconds':>9}{'test AUC':>10}{'log loss':>10}"
@@ -159,7 +159,7 @@ def table(runs: Runs, results: dict[str, dict[str, Any]], bayes_auc: float) -> s
     return "\n".join(lines)
 
 
-def draw(demo: Demo, runs: Runs, work: Path, bayes_auc: float) -> Path:
+def draw_auc(demo: DemoSettings, runs: Runs, work: Path, bayes_auc: float) -> Path:
     """Test AUC after each epoch of every run, as `auc.svg`."""
     from matplotlib.figure import Figure
 
@@ -206,16 +206,16 @@ def main(argv: list[str] | None = None) -> int:
     """Run the demo; a second run reuses what the first one left."""
     parser = argparse.ArgumentParser(prog="python -m cowclip_merlin.demo", description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("work/demo"), help="folder to work in")
-    parser.add_argument("--rows", type=int, default=Demo.rows, help="rows to generate")
+    parser.add_argument("--rows", type=int, default=DemoSettings.rows, help="rows to generate")
     args = parser.parse_args(argv)
-    demo, work = Demo(rows=args.rows), args.work
+    demo, work = DemoSettings(rows=args.rows), args.work
     started = time.perf_counter()
     try:
-        _refuse_few_rows(demo)
+        _check_rows(demo)
         work.mkdir(parents=True, exist_ok=True)
-        with ended_orderly():
+        with exit_on_sigterm():
             data = prepare_data(demo, work)
-            runs = planned(demo, read_json(data / "dataset.json")["rows"]["train"])
+            runs = plan_runs(demo, read_json(data / "dataset.json")["rows"]["train"])
             results = {
                 name: run_or_reuse(name, settings, data, work) for name, settings in runs.items()
             }
@@ -226,15 +226,15 @@ def main(argv: list[str] | None = None) -> int:
         print("demo: interrupted; the same command begins this part again", file=sys.stderr)
         return 130
     except Exception as error:
-        words = words_of(error)
+        words = error_message(error)
         if words is None:
             raise
         print(f"demo: error: {words}", file=sys.stderr)
         return 2
     bayes_auc = read_json(work / "log.txt.json")["bayes_auc"]
-    print("\n" + table(runs, results, bayes_auc))
+    print("\n" + format_table(runs, results, bayes_auc))
     print(verdict(results))
-    print(f"picture: {draw(demo, runs, work, bayes_auc)}")
+    print(f"picture: {draw_auc(demo, runs, work, bayes_auc)}")
     print(f"{time.perf_counter() - started:.0f} seconds in all; everything is in {work}")
     return 0
 

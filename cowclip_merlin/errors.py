@@ -1,4 +1,4 @@
-"""The exceptions a user's mistake ends in, and the words for what the machine refuses."""
+"""Exceptions for wrong input, and one-line messages for errors of the machine."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class StackError(InputError, ImportError):
     """A package that is missing, or of a version that does not go with the others."""
 
 
-def words_of(error: Exception, *, target: str | None = None) -> str | None:
-    """One line for wrong input, or what the machine refuses; None for what may be our fault.
+def error_message(error: Exception, *, target: str | None = None) -> str | None:
+    """One line for wrong input or an error of the machine; None for what may be a bug of ours.
 
     Args:
         error: what was raised.
         target: the path that was to be written, for a full disk that does not name it.
 
-    >>> words_of(FileExistsError(17, "File exists", "work"))
+    >>> error_message(FileExistsError(17, "File exists", "work"))
     'work: File exists; check the path and its rights'
-    >>> words_of(ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"))
+    >>> error_message(ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"))
     "tensorflow is not installed; install this package as '.[cpu]' or '.[gpu]'"
     """
     if isinstance(error, InputError):
@@ -59,24 +59,24 @@ def words_of(error: Exception, *, target: str | None = None) -> str | None:
     # TensorFlow's own class cannot be named without importing it.
     if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
         return f"not enough memory ({error!s:.80}); use a smaller batch, fewer ids or fewer rows"
-    if isinstance(error, ModuleNotFoundError) and not _ours(error.name or ""):
+    if isinstance(error, ModuleNotFoundError) and not _is_own_module(error.name or ""):
         return f"{error.name} is not installed; install this package as '.[cpu]' or '.[gpu]'"
-    return _words_of_path(error, target) if isinstance(error, OSError) else None
+    return _path_error_message(error, target) if isinstance(error, OSError) else None
 
 
-def _ours(module: str) -> bool:
+def _is_own_module(module: str) -> bool:
     return module.partition(".")[0] == __name__.partition(".")[0]
 
 
-def _words_of_path(error: OSError, target: str | None) -> str | None:
+def _path_error_message(error: OSError, target: str | None) -> str | None:
     if error.errno == errno.ENOSPC:
-        return f"{_full(error.filename, target)}: no space left on the disk; free some"
+        return f"{_full_path(error.filename, target)}: no space left on the disk; free some"
     if error.errno in _PATHS:
         return f"{error.filename}: {error.strerror}; check the path and its rights"
     return None
 
 
-def _full(filename: str | bytes | int | None, target: str | None) -> str:
+def _full_path(filename: str | bytes | int | None, target: str | None) -> str:
     """What to name of a full disk: the user's path, unless it is another disk that is full."""
     if filename is None or target is None:
         return target or str(filename or "output")

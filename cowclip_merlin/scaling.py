@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from cowclip_merlin.checks import finite_and_not_negative
+from cowclip_merlin.checks import check_not_negative
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 
@@ -61,7 +61,7 @@ class Hyperparameters:
         """Refuse values that no rule can produce."""
         if self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}; it must be at least 1")
-        finite_and_not_negative(vars(self))
+        check_not_negative(vars(self))
 
     @property
     def clip_settings(self) -> ClipSettings:

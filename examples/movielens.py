@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import Any
 
 from cowclip_merlin import InputError
-from cowclip_merlin.errors import words_of
-from cowclip_merlin.system.files import refuse_no_file, replacing
+from cowclip_merlin.errors import error_message
+from cowclip_merlin.system.files import atomic_write, check_writable
 
 LABEL = "click"
 FIELDS = ("user", "item", "age", "gender", "occupation", "genres")
@@ -190,11 +190,11 @@ def read_ratings(
 
 def convert(folder: Path, out: Path, *, overwrite: bool = False) -> int:
     """Write the log, whole or not at all, and return its number of rows."""
-    refuse_no_file(out, overwrite=overwrite)
+    check_writable(out, overwrite=overwrite)
     source = find_source(folder)
     users, items = read_users(folder, source), read_items(folder, source)
     ratings = read_ratings(folder, source, users, items)
-    with replacing(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as log:
+    with atomic_write(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as log:
         writer = csv.DictWriter(log, [LABEL, *CATEGORICAL], lineterminator="\n")
         writer.writeheader()
         writer.writerows(click(*rating, users, items) for rating in ratings)
@@ -211,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         rows = convert(args.folder, args.out, overwrite=args.overwrite)
     except (InputError, OSError) as error:
-        words = words_of(error)
+        words = error_message(error)
         if words is None:
             raise
         print(f"movielens: error: {words}", file=sys.stderr)

@@ -11,7 +11,7 @@ from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.experiments.running.estimate import estimate_seconds
 from cowclip_merlin.experiments.running.runner import train_runs
 from cowclip_merlin.experiments.session import Session
-from cowclip_merlin.system.files import alone_in
+from cowclip_merlin.system.locks import lock_folder
 
 _TAKEN = "another experiment or sweep is working in it; wait for it, or use another --out"
 
@@ -37,7 +37,7 @@ def run_experiment(session: Session, experiment: Experiment) -> str:
 
     Prints a line for each run as it ends.
     """
-    with alone_in(session.settings.out, _TAKEN):
+    with lock_folder(session.settings.out, _TAKEN):
         if experiment.kind in (*RUN_KINDS, "sweep"):
             _train(session, experiment)
         return "\n".join(write_outputs(session, experiment))

@@ -16,7 +16,7 @@ ops = compat.nvtabular().ops
 MISSING, UNKNOWN = SPECIAL["null"], SPECIAL["oov"]
 
 
-class FieldIds(ops.Categorify):
+class FastCategorify(ops.Categorify):
     """NVTabular's Categorify, one vocabulary per column; what it learns and writes is the same.
 
     On pandas it looks values up in a hash index, where NVTabular joins and sorts. A partition in

@@ -43,25 +43,25 @@ def _missing_for_gpu() -> str | None:
     return None if find_spec("cudf") else "cuDF is not installed (RAPIDS line)"
 
 
-def forget_categories() -> None:
-    """Make every worker read `categories/` anew: NVTabular keeps what it has read."""
+def clear_category_cache() -> None:
+    """Make every worker read `categories/` again: NVTabular caches what it has read."""
     from merlin.core.utils import global_dask_client
     from merlin.io.worker import clean_worker_cache
 
     client = global_dask_client()
     if client:
-        client.run(_forget)
+        client.run(_clear_worker_cache)
     else:
         with suppress(KeyError):  # nothing was read yet
             clean_worker_cache("cats")
 
 
-def _forget(dask_worker: Any) -> None:
+def _clear_worker_cache(dask_worker: Any) -> None:
     getattr(dask_worker, "worker_cache", {}).pop("cats", None)
 
 
 @contextmanager
-def cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
+def dask_cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
     """Dask for the time of the block: the given scheduler, the GPUs, or threads of this process.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import replacing
+from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
 
 
@@ -64,24 +64,24 @@ class Statistics:
     maximum: dict[str, float]
 
 
-def build(layout: LogFormat, recipe: Recipe, categories: str | Path = ".") -> Any:
+def build_workflow(log_format: LogFormat, recipe: Recipe, categories: str | Path = ".") -> Any:
     """An unfitted `nvtabular.Workflow` for these columns.
 
     Args:
-        layout: the columns.
+        log_format: the columns.
         recipe: how to transform them.
         categories: folder below which fitting writes `categories/`.
     """
     nvt, ops = compat.nvtabular(), compat.nvtabular().ops
     from merlin.schema import Tags
 
-    from cowclip_merlin.workflows.categorify import FieldIds
+    from cowclip_merlin.workflows.categorify import FastCategorify
 
-    outputs = list(layout.categorical) >> FieldIds(
+    outputs = list(log_format.categorical) >> FastCategorify(
         freq_threshold=recipe.freq_threshold, out_path=str(categories), dtype="int32"
     )
-    if layout.continuous:
-        numbers = list(layout.continuous) >> ops.FillMissing(0)
+    if log_format.continuous:
+        numbers = list(log_format.continuous) >> ops.FillMissing(0)
         if recipe.log:
             # LogOp of anything below -1 is no number; Criteo's I2 goes down to -3.
             numbers = numbers >> ops.Clip(min_value=0) >> ops.LogOp()
@@ -89,7 +89,7 @@ def build(layout: LogFormat, recipe: Recipe, categories: str | Path = ".") -> An
         numbers = numbers >> ops.NormalizeMinMax(out_dtype="float32") >> ops.FillMissing(0)
         outputs = outputs + (numbers >> ops.AddMetadata(tags=[Tags.CONTINUOUS]))
     tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
-    return nvt.Workflow(outputs + ([layout.label] >> ops.AddMetadata(tags=tags)))
+    return nvt.Workflow(outputs + ([log_format.label] >> ops.AddMetadata(tags=tags)))
 
 
 def criteo(*, freq_threshold: int = 0, log: bool = False, out_path: str | Path = ".") -> Any:
@@ -100,7 +100,7 @@ def criteo(*, freq_threshold: int = 0, log: bool = False, out_path: str | Path =
         log: log(1 + x) before the scaling.
         out_path: folder below which fitting writes `categories/`.
     """
-    return build(CRITEO, Recipe(freq_threshold=freq_threshold, log=log), out_path)
+    return build_workflow(CRITEO, Recipe(freq_threshold=freq_threshold, log=log), out_path)
 
 
 def avazu(*, freq_threshold: int = 0, out_path: str | Path = ".") -> Any:
@@ -110,7 +110,7 @@ def avazu(*, freq_threshold: int = 0, out_path: str | Path = ".") -> Any:
         freq_threshold: ids seen less often become out of vocabulary.
         out_path: folder below which fitting writes `categories/`.
     """
-    return build(AVAZU, Recipe(freq_threshold=freq_threshold), out_path)
+    return build_workflow(AVAZU, Recipe(freq_threshold=freq_threshold), out_path)
 
 
 def table(
@@ -132,13 +132,13 @@ def table(
         log: log(1 + x) before the scaling.
         out_path: folder below which fitting writes `categories/`.
     """
-    layout = LogFormat(
+    log_format = LogFormat(
         kind="table",
         label=label,
         categorical=tuple(categorical),
         continuous=tuple(continuous),
     )
-    return build(layout, Recipe(freq_threshold=freq_threshold, log=log), out_path)
+    return build_workflow(log_format, Recipe(freq_threshold=freq_threshold, log=log), out_path)
 
 
 def operators(workflow: Any) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def operators(workflow: Any) -> dict[str, Any]:
     return found
 
 
-def order_ties(categories: Path, layout: LogFormat) -> None:
+def sort_ties_by_value(categories: Path, log_format: LogFormat) -> None:
     """Order equally frequent values by value: NVTabular leaves that to the sort it runs on.
 
     Without it, ids could differ between CPU and GPU.
@@ -160,29 +160,29 @@ def order_ties(categories: Path, layout: LogFormat) -> None:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    for field in layout.categorical:
+    for field in log_format.categorical:
         path = categories / f"unique.{field}.parquet"
         known = pq.read_table(path)
         # Arrow would take ".big" for a path, so it is not asked by name.
         named = pa.table({"size": known[f"{field}_size"], "value": known[field]})
         order = pc.sort_indices(named, [("size", "descending"), ("value", "ascending")])
         ordered = known.take(order)
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             pq.write_table(ordered.replace_schema_metadata(known.schema.metadata), temporary)
 
 
-def statistics(workflow: Any, layout: LogFormat) -> Statistics:
+def read_statistics(workflow: Any, log_format: LogFormat) -> Statistics:
     """What a fitted workflow learned."""
     schema = workflow.output_schema
     scaling = operators(workflow).get("NormalizeMinMax")
     return Statistics(
-        cardinalities={c: int(schema[c].int_domain.max) + 1 for c in layout.categorical},
-        minimum={c: float(scaling.mins[c]) for c in layout.continuous},
-        maximum={c: float(scaling.maxs[c]) for c in layout.continuous},
+        cardinalities={c: int(schema[c].int_domain.max) + 1 for c in log_format.categorical},
+        minimum={c: float(scaling.mins[c]) for c in log_format.continuous},
+        maximum={c: float(scaling.maxs[c]) for c in log_format.continuous},
     )
 
 
-def dataset(files: Sequence[Path], *, gpu: bool) -> Any:
+def open_dataset(files: Sequence[Path], *, gpu: bool) -> Any:
     """A Merlin dataset over staged files: one partition per file, in order."""
     from merlin.io import Dataset
 
@@ -190,25 +190,31 @@ def dataset(files: Sequence[Path], *, gpu: bool) -> Any:
 
 
 def write_split(
-    workflow: Any, files: Sequence[Path], out: Path, layout: LogFormat, *, gpu: bool, hugectr: bool
+    workflow: Any,
+    files: Sequence[Path],
+    out: Path,
+    log_format: LogFormat,
+    *,
+    gpu: bool,
+    hugectr: bool,
 ) -> None:
     """Transform staged files into `out/part-*.parquet`, rows in the order of the input.
 
     With `hugectr`, labels are float32, ids int64, and `_metadata.json` and `_file_list.txt` stay.
     The list names files relative to the folder above `out`.
     """
-    types = {layout.label: "float32", **dict.fromkeys(layout.categorical, "int64")}
-    workflow.transform(dataset(files, gpu=gpu)).to_parquet(
+    types = {log_format.label: "float32", **dict.fromkeys(log_format.categorical, "int64")}
+    workflow.transform(open_dataset(files, gpu=gpu)).to_parquet(
         str(out),
         dtypes=types if hugectr else None,
-        cats=list(layout.categorical),
-        conts=list(layout.continuous),
-        labels=[layout.label],
+        cats=list(log_format.categorical),
+        conts=list(log_format.continuous),
+        labels=[log_format.label],
     )
-    _tidy(out, hugectr=hugectr)
+    _rename_parts(out, hugectr=hugectr)
 
 
-def _tidy(out: Path, *, hugectr: bool) -> None:
+def _rename_parts(out: Path, *, hugectr: bool) -> None:
     """Names that sort in order, and no file that holds a path of the folder it was made in."""
     described = json.loads((out / "_metadata.json").read_text(encoding="utf-8"))
     for index, entry in enumerate(described["file_stats"]):
@@ -227,20 +233,23 @@ def _tidy(out: Path, *, hugectr: bool) -> None:
         )
 
 
-def load(layout: LogFormat, recipe: Recipe, known: Statistics, folder: Path) -> Any:
+def load_workflow(
+    log_format: LogFormat, recipe: Recipe, statistics: Statistics, folder: Path
+) -> Any:
     """A fitted workflow from its statistics and `folder/categories/`; nothing is unpickled."""
     import numpy as np
     from merlin.schema import ColumnSchema, Schema
 
-    workflow = build(layout, recipe, folder)
+    workflow = build_workflow(log_format, recipe, folder)
     for kind, op in operators(workflow).items():
-        if kind == "FieldIds":
+        if kind == "FastCategorify":
             op.categories = {
-                c: str(folder / "categories" / f"unique.{c}.parquet") for c in layout.categorical
+                c: str(folder / "categories" / f"unique.{c}.parquet")
+                for c in log_format.categorical
             }
         elif kind == "NormalizeMinMax":
-            op.mins, op.maxs = dict(known.minimum), dict(known.maximum)
-    columns = [ColumnSchema(c, dtype=np.dtype("O")) for c in layout.categorical]
-    columns += [ColumnSchema(c, dtype=np.float64) for c in layout.continuous]
-    workflow.fit_schema(Schema([*columns, ColumnSchema(layout.label, dtype=np.int8)]))
+            op.mins, op.maxs = dict(statistics.minimum), dict(statistics.maximum)
+    columns = [ColumnSchema(c, dtype=np.dtype("O")) for c in log_format.categorical]
+    columns += [ColumnSchema(c, dtype=np.float64) for c in log_format.continuous]
+    workflow.fit_schema(Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8)]))
     return workflow

@@ -9,15 +9,15 @@ from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import clear_leftovers, move_new, work_folder
+from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder
 from cowclip_merlin.workflows import nvtabular_graph
-from cowclip_merlin.workflows.dask_cluster import cluster, forget_categories, use_gpu
+from cowclip_merlin.workflows.dask_cluster import clear_category_cache, dask_cluster, use_gpu
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings, separator
 from cowclip_merlin.workflows.prepared.counts import write_counts
-from cowclip_merlin.workflows.prepared.folder import PreparedData, describe
+from cowclip_merlin.workflows.prepared.folder import PreparedData, write_description
 from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
-from cowclip_merlin.workflows.raw.ingest import Ingest, Ingested
+from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.train_test_split import Split
 
@@ -34,10 +34,10 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     out = settings.out
     target = out.resolve()  # a link stays one, and what it leads to is replaced
     clear_leftovers(target)
-    _check_place(settings)
+    _check_target(settings)
     base = None if settings.like is None else PreparedData.load(settings.like)
-    layout = settings.layout() if base is None else _like(base, settings)
-    split = settings.division() if base is None else None
+    log_format = settings.log_format() if base is None else _log_format_like(base, settings)
+    split = settings.make_split() if base is None else None
     gpu = use_gpu(settings.device)
     for file in settings.files:
         if file.is_dir():
@@ -47,24 +47,26 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; make it first")
     with work_folder(target) as work:
-        _prepare(settings, base, layout, split, work, gpu=gpu)
-        _put(work / "data", target, aside=work / "replaced", overwrite=settings.overwrite)
+        _prepare(settings, base, log_format, split, work, gpu=gpu)
+        _move_to_target(
+            work / "data", target, aside=work / "replaced", overwrite=settings.overwrite
+        )
     return PreparedData.load(out)
 
 
-def _put(made: Path, target: Path, *, aside: Path, overwrite: bool) -> None:
+def _move_to_target(made: Path, target: Path, *, aside: Path, overwrite: bool) -> None:
     """Move a folder to its place; what is there is whole until the new one is."""
     try:
         if overwrite and target.exists():
             target.rename(aside)
-        move_new(made, target)
+        rename_if_free(made, target)
     except BaseException:
         if aside.exists() and not target.exists():
             aside.rename(target)
         raise
 
 
-def _check_place(settings: PrepareSettings) -> None:
+def _check_target(settings: PrepareSettings) -> None:
     """Refuse a target that is taken: to replace a folder is to delete all that is in it."""
     out = settings.out
     if not out.exists():
@@ -80,18 +82,18 @@ def _check_place(settings: PrepareSettings) -> None:
             raise InputError(f"{file}: is in {out}, which would be replaced; use another --out")
 
 
-def _like(base: PreparedData, settings: PrepareSettings) -> LogFormat:
-    """The layout of `base`, if this log is of its kind and its vocabulary is all there."""
-    layout = base.layout
-    if settings.kind != layout.kind:
+def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat:
+    """The columns of `base`, if this log has the same kind and the vocabulary is complete."""
+    log_format = base.log_format
+    if settings.kind != log_format.kind:
         raise InputError(
-            f"{settings.like}: is a {layout.kind} log, not a {settings.kind} log; name its kind"
+            f"{settings.like}: is a {log_format.kind} log, not a {settings.kind} log; name its kind"
         )
     for name in ("label", "categorical", "continuous"):
         given = getattr(settings, name)
-        if given and given != getattr(layout, name):
+        if given and given != getattr(log_format, name):
             raise InputError(f"--{name}: {settings.like} has other columns; leave --{name} away")
-    for name in layout.categorical:
+    for name in log_format.categorical:
         for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
             if not (base.path / "categories" / file).is_file():
                 raise InputError(
@@ -99,14 +101,14 @@ def _like(base: PreparedData, settings: PrepareSettings) -> LogFormat:
                 )
     base.verify_categories()
     if settings.kind == "table":
-        return replace(layout, separator=separator(settings.files[0]))
-    return layout
+        return replace(log_format, separator=separator(settings.files[0]))
+    return log_format
 
 
 def _prepare(
     settings: PrepareSettings,
     base: PreparedData | None,
-    layout: LogFormat,
+    log_format: LogFormat,
     split: Split | None,
     work: Path,
     *,
@@ -115,7 +117,7 @@ def _prepare(
     data = work / "data"
     data.mkdir()
     ingested = Ingest(
-        layout,
+        log_format,
         split,
         max_bad_fraction=settings.max_bad_fraction,
         block_bytes=int(settings.partition_mb * (1 << 20)),
@@ -123,17 +125,19 @@ def _prepare(
         quarantine=data / "quarantine" / "lines.tsv",
     ).run(settings.files)
     recipe = settings.recipe if base is None else base.recipe
-    with compat.quiet_merlin(), cluster(settings.scheduler, gpu=gpu):
-        known = _transform(ingested, base, layout, recipe, data, gpu=gpu, hugectr=settings.hugectr)
-    write_counts(data, layout)
+    with compat.quiet_merlin(), dask_cluster(settings.scheduler, gpu=gpu):
+        statistics = _transform(
+            ingested, base, log_format, recipe, data, gpu=gpu, hugectr=settings.hugectr
+        )
+    write_counts(data, log_format)
     if settings.hugectr:
-        write_slot_sizes(data, layout, known)
-    describe(
+        write_slot_sizes(data, log_format, statistics)
+    write_description(
         data,
-        layout=layout,
+        log_format=log_format,
         recipe=recipe,
-        known=known,
-        settings=_record(settings, split, layout, base),
+        statistics=statistics,
+        settings=_settings_record(settings, split, log_format, base),
         files=settings.files,
         rows=ingested.rows,
         clicks=ingested.clicks,
@@ -144,9 +148,9 @@ def _prepare(
 
 
 def _transform(
-    ingested: Ingested,
+    ingested: IngestResult,
     base: PreparedData | None,
-    layout: LogFormat,
+    log_format: LogFormat,
     recipe: Recipe,
     data: Path,
     *,
@@ -155,26 +159,26 @@ def _transform(
 ) -> nvtabular_graph.Statistics:
     """Fit on the recipe's rows (or take what `base` learned) and write both splits."""
     if base is None:
-        workflow = nvtabular_graph.build(layout, recipe, data)
+        workflow = nvtabular_graph.build_workflow(log_format, recipe, data)
         fitted = [file for split in recipe.fitted_splits for file in ingested.files[split]]
-        workflow.fit(nvtabular_graph.dataset(fitted, gpu=gpu))
-        nvtabular_graph.order_ties(data / "categories", layout)
-        forget_categories()
-        known = nvtabular_graph.statistics(workflow, layout)
+        workflow.fit(nvtabular_graph.open_dataset(fitted, gpu=gpu))
+        nvtabular_graph.sort_ties_by_value(data / "categories", log_format)
+        clear_category_cache()
+        statistics = nvtabular_graph.read_statistics(workflow, log_format)
     else:
-        workflow, known = base.workflow(), base.statistics
+        workflow, statistics = base.workflow(), base.statistics
         shutil.copytree(base.path / "categories", data / "categories")
     for name, files in ingested.files.items():
         (data / name).mkdir()
         if files:
             nvtabular_graph.write_split(
-                workflow, files, data / name, layout, gpu=gpu, hugectr=hugectr
+                workflow, files, data / name, log_format, gpu=gpu, hugectr=hugectr
             )
-    return known
+    return statistics
 
 
-def _record(
-    settings: PrepareSettings, split: Split | None, layout: LogFormat, base: PreparedData | None
+def _settings_record(
+    settings: PrepareSettings, split: Split | None, log_format: LogFormat, base: PreparedData | None
 ) -> dict[str, Any]:
     """Settings that decide what is written, for `dataset.json`.
 
@@ -188,7 +192,7 @@ def _record(
     chosen: dict[str, Any] = {} if base is None else {"vocabulary": base.vocabulary}
     if settings.kind == "table":
         for name in ("label", "categorical", "continuous"):
-            chosen[name] = getattr(layout, name)
+            chosen[name] = getattr(log_format, name)
     return chosen | {
         "kind": settings.kind,
         "like": None if settings.like is None else settings.like.name,
@@ -199,7 +203,7 @@ def _record(
     }
 
 
-def _finish(settings: PrepareSettings, ingested: Ingested, data: Path) -> None:
+def _finish(settings: PrepareSettings, ingested: IngestResult, data: Path) -> None:
     from cowclip_merlin.workflows.prepared.report import write_report
 
     prepared = PreparedData.load(data)

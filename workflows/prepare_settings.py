@@ -76,9 +76,9 @@ class PrepareSettings:
             raise InputError(f"--max-bad-fraction is {self.max_bad_fraction}; use 0 to below 1")
         if not 0.001 <= self.partition_mb <= 1024:
             raise InputError(f"--partition-mb is {self.partition_mb}; use 0.001 to 1024")
-        self._refuse_idle()
+        self._check_like()
 
-    def _refuse_idle(self) -> None:
+    def _check_like(self) -> None:
         """Refuse what does nothing beside `like`."""
         usual = (Recipe(), "random", None)
         if self.like is not None and (self.recipe, self.split, self.test_fraction) != usual:
@@ -87,7 +87,7 @@ class PrepareSettings:
                 "leave --freq-threshold, --log, --fit-on, --split and --test-fraction away"
             )
 
-    def layout(self) -> LogFormat:
+    def log_format(self) -> LogFormat:
         """Columns of the log.
 
         Raises:
@@ -122,7 +122,7 @@ class PrepareSettings:
             separator=separator(self.files[0]),
         )
 
-    def division(self) -> Split:
+    def make_split(self) -> Split:
         """How rows are divided."""
         usual = TEST_FRACTION.get((self.kind, self.split), 0.1)
         fraction = usual if self.test_fraction is None else self.test_fraction

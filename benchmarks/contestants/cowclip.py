@@ -13,13 +13,17 @@ import cowclip_merlin as cc
 from contestants.job import WARM_UP_STEPS, Clock, Job
 from contestants.rows import Log
 from cowclip_merlin import compat
+from cowclip_merlin.bench.bare_mlp import make_mlp_train_function
 from cowclip_merlin.bench.random_data import CONTINUOUS, random_model
-from cowclip_merlin.bench.throughput import mlp_steps
 from cowclip_merlin.loading import DeviceData, steps_per_epoch
 from cowclip_merlin.models.precision import computing_in
-from cowclip_merlin.training.build import warm_up
-from cowclip_merlin.training.evaluation import Scorer
-from cowclip_merlin.training.train_step import calls, make_steps, steps_per_execution
+from cowclip_merlin.training.build import warmup_schedule
+from cowclip_merlin.training.evaluation import Predictor
+from cowclip_merlin.training.train_step import (
+    execution_lengths,
+    make_train_function,
+    steps_per_execution,
+)
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -42,7 +46,9 @@ def run(name: str, log: Log, job: Job) -> tuple[float, Probabilities | None]:
 def _bare_mlp(log: Log, job: Job) -> float:
     """The MLP alone, on the same numbers again and again, as many steps in a call as the others."""
     inputs = len(log.sizes) * job.embedding_dim + CONTINUOUS
-    train, loss_sum = mlp_steps(job.batch, inputs=inputs, widths=job.widths, lr=job.lr)
+    train, loss_sum = make_mlp_train_function(
+        job.batch, inputs=inputs, widths=job.widths, lr=job.lr
+    )
     clock = Clock(loss_sum.numpy)
     for epoch in range(job.epochs):
         for steps in _lengths(len(log.train), job, epoch):
@@ -60,28 +66,28 @@ def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
     optimizer._create_all_weights(model.trainable_variables)
     loss_sum = tf.Variable(0.0, dtype=tf.float64)
     data = DeviceData(log.train)
-    steps = make_steps(model, optimizer, data, loss_sum)
+    steps = make_train_function(model, optimizer, data, loss_sum)
     clock = Clock(loss_sum.numpy)
     for rows in _calls(data, job):
         steps(rows, job.batch)
         clock.tick(len(rows), steps_per_epoch(len(rows), job.batch))
     if isinstance(optimizer, cc.CowClip):
         optimizer.flush()  # work that "exact" has put off: it belongs to the time
-    return clock.rate(), Scorer(model, DeviceData(log.test)).probabilities()
+    return clock.rate(), Predictor(model, DeviceData(log.test)).predict()
 
 
 def _lengths(rows: int, job: Job, epoch: int) -> list[int]:
     """Steps of every call of an epoch: the warm-up's in one, then as many as training makes."""
     most, steps = steps_per_execution(job.batch), steps_per_epoch(rows, job.batch)
     warm_up = [] if epoch else [WARM_UP_STEPS]
-    return [*warm_up, *calls(sum(warm_up), steps, most, [])]
+    return [*warm_up, *execution_lengths(sum(warm_up), steps, most, [])]
 
 
 def _calls(data: DeviceData, job: Job) -> Iterator[Any]:
     """Rows of every call."""
     for epoch in range(job.epochs):
         rows = [n * job.batch for n in _lengths(data.rows, job, epoch)]
-        yield from data.pieces(rows, seed=job.seed, epoch=epoch)
+        yield from data.variable_batches(rows, seed=job.seed, epoch=epoch)
 
 
 def _model(log: Log, job: Job) -> Any:
@@ -107,7 +113,7 @@ def _optimizer(name: str, log: Log, job: Job) -> Any:
     steps = round(job.warmup_epochs * steps_per_epoch(len(log.train), job.batch))
     return cc.CowClip(
         adam(job.embedding_lr),
-        adam(warm_up(job.lr, steps)),
+        adam(warmup_schedule(job.lr, steps)),
         r=job.r,
         zeta=job.zeta,
         l2=job.l2,

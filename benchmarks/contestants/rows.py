@@ -9,7 +9,7 @@ import numpy as np
 
 from cowclip_merlin.bench.random_data import field_sizes, random_rows
 from cowclip_merlin.loading import ColumnArrays
-from cowclip_merlin.system.files import replacing
+from cowclip_merlin.system.files import atomic_write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def generate(*, rows: int, held_out: int, ids: int, seed: int) -> Log:
 
 def write_rows(log: Log, file: Path) -> None:
     """Write what a peer may know: training rows, and held-out rows without their labels."""
-    with replacing(file) as temporary, temporary.open("wb") as whole:
+    with atomic_write(file) as temporary, temporary.open("wb") as whole:
         np.savez(
             whole,
             sizes=np.array(list(log.sizes.values())),

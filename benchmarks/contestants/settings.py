@@ -9,8 +9,8 @@ from pathlib import Path
 
 from contestants.job import WARM_UP_STEPS, Job
 from cowclip_merlin import choices
-from cowclip_merlin.bench.random_data import enough_ids
-from cowclip_merlin.checks import above_zero, among, at_least_one, once
+from cowclip_merlin.bench.random_data import check_vocabulary_size
+from cowclip_merlin.checks import check_at_least_one, check_choices, check_positive, check_unique
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.scaling import RULES, Hyperparameters, rebase, scale
@@ -79,13 +79,15 @@ class PeerSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        among("--contestants", self.contestants, CONTESTANTS)
-        among("--rule", (self.rule,), tuple(RULES))
-        once({"--contestants": self.contestants, "--batches": self.batches})
-        at_least_one({"--batches": self.batches, "--epochs": self.epochs, "--rounds": self.rounds})
-        at_least_one({"mlp": self.mlp})
-        above_zero({"--lr": self.lr})
-        enough_ids("--ids", self.ids)
+        check_choices("--contestants", self.contestants, CONTESTANTS)
+        check_choices("--rule", (self.rule,), tuple(RULES))
+        check_unique({"--contestants": self.contestants, "--batches": self.batches})
+        check_at_least_one(
+            {"--batches": self.batches, "--epochs": self.epochs, "--rounds": self.rounds}
+        )
+        check_at_least_one({"mlp": self.mlp})
+        check_positive({"--lr": self.lr})
+        check_vocabulary_size("--ids", self.ids)
         self._check_rows()
         self._check_programs()
 

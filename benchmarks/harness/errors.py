@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from cowclip_merlin.checks import once
-from cowclip_merlin.errors import words_of
-from cowclip_merlin.system.files import refuse_no_file
+from cowclip_merlin.checks import check_unique
+from cowclip_merlin.errors import error_message
+from cowclip_merlin.system.files import check_writable
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         exit_with(130, "interrupted; no result was written")
     except Exception as error:
-        words = words_of(error)
+        words = error_message(error)
         if words is None:
             raise
         exit_with(2, f"error: {words}")
@@ -62,5 +62,5 @@ def check_output_files(*files: Path | None, overwrite: bool = False) -> None:
     """
     given = [file for file in files if file is not None]
     for file in given:
-        refuse_no_file(file, overwrite=overwrite)
-    once({"files to write": given})
+        check_writable(file, overwrite=overwrite)
+    check_unique({"files to write": given})

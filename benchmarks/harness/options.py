@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli import Parser
-from cowclip_merlin.cli.common_options import whole_numbers
+from cowclip_merlin.cli import CommandParser
+from cowclip_merlin.cli.common_options import parse_integers
 
 Settings = TypeVar("Settings")
 
@@ -71,7 +71,7 @@ def make_parser(
         device: whether to add the option `--device` for TensorFlow.
         json: whether to add the options `--json` and `--overwrite`.
     """
-    parser = Parser(description=about, formatter_class=_Help)
+    parser = CommandParser(description=about, formatter_class=_Help)
     if device:
         what = "for TensorFlow; auto: a GPU if it sees one"
         parser.add_argument("--device", default="auto", choices=choices.DEVICES, help=what)
@@ -146,7 +146,7 @@ def _value(each: Field, given: Option, value: Any) -> Any:
         return tuple(value)
     if isinstance(each.default[0], int):
         like = ",".join(map(str, each.default))
-        return whole_numbers(_flag(each, given), value, like=like)
+        return parse_integers(_flag(each, given), value, like=like)
     return tuple(value.split(","))
 
 

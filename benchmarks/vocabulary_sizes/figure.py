@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.plotting.colors import BLACK, BLUE, SKY_BLUE, VERMILION
-from cowclip_merlin.system.files import replacing
+from cowclip_merlin.system.files import atomic_write
 
 Point = tuple[float, float, float, float]
 
@@ -54,7 +54,7 @@ def draw_figure(result: dict[str, Any], path: Path) -> None:
             axes.grid(True, which="major", linewidth=0.4, alpha=0.5)
         panels[0].set_ylabel("ms a step")
         panels[0].legend(title="update", fontsize=8)
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             figure.savefig(temporary, format="svg", metadata={"Date": None})
 
 

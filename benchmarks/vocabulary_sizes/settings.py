@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cowclip_merlin import choices
-from cowclip_merlin.bench.random_data import enough_ids
-from cowclip_merlin.checks import above_zero, among, at_least_one, once
+from cowclip_merlin.bench.random_data import check_vocabulary_size
+from cowclip_merlin.checks import check_at_least_one, check_choices, check_positive, check_unique
 from cowclip_merlin.errors import InputError
 from harness.options import option
 
@@ -58,17 +58,19 @@ class VocabularySettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        among("--updates", self.updates, choices.UPDATES)
-        among("--model", (self.model,), choices.MODELS)
-        once({"--updates": self.updates, "--batch-sizes": self.batches})
+        check_choices("--updates", self.updates, choices.UPDATES)
+        check_choices("--model", (self.model,), choices.MODELS)
+        check_unique({"--updates": self.updates, "--batch-sizes": self.batches})
         if list(self.vocabularies) != sorted(set(self.vocabularies)):
             given = ",".join(map(str, self.vocabularies))
             raise InputError(f"--vocabularies {given}: give them rising, every one once")
-        enough_ids("--vocabularies", *self.vocabularies)
-        at_least_one({"--batch-sizes": self.batches, "--mlp": self.mlp, "--rounds": self.rounds})
-        at_least_one({"--embedding-dim": self.embedding_dim, "--steps": self.steps})
-        at_least_one({"--warm-up": self.warm_up, "--missed": self.missed})
-        above_zero({"--seconds": self.seconds, "--memory-factor": self.memory_factor})
+        check_vocabulary_size("--vocabularies", *self.vocabularies)
+        check_at_least_one(
+            {"--batch-sizes": self.batches, "--mlp": self.mlp, "--rounds": self.rounds}
+        )
+        check_at_least_one({"--embedding-dim": self.embedding_dim, "--steps": self.steps})
+        check_at_least_one({"--warm-up": self.warm_up, "--missed": self.missed})
+        check_positive({"--seconds": self.seconds, "--memory-factor": self.memory_factor})
 
     def table_bytes(self, vocabulary: int) -> int:
         """Bytes of the weights of the embeddings and of the wide part."""

@@ -28,7 +28,7 @@ class TrainedModel:
     def __init__(
         self, settings: VocabularySettings, update: str, vocabulary: int, rows: ColumnArrays
     ) -> None:
-        from cowclip_merlin.training.train_step import make_step
+        from cowclip_merlin.training.train_step import make_train_step
 
         sizes, tf = field_sizes(vocabulary), compat.tensorflow()
         self._update, self.made = update, 0
@@ -41,7 +41,7 @@ class TrainedModel:
         self._optimizer._create_all_weights(model.trainable_variables)
         self.backend = self._optimizer.backend
         data = DeviceData(spread(rows, sizes))
-        self._run = make_step(model, self._optimizer, data, self._loss)
+        self._run = make_train_step(model, self._optimizer, data, self._loss)
 
     def train(self, batch: int, steps: int, seconds: float = float("inf")) -> tuple[int, float]:
         """Steps made and the seconds they took; fewer steps if the seconds are up after three."""

@@ -24,7 +24,7 @@ def field_sizes(vocabulary: int) -> dict[str, int]:
     >>> {*field_sizes(LEAST_VOCABULARY).values()}
     {4}
     """
-    enough_ids("vocabulary", vocabulary)
+    check_vocabulary_size("vocabulary", vocabulary)
     weights = 0.6 ** np.arange(FIELDS)
     sizes = np.maximum(4, (vocabulary * weights / weights.sum()).astype(int))
     sizes[0] += vocabulary - sizes.sum()
@@ -34,13 +34,13 @@ def field_sizes(vocabulary: int) -> dict[str, int]:
     return {f"C{i + 1}": int(size) for i, size in enumerate(sizes)}
 
 
-def enough_ids(option: str, *vocabularies: int) -> None:
+def check_vocabulary_size(option: str, *vocabularies: int) -> None:
     """Refuse vocabularies that the fields of `field_sizes` cannot share.
 
     Raises:
         InputError: one is too small, or too large for ids of 32 bits.
 
-    >>> enough_ids("--ids", 1000, 3)
+    >>> check_vocabulary_size("--ids", 1000, 3)
     Traceback (most recent call last):
     ...
     cowclip_merlin.errors.InputError: --ids is 3; give 104 or more, below 2**31
@@ -72,6 +72,8 @@ def random_model(model: str, sizes: dict[str, int], **settings: Any) -> Any:
     from cowclip_merlin.workflows.raw.log_format import LogFormat
 
     numbers = tuple(f"I{i + 1}" for i in range(CONTINUOUS))
-    layout = LogFormat(kind="table", label="label", categorical=tuple(sizes), continuous=numbers)
-    known = Statistics(cardinalities=sizes, minimum={}, maximum={})
-    return models.MODELS[model](merlin_schema(layout, known), **({"seed": 1} | settings))
+    log_format = LogFormat(
+        kind="table", label="label", categorical=tuple(sizes), continuous=numbers
+    )
+    statistics = Statistics(cardinalities=sizes, minimum={}, maximum={})
+    return models.MODELS[model](merlin_schema(log_format, statistics), **({"seed": 1} | settings))

@@ -17,19 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cowclip_merlin import choices
-from cowclip_merlin.bench.random_data import (
-    CONTINUOUS,
-    FIELDS,
-    field_sizes,
-    random_model,
-    random_rows,
-)
-from cowclip_merlin.checks import among, at_least_one, once
+from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
+from cowclip_merlin.bench.random_data import field_sizes, random_model, random_rows
+from cowclip_merlin.checks import check_at_least_one, check_choices, check_unique
 from cowclip_merlin.loading import DeviceData
-from cowclip_merlin.loading.device_data import on_device
+from cowclip_merlin.loading.device_data import to_device
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.system.hardware import hardware
-from cowclip_merlin.training.train_step import calls, steps_per_execution
+from cowclip_merlin.training.train_step import execution_lengths, steps_per_execution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +69,16 @@ class BenchSettings:
             "precision": (self.precisions, choices.PRECISIONS),
         }
         for name, (values, possible) in known.items():
-            among(name, values, possible)
-            once({name: values})
-        once({"batch sizes": self.batches})
-        at_least_one({"batch sizes": self.batches, "rounds": self.rounds})
+            check_choices(name, values, possible)
+            check_unique({name: values})
+        check_unique({"batch sizes": self.batches})
+        check_at_least_one({"batch sizes": self.batches, "rounds": self.rounds})
         if self.rows_per_turn is not None:
-            at_least_one({"rows per turn": self.rows_per_turn})
+            check_at_least_one({"rows per turn": self.rows_per_turn})
         field_sizes(self.vocabulary)
 
 
-class Case(NamedTuple):
+class BenchCase(NamedTuple):
     """One line of the table; the bare MLP has no update, backend and clip, and is in float32."""
 
     model: str
@@ -94,7 +89,7 @@ class Case(NamedTuple):
     precision: str = "float32"
 
 
-YARDSTICK = "bare MLP"
+BARE_MLP = "bare MLP"
 
 
 def measure(settings: BenchSettings) -> dict[str, Any]:
@@ -109,22 +104,25 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     from cowclip_merlin.system.versions import versions
 
     sizes = field_sizes(settings.vocabulary)
-    rows_per_turn = settings.rows_per_turn or usual_rows_per_turn()
+    rows_per_turn = settings.rows_per_turn or default_rows_per_turn()
     rows = max(*settings.batches, rows_per_turn)
     data = DeviceData(random_rows(rows, sizes))
     what = (settings.updates, settings.backends, settings.clips, settings.precisions)
     kinds = list(product(settings.models, *what))
     jit = settings.jit_compile
-    steps = {kind: training_steps(*model_and_optimizer(*kind, sizes, jit), data) for kind in kinds}
-    cases = [Case(m, b, *rest) for b in settings.batches for m, *rest in kinds]
-    cases += [Case(YARDSTICK, b) for b in settings.batches]
-    steps |= {(YARDSTICK, b): bare_mlp(b, jit) for b in settings.batches}
-    speeds: dict[Case, list[float]] = {case: [] for case in cases}
+    steps = {
+        kind: model_train_function(*build_model_and_optimizer(*kind, sizes, jit), data)
+        for kind in kinds
+    }
+    cases = [BenchCase(m, b, *rest) for b in settings.batches for m, *rest in kinds]
+    cases += [BenchCase(BARE_MLP, b) for b in settings.batches]
+    steps |= {(BARE_MLP, b): bare_mlp_train_function(b, jit) for b in settings.batches}
+    speeds: dict[BenchCase, list[float]] = {case: [] for case in cases}
     for turn in tqdm(range(settings.rounds + 1), desc="rounds", disable=None, leave=False):
         for case in cases:
-            bare = case.model == YARDSTICK
+            bare = case.model == BARE_MLP
             step = steps[case[:2] if bare else (case.model, *case[2:])]
-            speed = _turn(step, case.batch, rows_per_turn, rows)
+            speed = _rows_per_second(step, case.batch, rows_per_turn, rows)
             if turn:  # the first round compiles
                 speeds[case].append(speed)
     return {
@@ -138,14 +136,14 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     }
 
 
-def usual_rows_per_turn() -> int:
+def default_rows_per_turn() -> int:
     """Rows of a turn that takes about a second."""
     from cowclip_merlin import compat
 
     return 1 << 21 if compat.tensorflow().config.list_logical_devices("GPU") else 1 << 16
 
 
-def model_and_optimizer(
+def build_model_and_optimizer(
     model: str,
     update: str,
     backend: str,
@@ -186,16 +184,16 @@ def model_and_optimizer(
     return built, optimizer
 
 
-def training_steps(model: Any, optimizer: Any, data: DeviceData) -> Any:
+def model_train_function(model: Any, optimizer: Any, data: DeviceData) -> Any:
     """A function of row numbers, int [n], and a batch size: it trains on them batch by batch.
 
     It returns the variable that sums all losses; reading it waits for the device.
     """
     from cowclip_merlin import compat
-    from cowclip_merlin.training.train_step import make_steps
+    from cowclip_merlin.training.train_step import make_train_function
 
     loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
-    run = make_steps(model, optimizer, data, loss_sum)
+    run = make_train_function(model, optimizer, data, loss_sum)
 
     def train(rows: Any, batch: int) -> Any:
         run(rows, batch)
@@ -204,71 +202,22 @@ def training_steps(model: Any, optimizer: Any, data: DeviceData) -> Any:
     return train
 
 
-def bare_mlp(batch: int, jit_compile: bool = False) -> Any:
-    """The yardstick, called as `training_steps`: the MLP alone, forward, backward and Adam."""
-    run, loss_sum = mlp_steps(batch, inputs=FIELDS * 10 + CONTINUOUS, jit_compile=jit_compile)
-
-    def train(rows: Any, batch: int) -> Any:
-        run(len(rows) // batch)
-        return loss_sum
-
-    return train
-
-
-def mlp_steps(
-    batch: int,
-    *,
-    inputs: int,
-    widths: Sequence[int] = (400, 400, 400),
-    lr: float = 0.001,
-    jit_compile: bool = False,
-) -> tuple[Any, Any]:
-    """What makes so many steps of an MLP alone in one call, on constant input; its losses' sum."""
-    from cowclip_merlin import compat
-
-    tf = compat.tensorflow()
-    hidden = [tf.keras.layers.Dense(width, activation="relu") for width in widths]
-    mlp = tf.keras.Sequential([*hidden, tf.keras.layers.Dense(1)])
-    adam = tf.keras.optimizers.legacy.Adam(lr)
-    x = tf.random.stateless_normal([batch, inputs], seed=(0, 0))
-    y, loss_sum = tf.zeros([batch, 1]), tf.Variable(0.0)
-    mlp.build(x.shape)
-    adam._create_all_weights(mlp.trainable_variables)  # a loop in a graph can make none
-
-    @tf.function(jit_compile=jit_compile)
-    def loss_and_gradients() -> Any:
-        with tf.GradientTape() as tape:
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(y, mlp(x, training=True))
-            loss = tf.reduce_mean(losses)
-        return loss, tape.gradient(loss, mlp.trainable_variables)
-
-    def step() -> None:
-        loss, gradients = loss_and_gradients()
-        adam.apply_gradients(zip(gradients, mlp.trainable_variables))
-        loss_sum.assign_add(loss)
-
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
-    def run(steps: Any) -> None:
-        for _ in tf.range(steps):
-            step()
-
-    return run, loss_sum
-
-
-def _turn(train: Any, batch: int, rows_per_turn: int, rows: int) -> float:
-    order, done = on_device(np.random.default_rng(batch).permutation(rows)), 0
+def _rows_per_second(train: Any, batch: int, rows_per_turn: int, rows: int) -> float:
+    order, done = to_device(np.random.default_rng(batch).permutation(rows)), 0
     started = time.perf_counter()
-    for steps in calls(0, max(1, rows_per_turn // batch), steps_per_execution(batch), []):
+    for steps in execution_lengths(
+        0, max(1, rows_per_turn // batch), steps_per_execution(batch), []
+    ):
         loss_sum = train(order[done : done + steps * batch], batch)
         done += steps * batch
     loss_sum.numpy()  # waits for the device, once a turn: training does not wait in an epoch
     return done / (time.perf_counter() - started)
 
 
-def _result(case: Case, speeds: dict[Case, list[float]]) -> dict[str, Any]:
+def _result(case: BenchCase, speeds: dict[BenchCase, list[float]]) -> dict[str, Any]:
     first = min(c.batch for c in speeds)
     base = next((s for c, s in speeds.items() if _is_baseline(c, case, first)), None)
-    mine, bare = speeds[case], speeds[Case(YARDSTICK, case.batch)]
+    mine, bare = speeds[case], speeds[BenchCase(BARE_MLP, case.batch)]
     return case._asdict() | {
         "rows_per_second": round(statistics.median(mine), 1),
         "slowest": round(min(mine), 1),
@@ -278,7 +227,7 @@ def _result(case: Case, speeds: dict[Case, list[float]]) -> dict[str, Any]:
     }
 
 
-def _is_baseline(case: Case, mine: Case, first: int) -> bool:
+def _is_baseline(case: BenchCase, mine: BenchCase, first: int) -> bool:
     """Whether it is the smallest batch, dense, without the clip, and else like `mine`."""
     return case == mine._replace(batch=first, update="dense", clip="none")
 
@@ -287,7 +236,7 @@ def _ratio(mine: list[float], other: list[float]) -> float:
     return round(statistics.median(a / b for a, b in zip(mine, other, strict=True)), 3)
 
 
-def table(result: dict[str, Any]) -> str:
+def format_table(result: dict[str, Any]) -> str:
     """The result as text.
 
     The ratios are to the smallest batch, dense, without the clip, and to the bare MLP.

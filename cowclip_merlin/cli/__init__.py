@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from cowclip_merlin import __version__
-from cowclip_merlin.errors import InputError, words_of
-from cowclip_merlin.system.signals import ended_orderly
+from cowclip_merlin.errors import InputError, error_message
+from cowclip_merlin.system.signals import exit_on_sigterm
 
 COMMANDS = (
     "generate",
@@ -33,7 +33,7 @@ COMMANDS = (
 )
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """A parser whose complaints are one line, without the usage before it."""
 
     def error(self, message: str) -> NoReturn:
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser with one sub-parser per module of this package named in `COMMANDS`."""
-    parser = Parser(
+    parser = CommandParser(
         prog="cowclip",
         description="Train click-through-rate models with very large batches.",
     )
@@ -65,13 +65,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    _print_any_letter()
+    _escape_unencodable_output()
     args, unknown = build_parser().parse_known_args(argv)
     if unknown:
         return _fail(f"unknown: {' '.join(unknown)}; see cowclip {args.command} --help")
     try:
         _check_paths(vars(args))
-        with ended_orderly():
+        with exit_on_sigterm():
             code = args.run(args) or 0
             sys.stdout.flush()
             return code
@@ -83,11 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("cowclip: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        words = words_of(error, target=_written(vars(args)))
+        words = error_message(error, target=_output_path(vars(args)))
         return _fail(words) if words else _crash()
 
 
-def _print_any_letter() -> None:
+def _escape_unencodable_output() -> None:
     """Let standard output show as an escape what its encoding lacks, as standard error does.
 
     A column or a file may have any name, which must not end a run that has done its work.
@@ -104,7 +104,7 @@ def _check_paths(given: Mapping[str, object]) -> None:
             raise InputError(f"{name} is empty; give a value, or set the shell's variable")
 
 
-def _written(given: Mapping[str, object]) -> str | None:
+def _output_path(given: Mapping[str, object]) -> str | None:
     """The path that the command was to write."""
     paths = (given.get(name) for name in ("out", "predictions", "json"))
     return next((str(path) for path in paths if path), None)

@@ -7,7 +7,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.common_options import add_device, add_overwrite, whole_numbers
+from cowclip_merlin.cli.common_options import (
+    add_device_option,
+    add_overwrite_option,
+    parse_integers,
+)
 
 HELP = "measure the training step: batches, updates, with and without the clip"
 EXAMPLES = """examples:
@@ -45,20 +49,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, type=int, default=default, metavar="N", help=words)
     words = "let XLA compile the layers after the lookups, and the bare MLP"
     parser.add_argument("--jit-compile", action="store_true", help=words)
-    add_device(parser)
+    add_device_option(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
-    add_overwrite(parser, "FILE")
+    add_overwrite_option(parser, "FILE")
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure and print."""
-    from cowclip_merlin.bench.throughput import BenchSettings, measure, table
-    from cowclip_merlin.system.files import refuse_no_file, write_json
+    from cowclip_merlin.bench.throughput import BenchSettings, format_table, measure
+    from cowclip_merlin.system.files import check_writable, write_json
     from cowclip_merlin.training.build import choose_device
 
     settings = BenchSettings(
         models=args.model.split(","),
-        batches=whole_numbers("--batch-sizes", args.batch_sizes, like="1024,8192"),
+        batches=parse_integers("--batch-sizes", args.batch_sizes, like="1024,8192"),
         updates=args.update.split(","),
         backends=args.backend.split(","),
         clips=args.clip.split(","),
@@ -69,11 +73,11 @@ def run(args: argparse.Namespace) -> None:
         rows_per_turn=args.rows_per_turn,
     )
     if args.json:
-        refuse_no_file(args.json, overwrite=args.overwrite)
+        check_writable(args.json, overwrite=args.overwrite)
     choose_device(args.device)
     result = measure(settings)
     result["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    print(table(result))
+    print(format_table(result))
     print("ratio: to the smallest batch with dense updates and no clip; of MLP: to the MLP alone;")
     print("medians round by round")
     print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")

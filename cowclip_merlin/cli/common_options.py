@@ -7,7 +7,7 @@ import argparse
 from cowclip_merlin import choices
 
 
-def add_overwrite(parser: argparse.ArgumentParser, what: str) -> None:
+def add_overwrite_option(parser: argparse.ArgumentParser, what: str) -> None:
     """The option `--overwrite`.
 
     Args:
@@ -17,7 +17,7 @@ def add_overwrite(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--overwrite", action="store_true", help=f"replace {what} if it is there")
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
+def add_device_option(parser: argparse.ArgumentParser) -> None:
     """Add the option that says where to compute."""
     parser.add_argument(
         "--device",
@@ -27,7 +27,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def whole_numbers(option: str, text: str, *, like: str) -> tuple[int, ...]:
+def parse_integers(option: str, text: str, *, like: str) -> tuple[int, ...]:
     """Whole numbers between commas.
 
     Args:
@@ -38,7 +38,7 @@ def whole_numbers(option: str, text: str, *, like: str) -> tuple[int, ...]:
     Raises:
         InputError: it is something else.
 
-    >>> whole_numbers("--mlp", "400,200", like="400,400,400")
+    >>> parse_integers("--mlp", "400,200", like="400,400,400")
     (400, 200)
     """
     from cowclip_merlin.errors import InputError

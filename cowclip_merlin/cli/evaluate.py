@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.common_options import add_device, add_overwrite
+from cowclip_merlin.cli.common_options import add_device_option, add_overwrite_option
 
 HELP = "score a prepared folder with a trained run"
 EXAMPLES = """examples:
@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     split = "which rows of DATA (default: test)"
     parser.add_argument("--split", default="test", choices=("train", "test"), help=split)
     parser.add_argument("--predictions", metavar="FILE", help="parquet: row, label, probability")
-    add_overwrite(parser, "FILE")
-    add_device(parser)
+    add_overwrite_option(parser, "FILE")
+    add_device_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:

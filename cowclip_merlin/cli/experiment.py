@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.common_options import add_device, whole_numbers
+from cowclip_merlin.cli.common_options import add_device_option, parse_integers
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definitions import Experiment
@@ -30,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip experiment`."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="names or YAML files; --list")
     parser.add_argument("--list", action="store_true", help="list the experiments and stop")
-    add_session_arguments(parser)
+    add_session_options(parser)
 
 
-def add_session_arguments(parser: argparse.ArgumentParser) -> None:
+def add_session_options(parser: argparse.ArgumentParser) -> None:
     """What `experiment` and `sweep` have in common."""
     parser.add_argument("--data", metavar="DATA", help="folder that cowclip prepare wrote")
     parser.add_argument("--name", metavar="TEXT", help="what tables call the data set")
@@ -57,7 +57,7 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lines", metavar="LABELS", help="run these lines of the table only: a;b (default: all)"
     )
-    add_device(parser)
+    add_device_option(parser)
     parser.add_argument("--dry-run", action="store_true", help="list the runs and their time")
 
 
@@ -84,7 +84,7 @@ def run_session(args: argparse.Namespace, *, sweeps: bool) -> int:
     from cowclip_merlin.training import Stopped
 
     experiments = load_experiments(args.names, sweeps=sweeps)
-    session = Session(settings_of(args))
+    session = Session(session_settings_from_args(args))
     for experiment in experiments:
         check_experiment(session, experiment)
     for experiment in experiments:
@@ -98,20 +98,20 @@ def run_session(args: argparse.Namespace, *, sweeps: bool) -> int:
             return 128 + stop.signal_number
         print("\n" + shown + "\n")
         if experiment.kind == "sweep":
-            _print_next(session, experiment)
+            _print_train_command(session, experiment)
     return 0
 
 
-def _print_next(session: Session, sweep: Experiment) -> None:
+def _print_train_command(session: Session, sweep: Experiment) -> None:
     """What a person does with a sweep's result, beside experiments."""
-    from cowclip_merlin.cli.train import command_of
+    from cowclip_merlin.cli.train import train_command
 
     chosen = session.best_settings(sweep)
     if chosen is not None:
-        print(f"to train with the best of it:\n  {command_of(chosen)}\n")
+        print(f"to train with the best of it:\n  {train_command(chosen)}\n")
 
 
-def settings_of(args: argparse.Namespace):  # noqa: ANN201
+def session_settings_from_args(args: argparse.Namespace):  # noqa: ANN201
     """The settings that the arguments ask for."""
     from cowclip_merlin.errors import InputError
     from cowclip_merlin.experiments.session_settings import SessionSettings
@@ -122,25 +122,25 @@ def settings_of(args: argparse.Namespace):  # noqa: ANN201
         data=Path(args.data),
         out=Path(args.out),
         name=args.name,
-        scale=share(args.scale),
+        scale=parse_fraction(args.scale),
         seeds=args.seeds,
         epochs=args.epochs,
         update=args.update,
         max_multiplier=args.max_multiplier,
         steps=args.steps,
         device=args.device,
-        mlp=whole_numbers("--mlp", args.mlp, like="400,400,400"),
+        mlp=parse_integers("--mlp", args.mlp, like="400,400,400"),
         lines=tuple(args.lines.split(";")) if args.lines else (),
     )
 
 
-def share(text: str) -> float:
+def parse_fraction(text: str) -> float:
     """A share like 1/64 or 0.5.
 
     Raises:
         InputError: it is none.
 
-    >>> share("1/64")
+    >>> parse_fraction("1/64")
     0.015625
     """
     from fractions import Fraction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.common_options import add_device
+from cowclip_merlin.cli.common_options import add_device_option
 
 HELP = "write the model of a run as a TensorFlow SavedModel"
 EXAMPLES = """examples:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
     parser.add_argument("data", metavar="DATA", help="folder that it was trained on")
     parser.add_argument("--out", required=True, metavar="MODEL", help="folder to write")
-    add_device(parser)
+    add_device_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -32,9 +32,9 @@ def run(args: argparse.Namespace) -> None:
     print(f"{args.out}: SavedModel, signature serving_default")
     for kind in dict.fromkeys(spec.dtype.name for spec in inputs.values()):
         names = [name for name, spec in inputs.items() if spec.dtype.name == kind]
-        print(f"  {kind} [b]: {', '.join(_told(name, columns[name]) for name in names)}")
+        print(f"  {kind} [b]: {', '.join(_describe_input(name, columns[name]) for name in names)}")
     print("  gives probability, float32 [b]")
 
 
-def _told(name: str, column: str) -> str:
+def _describe_input(name: str, column: str) -> str:
     return name if name == column else f"{name} (column {column!r})"

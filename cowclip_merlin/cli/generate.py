@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.common_options import add_overwrite
+from cowclip_merlin.cli.common_options import add_overwrite_option
 
 HELP = "write a raw log in Criteo's format whose best possible AUC is known"
 EXAMPLES = """examples:
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seed = "another seed, another log (default: %(default)s)"
     parser.add_argument("--seed", type=int, default=1234, metavar="N", help=seed)
     parser.add_argument("--out", required=True, metavar="FILE", help="compressed if it ends in .gz")
-    add_overwrite(parser, "FILE")
+    add_overwrite_option(parser, "FILE")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -28,8 +28,8 @@ def run(args: argparse.Namespace) -> None:
     """Print the report and write the figures."""
     from cowclip_merlin.diagnostics import read_diagnostics
     from cowclip_merlin.diagnostics.figures import FIGURES, write_figures
-    from cowclip_merlin.diagnostics.text_report import report
-    from cowclip_merlin.system.files import refuse_no_file
+    from cowclip_merlin.diagnostics.text_report import format_report
+    from cowclip_merlin.system.files import check_writable
     from cowclip_merlin.training.run_config import RunConfig
     from cowclip_merlin.training.run_logs import read_metrics
 
@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> None:
     out = Path(args.out) if args.out else folder / "figures"
     if args.out and out.is_dir():  # the run's own figures are always those of the last call
         for name in FIGURES:
-            refuse_no_file(out / f"{name}.svg", overwrite=args.overwrite)
+            check_writable(out / f"{name}.svg", overwrite=args.overwrite)
     config, table = RunConfig.load(folder), read_diagnostics(folder)
-    print(report(config, read_metrics(folder / "metrics.csv", epochs=sys.maxsize), table))
+    print(format_report(config, read_metrics(folder / "metrics.csv", epochs=sys.maxsize), table))
     files = write_figures(table, out)
     print("\nfigures: " + ", ".join(map(str, files)))

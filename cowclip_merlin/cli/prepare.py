@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.common_options import add_device
+from cowclip_merlin.cli.common_options import add_device_option
 
 HELP = "turn a raw click log into a prepared folder"
 EXAMPLES = """examples:
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--like", metavar="DATA", help="use its vocabulary; all rows become test")
     parser.add_argument("--hugectr", action="store_true", help="write what HugeCTR reads, too")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running Dask scheduler")
-    add_device(parser)
+    add_device_option(parser)
     parser.add_argument(
         "--max-bad-fraction",
         type=float,

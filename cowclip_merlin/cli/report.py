@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cowclip_merlin.cli.common_options import add_overwrite
+from cowclip_merlin.cli.common_options import add_overwrite_option
 
 HELP = "make one self-contained HTML page from the results of experiments"
 EXAMPLES = """examples:
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "results", nargs="+", metavar="RESULTS", help="folders that cowclip experiment filled"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the page")
-    add_overwrite(parser, "FILE")
+    add_overwrite_option(parser, "FILE")
 
 
 def run(args: argparse.Namespace) -> None:

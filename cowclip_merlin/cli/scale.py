@@ -12,7 +12,7 @@ EXAMPLES = """examples:
   cowclip scale --dataset avazu --to 4096 --rule cowclip"""
 
 ROWS = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs")
-OF_THE_CLIP = ("r", "zeta")
+CLIP_HYPERPARAMETERS = ("r", "zeta")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,9 @@ def run(args: argparse.Namespace) -> None:
     print(_line("", rules))
     for name in ROWS:
         cells = [
-            "-" if name in OF_THE_CLIP and rule != "cowclip" else f"{getattr(values, name):.6g}"
+            "-"
+            if name in CLIP_HYPERPARAMETERS and rule != "cowclip"
+            else f"{getattr(values, name):.6g}"
             for rule, values in columns.items()
         ]
         print(_line(name, cells))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.experiment import add_session_arguments, run_session
+from cowclip_merlin.cli.experiment import add_session_options, run_session
 
 HELP = "try a grid of base values, scored on validation rows, and keep the best for experiments"
 EXAMPLES = """examples:
@@ -18,7 +18,7 @@ chosen stands in RESULTS/tuned.json, and `cowclip experiment` with the same RESU
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `cowclip sweep`."""
     parser.add_argument("names", nargs="+", metavar="NAME", help="names or YAML files of sweeps")
-    add_session_arguments(parser)
+    add_session_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

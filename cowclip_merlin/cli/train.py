@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping
-from dataclasses import fields
 
 from cowclip_merlin import choices
 from cowclip_merlin.choices import ClipSettings
-from cowclip_merlin.cli.common_options import add_device, whole_numbers
+from cowclip_merlin.cli.common_options import add_device_option, parse_integers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, RULES
 from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
@@ -46,22 +44,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
     parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(choices.MODELS))
     parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows a step")
-    _add(parser, "base-batch-size", 1024, "N", "at which the rates below hold")
+    _add_option(parser, "base-batch-size", 1024, "N", "at which the rates below hold")
     parser.add_argument(
         "--preset",
         metavar="NAME",
         help=f"values for what is not given: {', '.join(PRESETS)} (default: that of the data's "
         "kind; criteo for a table)",
     )
-    _add(parser, "rule", "cowclip", "RULE", ", ".join(RULES))
+    _add_option(parser, "rule", "cowclip", "RULE", ", ".join(RULES))
     parser.add_argument(
         "--clip",
         metavar="CLIP",
         help=", ".join(choices.CLIPS) + " (default: cowclip under the rule cowclip, else none)",
     )
-    _add(parser, "update", "dense", "UPDATE", ", ".join(choices.UPDATES))
-    _add(parser, "backend", "auto", "NAME", f"what updates rows: {', '.join(choices.BACKENDS)}")
-    _add(parser, "optimizer", "adam", "NAME", ", ".join(choices.OPTIMIZERS))
+    _add_option(parser, "update", "dense", "UPDATE", ", ".join(choices.UPDATES))
+    _add_option(
+        parser, "backend", "auto", "NAME", f"what updates rows: {', '.join(choices.BACKENDS)}"
+    )
+    _add_option(parser, "optimizer", "adam", "NAME", ", ".join(choices.OPTIMIZERS))
     parser.add_argument(
         "--initial-accumulator",
         type=float,
@@ -70,18 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name in OVERRIDES:
         flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=float, metavar="X", help=_help_of(name))
-    _add_sizes(parser)
-    _add_run(parser)
+        parser.add_argument(flag, type=float, metavar="X", help=_HELP[name])
+    _add_model_options(parser)
+    _add_run_options(parser)
 
 
-def _help_of(name: str) -> str:
-    """Help of an override; that of a clip's setting names the clips that use it."""
-    clips = choices.clips_using(name)
-    return f"{_HELP[name]} (clip {', '.join(clips)})" if clips else _HELP[name]
-
-
-def _add(
+def _add_option(
     parser: argparse.ArgumentParser, name: str, value: int | str, like: str, text: str
 ) -> None:
     """An option with a default, which its help names."""
@@ -94,25 +88,25 @@ def _add(
     )
 
 
-def _add_sizes(parser: argparse.ArgumentParser) -> None:
-    _add(parser, "epochs", 10, "N", "passes over the training rows")
-    _add(parser, "seed", 1234, "N", "of initialisation and row order")
-    _add(parser, "embedding-dim", 10, "N", "length of an embedding row")
-    _add(parser, "mlp", "400,400,400", "N,N", "hidden widths")
-    _add(parser, "continuous", "deep", "HOW", ", ".join(choices.CONTINUOUS))
-    _add(parser, "tables", "fused", "HOW", ", ".join(choices.TABLES))
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    _add_option(parser, "epochs", 10, "N", "passes over the training rows")
+    _add_option(parser, "seed", 1234, "N", "of initialisation and row order")
+    _add_option(parser, "embedding-dim", 10, "N", "length of an embedding row")
+    _add_option(parser, "mlp", "400,400,400", "N,N", "hidden widths")
+    _add_option(parser, "continuous", "deep", "HOW", ", ".join(choices.CONTINUOUS))
+    _add_option(parser, "tables", "fused", "HOW", ", ".join(choices.TABLES))
     what = f"in which hidden and cross layers compute: {', '.join(choices.PRECISIONS)}"
-    _add(parser, "precision", "float32", "NAME", what)
+    _add_option(parser, "precision", "float32", "NAME", what)
     words = "let XLA compile the layers after the lookups; pays on a GPU"
     parser.add_argument("--jit-compile", action="store_true", help=words)
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
     steps = "steps between checkpoints, beside those after each epoch; 0: none"
-    _add(parser, "checkpoint-every", 0, "STEPS", steps)
+    _add_option(parser, "checkpoint-every", 0, "STEPS", steps)
     looks = "steps between looks at clip and norms, for cowclip inspect; 0: none"
-    _add(parser, "diagnostics-every", 100, "STEPS", looks)
-    add_device(parser)
+    _add_option(parser, "diagnostics-every", 100, "STEPS", looks)
+    add_device_option(parser)
     parser.add_argument(
         "--data-memory",
         type=float,
@@ -131,7 +125,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
 
 
-def settings_of(args: argparse.Namespace) -> RunSettings:
+def settings_from_args(args: argparse.Namespace) -> RunSettings:
     """The settings that the arguments ask for."""
     given = {name: getattr(args, name) for name in OVERRIDES}
     settings = RunSettings(
@@ -147,7 +141,7 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
         seed=args.seed,
         overrides={name: value for name, value in given.items() if value is not None},
         embedding_dim=args.embedding_dim,
-        mlp=whole_numbers("--mlp", args.mlp, like="400,400,400"),
+        mlp=parse_integers("--mlp", args.mlp, like="400,400,400"),
         continuous=args.continuous,
         tables=args.tables,
         optimizer=args.optimizer,
@@ -156,14 +150,14 @@ def settings_of(args: argparse.Namespace) -> RunSettings:
         precision=args.precision,
         jit_compile=args.jit_compile,
     )
-    _refuse_idle(settings)
+    _check_overrides_used(settings)
     return settings
 
 
-def command_of(settings: RunSettings) -> str:
+def train_command(settings: RunSettings) -> str:
     """The command that trains with these settings; DATA and RUN stand for the folders.
 
-    >>> command_of(RunSettings(model="dcn", batch_size=8, mlp=(4, 2), overrides={"l2": 0.5}))
+    >>> train_command(RunSettings(model="dcn", batch_size=8, mlp=(4, 2), overrides={"l2": 0.5}))
     'cowclip train DATA --out RUN --model dcn --batch-size 8 --mlp 4,2 --l2 0.5'
     """
     usual = RunSettings(model=choices.MODELS[0], batch_size=1).as_dict() | {
@@ -172,23 +166,23 @@ def command_of(settings: RunSettings) -> str:
     }
     words = ["cowclip", "train", "DATA", "--out", "RUN"]
     given = {k: v for k, v in settings.as_dict().items() if k != "overrides" and v != usual[k]}
-    idle = _idle_overrides(settings)
-    used = {k: v for k, v in settings.overrides.items() if k not in idle}
+    unused = _unused_overrides(settings)
+    used = {k: v for k, v in settings.overrides.items() if k not in unused}
     for name, value in {**given, **used}.items():
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         words += [f"--{name.replace('_', '-')}"] + ([text] if value is not True else [])
     return shlex.join(words)
 
 
-def _idle_overrides(settings: RunSettings) -> Mapping[str, tuple[str, ...]]:
+def _unused_overrides(settings: RunSettings) -> Mapping[str, tuple[str, ...]]:
     """Overrides that the run's clip does not use, and the clips that do."""
     known = choices.CLIPS[settings.effective_clip].settings
     names = [each.name for each in fields(ClipSettings) if each.name not in known]
     return {name: choices.clips_using(name) for name in names if name in settings.overrides}
 
 
-def _refuse_idle(settings: RunSettings) -> None:
-    for name, clips in _idle_overrides(settings).items():
+def _check_overrides_used(settings: RunSettings) -> None:
+    for name, clips in _unused_overrides(settings).items():
         raise InputError(
             f"--{name.replace('_', '-')} does nothing under the clip {settings.effective_clip}; "
             f"leave it away, or use --clip {' or '.join(clips)}"
@@ -197,7 +191,7 @@ def _refuse_idle(settings: RunSettings) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train; 128 + signal number after a signal, as shells count."""
-    settings = settings_of(args)
+    settings = settings_from_args(args)
     from cowclip_merlin.training import Stopped, train
 
     try:

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.diagnostics.id_frequency import DECILES, Deciles
-from cowclip_merlin.diagnostics.row_norms import MEASURES, RowNorms, means
+from cowclip_merlin.diagnostics.row_norms import MEASURES, RowNorms, group_means
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import replacing
+from cowclip_merlin.system.files import atomic_write
 
 FILE = "diagnostics.csv"
 SPEEDS = ("rows_per_second", "embedding_lr", "dense_lr")
@@ -34,7 +34,7 @@ COLUMNS = (
 
 `step`: steps done before the batch was looked at; `epoch`: the one it belongs to, from 1.
 `scope` and `group`: "all" and "all"; "field" and its name; "decile" and 1 (rarest) to 10.
-`MEASURES`: see `summary.RowNorms`; norms are means over the group's distinct rows.
+`MEASURES`: see `row_norms.RowNorms`; norms are means over the group's distinct rows.
 `least_count`, `most_count`: of the decile's ids in the training rows; only with scope "decile".
 `rows_per_second` since the last probe (none at the first one), learning rates of the step: only
 with scope "all". An empty cell is no value: `clipped_share` and `mean_clip_factor` have none with
@@ -53,7 +53,7 @@ SCALARS: Mapping[str, str] = {
 }
 """Column -> name in TensorBoard; "/C3" or "/decile_1" follows for a group."""
 
-_IN_BOARD = {
+_TENSORBOARD_COLUMNS = {
     "all": tuple(SCALARS),
     "field": ("clipped_share", "mean_clip_factor"),
     "decile": ("w_norm", "g_norm", "g_norm_per_cnt"),
@@ -74,9 +74,9 @@ def probe_records(norms: RowNorms, deciles: Deciles, *, step: int, epoch: int) -
         epoch: from 1.
     """
     head = {"step": step, "epoch": epoch}
-    everything = _groups(norms, "all", ("all",), np.zeros_like(norms.row))
-    fields = _groups(norms, "field", norms.fields, norms.field)
-    tenths = _groups(norms, "decile", DECILE_NAMES, deciles.of_row[norms.row])
+    everything = _group_records(norms, "all", ("all",), np.zeros_like(norms.row))
+    fields = _group_records(norms, "field", norms.fields, norms.field)
+    tenths = _group_records(norms, "decile", DECILE_NAMES, deciles.of_row[norms.row])
     for record in tenths:
         index = DECILE_NAMES.index(record["group"])
         record["least_count"] = int(deciles.least[index])
@@ -84,10 +84,10 @@ def probe_records(norms: RowNorms, deciles: Deciles, *, step: int, epoch: int) -
     return [head | record for record in (*everything, *fields, *tenths)]
 
 
-def _groups(
+def _group_records(
     norms: RowNorms, scope: str, names: Sequence[str], group: npt.NDArray[Any]
 ) -> list[Record]:
-    found = means(norms, group, len(names))
+    found = group_means(norms, group, len(names))
     return [
         {"scope": scope, "group": name} | {m: found[m][index].item() for m in MEASURES}
         for index, name in enumerate(names)
@@ -95,23 +95,23 @@ def _groups(
     ]
 
 
-def scalars(records: Iterable[Record]) -> dict[str, float]:
+def tensorboard_scalars(records: Iterable[Record]) -> dict[str, float]:
     """What TensorBoard gets of one probe, by name.
 
-    >>> scalars([{"scope": "field", "group": "C3", "clipped_share": 0.5, "mean_clip_factor": 1.0}])
-    {'clip/share/C3': 0.5, 'clip/factor/C3': 1.0}
+    >>> tensorboard_scalars([{"scope": "field", "group": "C3", "clipped_share": 0.5}])
+    {'clip/share/C3': 0.5}
     """
     found = {}
     for record in records:
         scope = record["scope"]
         tail = {"all": "", "field": f"/{record['group']}", "decile": f"/decile_{record['group']}"}
-        for column in _IN_BOARD[scope]:
+        for column in _TENSORBOARD_COLUMNS[scope]:
             if not math.isnan(record.get(column, math.nan)):
                 found[SCALARS[column] + tail[scope]] = float(record[column])
     return found
 
 
-class Writer:
+class DiagnosticsWriter:
     """Appends probes to the file of a run folder.
 
     Args:
@@ -122,8 +122,8 @@ class Writer:
 
     def __init__(self, folder: Path, *, before: int = 0) -> None:
         self._path = folder / FILE
-        kept = _whole_rows(self._path, before) if before and self._path.exists() else []
-        with replacing(self._path) as temporary:
+        kept = _complete_rows(self._path, before) if before and self._path.exists() else []
+        with atomic_write(self._path) as temporary:
             temporary.write_text(_lines([dict(zip(COLUMNS, COLUMNS)), *kept]), encoding="utf-8")
 
     def append(self, records: Iterable[Record]) -> None:
@@ -145,7 +145,7 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _whole_rows(path: Path, before: int) -> list[Record]:
+def _complete_rows(path: Path, before: int) -> list[Record]:
     """Rows of earlier steps; a last line that was cut short is no row."""
     text = path.read_text(encoding="utf-8")
     whole = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
@@ -155,7 +155,7 @@ def _whole_rows(path: Path, before: int) -> list[Record]:
 
 
 def read_diagnostics(run: str | Path) -> Any:
-    """The diagnostics of a run as a pandas table, columns `records.COLUMNS`.
+    """The diagnostics of a run as a pandas table, columns `diagnostics_csv.COLUMNS`.
 
     `table[table.scope == "field"].pivot(index="step", columns="group", values="clipped_share")`
     is the share of clipped rows by step and field.
@@ -176,7 +176,7 @@ def read_diagnostics(run: str | Path) -> Any:
         )
     kinds = {name: float for name in COLUMNS[4:]} | dict.fromkeys(("step", "epoch"), int)
     try:
-        rows = _whole_rows(path, sys.maxsize)
+        rows = _complete_rows(path, sys.maxsize)
         known = [{name: value or math.nan for name, value in row.items()} for row in rows]
         table = pd.DataFrame(known, columns=COLUMNS).astype(kinds)
     except InputError:

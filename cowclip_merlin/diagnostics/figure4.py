@@ -34,7 +34,7 @@ def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Any:
     >>> len(figure_4([1, 3, 0], [0.1, 0.4, 0.0]).axes)
     2
     """
-    cnt, g_norm = _of_batch(np.asarray(cnt), np.asarray(g_norm, np.float64))
+    cnt, g_norm = _present_rows(np.asarray(cnt), np.asarray(g_norm, np.float64))
     zero = int((g_norm == 0).sum())
     cnt, g_norm = cnt[g_norm > 0], g_norm[g_norm > 0]
     with looks():
@@ -52,7 +52,7 @@ def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Any:
     return figure
 
 
-def _of_batch(
+def _present_rows(
     cnt: npt.NDArray[Any], g_norm: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
     """Counts and norms of the rows that are in the batch."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.plotting.style import looks, new_figure, style
-from cowclip_merlin.system.files import replacing
+from cowclip_merlin.system.files import atomic_write
 
 NORMS = {
     "w_norm": "||w||",
@@ -29,11 +29,11 @@ def clip_over_steps(table: Any) -> Any:
         scale = 100 if column == "clipped_share" else 1
         axes.plot(every.step, scale * every[column], **style(index, len(every)))
         axes.set(xlabel="step", ylabel=columns[column])
-        _room(axes, 0, scale)
+        _set_y_limits(axes, 0, scale)
     return figure
 
 
-def _room(axes: Any, least: float, most: float) -> None:
+def _set_y_limits(axes: Any, least: float, most: float) -> None:
     """Limits around the values, but no further than they can go, and never a hair's breadth."""
     low, high = axes.dataLim.intervaly
     margin = max(0.08 * (high - low), 0.01 * (most - least))
@@ -47,15 +47,17 @@ def clip_by_field(table: Any) -> Any:
     figure = new_figure(8.4, 1.4 + 0.19 * len(last))
     dots, over_steps = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.2))
     rows = range(len(last))
-    _dots(dots, rows, last)
+    _draw_last_probe(dots, rows, last)
     figure.legend(*dots.get_legend_handles_labels(), loc="outside lower left", ncols=2)
     wide = fields.pivot(index="group", columns="step", values="clipped_share")
-    image = _cells(over_steps, wide.columns.to_numpy(), 100 * wide.loc[last.group].to_numpy())
+    image = _draw_heatmap(
+        over_steps, wide.columns.to_numpy(), 100 * wide.loc[last.group].to_numpy()
+    )
     figure.colorbar(image, ax=over_steps, label="rows clipped (%)")
     return figure
 
 
-def _cells(axes: Any, steps: npt.NDArray[Any], shares: npt.NDArray[np.float64]) -> Any:
+def _draw_heatmap(axes: Any, steps: npt.NDArray[Any], shares: npt.NDArray[np.float64]) -> Any:
     """A cell for each field and probe, from its step to the next probe's."""
     ends = np.append(steps, steps[-1] + (steps[-1] - steps[-2] if len(steps) > 1 else 1))
     most = max(1.0, float(np.nanmax(shares)))
@@ -67,7 +69,7 @@ def _cells(axes: Any, steps: npt.NDArray[Any], shares: npt.NDArray[np.float64]) 
     return image
 
 
-def _dots(axes: Any, rows: Any, last: Any) -> None:
+def _draw_last_probe(axes: Any, rows: Any, last: Any) -> None:
     shown = (("clipped_share", "rows clipped"), ("mean_clip_factor", "mean clip factor"))
     for index, (column, label) in enumerate(shown):
         drawn = style(index, 1) | {"linestyle": "none", "label": label}
@@ -122,7 +124,7 @@ FIGURES: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 """Drawing functions by the name of their file."""
 
 
-_OF_FACTORS = ("clip", "fields")
+_CLIP_FACTOR_FIGURES = ("clip", "fields")
 
 
 def write_figures(table: Any, folder: Path) -> list[Path]:
@@ -133,12 +135,12 @@ def write_figures(table: Any, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    left_out = _OF_FACTORS if table.clipped_share.isna().all() else ()
+    left_out = _CLIP_FACTOR_FIGURES if table.clipped_share.isna().all() else ()
     for name, draw in FIGURES.items():
         if name in left_out:
             continue
         files.append(folder / f"{name}.svg")
-        with looks(), replacing(files[-1]) as temporary:
+        with looks(), atomic_write(files[-1]) as temporary:
             # No date: the same numbers make the same file.
             draw(table).savefig(temporary, format="svg", metadata={"Date": None})
     return files

@@ -32,7 +32,9 @@ class Deciles:
     most: npt.NDArray[np.int64]
 
 
-def edges(count: npt.NDArray[np.int64], *, rows: int, batch_size: int) -> npt.NDArray[np.int64]:
+def decile_edges(
+    count: npt.NDArray[np.int64], *, rows: int, batch_size: int
+) -> npt.NDArray[np.int64]:
     """Counts at which the deciles of a batch's distinct rows end, int64 [9].
 
     An id seen `count` times in `rows` rows is in a batch of `b` with probability
@@ -44,7 +46,7 @@ def edges(count: npt.NDArray[np.int64], *, rows: int, batch_size: int) -> npt.ND
         rows: training rows.
         batch_size: rows in a batch.
 
-    >>> edges(np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), rows=10, batch_size=1000)
+    >>> decile_edges(np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), rows=10, batch_size=1000)
     array([1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
     values, ids = np.unique(count, return_counts=True)
@@ -56,7 +58,9 @@ def edges(count: npt.NDArray[np.int64], *, rows: int, batch_size: int) -> npt.ND
     return values[np.minimum(np.searchsorted(up_to, wanted), len(values) - 1)]
 
 
-def deciles(counts: Sequence[npt.NDArray[np.int64]], *, rows: int, batch_size: int) -> Deciles:
+def compute_deciles(
+    counts: Sequence[npt.NDArray[np.int64]], *, rows: int, batch_size: int
+) -> Deciles:
     """The decile of every row; ids with equal counts are in the same.
 
     Where many ids have the same count, a decile has more than a tenth of the rows, and the next
@@ -68,7 +72,7 @@ def deciles(counts: Sequence[npt.NDArray[np.int64]], *, rows: int, batch_size: i
         batch_size: rows in a batch.
     """
     count = np.concatenate(counts)
-    ends = edges(count, rows=rows, batch_size=batch_size)
+    ends = decile_edges(count, rows=rows, batch_size=batch_size)
     of_row = np.searchsorted(ends, count, side="left").astype(np.uint8)
     # Ids that were never seen belong to the rarest, but say nothing of the counts in there.
     seen = [count[(of_row == d) & (count > 0)] for d in range(DECILES)]
@@ -86,7 +90,7 @@ def read_deciles(data: PreparedData, *, batch_size: int) -> Deciles:
         InputError: the counts are missing, or do not fit the vocabulary.
     """
     counts = [_counts(data, field) for field in data.categorical]
-    return deciles(counts, rows=data.fitted_rows, batch_size=batch_size)
+    return compute_deciles(counts, rows=data.fitted_rows, batch_size=batch_size)
 
 
 def _counts(data: PreparedData, field: str) -> npt.NDArray[np.int64]:

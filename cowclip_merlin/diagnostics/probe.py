@@ -13,7 +13,7 @@ import numpy as np
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
-from cowclip_merlin.diagnostics.row_norms import RowNorms, by_field
+from cowclip_merlin.diagnostics.row_norms import RowNorms, row_norms_by_field
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import logits
 from cowclip_merlin.models.ctr_model import attached, find_cowclip
@@ -54,10 +54,10 @@ def gradient_norms(model: Any, optimizer: Any, inputs: dict[str, Any], label: An
 
     @tf.function
     def probe(inputs: Any, label: Any) -> Any:
-        return measure(model, optimizer, inputs, label)
+        return measure_rows(model, optimizer, inputs, label)
 
     with attached(model, optimizer):
-        return to_host(model, probe(inputs, label))
+        return to_row_norms(model, probe(inputs, label))
 
 
 def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorms]:
@@ -71,12 +71,12 @@ def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorm
 
     @tf.function(input_signature=[data.signature])
     def probe(batch: Any) -> Any:
-        return measure(model, optimizer, *data.take(batch))
+        return measure_rows(model, optimizer, *data.unpack(batch))
 
-    return lambda batch: to_host(model, probe(batch))
+    return lambda batch: to_row_norms(model, probe(batch))
 
 
-def measure(model: Any, optimizer: Any, inputs: Any, label: Any) -> tuple[Any, Any, Any]:
+def measure_rows(model: Any, optimizer: Any, inputs: Any, label: Any) -> tuple[Any, Any, Any]:
     """The rows of a batch as tensors.
 
     A clip of updates, such as Clippy, acts after the optimizer's step, so that its factors are not
@@ -108,9 +108,11 @@ def embedding_tables(model: Any) -> list[Any]:
     return list(layer.tables) if hasattr(layer, "tables") else [layer.table]
 
 
-def to_host(model: Any, measured: tuple[Any, Any, Any]) -> RowNorms:
-    """What `measure` returned, as arrays by field."""
-    return by_field(dict(model.blocks[0].embedding.fields), *(x.numpy() for x in measured))
+def to_row_norms(model: Any, measured: tuple[Any, Any, Any]) -> RowNorms:
+    """What `measure_rows` returned, as arrays by field."""
+    return row_norms_by_field(
+        dict(model.blocks[0].embedding.fields), *(x.numpy() for x in measured)
+    )
 
 
 def _other_clipped(model: Any, cowclip: Any, subjects: Sequence[Any]) -> list[Any]:

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin.diagnostics.diagnostics_csv import Writer, probe_records, scalars
+from cowclip_merlin.diagnostics.diagnostics_csv import (
+    DiagnosticsWriter,
+    probe_records,
+    tensorboard_scalars,
+)
 from cowclip_merlin.diagnostics.id_frequency import Deciles, read_deciles
 from cowclip_merlin.diagnostics.row_norms import RowNorms
 
@@ -21,7 +25,7 @@ class Stopwatch:
     """Seconds of training, without pauses and probes.
 
     >>> watch = Stopwatch(clock=iter([1.0, 3.0, 10.0, 10.5]).__next__)
-    >>> watch.start(); watch.stop(); watch.start(); watch.stop(); watch.take()
+    >>> watch.start(); watch.stop(); watch.start(); watch.stop(); watch.lap()
     2.5
     """
 
@@ -29,18 +33,18 @@ class Stopwatch:
         self._clock, self._seconds, self._since = clock, 0.0, None
 
     def start(self) -> None:
-        """Go on, unless it runs already."""
+        """Start, unless it runs already."""
         if self._since is None:
             self._since = self._clock()
 
     def stop(self) -> None:
-        """Stand still, unless it does already."""
+        """Stop, unless it has stopped already."""
         if self._since is not None:
             self._seconds += self._clock() - self._since
             self._since = None
 
-    def take(self) -> float:
-        """The seconds since the last time they were taken."""
+    def lap(self) -> float:
+        """Seconds since the last lap."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
@@ -78,7 +82,7 @@ class Recorder:
             step: steps done.
             board: of the run.
         """
-        self._writer, self._board = Writer(self._folder, before=step), board
+        self._writer, self._board = DiagnosticsWriter(self._folder, before=step), board
 
     def before_step(self, batch: Any, *, step: int, epoch: int, rows: int) -> None:
         """Look at a batch, if its turn has come.
@@ -103,13 +107,13 @@ class Recorder:
         records = probe_records(self._probe(batch), self._deciles, step=step, epoch=epoch)
         records[0] |= self._speeds(rows)
         self._writer.append(records)
-        self._board.write(step, scalars(records))
+        self._board.write(step, tensorboard_scalars(records))
 
     def _speeds(self, rows: int) -> dict[str, float]:
         """Learning rates, and rows per second since the last probe, if there was one."""
         embedding_lr, dense_lr = self._rates()
         found = {"embedding_lr": embedding_lr, "dense_lr": dense_lr}
-        seconds, before = self._watch.take(), self._rows_before
+        seconds, before = self._watch.lap(), self._rows_before
         self._rows_before = rows
         return found | ({"rows_per_second": (rows - before) / seconds} if before >= 0 else {})
 
@@ -127,7 +131,7 @@ def make_recorder(trainer: Trainer, data: PreparedData, *, every: int) -> Record
     """
     from cowclip_merlin.diagnostics.probe import make_probe  # it imports TensorFlow
 
-    size = trainer.plan.batch_size
+    size = trainer.settings.batch_size
     deciles = read_deciles(data, batch_size=size)
     probe = make_probe(trainer.model, trainer.optimizer, trainer.data)
     one_step = trainer.steps_per_execution == 1

@@ -55,13 +55,13 @@ class RowNorms:
         return len(self.cnt)
 
 
-def by_field(
+def row_norms_by_field(
     fields: Mapping[str, int],
     rows: npt.NDArray[np.int64],
     cnt: npt.NDArray[np.int64],
     values: npt.NDArray[np.float32],
 ) -> RowNorms:
-    """Rows numbered through all fields as rows of their field.
+    """`RowNorms` of rows that are numbered through all fields.
 
     Args:
         fields: field -> number of rows, in the order in which they are numbered.
@@ -69,7 +69,8 @@ def by_field(
         cnt: occurrences, integer [u].
         values: `w_norm`, `g_norm`, `l2_g_norm` and `factor`, float32 [4, u].
 
-    >>> norms = by_field({"a": 2, "b": 3}, np.array([4, 0]), np.array([1, 2]), np.ones((4, 2)))
+    >>> rows, cnt = np.array([4, 0]), np.array([1, 2])
+    >>> norms = row_norms_by_field({"a": 2, "b": 3}, rows, cnt, np.ones((4, 2)))
     >>> norms.field.tolist(), norms.id.tolist(), norms.cnt.tolist()
     ([0, 1], [0, 2], [2, 1])
     """
@@ -86,7 +87,7 @@ def by_field(
     )
 
 
-def means(
+def group_means(
     norms: RowNorms, group: npt.NDArray[np.integer[Any]], groups: int
 ) -> dict[str, npt.NDArray[Any]]:
     """`MEASURES` of each group of rows, [groups]; means over the rows, NaN for a group of none.

@@ -13,12 +13,12 @@ from cowclip_merlin import compat
 from cowclip_merlin.diagnostics.probe import make_probe
 from cowclip_merlin.diagnostics.row_norms import RowNorms
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import Data, load_split_to_device, open_train, steps_per_epoch
-from cowclip_merlin.system.files import refuse_no_file, replacing
+from cowclip_merlin.loading import Data, load_split_to_device, open_train_columns, steps_per_epoch
+from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.training.build import build_model, build_optimizer
-from cowclip_merlin.training.run import check_sizes, start
+from cowclip_merlin.training.run import check_sizes, set_up_tensorflow
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.training.train_step import make_step
+from cowclip_merlin.training.train_step import make_train_step
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -55,14 +55,14 @@ def probe_run(
     if settings.validation_fraction:
         raise InputError("validation_fraction: rows are probed in training on all; set it to 0")
     if out is not None:
-        refuse_no_file(out, overwrite=overwrite)
+        check_writable(out, overwrite=overwrite)
     steps = steps_per_epoch(prepared.rows["train"], settings.batch_size)
     if not 0 <= step < steps * settings.epochs:
         raise InputError(
             f"step {step}: the run has steps 0 to {steps * settings.epochs - 1}; ask for one of "
             "them, or train for more epochs"
         )
-    start(settings.seed, device)
+    set_up_tensorflow(settings.seed, device)
     norms = _train_to(step, prepared, settings, steps)
     if out is not None:
         write_rows(Path(out), norms, prepared)
@@ -74,9 +74,11 @@ def _train_to(step: int, prepared: PreparedData, settings: RunSettings, steps: i
     model = build_model(settings, values, prepared)
     optimizer = build_optimizer(settings, values, prepared, steps=steps)
     optimizer._create_all_weights(model.trainable_variables)
-    rows = load_split_to_device(open_train(prepared, memory=None), batch_size=settings.batch_size)
+    rows = load_split_to_device(
+        open_train_columns(prepared, memory=None), batch_size=settings.batch_size
+    )
     loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
-    train_step = make_step(model, optimizer, rows, loss_sum)
+    train_step = make_train_step(model, optimizer, rows, loss_sum)
     with closing(_batches(rows, settings)) as batches:
         for _ in range(step):
             train_step(next(batches))
@@ -108,5 +110,5 @@ def write_rows(path: Path, norms: RowNorms, data: PreparedData) -> None:
             "g_norm": norms.g_norm,
         }
     )
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         pq.write_table(table, temporary)

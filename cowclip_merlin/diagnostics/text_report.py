@@ -16,7 +16,7 @@ LINES = 10  # probes that are shown of a long run
 FEW = 3  # below that, how to get more of them is said
 
 
-def report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table: Any) -> str:
+def format_report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table: Any) -> str:
     """Everything as text.
 
     Args:
@@ -27,7 +27,7 @@ def report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table: Any) -
     last = int(table.step.max())
     probe = table[table.step == last]
     split = config.settings.scored_split
-    parts = [settings_line(config), _epochs(epochs, split), "clip by step\n" + _steps(table)]
+    parts = [format_settings(config), _epochs(epochs, split), "clip by step\n" + _steps(table)]
     looks = table.step.nunique()
     if looks < FEW:
         parts.append(
@@ -47,7 +47,7 @@ def report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table: Any) -
     return "\n\n".join(parts)
 
 
-def settings_line(config: RunConfig) -> str:
+def format_settings(config: RunConfig) -> str:
     """Settings and scaled hyper-parameters in one line."""
     settings, values = config.settings, config.values
     return (
@@ -69,7 +69,7 @@ def _epochs(epochs: Sequence[Mapping[str, str]], split: str) -> str:
     ]  # fmt: skip
     scores = (f"{split} AUC", f"{split} log loss")
     head = ("epoch", "train loss", *scores, "rows/s", "clipped", "mean factor")
-    return columns(head, cells)
+    return format_table(head, cells)
 
 
 def _steps(table: Any) -> str:
@@ -82,7 +82,7 @@ def _steps(table: Any) -> str:
         for row in every.iloc[positions].itertuples()
     ]  # fmt: skip
     head = ("step", "distinct rows", "clipped", "mean factor", "dense lr", "rows/s")
-    return columns(head, cells)
+    return format_table(head, cells)
 
 
 def _fields(probe: Any) -> str:
@@ -93,7 +93,7 @@ def _fields(probe: Any) -> str:
          _percent(row.clipped_share), _number(row.mean_clip_factor, ".4f"))
         for row in fields.itertuples()
     ]  # fmt: skip
-    return columns(("field", "distinct rows", "cnt, mean", "clipped", "mean factor"), cells)
+    return format_table(("field", "distinct rows", "cnt, mean", "clipped", "mean factor"), cells)
 
 
 def _deciles(probe: Any) -> str:
@@ -104,7 +104,7 @@ def _deciles(probe: Any) -> str:
         for row in probe[probe.scope == "decile"].itertuples()
     ]  # fmt: skip
     head = ("decile", "seen in training", "distinct rows", "||w||", "||g||", "||g||/cnt", "clipped")
-    return columns(head, cells)
+    return format_table(head, cells)
 
 
 def _number(value: float, form: str) -> str:
@@ -115,10 +115,10 @@ def _percent(share: float) -> str:
     return _number(share, ".2%")
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table, cells to the right.
 
-    >>> print(columns(("a", "long"), [("10", "2")]))
+    >>> print(format_table(("a", "long"), [("10", "2")]))
        a  long
       10     2
     """

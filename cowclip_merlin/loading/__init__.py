@@ -5,13 +5,13 @@ from __future__ import annotations
 from cowclip_merlin.loading.cache import open_columns
 from cowclip_merlin.loading.columns import ColumnArrays, read_columns
 from cowclip_merlin.loading.device_data import DeviceData
-from cowclip_merlin.loading.holdout import split_off, validation_rows
+from cowclip_merlin.loading.holdout import train_validation_split, validation_rows
 from cowclip_merlin.loading.placement import (
     LoadedData,
-    bytes_of,
     load_split_to_device,
     load_to_device,
-    open_train,
+    megabytes_to_bytes,
+    open_train_columns,
 )
 from cowclip_merlin.loading.row_order import Data, batches, steps_per_epoch
 from cowclip_merlin.loading.streamed_data import StreamedData
@@ -23,13 +23,13 @@ __all__ = [
     "LoadedData",
     "StreamedData",
     "batches",
-    "bytes_of",
     "load_split_to_device",
     "load_to_device",
+    "megabytes_to_bytes",
     "open_columns",
-    "open_train",
+    "open_train_columns",
     "read_columns",
-    "split_off",
     "steps_per_epoch",
+    "train_validation_split",
     "validation_rows",
 ]

@@ -2,7 +2,7 @@
 
 `DATA/.cache-<split>/` holds `ids.npy`, `continuous.npy` and `label.npy`, written once from the
 parquet files, checked on the way, and `cache.json`, which says what they were made from, with their
-checksums. A cache that is damaged is made anew.
+checksums. A damaged cache is written again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading.columns import ColumnArrays, blocks, parts, read_columns
+from cowclip_merlin.loading.columns import ColumnArrays, checked_blocks, read_chunks, read_columns
 from cowclip_merlin.system.checksums import checksum
-from cowclip_merlin.system.files import locked, read_json, write_json
+from cowclip_merlin.system.files import read_json, write_json
+from cowclip_merlin.system.locks import try_lock
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -32,8 +33,8 @@ _NAMES = ("ids", "continuous", "label")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """What a cache was made from; one made from anything else is made anew.
+class CacheKey:
+    """What a cache was made from; if this differs now, the cache is written again.
 
     Attributes:
         format_version: of the cache.
@@ -48,8 +49,8 @@ class Source:
     files: list[list[Any]]
 
     @classmethod
-    def of(cls, data: PreparedData, split: str) -> Source:
-        """As the folder is now."""
+    def of_folder(cls, data: PreparedData, split: str) -> CacheKey:
+        """The key of a split of this folder as it is now."""
         files = [(file.name, file.stat()) for file in data.files(split)]
         return cls(
             format_version=FORMAT_VERSION,
@@ -60,7 +61,7 @@ class Source:
 
 
 def open_columns(data: PreparedData, split: str) -> ColumnArrays:
-    """The columns of one split, mapped read-only from the cache, which is made if need be.
+    """The columns of one split, mapped read-only from the cache, which is written if it is missing.
 
     Where it cannot be written, the columns are read into memory, with a warning.
 
@@ -71,13 +72,13 @@ def open_columns(data: PreparedData, split: str) -> ColumnArrays:
     Raises:
         InputError: as `read_columns`.
     """
-    folder, source = data.path / f".cache-{split}", Source.of(data, split)
+    folder, key = data.path / f".cache-{split}", CacheKey.of_folder(data, split)
     try:
-        if not _is_made_from(folder, source):
-            _make(data, split, folder, source)
-        if not _is_made_from(folder, source):  # what is there could not be replaced
+        if not _is_valid(folder, key):
+            _build(data, split, folder, key)
+        if not _is_valid(folder, key):  # what is there could not be replaced
             raise OSError(errno.EACCES, "cannot be replaced", str(folder))
-        return _map(folder)
+        return _map_arrays(folder)
     except OSError as error:
         logging.getLogger(__name__).warning(
             "%s: no cache of columns (%s); %s rows are read into memory",
@@ -88,10 +89,10 @@ def open_columns(data: PreparedData, split: str) -> ColumnArrays:
         return read_columns(data, split)
 
 
-def _is_made_from(folder: Path, source: Source) -> bool:
+def _is_valid(folder: Path, key: CacheKey) -> bool:
     try:
         found = read_json(folder / "cache.json")
-        if any(found.get(name) != value for name, value in asdict(source).items()):
+        if any(found.get(name) != value for name, value in asdict(key).items()):
             return False
         whole = found.get("checksums") == _checksums(folder)
     except (AttributeError, InputError, OSError):
@@ -105,15 +106,15 @@ def _checksums(folder: Path) -> dict[str, str]:
     return {name: checksum(folder / f"{name}.npy") for name in _NAMES}
 
 
-def _make(data: PreparedData, split: str, folder: Path, source: Source) -> None:
+def _build(data: PreparedData, split: str, folder: Path, key: CacheKey) -> None:
     """Write the cache under a temporary name and rename it."""
     _remove_leftovers(folder)
     temporary = folder.with_name(f"{folder.name}.{token_hex(4)}.tmp")
     temporary.mkdir()
     try:
-        with locked(temporary):  # nobody takes it for a leftover
+        with try_lock(temporary):  # nobody takes it for a leftover
             _write(data, split, temporary)
-            made = {**asdict(source), "checksums": _checksums(temporary)}
+            made = {**asdict(key), "checksums": _checksums(temporary)}
             write_json(temporary / "cache.json", made)
             shutil.rmtree(folder, ignore_errors=True)
             # Another run may have put the same cache there meanwhile; then that one is used.
@@ -130,7 +131,7 @@ def _write(data: PreparedData, split: str, folder: Path) -> None:
         files = {n: stack.enter_context((folder / f"{n}.npy").open("wb")) for n in _NAMES}
         for name, file in files.items():
             _write_header(file, getattr(shape, name), data.rows[split])
-        for block in blocks(data, split, parts(data, split)):
+        for block in checked_blocks(data, split, read_chunks(data, split)):
             for name, file in files.items():
                 file.write(getattr(block, name).data)
 
@@ -145,12 +146,12 @@ def _write_header(file: Any, like: Any, rows: int) -> None:
     np.lib.format.write_array_header_1_0(file, description)
 
 
-def _map(folder: Path) -> ColumnArrays:
+def _map_arrays(folder: Path) -> ColumnArrays:
     ids, continuous, label = (folder / f"{name}.npy" for name in _NAMES)
-    return ColumnArrays(_open(ids), _open(continuous), _open(label))
+    return ColumnArrays(_map_array(ids), _map_array(continuous), _map_array(label))
 
 
-def _open(file: Path) -> Any:
+def _map_array(file: Path) -> Any:
     try:
         return np.load(file, mmap_mode="r")
     except ValueError:  # no columns of this kind: an empty file cannot be mapped
@@ -163,6 +164,6 @@ def _remove_leftovers(folder: Path) -> None:
     Numbers of processes would not tell, for in containers all are number 1.
     """
     for left in folder.parent.glob(f"{folder.name}.*.tmp"):
-        with suppress(OSError), locked(left) as ours:
+        with suppress(OSError), try_lock(left) as ours:
             if ours:
                 shutil.rmtree(left, ignore_errors=True)

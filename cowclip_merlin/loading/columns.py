@@ -62,7 +62,7 @@ class ColumnArrays:
 
 
 @dataclass(frozen=True)
-class Part:
+class FileChunk:
     """Some rows of one parquet file.
 
     Attributes:
@@ -87,15 +87,15 @@ def read_columns(data: PreparedData, split: str) -> ColumnArrays:
         InputError: a file lacks a column, an id lies outside the vocabulary, a continuous
             value is not finite, or a label is not 0 or 1.
     """
-    return collect(data, split, parts(data, split))
+    return concatenate(data, split, read_chunks(data, split))
 
 
-def collect(
-    data: PreparedData, split: str, source: Iterable[Part], arrays: Any = np
+def concatenate(
+    data: PreparedData, split: str, chunks: Iterable[FileChunk], arrays: Any = np
 ) -> ColumnArrays:
     """All rows of a split in one array each, made by `arrays`: NumPy or CuPy."""
     whole, end = ColumnArrays.empty(data, data.rows[split], arrays), 0
-    for block in blocks(data, split, source, arrays):
+    for block in checked_blocks(data, split, chunks, arrays):
         start, end = end, end + len(block)
         whole.ids[start:end] = block.ids
         whole.continuous[start:end] = block.continuous
@@ -103,40 +103,40 @@ def collect(
     return whole
 
 
-def blocks(
-    data: PreparedData, split: str, source: Iterable[Part], arrays: Any = np
+def checked_blocks(
+    data: PreparedData, split: str, chunks: Iterable[FileChunk], arrays: Any = np
 ) -> Iterator[ColumnArrays]:
-    """The parts of a split as checked arrays, in order; as many rows as dataset.json says."""
+    """The chunks of a split as checked arrays, in order; as many rows as dataset.json says."""
     rows, end = data.rows[split], 0
-    for part in source:
-        end += part.rows
+    for chunk in chunks:
+        end += chunk.rows
         if end > rows:
             raise InputError(
-                f"{part.file}: more rows than dataset.json says; prepare the data again"
+                f"{chunk.file}: more rows than dataset.json says; prepare the data again"
             )
-        yield _block(part, data, arrays)
+        yield _checked_block(chunk, data, arrays)
     if end != rows:
         raise InputError(
             f"{data.path}: {split}/ holds {end} rows, dataset.json says {rows}; prepare it again"
         )
 
 
-def _block(part: Part, data: PreparedData, arrays: Any) -> ColumnArrays:
-    block = ColumnArrays.empty(data, part.rows, arrays)
+def _checked_block(chunk: FileChunk, data: PreparedData, arrays: Any) -> ColumnArrays:
+    block = ColumnArrays.empty(data, chunk.rows, arrays)
     for j, name in enumerate(data.categorical):
-        block.ids[:, j] = _ids(part, name, data.cardinalities[name])
+        block.ids[:, j] = _checked_ids(chunk, name, data.cardinalities[name])
     for j, name in enumerate(data.continuous):
-        block.continuous[:, j] = _finite(part, name)
-    block.label[:] = _labels(part, data.label)
+        block.continuous[:, j] = _checked_numbers(chunk, name)
+    block.label[:] = _checked_labels(chunk, data.label)
     return block
 
 
-def wanted(data: PreparedData) -> list[str]:
+def column_names(data: PreparedData) -> list[str]:
     """Names of all columns that are read."""
     return [data.label, *data.categorical, *data.continuous]
 
 
-def parts(data: PreparedData, split: str) -> Iterator[Part]:
+def read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
     """The files of a split, some rows at a time, by PyArrow."""
     import pyarrow.parquet as pq
 
@@ -144,41 +144,55 @@ def parts(data: PreparedData, split: str) -> Iterator[Part]:
         data.verify(file)
         with reading_parquet(file):
             parquet = pq.ParquetFile(file)
-            refuse_missing(file, parquet.schema_arrow.names, data)
-            for batch in parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted(data)):
-                yield Part(file, batch.num_rows, lambda name, b=batch, f=file: _values(f, b, name))
+            check_columns_present(file, parquet.schema_arrow.names, data)
+            for batch in parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=column_names(data)):
+                yield FileChunk(
+                    file, batch.num_rows, lambda name, b=batch, f=file: _values(f, b, name)
+                )
 
 
-def refuse_missing(file: Path, present: Iterable[str], data: PreparedData) -> None:
-    """An InputError for the first column that a file lacks."""
-    missing = [name for name in wanted(data) if name not in set(present)]
+def check_columns_present(file: Path, present: Iterable[str], data: PreparedData) -> None:
+    """Check that a file has all columns that are read.
+
+    Raises:
+        InputError: one is missing.
+    """
+    missing = [name for name in column_names(data) if name not in set(present)]
     if missing:
         raise InputError(f"{file}: column {missing[0]!r} is missing; prepare the data again")
 
 
-def refuse_nulls(file: Path, name: str, nulls: int) -> None:
-    """An InputError if there are any."""
+def check_no_nulls(file: Path, name: str, nulls: int) -> None:
+    """Check that a column has no nulls.
+
+    Raises:
+        InputError: it has one.
+    """
     if nulls:
         raise InputError(f"{file}: column {name!r} holds a null; prepare the data again")
 
 
 def _values(file: Path, batch: Any, name: str) -> npt.NDArray[Any]:
     column = batch.column(name)
-    refuse_nulls(file, name, column.null_count)
+    check_no_nulls(file, name, column.null_count)
     return column.to_numpy(zero_copy_only=False)
 
 
 # The checks use nothing but operators and ufuncs, which work on CuPy's arrays as well.
 
 
-def _ids(part: Part, name: str, cardinality: int) -> Any:
-    values = part.column(name)
-    refuse_outside(part.file, name, values, cardinality)
+def _checked_ids(chunk: FileChunk, name: str, cardinality: int) -> Any:
+    values = chunk.column(name)
+    check_ids_in_vocabulary(chunk.file, name, values, cardinality)
     return values
 
 
-def refuse_outside(file: Path, name: str, ids: Any, cardinality: int) -> None:
-    """An InputError for the first id of a column that its field does not have."""
+def check_ids_in_vocabulary(file: Path, name: str, ids: Any, cardinality: int) -> None:
+    """Check that all ids of a column are in its vocabulary.
+
+    Raises:
+        InputError: one is not.
+    """
     wrong = (ids < 0) | (ids >= cardinality)
     if wrong.any():
         raise InputError(
@@ -187,20 +201,20 @@ def refuse_outside(file: Path, name: str, ids: Any, cardinality: int) -> None:
         )
 
 
-def _finite(part: Part, name: str) -> Any:
-    values = part.column(name)
+def _checked_numbers(chunk: FileChunk, name: str) -> Any:
+    values = chunk.column(name)
     wrong = ~np.isfinite(values)
     if wrong.any():
         raise InputError(
-            f"{part.file}: column {name!r} holds {values[wrong][0]}; fill it and prepare the data "
+            f"{chunk.file}: column {name!r} holds {values[wrong][0]}; fill it and prepare the data "
             "again"
         )
     return values
 
 
-def _labels(part: Part, name: str) -> Any:
-    values = part.column(name)
+def _checked_labels(chunk: FileChunk, name: str) -> Any:
+    values = chunk.column(name)
     wrong = (values != 0) & (values != 1)
     if wrong.any():
-        raise InputError(f"{part.file}: label {name!r} holds {values[wrong][0]}, neither 0 nor 1")
+        raise InputError(f"{chunk.file}: label {name!r} holds {values[wrong][0]}, neither 0 nor 1")
     return values

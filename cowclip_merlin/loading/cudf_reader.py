@@ -11,18 +11,18 @@ from cowclip_merlin import compat
 from cowclip_merlin.kernels.nvrtc import load_nvrtc
 from cowclip_merlin.loading.columns import (
     ColumnArrays,
-    Part,
-    collect,
-    refuse_missing,
-    refuse_nulls,
-    wanted,
+    FileChunk,
+    check_columns_present,
+    check_no_nulls,
+    column_names,
+    concatenate,
 )
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
 
 
-def usable() -> bool:
+def is_available() -> bool:
     """Whether TensorFlow uses a GPU and cuDF is installed."""
     gpus = compat.tensorflow().config.list_logical_devices("GPU")
     return bool(gpus) and importlib.util.find_spec("cudf") is not None
@@ -37,23 +37,23 @@ def read_columns_on_gpu(data: PreparedData, split: str) -> ColumnArrays:
     load_nvrtc()  # CuPy compiles what it calculates with
     import cupy
 
-    columns = collect(data, split, _parts(data, split), cupy)
+    columns = concatenate(data, split, _read_chunks(data, split), cupy)
     # TensorFlow's stream does not wait for CuPy's, on which the last copies may still run.
     cupy.cuda.get_current_stream().synchronize()
     return columns
 
 
-def _parts(data: PreparedData, split: str) -> Iterator[Part]:
+def _read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
     import cudf
     import pyarrow.parquet as pq
 
     for file in data.files(split):
         data.verify(file)
-        refuse_missing(file, pq.read_schema(file).names, data)
-        frame = cudf.read_parquet(file, columns=wanted(data))
-        yield Part(file, len(frame), lambda name, x=frame, f=file: _values(f, x, name))
+        check_columns_present(file, pq.read_schema(file).names, data)
+        frame = cudf.read_parquet(file, columns=column_names(data))
+        yield FileChunk(file, len(frame), lambda name, x=frame, f=file: _values(f, x, name))
 
 
 def _values(file: Path, frame: Any, name: str) -> Any:
-    refuse_nulls(file, name, frame[name].null_count)
+    check_no_nulls(file, name, frame[name].null_count)
     return frame[name].values

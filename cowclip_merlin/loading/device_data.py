@@ -25,7 +25,7 @@ class DeviceData(Data):
     >>> columns = ColumnArrays(np.array([[3], [5]], np.int32), np.ones((2, 1), np.float32),
     ...                   np.array([0, 1], np.float32))
     >>> data = DeviceData(columns)
-    >>> inputs, label = data.take([1])
+    >>> inputs, label = data.unpack([1])
     >>> inputs["categorical"].numpy().tolist(), label.numpy().tolist()
     ([[5]], [1.0])
     >>> [rows.numpy().tolist() for rows in data.batches(1, seed=0, epoch=0)]
@@ -38,33 +38,33 @@ class DeviceData(Data):
         super().__init__(len(columns), columns.bytes_per_row)
         tf = compat.tensorflow()
         self._tf = tf
-        self._tensors = [on_device(a) for a in as_floats(columns)]
+        self._tensors = [to_device(a) for a in as_float_arrays(columns)]
         self.signature = tf.TensorSpec([None], tf.int64)
 
-    def pieces(
+    def variable_batches(
         self, lengths: Iterable[int], *, seed: int, epoch: int, first: int = 0
     ) -> Iterator[Any]:
-        """Some batches at a time: so many rows of the epoch's order each, from row `first` on."""
-        return self._cut(self._orders.draw(seed=seed, epoch=epoch)[first:], lengths)
+        """Batches of these lengths, in the order of the epoch, from row `first` on."""
+        return self._slices(self._orders.permutation(seed=seed, epoch=epoch)[first:], lengths)
 
-    def _serve(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
-        return self._cut(order, repeat(batch_size))
+    def _iterate(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
+        return self._slices(order, repeat(batch_size))
 
-    def _cut(self, order: npt.NDArray[Any], lengths: Iterable[int]) -> Iterator[Any]:
+    def _slices(self, order: npt.NDArray[Any], lengths: Iterable[int]) -> Iterator[Any]:
         # One copy an epoch. Not int32: a function's int32 arguments live on the host.
-        rows, tf, first = on_device(order.astype(np.int64)), self._tf, 0
+        rows, tf, first = to_device(order.astype(np.int64)), self._tf, 0
         for length in lengths:
             if first >= len(order):
                 return
             yield tf.slice(rows, [first], [min(length, len(order) - first)])
             first += length
 
-    def take(self, batch: Any) -> tuple[dict[str, Any], Any]:
+    def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
         """Inputs of a model and labels [b] for these row numbers, integer [b]."""
-        return as_inputs([self._tf.gather(tensor, batch) for tensor in self._tensors])
+        return unpack_tensors([self._tf.gather(tensor, batch) for tensor in self._tensors])
 
 
-def as_floats(columns: ColumnArrays) -> list[Any]:
+def as_float_arrays(columns: ColumnArrays) -> list[Any]:
     """The three arrays, the ids' bits read as float32: `[n, F], [n, C], [n]`.
 
     TensorFlow keeps int32 tensors that enter a graph in host memory, GPU or not; float32 ones
@@ -89,7 +89,7 @@ def _writable(array: Any) -> Any:
         ) from error
 
 
-def as_inputs(tensors: Any) -> tuple[dict[str, Any], Any]:
+def unpack_tensors(tensors: Any) -> tuple[dict[str, Any], Any]:
     """Model inputs and labels of the three tensors of a batch."""
     tf = compat.tensorflow()
     bits, continuous, label = tensors
@@ -99,13 +99,13 @@ def as_inputs(tensors: Any) -> tuple[dict[str, Any], Any]:
     return inputs, label
 
 
-def on_device(array: Any) -> Any:
+def to_device(array: Any) -> Any:
     """A tensor of this array on the GPU if TensorFlow uses one, else on the CPU.
 
     It shares the memory of an array that is on the right device and aligned (by DLPack), and is
     a copy of any other: do not write to the array afterwards.
 
-    >>> on_device(np.ones(3, np.float32)).numpy().tolist()
+    >>> to_device(np.ones(3, np.float32)).numpy().tolist()
     [1.0, 1.0, 1.0]
     """
     tf = compat.tensorflow()

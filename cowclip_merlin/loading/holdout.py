@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.columns import ColumnArrays
-from cowclip_merlin.loading.row_order import in_order
+from cowclip_merlin.loading.row_order import row_numbers
 
 SEED = 220406240  # of the draw; another one would compare new runs with old ones on other rows
 
@@ -34,7 +34,7 @@ def validation_rows(rows: int, fraction: float) -> int:
     return held
 
 
-def is_held_out(rows: int, fraction: float) -> npt.NDArray[np.bool_]:
+def validation_mask(rows: int, fraction: float) -> npt.NDArray[np.bool_]:
     """Which of the train rows are kept back, bool [rows].
 
     The rows of a smaller fraction are among those of a larger one.
@@ -42,17 +42,19 @@ def is_held_out(rows: int, fraction: float) -> npt.NDArray[np.bool_]:
     Raises:
         InputError: as `validation_rows`.
 
-    >>> is_held_out(5, 0.4).tolist()
+    >>> validation_mask(5, 0.4).tolist()
     [False, True, False, True, False]
     """
-    order = in_order(rows)
+    order = row_numbers(rows)
     np.random.default_rng(SEED).shuffle(order)
     held = np.zeros(rows, np.bool_)
     held[order[: validation_rows(rows, fraction)]] = True
     return held
 
 
-def split_off(columns: ColumnArrays, fraction: float) -> tuple[ColumnArrays, ColumnArrays]:
+def train_validation_split(
+    columns: ColumnArrays, fraction: float
+) -> tuple[ColumnArrays, ColumnArrays]:
     """Rows to train on and rows to validate on, in their order, both copied into host memory.
 
     Args:
@@ -62,8 +64,8 @@ def split_off(columns: ColumnArrays, fraction: float) -> tuple[ColumnArrays, Col
     Raises:
         InputError: a part has no rows, or one label only is among the rows to validate on.
     """
-    held = is_held_out(len(columns), fraction)
-    kept, validation = _rows(columns, ~held), _rows(columns, held)
+    held = validation_mask(len(columns), fraction)
+    kept, validation = _select_rows(columns, ~held), _select_rows(columns, held)
     if len(np.unique(validation.label)) < 2:
         raise InputError(
             f"validation_fraction {fraction:g}: all {len(validation)} rows have the label "
@@ -72,5 +74,5 @@ def split_off(columns: ColumnArrays, fraction: float) -> tuple[ColumnArrays, Col
     return kept, validation
 
 
-def _rows(columns: ColumnArrays, chosen: npt.NDArray[np.bool_]) -> ColumnArrays:
+def _select_rows(columns: ColumnArrays, chosen: npt.NDArray[np.bool_]) -> ColumnArrays:
     return ColumnArrays(columns.ids[chosen], columns.continuous[chosen], columns.label[chosen])

@@ -13,7 +13,7 @@ from cowclip_merlin.loading.cache import open_columns
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import DeviceData
 from cowclip_merlin.loading.row_order import Data
-from cowclip_merlin.loading.streamed_data import StreamedData, least_memory
+from cowclip_merlin.loading.streamed_data import StreamedData, min_streaming_bytes
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -45,13 +45,13 @@ class LoadedData:
         )
 
 
-def bytes_of(megabytes: float | None) -> int | None:
+def megabytes_to_bytes(megabytes: float | None) -> int | None:
     """`--data-memory` in bytes.
 
     Raises:
         InputError: it is no positive number.
 
-    >>> bytes_of(1.5)
+    >>> megabytes_to_bytes(1.5)
     1500000
     """
     if megabytes is None:
@@ -72,14 +72,14 @@ def free_memory() -> int | None:
     return int(SHARE_OF_FREE * cupy.cuda.runtime.memGetInfo()[0])
 
 
-def open_train(data: PreparedData, *, memory: int | None = None) -> ColumnArrays:
+def open_train_columns(data: PreparedData, *, memory: int | None = None) -> ColumnArrays:
     """The train split, read on the GPU if that can be and both splits fit, else `open_columns`.
 
     Args:
         data: the prepared folder.
         memory: bytes; None: what is free on the GPU.
     """
-    if cudf_reader.usable():
+    if cudf_reader.is_available():
         room = free_memory() if memory is None else memory
         row = ColumnArrays.empty(data, 0).bytes_per_row + ORDER_BYTES
         need = row * (data.rows["train"] + data.rows["test"])
@@ -109,15 +109,17 @@ def load_to_device(
         InputError: not even three batches fit.
     """
     if memory is None and (memory := free_memory()) is not None and train.on_gpu:
-        memory += _resident(train)  # which is in place already, so not free any more
+        memory += _resident_bytes(train)  # which is in place already, so not free any more
     if memory is None:
         return LoadedData(DeviceData(train), DeviceData(test))
-    left = memory - _resident(train)
-    if train.on_gpu or left >= min(_resident(test), _least(test, scoring_batch)):
+    left = memory - _resident_bytes(train)
+    if train.on_gpu or left >= min(_resident_bytes(test), _streaming_bytes(test, scoring_batch)):
         return LoadedData(
             DeviceData(train), load_split_to_device(test, batch_size=scoring_batch, memory=left)
         )
-    _refuse_less(memory, max(_least(train, batch_size), _least(test, scoring_batch)))
+    _check_memory(
+        memory, max(_streaming_bytes(train, batch_size), _streaming_bytes(test, scoring_batch))
+    )
     # Training and scoring take turns, so each may use all of it.
     return LoadedData(StreamedData(train, memory=memory), StreamedData(test, memory=memory))
 
@@ -136,13 +138,13 @@ def load_split_to_device(
         InputError: not even three batches fit.
     """
     memory = free_memory() if memory is None else memory
-    if memory is None or _resident(columns) <= memory:
+    if memory is None or _resident_bytes(columns) <= memory:
         return DeviceData(columns)
-    _refuse_less(memory, _least(columns, batch_size))
+    _check_memory(memory, _streaming_bytes(columns, batch_size))
     return StreamedData(columns, memory=memory)
 
 
-def _refuse_less(memory: int, least: int) -> None:
+def _check_memory(memory: int, least: int) -> None:
     if memory < least:
         raise InputError(
             f"--data-memory: {memory / 1e6:g} MB are less than three batches; give at least "
@@ -150,9 +152,9 @@ def _refuse_less(memory: int, least: int) -> None:
         )
 
 
-def _resident(columns: ColumnArrays) -> int:
+def _resident_bytes(columns: ColumnArrays) -> int:
     return len(columns) * (columns.bytes_per_row + ORDER_BYTES)
 
 
-def _least(columns: ColumnArrays, batch_size: int) -> int:
-    return least_memory(len(columns), columns.bytes_per_row, batch_size)
+def _streaming_bytes(columns: ColumnArrays, batch_size: int) -> int:
+    return min_streaming_bytes(len(columns), columns.bytes_per_row, batch_size)

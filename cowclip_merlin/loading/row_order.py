@@ -30,13 +30,13 @@ def permutation(rows: int, *, seed: int, epoch: int) -> npt.NDArray[Any]:
     >>> permutation(5, seed=0, epoch=1).tolist()
     [1, 4, 3, 0, 2]
     """
-    order = in_order(rows)
+    order = row_numbers(rows)
     np.random.default_rng([seed, epoch]).shuffle(order)
     return order
 
 
-def in_order(rows: int) -> npt.NDArray[Any]:
-    """All row numbers, rising, int32 [rows] (int64 beyond 2**31 rows)."""
+def row_numbers(rows: int) -> npt.NDArray[Any]:
+    """All row numbers in ascending order, int32 [rows] (int64 beyond 2**31 rows)."""
     return np.arange(rows, dtype=np.int32 if rows < 2**31 else np.int64)
 
 
@@ -56,11 +56,11 @@ def batches(
         yield order[first : first + batch_size]
 
 
-class Orders:
+class PermutationPrefetcher:
     """Permutations of `rows` rows; while one is trained on, a thread draws the next epoch's.
 
-    >>> orders = Orders(5)
-    >>> [orders.draw(seed=0, epoch=e).tolist() for e in (0, 1)]
+    >>> orders = PermutationPrefetcher(5)
+    >>> [orders.permutation(seed=0, epoch=e).tolist() for e in (0, 1)]
     [[2, 4, 3, 0, 1], [1, 4, 3, 0, 2]]
     """
 
@@ -68,7 +68,7 @@ class Orders:
         self._rows = rows
         self._ahead: dict[tuple[int, int], Future] = {}
 
-    def draw(self, *, seed: int, epoch: int) -> npt.NDArray[Any]:
+    def permutation(self, *, seed: int, epoch: int) -> npt.NDArray[Any]:
         """As `permutation`."""
         drawn = self._ahead.get((seed, epoch))
         order = drawn.result() if drawn else permutation(self._rows, seed=seed, epoch=epoch)
@@ -82,7 +82,7 @@ class Orders:
 class Data(ABC):
     """Rows that a training or scoring step can take, batch by batch.
 
-    A batch is whatever is cheap to hand to a `tf.function` with `signature`; in there, `take`
+    A batch is whatever is cheap to hand to a `tf.function` with `signature`; in there, `unpack`
     turns it into the model's inputs and the labels.
 
     Attributes:
@@ -97,21 +97,21 @@ class Data(ABC):
 
     def __init__(self, rows: int, bytes_per_row: int) -> None:
         self.rows, self.bytes_per_row = rows, bytes_per_row
-        self._orders = Orders(rows)
+        self._orders = PermutationPrefetcher(rows)
 
     def batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Any]:
         """The batches of one epoch from batch `start` on, as `batches` orders them."""
-        order = self._orders.draw(seed=seed, epoch=epoch)
-        return self._serve(order[start * batch_size :], batch_size)
+        order = self._orders.permutation(seed=seed, epoch=epoch)
+        return self._iterate(order[start * batch_size :], batch_size)
 
-    def in_order(self, batch_size: int) -> Iterator[Any]:
-        """All rows as they are in the files, for scoring."""
-        return self._serve(in_order(self.rows), batch_size)
+    def batches_in_file_order(self, batch_size: int) -> Iterator[Any]:
+        """All rows in the order of the files, for scoring."""
+        return self._iterate(row_numbers(self.rows), batch_size)
 
     @abstractmethod
-    def _serve(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
+    def _iterate(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
         """These rows, integer [m], cut into batches."""
 
     @abstractmethod
-    def take(self, batch: Any) -> tuple[dict[str, Any], Any]:
+    def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
         """Inputs of a model and labels, float32 [b], of a batch."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.loading.columns import ColumnArrays
-from cowclip_merlin.loading.device_data import ALIGNMENT, as_inputs, on_device
+from cowclip_merlin.loading.device_data import ALIGNMENT, to_device, unpack_tensors
 from cowclip_merlin.loading.row_order import Data
 
 BATCHES_PER_CHUNK = 64
@@ -34,7 +34,7 @@ class StreamedData(Data):
     >>> columns = ColumnArrays(np.array([[3], [5]], np.int32), np.ones((2, 1), np.float32),
     ...                   np.array([0, 1], np.float32))
     >>> data = StreamedData(columns)
-    >>> [data.take(b)[0]["categorical"].numpy().tolist() for b in data.in_order(1)]
+    >>> [data.unpack(b)[0]["categorical"].numpy().tolist() for b in data.batches_in_file_order(1)]
     [[[3]], [[5]]]
     """
 
@@ -49,11 +49,11 @@ class StreamedData(Data):
             tf.TensorSpec([None, *array.shape[1:]], tf.float32) for array in self._arrays
         )
 
-    def take(self, batch: Any) -> tuple[dict[str, Any], Any]:
+    def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
         """Inputs of a model and labels [b] of a batch that this object yielded."""
-        return as_inputs(batch)
+        return unpack_tensors(batch)
 
-    def _serve(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
+    def _iterate(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
         size = batch_size * self._batches_per_chunk(batch_size)
         chunks = [order[first : first + size] for first in range(0, len(order), size)]
         # Leaving the block, also when the consumer stops early, waits for the thread's end.
@@ -63,7 +63,7 @@ class StreamedData(Data):
                 tensors = ahead.pop().result()
                 if following < len(chunks):
                     ahead.append(pool.submit(self._load, chunks[following]))
-                yield from self._cut(tensors, batch_size)
+                yield from self._batches_of(tensors, batch_size)
 
     def _batches_per_chunk(self, batch_size: int) -> int:
         if self._memory is None:
@@ -73,10 +73,10 @@ class StreamedData(Data):
 
     def _load(self, rows: npt.NDArray[Any]) -> list[Any]:
         """These rows on the device, in this order; runs in the thread."""
-        by_place = np.argsort(rows)  # pages of the file are then touched once, and in order
-        return [on_device(_gather(array, rows, by_place)) for array in self._arrays]
+        by_position = np.argsort(rows)  # pages of the file are then touched once, and in order
+        return [to_device(_gather(array, rows, by_position)) for array in self._arrays]
 
-    def _cut(self, tensors: list[Any], batch_size: int) -> Iterator[Any]:
+    def _batches_of(self, tensors: list[Any], batch_size: int) -> Iterator[Any]:
         rows = len(tensors[-1])
         for first in range(0, rows, batch_size):
             size = min(batch_size, rows - first)
@@ -86,22 +86,22 @@ class StreamedData(Data):
             )
 
 
-def least_memory(rows: int, bytes_per_row: int, batch_size: int) -> int:
+def min_streaming_bytes(rows: int, bytes_per_row: int, batch_size: int) -> int:
     """Bytes that streaming needs: a batch being trained on, one in its chunk, one ahead.
 
-    >>> least_memory(1000, 160, 64)
+    >>> min_streaming_bytes(1000, 160, 64)
     30720
     """
     return 3 * min(batch_size, rows) * bytes_per_row
 
 
 def _gather(
-    array: npt.NDArray[Any], rows: npt.NDArray[Any], by_place: npt.NDArray[Any]
+    array: npt.NDArray[Any], rows: npt.NDArray[Any], by_position: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """array[rows], read in the order `rows[by_place]`, in memory that TensorFlow can share."""
+    """array[rows], read in the order `rows[by_position]`, in memory that TensorFlow can share."""
     out = _aligned((len(rows), *array.shape[1:]))
     for first in range(0, len(rows), ROWS_AT_ONCE):
-        to = by_place[first : first + ROWS_AT_ONCE]
+        to = by_position[first : first + ROWS_AT_ONCE]
         out[to] = np.take(array, rows[to], axis=0)
     return out
 

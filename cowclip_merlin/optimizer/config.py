@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from cowclip_merlin import choices, compat
-from cowclip_merlin.checks import finite_and_not_negative, one_of
+from cowclip_merlin.checks import check_not_negative, one_of
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.lazy_adam import LazyAdam
@@ -51,7 +51,7 @@ def check(config: Config) -> Config:
     Raises:
         InputError: a value is out of range or unknown.
     """
-    finite_and_not_negative({"l2": config.l2})
+    check_not_negative({"l2": config.l2})
     one_of("update", config.update, choices.UPDATES)
     one_of("clip", config.clip, choices.CLIPS)
     one_of("backend", config.backend, choices.BACKENDS)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import log_loss, roc_auc
 from cowclip_merlin.synthetic.ground_truth import Floats, GroundTruth, GroundTruthSettings, Words
-from cowclip_merlin.system.files import refuse_no_file, replacing, write_json
+from cowclip_merlin.system.files import atomic_write, check_writable, write_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +124,13 @@ def generate(
     from tqdm import tqdm
 
     path = Path(path)
-    _check(path, rows, seed, overwrite=overwrite)
-    clicks, probabilities = _per_row(rows)
+    _check_arguments(path, rows, seed, overwrite=overwrite)
+    clicks, probabilities = _allocate(rows)
     truth = GroundTruth(rows, seed, ground_truth or GroundTruthSettings())
     seen = [np.zeros(size + 1, bool) for size in truth.sizes]
     bar = tqdm(total=rows, desc=f"generate {path.name}", unit="row", disable=None, leave=False)
     packed = path.suffix == ".gz"
-    with replacing(path) as temporary, bar, _opened(temporary, compressed=packed) as file:
+    with atomic_write(path) as temporary, bar, _opened(temporary, compressed=packed) as file:
         for chunk in _chunks(rows, chunk_rows):
             ids, integers = truth.ids(chunk), truth.integers(chunk)
             at = slice(int(chunk[0]), int(chunk[-1]) + 1)
@@ -144,15 +144,15 @@ def generate(
         rows=rows,
         click_rate=float(clicks.mean()),
         distinct_ids=int(sum(ever[1:].sum() for ever in seen)),
-        bayes_auc=_auc(clicks, probabilities),
+        bayes_auc=_auc_or_half(clicks, probabilities),
         bayes_log_loss=log_loss(clicks, probabilities),
         seed=seed,
     )
-    write_json(_facts_of(path), asdict(log))
+    write_json(_facts_path(path), asdict(log))
     return log
 
 
-def _facts_of(path: Path) -> Path:
+def _facts_path(path: Path) -> Path:
     return path.with_name(path.name + ".json")
 
 
@@ -167,16 +167,16 @@ def _opened(path: Path, *, compressed: bool) -> Iterator[IO[bytes]]:
             yield packed
 
 
-def _check(path: Path, rows: int, seed: int, *, overwrite: bool) -> None:
+def _check_arguments(path: Path, rows: int, seed: int, *, overwrite: bool) -> None:
     if rows < 1:
         raise InputError(f"--rows is {rows}; it must be at least 1")
     if not 0 <= seed < 2**64:
         raise InputError(f"--seed is {seed}; it must be between 0 and 2**64 - 1")
-    for file in (path, _facts_of(path)):
-        refuse_no_file(file, overwrite=overwrite)
+    for file in (path, _facts_path(path)):
+        check_writable(file, overwrite=overwrite)
 
 
-def _per_row(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
+def _allocate(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
     """Room for the clicks and probabilities of all rows."""
     try:
         return np.empty(rows, np.int8), np.empty(rows, np.float64)
@@ -187,6 +187,6 @@ def _per_row(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
         ) from None
 
 
-def _auc(clicks: npt.NDArray[np.int8], probabilities: Floats) -> float:
+def _auc_or_half(clicks: npt.NDArray[np.int8], probabilities: Floats) -> float:
     """AUC, 0.5 where a tiny log has one class only."""
     return roc_auc(clicks, probabilities) if 0 < clicks.sum() < clicks.size else 0.5

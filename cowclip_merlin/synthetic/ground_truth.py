@@ -123,7 +123,7 @@ class GroundTruth:
         return np.stack(columns, axis=1)
 
     def probabilities(self, ids: npt.NDArray[np.int64], integers: npt.NDArray[np.int64]) -> Floats:
-        """GroundTruthSettings probability of a click, [n]."""
+        """True probability of a click, [n]."""
         return self._sigmoid(*self._logit_parts(ids, integers))
 
     def _logit_parts(

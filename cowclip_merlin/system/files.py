@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import json
 import os
@@ -16,29 +15,30 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.locks import try_lock
 
 _LEFT = ".tmp"  # ends the names of what is there while something is made
 
 
 @contextmanager
-def replacing(path: Path | str) -> Iterator[Path]:
+def atomic_write(path: Path | str) -> Iterator[Path]:
     """A temporary name beside `path`, renamed to it when the block ends without an exception.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> with replacing(target) as temporary:
+    >>> with atomic_write(target) as temporary:
     ...     _ = temporary.write_text("whole")
     >>> target.read_text()
     'whole'
     """
     path = Path(path)
-    temporary = _beside(path)
-    for left in _left_of_killed(path):
+    temporary = _temporary_name(path)
+    for left in _leftovers_of_killed(path):
         if left.is_file():
             left.unlink(missing_ok=True)
     temporary.touch()
     try:
-        with locked(temporary):
+        with try_lock(temporary):
             yield temporary
         os.replace(temporary, path)
     except BaseException:
@@ -48,14 +48,14 @@ def replacing(path: Path | str) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_folder(path: Path | str) -> Iterator[Path]:
-    """A name to make a folder under, renamed to `path` when the block ends without an exception.
+def atomic_folder(path: Path | str) -> Iterator[Path]:
+    """A temporary name for a folder, renamed to `path` when the block ends without an exception.
 
     Raises:
         InputError: `path` is there already, or the folder it is to be in is not.
 
     >>> target = Path(tempfile.mkdtemp()) / "a"
-    >>> with whole_folder(target) as temporary:
+    >>> with atomic_folder(target) as temporary:
     ...     temporary.mkdir()
     >>> target.is_dir(), len(list(target.parent.iterdir()))
     (True, 1)
@@ -68,10 +68,10 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
     clear_leftovers(path)
     with work_folder(path) as work:
         yield work / "whole"
-        move_new(work / "whole", path)
+        rename_if_free(work / "whole", path)
 
 
-def move_new(made: Path, target: Path) -> None:
+def rename_if_free(made: Path, target: Path) -> None:
     """Rename a folder to a name that is free.
 
     Raises:
@@ -109,7 +109,7 @@ def _locked_folder(target: Path, stack: ExitStack) -> Path:
             raise OSError(error.errno, error.strerror, str(target)) from None
         work = Path(made)
         with suppress(FileNotFoundError):
-            ours = stack.enter_context(locked(work))
+            ours = stack.enter_context(try_lock(work))
             # Before it was locked another process may have taken it for a leftover.
             if ours is not False and work.exists():
                 return work
@@ -124,7 +124,9 @@ def clear_leftovers(target: Path) -> None:
     Raises:
         InputError: another process is making `target` now.
     """
-    for left in _left_of_killed(target, taken=f"{target}: another process is making it now; wait"):
+    for left in _leftovers_of_killed(
+        target, taken=f"{target}: another process is making it now; wait"
+    ):
         if not left.is_dir():
             continue
         with suppress(OSError):
@@ -133,75 +135,25 @@ def clear_leftovers(target: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _left_of_killed(target: Path, taken: str | None = None) -> Iterator[Path]:
-    """What was made beside `target` and is locked by no process. Process numbers would not tell."""
-    # As `_beside` and `mkdtemp` name them: a user's own files may begin and end so, too.
+def _leftovers_of_killed(target: Path, taken: str | None = None) -> Iterator[Path]:
+    """Temporary files and folders of `target` that no running process has locked.
+
+    A process number in a name would not tell: in containers all processes are number 1.
+    """
+    # As `_temporary_name` and `mkdtemp` name them: a user's own files may begin and end so, too.
     ours_alone = re.compile(rf"\.{re.escape(target.name)}\.(\d+|[a-z0-9_]{{8}})\{_LEFT}")
     for left in target.parent.glob(f".{glob.escape(target.name)}.*{_LEFT}"):
         if not ours_alone.fullmatch(left.name):
             continue
-        with suppress(FileNotFoundError), locked(left) as ours:
+        with suppress(FileNotFoundError), try_lock(left) as ours:
             if ours:
                 yield left
             elif ours is False and taken:
                 raise InputError(taken)
 
 
-def _beside(path: Path) -> Path:
+def _temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{_LEFT}")
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove files that `replacing` was making in a folder when its process was killed.
-
-    Only for the one process that writes there.
-    """
-    for left in folder.glob(".*.*.tmp"):
-        if left.suffixes[-2][1:].isdecimal():  # the number of a process, as in `_beside`
-            with suppress(OSError):
-                left.unlink()
-
-
-@contextmanager
-def alone_in(folder: Path, taken: str) -> Iterator[None]:
-    """Keep other processes that ask for the same out of a folder; it is made if it is not there.
-
-    The lock ends with the process, however that ends, and leaves no file behind.
-
-    Args:
-        folder: whose owner this process wants to be.
-        taken: what to say if another one is.
-
-    Raises:
-        InputError: another process is in it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder) as ours:
-        if ours is False:
-            raise InputError(f"{folder}: {taken}")
-        yield
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[bool | None]:
-    """Lock a folder within the block: True, or False if another process has; None without locks.
-
-    >>> with locked(Path(tempfile.mkdtemp())) as ours:
-    ...     ours
-    True
-    """
-    target = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            ours: bool | None = True
-        except BlockingIOError:
-            ours = False
-        except OSError:  # a disk without locks
-            ours = None
-        yield ours
-    finally:
-        os.close(target)
 
 
 @contextmanager
@@ -226,8 +178,8 @@ def reading_parquet(path: Path | str) -> Iterator[None]:
         ) from None
 
 
-def refuse_no_file(path: Path | str, *, overwrite: bool = False) -> None:
-    """Refuse, before long work, a target where no file can be written after it.
+def check_writable(path: Path | str, *, overwrite: bool = False) -> None:
+    """Refuse, before long work, a path where no file can be written after it.
 
     Args:
         path: of the file.
@@ -246,7 +198,7 @@ def refuse_no_file(path: Path | str, *, overwrite: bool = False) -> None:
         raise InputError(f"{path}: is there already; use --overwrite to replace it")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; make it first")
-    temporary = _beside(path)
+    temporary = _temporary_name(path)
     try:  # rights alone do not tell: the disk may be read-only, the name too long
         temporary.touch()
         temporary.unlink()
@@ -256,7 +208,7 @@ def refuse_no_file(path: Path | str, *, overwrite: bool = False) -> None:
 
 def write_json(path: Path | str, value: Any) -> None:
     """Write a value as indented JSON, whole or not at all."""
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n", encoding="utf-8")
 
 

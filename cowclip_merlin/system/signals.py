@@ -1,4 +1,4 @@
-"""SIGTERM as an exception, so that what is half-written is removed on the way out."""
+"""Signal handlers for a block of code; SIGTERM as an exception, so that clean-up code runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 @contextmanager
-def handled(numbers: Sequence[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
+def signal_handler(numbers: Sequence[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
     """Handle signals within the block; Python allows it in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -24,11 +24,11 @@ def handled(numbers: Sequence[int], handler: Callable[[int, Any], None]) -> Iter
 
 
 @contextmanager
-def ended_orderly() -> Iterator[None]:
+def exit_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into SystemExit with 143, as Python turns SIGINT into KeyboardInterrupt."""
 
     def end(number: int, _: Any) -> None:
         raise SystemExit(128 + number)
 
-    with handled([signal.SIGTERM], end):
+    with signal_handler([signal.SIGTERM], end):
         yield

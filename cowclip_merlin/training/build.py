@@ -79,7 +79,7 @@ def build_optimizer(
     """
     from cowclip_merlin.optimizer import CowClip
 
-    dense_lr = warm_up(values.dense_lr, round(values.warmup_epochs * steps))
+    dense_lr = warmup_schedule(values.dense_lr, round(values.warmup_epochs * steps))
     return CowClip(
         embedding_optimizer=_inner_optimizer(settings, values.embedding_lr),
         dense_optimizer=_inner_optimizer(settings, dense_lr),
@@ -103,10 +103,10 @@ def _inner_optimizer(settings: RunSettings, rate: Any) -> Any:
     return legacy.Adagrad(rate, initial_accumulator_value=settings.initial_accumulator)
 
 
-def warm_up(rate: float, steps: int) -> Any:
+def warmup_schedule(rate: float, steps: int) -> Any:
     """A learning rate that rises linearly from 0 to `rate` over `steps` steps, then stays.
 
-    >>> float(warm_up(0.1, 10)(5))
+    >>> float(warmup_schedule(0.1, 10)(5))
     0.05000000074505806
     """
     if steps < 1:

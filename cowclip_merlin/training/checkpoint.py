@@ -31,20 +31,20 @@ class Checkpoints:
         tf = compat.tensorflow()
         self._tf = tf
         self._folder = folder
-        _refuse_unreadable(folder)
+        _check_readable(folder)
         self._variables = list(model.variables)
         self.epoch = tf.Variable(0, dtype=tf.int64, trainable=False)  # epochs finished
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps done in this epoch
         self.loss_sum = tf.Variable(0.0, dtype=tf.float64, trainable=False)
-        parts = {"weights": _in_order(model.variables), "epoch": self.epoch, "step": self.step}
+        parts = {"weights": _by_index(model.variables), "epoch": self.epoch, "step": self.step}
         if optimizer is not None:
             parts |= {"optimizer": optimizer, "loss_sum": self.loss_sum}
         self._checkpoint = tf.train.Checkpoint(**parts)
         self._partial = optimizer is None
-        self.passed_over: list[str] = []  # what `restore` says of damaged checkpoints
+        self.skipped: list[str] = []  # damaged checkpoints, as messages of `restore`
         self._manager = None
         if optimizer is not None:
-            _mend_list(folder)
+            _repair_checkpoint_list(folder)
             self._manager = tf.train.CheckpointManager(self._checkpoint, str(folder), keep)
 
     def save(self) -> str:
@@ -53,7 +53,7 @@ class Checkpoints:
         Raises:
             OSError: the disk is full, or may not be written.
         """
-        with full_disk_told(self._folder):
+        with translate_write_errors(self._folder):
             return self._manager.save()
 
     def restore(self) -> str:
@@ -62,7 +62,7 @@ class Checkpoints:
         Raises:
             InputError: there is none, all are damaged, or it belongs to another model.
         """
-        paths = checkpoints_in(self._folder)
+        paths = list_checkpoints(self._folder)
         if not paths:
             raise InputError(
                 f"{self._folder}: no checkpoint, for the run ended before its first; delete "
@@ -72,8 +72,8 @@ class Checkpoints:
             damage = self._read(path)
             if damage is None:
                 return path
-            self.passed_over.append(f"{path}: damaged checkpoint ({damage})")
-        raise InputError(f"{self.passed_over[0]}, and no other one is whole; train again")
+            self.skipped.append(f"{path}: damaged checkpoint ({damage})")
+        raise InputError(f"{self.skipped[0]}, and no other one is whole; train again")
 
     def _read(self, path: str) -> str | None:
         """Restore from one checkpoint; returns what is damaged about it."""
@@ -95,7 +95,7 @@ class Checkpoints:
         return None
 
     def _check_shapes(self, path: str) -> None:
-        """Refuse weights of other shapes, which TensorFlow's own words do not make clear."""
+        """Refuse weights of other shapes; TensorFlow's own error is not clear."""
         shapes = self._tf.train.load_checkpoint(path).get_variable_to_shape_map()
         for index, variable in enumerate(self._variables):
             found = shapes.get(f"weights/variables_in_order/{index}/.ATTRIBUTES/VARIABLE_VALUE")
@@ -104,19 +104,19 @@ class Checkpoints:
                 raise InputError(_OTHER_MODEL.format(path, reason))
 
 
-def checkpoints_in(folder: Path) -> list[str]:
-    """Paths of the checkpoints whose files are there, the last one first.
+def list_checkpoints(folder: Path) -> list[str]:
+    """Paths of the checkpoints in a folder, the last one first.
 
-    TensorFlow's own list, the file `checkpoint`, is not asked: it may be damaged.
+    TensorFlow's own list, the file `checkpoint`, may be damaged, so this looks at the files.
     """
     numbers = [_NAME.fullmatch(file.name) for file in folder.glob("ckpt-*.index")]
     known = sorted((int(name[1]) for name in numbers if name), reverse=True)
     return [str(folder / f"ckpt-{number}") for number in known]
 
 
-def _mend_list(folder: Path) -> None:
-    """Write TensorFlow's list of checkpoints anew if it is not of those that are there."""
-    tf, there = compat.tensorflow(), checkpoints_in(folder)
+def _repair_checkpoint_list(folder: Path) -> None:
+    """Write TensorFlow's list of checkpoints again if it differs from the files."""
+    tf, there = compat.tensorflow(), list_checkpoints(folder)
     if not there:
         return
     try:
@@ -130,17 +130,17 @@ def _mend_list(folder: Path) -> None:
             there[0],
             all_model_checkpoint_paths=there[::-1],
             # Without times TensorFlow would keep these checkpoints for good.
-            all_model_checkpoint_timestamps=[_time_of(path) for path in there[::-1]],
+            all_model_checkpoint_timestamps=[_write_time(path) for path in there[::-1]],
             last_preserved_timestamp=0.0,
         )
 
 
-def _time_of(path: str) -> float:
+def _write_time(path: str) -> float:
     return Path(f"{path}.index").stat().st_mtime
 
 
-def _refuse_unreadable(folder: Path) -> None:
-    """Refuse files without the right to read them, which TensorFlow takes for none, or for damage.
+def _check_readable(folder: Path) -> None:
+    """Check that all files can be read: TensorFlow takes unreadable files for missing or damaged.
 
     Raises:
         OSError: one cannot be opened.
@@ -150,7 +150,7 @@ def _refuse_unreadable(folder: Path) -> None:
             file.open("rb").close()
 
 
-def remove_unfinished(folder: Path) -> None:
+def remove_unfinished_checkpoints(folder: Path) -> None:
     """Remove what TensorFlow was writing when its process was killed.
 
     Only for the one process that writes checkpoints there.
@@ -160,8 +160,8 @@ def remove_unfinished(folder: Path) -> None:
 
 
 @contextmanager
-def full_disk_told(target: Path) -> Iterator[None]:
-    """Says of a full disk, and of missing rights, what Python itself would say.
+def translate_write_errors(target: Path) -> Iterator[None]:
+    """Raise TensorFlow's write errors as the `OSError` that Python itself would raise.
 
     Raises:
         OSError: TensorFlow could not write to `target`.
@@ -181,7 +181,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def _in_order(variables: Any) -> Any:
+def _by_index(variables: Any) -> Any:
     """Variables saved under their index: independent of how Merlin nests its layers."""
     holder = compat.tensorflow().Module()
     holder.variables_in_order = list(variables)

@@ -1,4 +1,4 @@
-"""Scores of a model on a split, and the exact metrics of them."""
+"""Predictions of a model on a split, and their exact metrics."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from cowclip_merlin import metrics
 from cowclip_merlin.loading import Data
-from cowclip_merlin.system.files import replacing
+from cowclip_merlin.system.files import atomic_write
 
-SCORING_BATCH = 16384
+PREDICTION_BATCH_SIZE = 16384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,8 @@ class Evaluation:
     rows: int
 
 
-class Scorer:
-    """Click probabilities of a model, batch by batch on the device."""
+class Predictor:
+    """Predicts click probabilities, batch by batch on the device."""
 
     def __init__(self, model: Any, data: Data) -> None:
         from cowclip_merlin import compat, models
@@ -42,16 +42,18 @@ class Scorer:
 
         @tf.function(input_signature=[data.signature])
         def score(batch: Any) -> Any:
-            inputs, _ = data.take(batch)
+            inputs, _ = data.unpack(batch)
             return models.logits(model, inputs, training=False)[:, 0]
 
         self._score = score
 
-    def probabilities(self) -> npt.NDArray[np.float64]:
+    def predict(self) -> npt.NDArray[np.float64]:
         """Probability of a click for every row, in order, [n]."""
         logits = np.empty(self._data.rows, np.float64)
-        for i, batch in enumerate(self._data.in_order(SCORING_BATCH)):
-            logits[i * SCORING_BATCH : (i + 1) * SCORING_BATCH] = self._score(batch).numpy()
+        for i, batch in enumerate(self._data.batches_in_file_order(PREDICTION_BATCH_SIZE)):
+            logits[i * PREDICTION_BATCH_SIZE : (i + 1) * PREDICTION_BATCH_SIZE] = self._score(
+                batch
+            ).numpy()
         # In float64, so that large logits do not tie at 1.
         return _sigmoid(logits)
 
@@ -88,5 +90,5 @@ def write_predictions(
             "probability": probabilities,
         }
     )
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         pq.write_table(table, temporary)

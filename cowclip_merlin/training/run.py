@@ -13,22 +13,22 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     ColumnArrays,
-    bytes_of,
+    megabytes_to_bytes,
     open_columns,
-    open_train,
-    split_off,
+    open_train_columns,
     steps_per_epoch,
+    train_validation_split,
     validation_rows,
 )
-from cowclip_merlin.system import files
-from cowclip_merlin.system.files import alone_in, write_json
-from cowclip_merlin.training import checkpoint, run_logs
+from cowclip_merlin.system.files import write_json
+from cowclip_merlin.system.locks import lock_folder
+from cowclip_merlin.training import run_logs
 from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
-from cowclip_merlin.training.checkpoint import checkpoints_in
-from cowclip_merlin.training.run_config import RunConfig, refuse_other_folder, refuse_other_run
+from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
+from cowclip_merlin.training.run_config import RunConfig, check_run_folder, check_same_run
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.step_recorder import RecorderFactory
-from cowclip_merlin.training.trainer import Plan, Trainer
+from cowclip_merlin.training.trainer import Trainer, TrainerSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -65,13 +65,13 @@ def run_training(
     check_sizes(prepared, settings)
     if checkpoint_every < 0:
         raise InputError(f"--checkpoint-every is {checkpoint_every}; it must be 0 or more")
-    refuse_other_folder(out)
-    plan = Plan(
+    check_run_folder(out)
+    trainer_settings = TrainerSettings(
         batch_size=settings.batch_size,
         epochs=settings.epochs,
         seed=settings.seed,
         checkpoint_every=checkpoint_every,
-        data_memory=bytes_of(data_memory),
+        data_memory=megabytes_to_bytes(data_memory),
         scored_split=settings.scored_split,
     )
     config = RunConfig(
@@ -81,42 +81,43 @@ def run_training(
         vocabulary=prepared.vocabulary,
     )
     if resume:
-        refuse_other_run(out, config)
+        check_same_run(out, config)
     elif (out / "config.json").exists():
-        raise InputError(f"{out}: {_already(out)}")
-    used = start(settings.seed, device)
-    columns = _open(prepared, settings, plan.data_memory)
-    _refuse_one_label(prepared, plan.scored_split, columns[plan.scored_split])
+        raise InputError(f"{out}: {_existing_run_message(out)}")
+    used = set_up_tensorflow(settings.seed, device)
+    columns = _open_splits(prepared, settings, trainer_settings.data_memory)
+    _check_both_labels(prepared, settings.scored_split, columns[settings.scored_split])
     created = not out.exists()
-    with alone_in(out, "another process writes a run there; use another --out"):
+    with lock_folder(out, "another process writes a run there; use another --out"):
         if resume:  # any other folder may hold files of the user's
-            files.remove_unfinished(out)
-            checkpoint.remove_unfinished(out / "checkpoints")
+            remove_unfinished_checkpoints(out / "checkpoints")
         try:
-            return _train(config, prepared, columns, plan, out, resume, used, recorder)
+            return _train(config, prepared, columns, trainer_settings, out, resume, used, recorder)
         except BaseException:
             # Nothing that could be resumed was written: leave no half of a run behind.
-            if created and not checkpoints_in(out / "checkpoints"):
+            if created and not list_checkpoints(out / "checkpoints"):
                 shutil.rmtree(out, ignore_errors=True)
             raise
 
 
-def _open(
+def _open_splits(
     prepared: PreparedData, settings: RunSettings, memory: int | None
 ) -> dict[str, ColumnArrays]:
     """Rows to train on and rows to score, by their split; test rows only if these are scored."""
     if settings.scored_split == "test":
         return {
-            "train": open_train(prepared, memory=memory),
+            "train": open_train_columns(prepared, memory=memory),
             "test": open_columns(prepared, "test"),
         }
-    train, validation = split_off(open_columns(prepared, "train"), settings.validation_fraction)
+    train, validation = train_validation_split(
+        open_columns(prepared, "train"), settings.validation_fraction
+    )
     return {"train": train, "validation": validation}
 
 
-def _already(out: Path) -> str:
-    """What is there, and the remedy."""
-    if checkpoints_in(out / "checkpoints"):
+def _existing_run_message(out: Path) -> str:
+    """The error for a run folder that exists, with the remedy."""
+    if list_checkpoints(out / "checkpoints"):
         return "holds a run already; use --resume or another --out"
     return (
         "holds a run without a checkpoint; if nothing trains there any more, delete the folder, or "
@@ -124,8 +125,8 @@ def _already(out: Path) -> str:
     )
 
 
-def _refuse_one_label(prepared: PreparedData, split: str, scored: ColumnArrays) -> None:
-    """Refuse, before an epoch is trained, rows that have no AUC."""
+def _check_both_labels(prepared: PreparedData, split: str, scored: ColumnArrays) -> None:
+    """Check, before training, that the scored rows have both labels, which an AUC needs."""
     if len(found := np.unique(scored.label)) < 2:
         raise InputError(
             f"{prepared.path}: all {len(scored)} {split} rows have the label {found[0]:g}, an AUC "
@@ -133,7 +134,7 @@ def _refuse_one_label(prepared: PreparedData, split: str, scored: ColumnArrays) 
         )
 
 
-def start(seed: int, device: str) -> str:
+def set_up_tensorflow(seed: int, device: str) -> str:
     """Seed TensorFlow and choose its device; returns "gpu" or "cpu"."""
     tf = compat.tensorflow()
     used = choose_device(device)
@@ -147,23 +148,23 @@ def _train(
     config: RunConfig,
     prepared: PreparedData,
     columns: dict[str, ColumnArrays],
-    plan: Plan,
+    trainer_settings: TrainerSettings,
     out: Path,
     resume: bool,
     device: str,
     recorder: RecorderFactory | None,
 ) -> list[dict[str, Any]]:
     settings, values = config.settings, config.values
-    with run_logs.log_to(out / "train.log") as log:
+    with run_logs.run_logger(out / "train.log") as log:
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
         optimizer = build_optimizer(settings, values, prepared, steps=steps)
-        _say(log, config, prepared, columns, steps, device, optimizer.backend)
+        _log_settings(log, config, prepared, columns, steps, device, optimizer.backend)
         trainer = Trainer(
             build_model(settings, values, prepared),
             optimizer,
             columns["train"],
-            columns[plan.scored_split],
-            plan,
+            columns[settings.scored_split],
+            trainer_settings,
             out,
             log,
         )
@@ -175,7 +176,7 @@ def _train(
         return trainer.run()
 
 
-def _say(
+def _log_settings(
     log: logging.Logger,
     config: RunConfig,
     prepared: PreparedData,
@@ -222,7 +223,7 @@ def _say(
 
 
 def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
-    """Refuse a folder that cannot be trained on with this batch size."""
+    """Check that a folder has the rows that these settings need."""
     rows = prepared.rows["train"]
     if rows == 0:
         raise InputError(f"{prepared.path}: no training rows; prepare a folder with a train split")

@@ -70,8 +70,8 @@ class RunConfig:
             raise InputError(f"{run}: damaged config.json ({error}); train again") from error
 
 
-def refuse_other_folder(out: Path) -> None:
-    """Refuse to make a run folder of a file, or of a folder of prepared data.
+def check_run_folder(out: Path) -> None:
+    """Check that a path can become a run folder: not a file, not a folder of prepared data.
 
     Raises:
         InputError: it is one.
@@ -82,8 +82,8 @@ def refuse_other_folder(out: Path) -> None:
         raise InputError(f"{out}: is a file; give --out a folder")
 
 
-def refuse_other_run(out: Path, config: RunConfig) -> None:
-    """Refuse to go on with a run folder that is of another run.
+def check_same_run(out: Path, config: RunConfig) -> None:
+    """Check that a run folder belongs to the run that goes on there.
 
     Raises:
         InputError: it is no run folder, or its settings but `epochs`, or its data, differ.

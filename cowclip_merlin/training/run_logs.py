@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import replacing
+from cowclip_merlin.system.files import atomic_write
 
 METRICS = (
     "epoch",
@@ -34,7 +34,7 @@ METRICS = (
 
 
 @contextmanager
-def log_to(path: Path) -> Iterator[logging.Logger]:
+def run_logger(path: Path) -> Iterator[logging.Logger]:
     """A logger that writes to the file with times, and to standard output without."""
     logger = logging.getLogger(f"cowclip_merlin.run.{path}")
     logger.setLevel(logging.INFO)
@@ -64,7 +64,7 @@ def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        known = [numbers(row)["epoch"] for row in rows]
+        known = [parse_metrics_row(row)["epoch"] for row in rows]
         if any(not set(row) <= set(METRICS) for row in rows) or known != sorted(set(known)):
             raise ValueError("columns or epochs that no run writes")
     except (csv.Error, KeyError, TypeError, ValueError) as error:
@@ -75,24 +75,24 @@ def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
     return [row for row, epoch in zip(rows, known, strict=True) if epoch <= epochs]
 
 
-def numbers(row: Mapping[str, str]) -> dict[str, Any]:
-    """A row that was read as `Trainer` makes it: without the columns that it has no value of.
+def parse_metrics_row(row: Mapping[str, str]) -> dict[str, Any]:
+    """Numbers of a row that was read as text; columns without a value are left out.
 
-    >>> numbers({"epoch": "2", "test_auc": "0.75", "validation_auc": ""})
+    >>> parse_metrics_row({"epoch": "2", "test_auc": "0.75", "validation_auc": ""})
     {'epoch': 2, 'test_auc': 0.75}
     """
     kinds = {"epoch": int, "step": int}
     return {name: kinds.get(name, float)(value) for name, value in row.items() if value}
 
 
-def seconds_of(row: Mapping[str, Any], rows: int) -> float:
-    """Seconds that the whole of an epoch takes: a resumed one has recorded those of its rest.
+def epoch_seconds(row: Mapping[str, Any], rows: int) -> float:
+    """Seconds of a whole epoch; a resumed epoch recorded only the seconds after the resume.
 
     Args:
         row: of the metrics.
         rows: of an epoch.
 
-    >>> seconds_of({"rows_per_second": "1000.0", "seconds": "0.1"}, 500)
+    >>> epoch_seconds({"rows_per_second": "1000.0", "seconds": "0.1"}, 500)
     0.5
     """
     speed = float(row["rows_per_second"])
@@ -101,7 +101,7 @@ def seconds_of(row: Mapping[str, Any], rows: int) -> float:
 
 def write_metrics(path: Path, rows: list[Mapping[str, Any]]) -> None:
     """Write all rows, whole or not at all."""
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, METRICS)
         writer.writeheader()
         writer.writerows(rows)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import finite_and_not_negative, one_of
+from cowclip_merlin.checks import check_not_negative, one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scale
 
@@ -112,7 +112,7 @@ class RunSettings:
                 f"initial_accumulator is Adagrad's, the optimizer is {self.optimizer!r}; use "
                 '"adagrad" or leave it away'
             )
-        finite_and_not_negative({"initial_accumulator": start})
+        check_not_negative({"initial_accumulator": start})
 
     @property
     def scored_split(self) -> str:

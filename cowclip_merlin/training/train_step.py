@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.loading import Data, DeviceData
 
 
-def make_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
+def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
     """One training step as a graph: a batch of `data` in, weights moved, loss summed.
 
     The loss is the mean binary cross-entropy of the batch, computed from logits.
@@ -26,7 +26,7 @@ def make_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
 
     @tf.function(input_signature=[data.signature])
     def step(batch: Any) -> None:
-        inputs, label = data.take(batch)
+        inputs, label = data.unpack(batch)
         with tf.GradientTape() as tape:
             z = models.logits(model, inputs, training=True)[:, 0]
             losses = losses_of(label, z)
@@ -43,7 +43,7 @@ MAX_ROWS_PER_EXECUTION, MAX_STEPS_PER_EXECUTION = 16384, 16
 
 
 def steps_per_execution(batch_size: int) -> int:
-    """How many steps to make in one call: a call takes time, which small batches show.
+    """Steps in one call of a graph: with small batches, the call itself takes much of the time.
 
     >>> [steps_per_execution(batch_size) for batch_size in (64, 1024, 5000, 131072)]
     [16, 16, 3, 1]
@@ -51,19 +51,21 @@ def steps_per_execution(batch_size: int) -> int:
     return max(1, min(MAX_STEPS_PER_EXECUTION, MAX_ROWS_PER_EXECUTION // batch_size))
 
 
-def calls(first: int, steps: int, most: int, stops: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """How many steps each call makes, from step `first` on.
+def execution_lengths(
+    first: int, steps: int, most: int, stops: Sequence[tuple[int, int]]
+) -> Iterator[int]:
+    """How many steps each execution makes, from step `first` on.
 
     Args:
         first: steps that are done.
         steps: of the epoch.
-        most: of a call.
+        most: steps of one execution.
         stops: pairs (every, before): between two steps something looks at the run, whenever
             the steps of this epoch and `before` others are a multiple of `every`.
 
-    >>> list(calls(0, 40, 16, [(10, 5)]))
+    >>> list(execution_lengths(0, 40, 16, [(10, 5)]))
     [5, 10, 10, 10, 5]
-    >>> list(calls(3, 40, 16, []))
+    >>> list(execution_lengths(3, 40, 16, []))
     [16, 16, 5]
     """
     while first < steps:
@@ -72,13 +74,13 @@ def calls(first: int, steps: int, most: int, stops: Sequence[tuple[int, int]]) -
         first = min(ends)
 
 
-def make_steps(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any) -> Any:
-    """As `make_step`, but the rows of several batches in, one step for each of these.
+def make_train_function(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any) -> Any:
+    """A function of row numbers and a batch size, which makes one step for each batch of them.
 
-    What comes back is called with the rows and the batch size; the last batch may be smaller.
+    The last batch may be smaller.
     """
     tf = compat.tensorflow()
-    step = make_step(model, optimizer, data, loss_sum)
+    step = make_train_step(model, optimizer, data, loss_sum)
 
     @tf.function(input_signature=[data.signature, tf.TensorSpec([], tf.int32)])
     def steps(rows: Any, batch_size: Any) -> None:

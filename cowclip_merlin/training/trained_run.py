@@ -1,4 +1,4 @@
-"""What a run has learned: its model, its scores, and the model for other programs."""
+"""A finished run: load its model, evaluate it, export it for other programs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.checks import among
+from cowclip_merlin.checks import check_choices
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import load_split_to_device, open_columns
-from cowclip_merlin.system.files import read_json, refuse_no_file, whole_folder, write_json
+from cowclip_merlin.system.files import atomic_folder, check_writable, read_json, write_json
 from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.build import build_model, choose_device
-from cowclip_merlin.training.checkpoint import Checkpoints, full_disk_told
-from cowclip_merlin.training.run import start
+from cowclip_merlin.training.checkpoint import Checkpoints, translate_write_errors
+from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -51,15 +51,15 @@ def evaluate_run(
 
     config, prepared = RunConfig.load(Path(run)), PreparedData.load(data)
     if predictions is not None:
-        refuse_no_file(predictions, overwrite=overwrite)
-    among("split", [split], tuple(prepared.rows))
+        check_writable(predictions, overwrite=overwrite)
+    check_choices("split", [split], tuple(prepared.rows))
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other one")
-    start(config.settings.seed, device)
-    model = _restored(Path(run), config, prepared)
+    set_up_tensorflow(config.settings.seed, device)
+    model = _load_model(Path(run), config, prepared)
     columns = open_columns(prepared, split)
-    rows = load_split_to_device(columns, batch_size=evaluation.SCORING_BATCH)
-    scores = evaluation.Scorer(model, rows).probabilities()
+    rows = load_split_to_device(columns, batch_size=evaluation.PREDICTION_BATCH_SIZE)
+    scores = evaluation.Predictor(model, rows).predict()
     if predictions is not None:
         evaluation.write_predictions(Path(predictions), columns.label, scores)
     return evaluation.evaluate(columns.label, scores)
@@ -84,10 +84,10 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
 
     config, prepared = RunConfig.load(Path(run)), PreparedData.load(data)
     choose_device(device)
-    return _restored(Path(run), config, prepared)
+    return _load_model(Path(run), config, prepared)
 
 
-def _restored(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
+def _load_model(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
     if len({config.vocabulary, prepared.vocabulary} - {None}) > 1:
         raise InputError(
             f"{prepared.path}: its ids or scaled numbers stand for other values than those that "
@@ -96,7 +96,7 @@ def _restored(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
     model = build_model(config.settings, config.values, prepared)
     checkpoints = Checkpoints(run / "checkpoints", model)
     path = checkpoints.restore()
-    for damage in checkpoints.passed_over:
+    for damage in checkpoints.skipped:
         logging.getLogger(__name__).warning("%s; %s is used, which is older", damage, path)
     return model
 
@@ -125,15 +125,15 @@ def export_run(
     Raises:
         InputError: wrong input, named in one line.
     """
-    with whole_folder(out) as temporary:
+    with atomic_folder(out) as temporary:
         model = load_run(run, data, device=device)
         from cowclip_merlin.models.tensorflow_names import safe_names
 
         columns = model.blocks[0].columns
         names = safe_names([*columns.fields, *columns.continuous])
-        inputs = _inputs(columns, names)
-        signature = {"serving_default": _serving(model, inputs, names)}
-        with full_disk_told(Path(out)):
+        inputs = _input_signature(columns, names)
+        signature = {"serving_default": _serving_function(model, inputs, names)}
+        with translate_write_errors(Path(out)):
             compat.save_by_keras(model, str(temporary), signatures=signature)
         _write_columns(temporary / COLUMNS_FILE, names)
     return inputs
@@ -156,13 +156,13 @@ def _write_columns(path: Path, names: dict[str, str]) -> None:
     write_json(path, {"inputs": {name: column for column, name in names.items()}})
 
 
-def _inputs(columns: Columns, names: dict[str, str]) -> dict[str, Any]:
+def _input_signature(columns: Columns, names: dict[str, str]) -> dict[str, Any]:
     tf = compat.tensorflow()
     kinds = dict.fromkeys(columns.fields, tf.int64) | dict.fromkeys(columns.continuous, tf.float32)
     return {names[c]: tf.TensorSpec([None], kind, names[c]) for c, kind in kinds.items()}
 
 
-def _serving(model: CTRModel, inputs: dict[str, Any], names: dict[str, str]) -> Any:
+def _serving_function(model: CTRModel, inputs: dict[str, Any], names: dict[str, str]) -> Any:
     """The function that is called in the SavedModel."""
     tf, fields = compat.tensorflow(), model.blocks[0].columns.fields
     told_names, sizes = tf.constant(list(fields)), tf.constant(list(fields.values()), tf.int64)

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import math
-import re
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from tqdm import tqdm
 
-from cowclip_merlin import compat
-from cowclip_merlin.errors import Diverged
 from cowclip_merlin.loading import ColumnArrays, load_to_device, steps_per_epoch
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
+from cowclip_merlin.training.divergence import check_loss, check_probabilities, raising_diverged
+from cowclip_merlin.training.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.training.step_recorder import NoRecorder, StepRecorder
-from cowclip_merlin.training.stop_signals import Stopped, StopSignals
-from cowclip_merlin.training.train_step import calls, make_step, make_steps, steps_per_execution
+from cowclip_merlin.training.train_step import (
+    execution_lengths,
+    make_train_function,
+    make_train_step,
+    steps_per_execution,
+)
 
 if TYPE_CHECKING:
     import logging
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TrainerSettings:
     """How far and in which order to train.
 
     Attributes:
@@ -57,7 +58,7 @@ class Trainer:
         optimizer: `CowClip`.
         train: training rows.
         scored: rows that the metrics are of, never trained on.
-        plan: how far to go.
+        settings: how far and in which order.
         folder: run folder for metrics.csv, events and checkpoints.
         log: where lines for the person at the prompt go.
 
@@ -72,35 +73,37 @@ class Trainer:
         optimizer: Any,
         train: ColumnArrays,
         scored: ColumnArrays,
-        plan: Plan,
+        settings: TrainerSettings,
         folder: Path,
         log: logging.Logger,
     ) -> None:
-        self.plan, self.log, self.folder = plan, log, folder
+        self.settings, self.log, self.folder = settings, log, folder
         self.model, self.optimizer = model, optimizer
         # Slots must exist before a checkpoint is read, or the first step would start from 0.
         optimizer._create_all_weights(model.trainable_variables)
         loaded = load_to_device(
             train,
             scored,
-            batch_size=plan.batch_size,
-            scoring_batch=evaluation.SCORING_BATCH,
-            memory=plan.data_memory,
+            batch_size=settings.batch_size,
+            scoring_batch=evaluation.PREDICTION_BATCH_SIZE,
+            memory=settings.data_memory,
         )
         log.info("%s", loaded)
         self.data = loaded.train
-        self.scorer = evaluation.Scorer(model, loaded.test)
+        self.predictor = evaluation.Predictor(model, loaded.test)
         self.scored_labels = scored.label
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
-        self.steps = steps_per_epoch(self.data.rows, plan.batch_size)
-        self.steps_per_execution = steps_per_execution(plan.batch_size) if self.data.resident else 1
+        self.steps = steps_per_epoch(self.data.rows, settings.batch_size)
+        self.steps_per_execution = (
+            steps_per_execution(settings.batch_size) if self.data.resident else 1
+        )
         step = (model, optimizer, self.data, self.checkpoints.loss_sum)
         self._step = (
-            partial(make_steps(*step), batch_size=plan.batch_size)
+            partial(make_train_function(*step), batch_size=settings.batch_size)
             if self.steps_per_execution > 1
-            else make_step(*step)
+            else make_train_step(*step)
         )
-        self._signals = StopSignals()
+        self._stop = GracefulStop()
         self.rows: list[dict[str, Any]] = []
         self.recorder: StepRecorder = NoRecorder()
 
@@ -111,22 +114,24 @@ class Trainer:
     def learning_rates(self) -> tuple[float, float]:
         """Learning rates of the next step, of the embeddings and of the dense weights."""
         optimizer = self.optimizer
-        return _rate(optimizer.embedding_optimizer), _rate(optimizer.dense_optimizer)
+        parts = (optimizer.embedding_optimizer, optimizer.dense_optimizer)
+        embedding_lr, dense_lr = map(_learning_rate, parts)
+        return embedding_lr, dense_lr
 
     def resume(self) -> None:
         """Go on from the last checkpoint."""
         path = self.checkpoints.restore()
-        for damage in self.checkpoints.passed_over:
+        for damage in self.checkpoints.skipped:
             self.log.warning("%s; an older one is used", damage)
         done = int(self.checkpoints.epoch.numpy())
         before = run_logs.read_metrics(self.folder / "metrics.csv", epochs=done)
-        self.rows = [run_logs.numbers(row) for row in before]
+        self.rows = [run_logs.parse_metrics_row(row) for row in before]
         self.log.info(
             "resumed from %s: epoch %d, step %d", path, done, int(self.checkpoints.step.numpy())
         )
 
     def run(self) -> list[dict[str, Any]]:
-        """Train to the end of the plan; returns one record per epoch.
+        """Train all epochs; returns one record per epoch.
 
         Raises:
             Stopped: SIGINT or SIGTERM came; a checkpoint was written first.
@@ -135,8 +140,8 @@ class Trainer:
         first, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
         try:
             self.recorder.open(first * self.steps + step, board)
-            with self._signals.caught():
-                for epoch in range(first, self.plan.epochs):
+            with self._stop.catch_signals():
+                for epoch in range(first, self.settings.epochs):
                     seconds, trained = self._train_epoch(epoch)
                     self._finish_epoch(epoch, seconds, trained, board)
         finally:
@@ -144,90 +149,83 @@ class Trainer:
         return self.rows
 
     def _train_epoch(self, epoch: int) -> tuple[float, int]:
-        """Steps of one epoch from where the checkpoint left it: seconds and rows trained."""
-        plan, first = self.plan, int(self.checkpoints.step.numpy())
+        """Steps of one epoch from the checkpoint's step on: seconds and rows trained."""
+        settings, first = self.settings, int(self.checkpoints.step.numpy())
         if first == 0:
             self.checkpoints.loss_sum.assign(0.0)
         started, paused, step = time.perf_counter(), 0.0, first
-        lengths, batches = self._calls(epoch, first)
+        lengths, batches = self._executions(epoch, first)
         # Closed on every way out: the thread of streamed rows ends here.
-        with self._progress(epoch, first) as bar, closing(batches):
+        with self._progress_bar(epoch, first) as bar, closing(batches):
             for steps, batch in zip(lengths, batches, strict=True):
                 self._observe(batch, epoch, step)
                 self._train_batch(batch)
                 step += steps
                 bar.update(steps)
-                due = plan.checkpoint_every and step % plan.checkpoint_every == 0
-                if self._signals.came or (due and step < self.steps):
+                due = settings.checkpoint_every and step % settings.checkpoint_every == 0
+                if self._stop.signal_number or (due and step < self.steps):
                     paused -= time.perf_counter()
                     self._save(step)
                     paused += time.perf_counter()
-        with self._telling_divergence():
+        with raising_diverged():
             self.optimizer.flush()  # part of the work that update="exact" has put off
         self.wait()
         seconds = time.perf_counter() - started - paused
         self.recorder.pause()
         # A run that was stopped in the last step of an epoch has no rows left in it.
-        return seconds, max(0, self.data.rows - first * plan.batch_size)
+        return seconds, max(0, self.data.rows - first * settings.batch_size)
 
-    def _calls(self, epoch: int, first: int) -> tuple[list[int], Iterator[Any]]:
+    def _executions(self, epoch: int, first: int) -> tuple[list[int], Iterator[Any]]:
         """Steps of every call from step `first` of this epoch on, and what each call is given."""
-        plan, done = self.plan, epoch * self.steps
-        stops = [(plan.checkpoint_every, 0), (self.recorder.every, done)]
+        settings, done = self.settings, epoch * self.steps
+        stops = [(settings.checkpoint_every, 0), (self.recorder.every, done)]
         stops = [stop for stop in stops if stop[0]]
-        lengths = list(calls(first, self.steps, self.steps_per_execution, stops))
-        size, how = plan.batch_size, {"seed": plan.seed, "epoch": epoch}
+        lengths = list(execution_lengths(first, self.steps, self.steps_per_execution, stops))
+        size, how = settings.batch_size, {"seed": settings.seed, "epoch": epoch}
         if self.steps_per_execution == 1:
             return lengths, self.data.batches(size, start=first, **how)
-        return lengths, self.data.pieces([n * size for n in lengths], first=first * size, **how)
+        return lengths, self.data.variable_batches(
+            [n * size for n in lengths], first=first * size, **how
+        )
 
     def _observe(self, batch: Any, epoch: int, done: int) -> None:
         """Let the recorder see the batch that comes after `done` steps of this epoch."""
         step, rows = epoch * self.steps + done, epoch * self.data.rows
-        rows += done * self.plan.batch_size
+        rows += done * self.settings.batch_size
         self.recorder.before_step(batch, step=step, epoch=epoch + 1, rows=rows)
 
     def _train_batch(self, batch: Any) -> None:
-        with self._telling_divergence():
+        with raising_diverged():
             self._step(batch)
 
-    @contextmanager
-    def _telling_divergence(self) -> Iterator[None]:
-        """A gradient that is not finite; on a GPU a later step or `flush` raises it."""
-        try:
-            yield
-        except compat.tensorflow().errors.OpError as error:
-            reason = re.search(r"the gradient of .* is not finite", str(error))
-            if reason is None:
-                raise
-            raise _diverged(reason[0]) from error
-
-    def _progress(self, epoch: int, first: int) -> tqdm:
+    def _progress_bar(self, epoch: int, first: int) -> tqdm:
         return tqdm(
             total=self.steps,
             initial=first,
-            desc=f"epoch {epoch + 1}/{self.plan.epochs}",
+            desc=f"epoch {epoch + 1}/{self.settings.epochs}",
             unit="step",
             leave=False,
             disable=None,
         )
 
     def _save(self, step: int) -> None:
-        with self._telling_divergence():
+        with raising_diverged():
             self.optimizer.flush()  # so that the weights alone can be read from the checkpoint
         self.recorder.pause()
         self.checkpoints.step.assign(step)
         self.checkpoints.save()
-        if self._signals.came:
-            raise Stopped(self._signals.came)
+        if self._stop.signal_number:
+            raise Stopped(self._stop.signal_number)
 
     def _finish_epoch(
         self, epoch: int, seconds: float, trained: int, board: run_logs.TensorBoard
     ) -> None:
-        self._refuse_divergence(epoch)
+        check_loss(float(self.checkpoints.loss_sum.numpy()), epoch + 1)
         started = time.perf_counter()
-        result = evaluation.evaluate(self.scored_labels, self._probabilities(epoch))
-        row = self._record(epoch, seconds, trained, result, time.perf_counter() - started)
+        probabilities = self.predictor.predict()
+        check_probabilities(probabilities, epoch + 1)
+        result = evaluation.evaluate(self.scored_labels, probabilities)
+        row = self._metrics_row(epoch, seconds, trained, result, time.perf_counter() - started)
         self.rows.append(row)
         run_logs.write_metrics(self.folder / "metrics.csv", self.rows)
         board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
@@ -235,7 +233,7 @@ class Trainer:
             "epoch %d: train loss %.5f, %s AUC %.5f, log loss %.5f, %s rows/s, %.1f s",
             epoch + 1,
             row["train_loss"],
-            self.plan.scored_split,
+            self.settings.scored_split,
             result.auc,
             result.log_loss,
             f"{row['rows_per_second']:,.0f}",
@@ -244,19 +242,7 @@ class Trainer:
         self.checkpoints.epoch.assign(epoch + 1)
         self._save(0)
 
-    def _refuse_divergence(self, epoch: int) -> None:
-        loss = float(self.checkpoints.loss_sum.numpy())
-        if not math.isfinite(loss):
-            raise _diverged(f"the loss is {loss} in epoch {epoch + 1}")
-
-    def _probabilities(self, epoch: int) -> Any:
-        """Of the scored rows: what the last step of an epoch did is in no loss of it."""
-        found = self.scorer.probabilities()
-        if np.isnan(found).any():
-            raise _diverged(f"probabilities are NaN after epoch {epoch + 1}")
-        return found
-
-    def _record(
+    def _metrics_row(
         self,
         epoch: int,
         seconds: float,
@@ -264,7 +250,7 @@ class Trainer:
         result: evaluation.Evaluation,
         scoring_seconds: float,
     ) -> dict[str, Any]:
-        optimizer, split = self.optimizer, self.plan.scored_split
+        optimizer, split = self.optimizer, self.settings.scored_split
         embedding_lr, dense_lr = self.learning_rates()
         return {
             "epoch": epoch + 1,
@@ -282,10 +268,6 @@ class Trainer:
         }
 
 
-def _diverged(what: str) -> Diverged:
-    return Diverged(f"training diverged: {what}; use smaller learning rates or a smaller batch")
-
-
-def _rate(optimizer: Any) -> float:
+def _learning_rate(optimizer: Any) -> float:
     rate = optimizer.learning_rate
     return float(rate(optimizer.iterations).numpy() if callable(rate) else rate.numpy())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import read_json, replacing, write_json
+from cowclip_merlin.system.files import atomic_write, read_json, write_json
 
 # Text as paths looks the same everywhere, whatever fonts are installed. With fixed ids and no
 # date, the same numbers make the same file.
@@ -84,7 +84,7 @@ def write_figure(
     text = FigureFile(
         name=name, title=title, caption=caption, alt=alt, data=data, command=command, svg=svg
     )
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(svg, encoding="utf-8")
     write_json(path.with_suffix(".json"), {k: v for k, v in asdict(text).items() if k != "svg"})
     return path

@@ -12,7 +12,7 @@ from cowclip_merlin.experiments.report.results_folder import read_results_folder
 from cowclip_merlin.experiments.report.run_rows import RUN_COLUMNS
 from cowclip_merlin.experiments.report.section import Section, make_section
 from cowclip_merlin.experiments.tables.table import NOISE
-from cowclip_merlin.system.files import refuse_no_file, replacing
+from cowclip_merlin.system.files import atomic_write, check_writable
 
 _TEMPLATES = Path(__file__).parent
 
@@ -38,12 +38,12 @@ def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: b
         raise InputError(f"{out}: is a folder; give --out a file, such as {out / 'report.html'}")
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder for the report; make it first")
-    refuse_no_file(out, overwrite=overwrite)
+    check_writable(out, overwrite=overwrite)
     sections = [
         make_section(read_results_folder(path), f"d{n}") for n, path in enumerate(folders, 1)
     ]
     page = render(sections)
-    with replacing(out) as temporary:
+    with atomic_write(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return summary(sections, len(page.encode()))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.results.result import COLUMN_TYPES, Result
-from cowclip_merlin.system.files import replacing
+from cowclip_merlin.system.files import atomic_write
 
 STATUSES = ("done", "diverged")
 SPLITS = ("test", "validation")
@@ -80,7 +80,7 @@ def _check(result: Result) -> None:
 def write_results(folder: str | Path, results: Iterable[Result]) -> None:
     """Write the table; if that fails, the old one stays as it is."""
     path = Path(folder) / "results.csv"
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(asdict(result) for result in results)

@@ -17,11 +17,11 @@ import numpy.typing as npt
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.planning.data_variant import SAMPLE_SEED, DataVariant
-from cowclip_merlin.loading.columns import refuse_missing, refuse_outside
+from cowclip_merlin.loading.columns import check_columns_present, check_ids_in_vocabulary
 from cowclip_merlin.system.files import (
     clear_leftovers,
-    move_new,
     reading_parquet,
+    rename_if_free,
     work_folder,
     write_json,
 )
@@ -48,7 +48,7 @@ def derive_data(data: PreparedData, variant: DataVariant, folder: Path) -> Prepa
         with work_folder(out) as work:
             with compat.quiet_merlin():
                 _write(data, variant, work / "data")
-            move_new(work / "data", out)
+            rename_if_free(work / "data", out)
     return PreparedData.load(out)
 
 
@@ -67,7 +67,7 @@ def _write(data: PreparedData, variant: DataVariant, out: Path) -> None:
     sizes = {name: max(FIRST_VALUE, int(new.max()) + 1) for name, new in maps.items()}
     statistics = replace(data.statistics, cardinalities=sizes)
     for split in SPLITS:
-        write_schema(out / split, data.layout, statistics)
+        write_schema(out / split, data.log_format, statistics)
     _write_counts(out, counts, maps)
     description = _description(data, variant, rows, clicks) | {"statistics": asdict(statistics)}
     write_json(out / "dataset.json", description | {"checksums": checksums(out)})
@@ -125,10 +125,10 @@ def _tables(data: PreparedData, split: str, fraction: float) -> Iterator[Any]:
         data.verify(file)
         with reading_parquet(file):
             parquet = pq.ParquetFile(file)
-            refuse_missing(file, parquet.schema_arrow.names, data)
+            check_columns_present(file, parquet.schema_arrow.names, data)
             for batch in parquet.iter_batches(batch_size=1 << 18):
                 for name, size in data.cardinalities.items():
-                    refuse_outside(file, name, batch.column(name).to_numpy(), size)
+                    check_ids_in_vocabulary(file, name, batch.column(name).to_numpy(), size)
                 chosen = _choice(rng, batch.num_rows, fraction)
                 yield batch if chosen is None else batch.filter(chosen)
 

@@ -72,22 +72,22 @@ def step_seconds(settings: RunSettings, data: PreparedData) -> float:
 
 def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, Iterable[Any]]:
     """A function that trains on the rows of one call, and the rows of some calls."""
-    from cowclip_merlin.loading import DeviceData, open_train
+    from cowclip_merlin.loading import DeviceData, open_train_columns
     from cowclip_merlin.training.build import build_model, build_optimizer
-    from cowclip_merlin.training.train_step import make_steps, steps_per_execution
+    from cowclip_merlin.training.train_step import make_train_function, steps_per_execution
 
     tf = compat.tensorflow()
     values = settings.hyperparameters(data.kind)
-    columns = DeviceData(open_train(data))
+    columns = DeviceData(open_train_columns(data))
     model = build_model(settings, values, data)
     optimizer = build_optimizer(settings, values, data, steps=1)
     optimizer._create_all_weights(model.trainable_variables)
     total = tf.Variable(0.0, dtype=tf.float64)
-    run = make_steps(model, optimizer, columns, total)
+    run = make_train_function(model, optimizer, columns, total)
     rows = settings.batch_size * steps_per_execution(settings.batch_size)
 
     def train(rows: Any) -> None:
         run(rows, settings.batch_size)
         total.numpy()  # waits for the device
 
-    return train, columns.pieces([rows] * CALLS, seed=0, epoch=0)
+    return train, columns.variable_batches([rows] * CALLS, seed=0, epoch=0)

@@ -108,7 +108,7 @@ def _scores(
     """The columns that hold scores and times; NaN for what a diverged run does not have."""
     prefix = "validation" if validation else "test"
     auc = [float(epoch[f"{prefix}_auc"]) for epoch in epochs]
-    seconds = sum(run_logs.seconds_of(epoch, rows) for epoch in epochs)
+    seconds = sum(run_logs.epoch_seconds(epoch, rows) for epoch in epochs)
     done = status == "done"
     return {
         "auc": auc[-1] if done else float("nan"),

@@ -19,7 +19,7 @@ from cowclip_merlin.experiments.results.results_csv import append_result, read_r
 from cowclip_merlin.experiments.running.derived_data import derive_data
 from cowclip_merlin.experiments.running.run_result import RunStart, make_result
 from cowclip_merlin.training import run_logs, train
-from cowclip_merlin.training.checkpoint import checkpoints_in
+from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.workflows import PreparedData
 
 
@@ -88,7 +88,7 @@ def train_run(run: PlannedRun, context: RunContext) -> Result:
     data = derive_data(context.data, run.variant, context.out / "data")
     folder = context.out / "runs" / run.run_id(context.fingerprint)
     start = RunStart.now()
-    resume = bool(checkpoints_in(folder / "checkpoints"))
+    resume = bool(list_checkpoints(folder / "checkpoints"))
     if folder.exists() and not resume:  # stopped before its first checkpoint, or diverged
         shutil.rmtree(folder)
     compat.tensorflow().keras.backend.clear_session()

@@ -11,7 +11,7 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.tables.table import Cell, Table
-from cowclip_merlin.system.files import read_json, replacing
+from cowclip_merlin.system.files import atomic_write, read_json
 
 VERDICTS = ("better", "worse", "noise", "")
 _REMEDY = "make it again with cowclip experiment"
@@ -39,7 +39,7 @@ def write_table(folder: str | Path, table: Table) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{table.name}.json"
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
     return path
 

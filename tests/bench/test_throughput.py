@@ -5,8 +5,15 @@ import numpy as np
 import pytest
 
 from cowclip_merlin import compat
+from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
 from cowclip_merlin.bench.random_data import field_sizes, random_rows
-from cowclip_merlin.bench.throughput import YARDSTICK, BenchSettings, Case, _result, _turn, bare_mlp
+from cowclip_merlin.bench.throughput import (
+    BARE_MLP,
+    BenchCase,
+    BenchSettings,
+    _result,
+    _rows_per_second,
+)
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.hardware import hardware
@@ -33,7 +40,7 @@ def test_a_turn_trains_in_calls_as_long_as_those_of_training():
         seen.append((rows.numpy(), batch))
         return SimpleNamespace(numpy=lambda: waited.append(len(seen)))
 
-    assert _turn(train, 64, 64 * 40, 64 * 40) > 0
+    assert _rows_per_second(train, 64, 64 * 40, 64 * 40) > 0
     assert waited == [3]  # once, after the last call
     assert [(len(rows), batch) for rows, batch in seen] == [(1024, 64), (1024, 64), (512, 64)]
     assert sorted(np.concatenate([rows for rows, _ in seen])) == list(range(64 * 40))
@@ -43,7 +50,7 @@ def test_the_bare_mlp_makes_as_many_steps_as_it_is_told():
     ends = []
     for steps in ([64] * 5, [64 * 5]):
         compat.tensorflow().keras.utils.set_random_seed(1)
-        train = bare_mlp(64)
+        train = bare_mlp_train_function(64)
         losses = [float(train(range(rows), 64).numpy()) for rows in steps]
         ends.append(losses[-1])
     assert ends[1] == pytest.approx(ends[0], rel=1e-5)
@@ -51,11 +58,11 @@ def test_the_bare_mlp_makes_as_many_steps_as_it_is_told():
 
 
 def test_ratios_are_to_the_bare_mlp_and_to_the_own_baseline():
-    base = Case("deepfm", 64, "dense", "numba", "none", "bfloat16")
+    base = BenchCase("deepfm", 64, "dense", "numba", "none", "bfloat16")
     mine, other = base._replace(batch=256, clip="cowclip"), base._replace(precision="float32")
     speeds = {
         other: [1.0, 1.0, 1.0], base: [10.0, 20.0, 30.0], mine: [40.0, 40.0, 30.0],
-        Case(YARDSTICK, 64): [5.0, 5.0, 5.0], Case(YARDSTICK, 256): [80.0, 160.0, 120.0],
+        BenchCase(BARE_MLP, 64): [5.0, 5.0, 5.0], BenchCase(BARE_MLP, 256): [80.0, 160.0, 120.0],
     }  # fmt: skip
     found = _result(mine, speeds)
     assert (found["rows_per_second"], found["slowest"], found["fastest"]) == (40, 30, 40)

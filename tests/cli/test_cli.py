@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin import choices
 from cowclip_merlin.cli import COMMANDS, build_parser, main
-from cowclip_merlin.cli.train import command_of, settings_of
+from cowclip_merlin.cli.train import settings_from_args, train_command
 from cowclip_merlin.errors import StackError
 from cowclip_merlin.scaling import RULES
 from cowclip_merlin.training.run_settings import RunSettings
@@ -193,13 +193,13 @@ def test_the_command_of_settings_gives_the_settings(data):
     plain = st.sampled_from(["embedding_lr", "dense_lr", "l2", "init_std", "warmup_epochs"])
     known["overrides"] = data.draw(st.dictionaries(plain, st.floats(0, 1e9)))
     settings = RunSettings(**known)
-    args = build_parser().parse_args(shlex.split(command_of(settings))[1:])
-    assert settings_of(args) == settings
+    args = build_parser().parse_args(shlex.split(train_command(settings))[1:])
+    assert settings_from_args(args) == settings
 
 
 def test_the_command_leaves_out_what_the_clip_does_not_read():
     settings = RunSettings(model="dcn", batch_size=8, rule="none", overrides={"r": 0.5, "l2": 1.0})
-    assert command_of(settings).endswith("--rule none --l2 1.0")
+    assert train_command(settings).endswith("--rule none --l2 1.0")
 
 
 def test_the_program_runs_as_a_module():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.diagnostics.id_frequency import deciles, edges, read_deciles
+from cowclip_merlin.diagnostics.id_frequency import compute_deciles, decile_edges, read_deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData
 
@@ -22,7 +22,7 @@ def test_edges_are_the_least_counts_that_reach_each_tenth(counts, batch):
     rows = 200
     present = {c: 1 - (1 - c / rows) ** batch for c in counts}
     total = sum(present[c] for c in counts)
-    found = edges(np.array(counts), rows=rows, batch_size=batch)
+    found = decile_edges(np.array(counts), rows=rows, batch_size=batch)
     for tenth, edge in enumerate(found.tolist(), 1):
         up_to = sum(present[c] for c in counts if c <= edge)
         below = sum(present[c] for c in counts if c < edge)
@@ -34,7 +34,7 @@ def test_edges_are_the_least_counts_that_reach_each_tenth(counts, batch):
 @settings(max_examples=50, deadline=None)
 def test_deciles_rise_with_the_count_and_equal_counts_stay_together(counts):
     arrays = [np.array(each) for each in counts]
-    found, count = deciles(arrays, rows=100, batch_size=8), np.concatenate(arrays)
+    found, count = compute_deciles(arrays, rows=100, batch_size=8), np.concatenate(arrays)
     order = np.argsort(count, kind="stable")
     assert (np.diff(found.of_row[order].astype(int)) >= 0).all()
     for value in np.unique(count):
@@ -50,7 +50,7 @@ def test_a_decile_is_a_tenth_of_the_distinct_rows_of_a_batch():
     """On ids drawn independently from a power law, over many batches."""
     rng, size, batch = np.random.default_rng(0), 20_000, 512
     log = np.minimum(rng.zipf(1.2, 100_000), size) - 1
-    found = deciles([np.bincount(log, minlength=size)], rows=len(log), batch_size=batch)
+    found = compute_deciles([np.bincount(log, minlength=size)], rows=len(log), batch_size=batch)
     shares = np.zeros(10)
     for first in range(0, len(log), batch):
         ids = np.unique(log[first : first + batch])

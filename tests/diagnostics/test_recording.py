@@ -9,7 +9,7 @@ import pytest
 
 from cowclip_merlin import compat, training
 from cowclip_merlin.diagnostics import read_diagnostics
-from cowclip_merlin.diagnostics.diagnostics_csv import COLUMNS, FILE, Writer
+from cowclip_merlin.diagnostics.diagnostics_csv import COLUMNS, FILE, DiagnosticsWriter
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings, Stopped, trainer
 from cowclip_merlin.training.trainer import Trainer
@@ -176,9 +176,9 @@ def test_steps_that_are_made_in_one_call_are_probed_as_single_ones(
 
 def test_a_new_run_starts_a_new_file(tmp_path):
     record = dict.fromkeys(COLUMNS, 1) | {"scope": "all", "group": "all"}
-    Writer(tmp_path).append([record])
+    DiagnosticsWriter(tmp_path).append([record])
     assert len(read_diagnostics(tmp_path)) == 1
-    Writer(tmp_path)
+    DiagnosticsWriter(tmp_path)
     with pytest.raises(InputError, match="no probe in it"):
         read_diagnostics(tmp_path)
 

@@ -12,7 +12,7 @@ import pytest
 from small_experiment import MINE, experiment
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.cli.experiment import share
+from cowclip_merlin.cli.experiment import parse_fraction
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import outputs, preflight
 from cowclip_merlin.experiments.definitions import load_experiment
@@ -23,7 +23,7 @@ from cowclip_merlin.experiments.session_settings import SessionSettings
 from cowclip_merlin.experiments.tables.files import read_table
 from cowclip_merlin.experiments.tables.table import Cell, Table, mean_cell, verdict
 from cowclip_merlin.experiments.tables.text import table_text
-from cowclip_merlin.system.files import alone_in
+from cowclip_merlin.system.locks import lock_folder
 from cowclip_merlin.training.run_logs import read_metrics
 
 
@@ -208,7 +208,7 @@ def test_what_cannot_be_run_is_said_before_anything_is(data, tmp_path, capsys, t
 def test_the_command_takes_the_same_share_of_the_rows(data, tmp_path):
     made = Session(SessionSettings(data=data, out=tmp_path, scale=1 / 3))
     words = made.command(load_experiment("table2")).split()
-    assert share(words[words.index("--scale") + 1]) == 1 / 3
+    assert parse_fraction(words[words.index("--scale") + 1]) == 1 / 3
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_the_printed_table_shows_signs(mine, data, tmp_path):
 
 def test_one_process_at_a_time_works_in_a_folder(mine, data, tmp_path, capsys):
     out = tmp_path / "results"
-    with alone_in(out, "taken"):
+    with lock_folder(out, "taken"):
         assert experiment(mine, data, out) == 2
     assert "another experiment or sweep is working in it" in capsys.readouterr().err
     assert read_results(out) == []

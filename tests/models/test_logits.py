@@ -194,17 +194,17 @@ def test_gradients_of_tables_have_one_entry_per_occurrence(
 @pytest.mark.parametrize("name", list(cc.models.MODELS))
 def test_compiled_by_xla_it_trains_as_it_does_without(tf, name):
     from cowclip_merlin.bench.random_data import random_rows
-    from cowclip_merlin.bench.throughput import field_sizes, model_and_optimizer
+    from cowclip_merlin.bench.throughput import build_model_and_optimizer, field_sizes
     from cowclip_merlin.loading import DeviceData
-    from cowclip_merlin.training.train_step import make_steps
+    from cowclip_merlin.training.train_step import make_train_function
 
     sizes, ends = field_sizes(2000), []
     data = DeviceData(random_rows(96, sizes))
     for jit in (False, True):
-        built, optimizer = model_and_optimizer(
+        built, optimizer = build_model_and_optimizer(
             name, "exact", "auto", "cowclip", "float32", sizes, jit
         )
-        steps = make_steps(built, optimizer, data, tf.Variable(0.0, dtype=tf.float64))
+        steps = make_train_function(built, optimizer, data, tf.Variable(0.0, dtype=tf.float64))
         steps(tf.range(96, dtype=tf.int64), tf.constant(40))  # the last batch is smaller
         graph = steps.get_concrete_function().graph.as_graph_def()
         inside = [f for f in graph.library.function if f.attr["_XlaMustCompile"].b]

@@ -3,7 +3,7 @@
 import pytest
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.system.files import whole_folder
+from cowclip_merlin.system.files import atomic_folder
 
 # Valid itself, but the temporary name beside it is too long. It fails for root, too, whom no
 # rights stop.
@@ -11,7 +11,7 @@ NAME = "n" * 250
 
 
 def test_a_folder_that_cannot_be_made_is_the_users(tmp_path):
-    with pytest.raises(OSError) as failure, whole_folder(tmp_path / NAME):
+    with pytest.raises(OSError) as failure, atomic_folder(tmp_path / NAME):
         pass
     assert failure.value.filename == str(tmp_path / NAME)
 

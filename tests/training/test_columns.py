@@ -13,7 +13,7 @@ import pytest
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, cache, cudf_reader, open_columns, read_columns
-from cowclip_merlin.system.files import locked
+from cowclip_merlin.system.locks import try_lock
 from cowclip_merlin.workflows import PreparedData
 
 NAMES = ("ids", "continuous", "label")
@@ -93,8 +93,8 @@ def test_interrupted_writing_leaves_nothing(folder, monkeypatch, error):
         yield next(iter(whole))
         raise error
 
-    whole = list(cache.parts(folder, "train"))
-    monkeypatch.setattr(cache, "parts", interrupted)
+    whole = list(cache.read_chunks(folder, "train"))
+    monkeypatch.setattr(cache, "read_chunks", interrupted)
     with pytest.raises(error):
         open_columns(folder, "train")
     assert not list(folder.path.glob(".cache*"))
@@ -105,7 +105,7 @@ def test_what_another_process_writes_is_left_alone(folder):
     mine, left = (folder.path / f".cache-train.{n}.tmp" for n in ("abc", os.getpid()))
     mine.mkdir()
     left.mkdir()
-    with locked(mine) as ours:
+    with try_lock(mine) as ours:
         assert ours and isinstance(open_columns(folder, "train").ids, np.memmap)
         assert mine.exists() and not left.exists()
 

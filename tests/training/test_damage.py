@@ -8,7 +8,7 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.training import RunSettings, evaluate_run, train
-from cowclip_merlin.training.checkpoint import checkpoints_in
+from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare, read_counts
 
 SMALL = RunSettings(
@@ -91,13 +91,13 @@ def test_the_list_of_checkpoints_is_not_needed(run, spoil):
     with pytest.raises(InputError, match="holds a run already; use --resume"):
         train(data, SMALL, out=folder)
     assert [row["epoch"] for row in train(data, LONGER, out=folder, resume=True)] == [1, 2, 3]
-    assert len(checkpoints_in(folder / "checkpoints")) == 2  # older ones are still deleted
+    assert len(list_checkpoints(folder / "checkpoints")) == 2  # older ones are still deleted
 
 
 @pytest.mark.parametrize("part", ["data-00000-of-00001", "index"])
 def test_an_older_checkpoint_is_found_and_said(run, caplog, capsys, part):
     folder, data = run
-    last = checkpoints_in(folder / "checkpoints")[0]
+    last = list_checkpoints(folder / "checkpoints")[0]
     spoiled = folder / f"checkpoints/ckpt-{last.rpartition('-')[2]}.{part}"
     # The weights are the last of the data: `evaluate` reads nothing else.
     flip(spoiled, position=64 if part == "index" else spoiled.stat().st_size - 64)
@@ -118,7 +118,7 @@ def test_only_damaged_checkpoints_are_named(run):
     folder, data = run
     for file in (folder / "checkpoints").glob("*.data-*"):
         flip(file, position=file.stat().st_size - 64)
-    last = checkpoints_in(folder / "checkpoints")[0]
+    last = list_checkpoints(folder / "checkpoints")[0]
     with pytest.raises(InputError, match=rf"{last}: damaged checkpoint .* no other one is whole"):
         evaluate_run(folder, data)
 

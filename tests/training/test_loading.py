@@ -13,8 +13,8 @@ from cowclip_merlin.loading import (
     DeviceData,
     StreamedData,
     batches,
-    bytes_of,
     load_to_device,
+    megabytes_to_bytes,
     row_order,
     streamed_data,
 )
@@ -35,7 +35,7 @@ def small_chunks(monkeypatch):
 
 
 def taken(data, batch):
-    inputs, label = data.take(batch)
+    inputs, label = data.unpack(batch)
     return [inputs["categorical"].numpy(), inputs["continuous"].numpy(), label.numpy()]
 
 
@@ -59,7 +59,9 @@ def threads():
 def test_pieces_of_several_batches_are_those_batches(columns):
     data, one_by_one = DeviceData(columns), epoch(DeviceData(columns), start=2)
     lengths = [3 * BATCH, BATCH, ROWS]
-    pieces = [taken(data, p) for p in data.pieces(lengths, seed=1, epoch=0, first=2 * BATCH)]
+    pieces = [
+        taken(data, p) for p in data.variable_batches(lengths, seed=1, epoch=0, first=2 * BATCH)
+    ]
     assert [len(p[2]) for p in pieces] == [3 * BATCH, BATCH, ROWS - 6 * BATCH]
     whole = [[np.concatenate(part) for part in zip(*each)] for each in (pieces, one_by_one)]
     assert_equal(whole[:1], whole[1:])
@@ -83,7 +85,7 @@ def test_streamed_rows_are_the_resident_ones(columns, small_chunks):
     resident, streamed = DeviceData(columns), StreamedData(columns)
     for start in (0, 1, 5, 62, 63):
         assert_equal(epoch(resident, epoch=3, start=start), epoch(streamed, epoch=3, start=start))
-    in_order = [[taken(d, b) for b in d.in_order(100)] for d in (resident, streamed)]
+    in_order = [[taken(d, b) for b in d.batches_in_file_order(100)] for d in (resident, streamed)]
     assert_equal(*in_order)
     np.testing.assert_array_equal(np.concatenate([b[0] for b in in_order[0]]), columns.ids)
     assert not threads()
@@ -92,7 +94,7 @@ def test_streamed_rows_are_the_resident_ones(columns, small_chunks):
 def test_without_continuous_columns(columns):
     without = type(columns)(columns.ids, columns.continuous[:, :0], columns.label)
     for data in (DeviceData(without), StreamedData(without)):
-        inputs, _ = data.take(next(data.batches(BATCH, seed=0, epoch=0)))
+        inputs, _ = data.unpack(next(data.batches(BATCH, seed=0, epoch=0)))
         assert list(inputs) == ["categorical"]
 
 
@@ -187,4 +189,4 @@ def test_too_little_memory_names_what_is_enough(data, tmp_path, capsys):
     assert main(["train", str(data), *arguments, "--data-memory", "0.1"]) == 2
     assert "give at least 0.49" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-    assert bytes_of(0.5) == 500_000
+    assert megabytes_to_bytes(0.5) == 500_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin import compat
-from cowclip_merlin.errors import InputError, words_of
+from cowclip_merlin.errors import InputError, error_message
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.workflows import PreparedData
 
@@ -54,7 +54,7 @@ def test_a_split_that_may_not_be_read_is_not_called_empty(data, place):
             prepared.files("train")
     finally:
         (place / "data" / "train").chmod(0o755)
-    assert words_of(failure.value).startswith(f"{place}/data/train: Permission denied")
+    assert error_message(failure.value).startswith(f"{place}/data/train: Permission denied")
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "*.index", "*.data-*"])
@@ -66,7 +66,9 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_missing(run, data, plac
     file.chmod(0)
     with as_nobody(), pytest.raises(PermissionError) as failure:
         evaluate_run(place / "run", readable)
-    assert words_of(failure.value) == f"{file}: Permission denied; check the path and its rights"
+    assert (
+        error_message(failure.value) == f"{file}: Permission denied; check the path and its rights"
+    )
 
 
 def test_a_checkpoint_that_may_not_be_written(data, tmp_path, monkeypatch):
@@ -79,7 +81,7 @@ def test_a_checkpoint_that_may_not_be_written(data, tmp_path, monkeypatch):
     with pytest.raises(OSError) as failure:
         train(data, SETTINGS, out=tmp_path / "run")
     told = f"{tmp_path}/run/checkpoints: Permission denied; check the path and its rights"
-    assert words_of(failure.value) == told
+    assert error_message(failure.value) == told
 
 
 def test_nobody_is_told_to_delete_what_is_left_of_checkpoints(run, data, tmp_path):

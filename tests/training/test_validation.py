@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import ColumnArrays, holdout, read_columns, split_off
+from cowclip_merlin.loading import ColumnArrays, holdout, read_columns, train_validation_split
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.workflows import PreparedData
 
@@ -43,8 +43,8 @@ def numbered(rows):
 def test_the_parts_are_disjoint_and_complete(rows, fraction):
     n = round(rows * fraction)
     columns = numbered(rows)
-    assume(0 < n < rows and len(set(columns.label[holdout.is_held_out(rows, fraction)])) == 2)
-    parts = split_off(columns, fraction)
+    assume(0 < n < rows and len(set(columns.label[holdout.validation_mask(rows, fraction)])) == 2)
+    parts = train_validation_split(columns, fraction)
     assert [len(part) for part in parts] == [rows - n, n]
     for part in parts:
         number = part.ids[:, 0]
@@ -57,14 +57,14 @@ def test_the_parts_are_disjoint_and_complete(rows, fraction):
 
 @given(rows=st.integers(40, 1000), a=st.floats(0.05, 0.9), b=st.floats(0.05, 0.9))
 def test_a_smaller_fraction_is_part_of_a_larger_one(rows, a, b):
-    small, large = (holdout.is_held_out(rows, f) for f in sorted((a, b)))
+    small, large = (holdout.validation_mask(rows, f) for f in sorted((a, b)))
     assert not (small & ~large).any()
 
 
 def test_the_rows_are_written_down():
     """Other ones would silently put old and new runs of a search on different rows."""
-    assert np.flatnonzero(holdout.is_held_out(20, 0.25)).tolist() == [1, 3, 9, 11, 19]
-    spread = np.flatnonzero(holdout.is_held_out(100_000, 0.1)) / 100_000
+    assert np.flatnonzero(holdout.validation_mask(20, 0.25)).tolist() == [1, 3, 9, 11, 19]
+    spread = np.flatnonzero(holdout.validation_mask(100_000, 0.1)) / 100_000
     assert abs(spread.mean() - 0.5) < 0.01 and abs((spread < 0.1).mean() - 0.1) < 0.01
 
 
@@ -91,7 +91,7 @@ def test_every_seed_is_scored_on_the_same_rows(without_test, tmp_path, monkeypat
     for first, second in zip(*seen, strict=True):
         for name in ("ids", "continuous", "label"):
             np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
-    held = holdout.is_held_out(len(seen[0][0]) + len(seen[0][1]), 0.2)
+    held = holdout.validation_mask(len(seen[0][0]) + len(seen[0][1]), 0.2)
     whole = read_columns(PreparedData.load(without_test), "train")
     for part, rows in zip(seen[0], (~held, held), strict=True):
         np.testing.assert_array_equal(part.continuous, whole.continuous[rows])
@@ -156,7 +156,7 @@ def test_rows_of_one_label_are_refused():
     columns = numbered(100)
     columns.label[:] = 1
     with pytest.raises(InputError, match="all 10 rows have the label 1, an AUC needs both"):
-        split_off(columns, 0.1)
+        train_validation_split(columns, 0.1)
 
 
 @pytest.mark.parametrize(("rows", "fraction"), [(100, 1e-3), (10, 0.99), (0, 0.5)])

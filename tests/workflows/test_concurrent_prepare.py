@@ -10,7 +10,7 @@ import pytest
 from pandas_reference import make
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import replacing, whole_folder
+from cowclip_merlin.system.files import atomic_folder, atomic_write
 from cowclip_merlin.workflows import PreparedData, Recipe, prepare
 from cowclip_merlin.workflows.raw.ingest import Ingest
 
@@ -61,7 +61,7 @@ def test_a_folder_that_is_being_made_is_refused_and_its_leftovers_are_removed(lo
     process, work = other(out)
     with pytest.raises(InputError, match="data: another process is making it now; wait"):
         make(log, out)
-    with pytest.raises(InputError, match="another process is making it now"), whole_folder(out):
+    with pytest.raises(InputError, match="another process is making it now"), atomic_folder(out):
         pass
     assert work.is_dir() and not out.exists()
     killed(process)
@@ -101,14 +101,14 @@ def test_what_was_replaced_by_a_killed_process_comes_back(log, tmp_path, other):
 def test_half_a_file_of_a_killed_process_is_removed(tmp_path, other):
     place = tmp_path / "a.json"
     process, half = other(place, "replacing")
-    with replacing(place) as temporary:  # while the other one lives, both may write
+    with atomic_write(place) as temporary:  # while the other one lives, both may write
         temporary.write_text("one")
     assert half.exists()
     killed(process)
     mine = [tmp_path / ".a.json.notes.tmp", tmp_path / ".a.json.tmp"]
     for file in mine:
         file.write_text("the user's own")
-    with replacing(place) as temporary:
+    with atomic_write(place) as temporary:
         temporary.write_text("two")
     assert place.read_text() == "two"
     assert names(tmp_path) == [*(file.name for file in mine), "a.json"]

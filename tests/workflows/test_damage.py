@@ -15,8 +15,8 @@ import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.text_blocks import Block, blocks, count_lines
-from cowclip_merlin.workflows.raw.text_lines import Parser
+from cowclip_merlin.workflows.raw.text_blocks import Block, count_lines, read_blocks
+from cowclip_merlin.workflows.raw.text_lines import LineParser
 from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
 
 
@@ -70,9 +70,9 @@ def test_blank_lines_at_the_end_are_no_lines(tmp_path_factory, lines, ended, siz
         lines.pop()
     if not lines:
         with pytest.raises(InputError, match="the file is empty"):
-            list(blocks(file, size))
+            list(read_blocks(file, size))
         return
-    found = list(blocks(file, size))
+    found = list(read_blocks(file, size))
     text = b"".join(block.text for block in found)
     assert text == b"\n".join(lines) + b"\n"
     assert count_lines(file, size) == len(lines)
@@ -282,8 +282,8 @@ CELLS = st.text(st.sampled_from('01x"\t\r,- .e é'), max_size=6)
 )
 def test_a_line_is_kept_or_not_whatever_is_beside_it(lines, good):
     lines = [line.replace("\n", "") for line in lines] + ["1,u,v,2"] * good
-    layout = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
-    parser = Parser(layout, Path("t.csv"), ["y", "a", "b", "x"])
+    log_format = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
+    parser = LineParser(log_format, Path("t.csv"), ["y", "a", "b", "x"])
     table, places, bad = parser.parse(Block(1, "".join(f"{n}\n" for n in lines).encode()))
     singly = [parser.parse(Block(i + 1, f"{n}\n".encode())) for i, n in enumerate(lines)]
     assert places.tolist() == [i for i, (t, _, _) in enumerate(singly) if t.num_rows]

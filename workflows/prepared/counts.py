@@ -19,7 +19,7 @@ SPECIAL = {"pad": 0, "null": 1, "oov": 2}
 FIRST_VALUE = 3
 
 
-def write_counts(folder: Path, layout: LogFormat) -> None:
+def write_counts(folder: Path, log_format: LogFormat) -> None:
     """Write the counts of every field from what Categorify left in `categories/`.
 
     Padding, missing and out-of-vocabulary (ids 0, 1, 2) come first, with no value.
@@ -27,7 +27,7 @@ def write_counts(folder: Path, layout: LogFormat) -> None:
     import pyarrow.parquet as pq
 
     (folder / "counts").mkdir()
-    for field in layout.categorical:
+    for field in log_format.categorical:
         pq.write_table(
             _counts(folder / "categories", field), folder / "counts" / f"{field}.parquet"
         )
@@ -57,13 +57,13 @@ def _counts(categories: Path, field: str) -> Any:
     return pa.concat_tables([special, values])
 
 
-def hash_values(categories: Path, layout: LogFormat) -> str:
+def hash_values(categories: Path, log_format: LogFormat) -> str:
     """Hash of which value each id of each field has, 3 and up, as `categories/` says."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     lengths, text = hashlib.sha256(), hashlib.sha256()
-    for field in layout.categorical:
+    for field in log_format.categorical:
         known = pq.read_table(categories / f"unique.{field}.parquet", columns=[field])
         lengths.update(f"{field} {known.num_rows} ".encode())
         for values in known[field].cast(pa.large_binary()).chunks:

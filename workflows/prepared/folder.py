@@ -28,7 +28,7 @@ class PreparedData:
 
     Attributes:
         path: the folder.
-        layout: its columns.
+        log_format: its columns.
         recipe: how they were transformed.
         statistics: what fitting learned.
         rows: split -> number of rows.
@@ -41,7 +41,7 @@ class PreparedData:
     """
 
     path: Path
-    layout: LogFormat
+    log_format: LogFormat
     recipe: Recipe
     statistics: Statistics
     rows: dict[str, int]
@@ -73,10 +73,10 @@ class PreparedData:
         try:
             return cls(
                 path=path,
-                layout=_layout(value["layout"]),
+                log_format=_log_format_from_json(value["layout"]),
                 recipe=Recipe(**value["recipe"]),
                 statistics=Statistics(**value["statistics"]),
-                rows=_rows(value["rows"]),
+                rows=_rows_from_json(value["rows"]),
                 clicks=value["clicks"],
                 fingerprint=value["fingerprint"],
                 vocabulary=value.get("vocabulary"),
@@ -95,22 +95,22 @@ class PreparedData:
     @property
     def kind(self) -> str:
         """ "criteo", "avazu" or "table"."""
-        return self.layout.kind
+        return self.log_format.kind
 
     @property
     def label(self) -> str:
         """Name of the 0/1 column."""
-        return self.layout.label
+        return self.log_format.label
 
     @property
     def categorical(self) -> tuple[str, ...]:
         """Names of the id columns, in model order."""
-        return self.layout.categorical
+        return self.log_format.categorical
 
     @property
     def continuous(self) -> tuple[str, ...]:
         """Names of the float columns, in model order."""
-        return self.layout.continuous
+        return self.log_format.continuous
 
     @property
     def cardinalities(self) -> dict[str, int]:
@@ -120,7 +120,7 @@ class PreparedData:
     @property
     def schema(self) -> Any:
         """Merlin schema with tags and integer domains, as the models read it."""
-        return merlin_schema(self.layout, self.statistics)
+        return merlin_schema(self.log_format, self.statistics)
 
     def files(self, split: str) -> list[Path]:
         """Parquet files of a split, in order.
@@ -157,7 +157,9 @@ class PreparedData:
             InputError: a vocabulary is damaged.
         """
         self.verify_categories()
-        return nvtabular_graph.load(self.layout, self.recipe, self.statistics, self.path)
+        return nvtabular_graph.load_workflow(
+            self.log_format, self.recipe, self.statistics, self.path
+        )
 
     def verify_categories(self) -> None:
         """`verify` the vocabularies."""
@@ -165,17 +167,17 @@ class PreparedData:
             self.verify(file)
 
 
-def _rows(value: Any) -> dict[str, int]:
+def _rows_from_json(value: Any) -> dict[str, int]:
     if not isinstance(value, dict) or any(type(value[split]) is not int for split in SPLITS):
         raise TypeError(f"rows is {value!r:.60}")
     return value
 
 
-def _layout(value: Mapping[str, Any]) -> LogFormat:
+def _log_format_from_json(value: Mapping[str, Any]) -> LogFormat:
     return LogFormat(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
 
 
-def merlin_schema(layout: LogFormat, known: Statistics) -> Any:
+def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Any:
     """Merlin schema of a prepared folder's columns."""
     import numpy as np
     from merlin.schema import ColumnSchema, Schema, Tags
@@ -185,23 +187,26 @@ def merlin_schema(layout: LogFormat, known: Statistics) -> Any:
             name,
             dtype=np.int32,
             tags=[Tags.CATEGORICAL],
-            properties={"domain": {"min": 0, "max": known.cardinalities[name] - 1, "name": name}},
+            properties={
+                "domain": {"min": 0, "max": statistics.cardinalities[name] - 1, "name": name}
+            },
         )
-        for name in layout.categorical
+        for name in log_format.categorical
     ]
     columns += [
-        ColumnSchema(name, dtype=np.float32, tags=[Tags.CONTINUOUS]) for name in layout.continuous
+        ColumnSchema(name, dtype=np.float32, tags=[Tags.CONTINUOUS])
+        for name in log_format.continuous
     ]
     tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
-    return Schema([*columns, ColumnSchema(layout.label, dtype=np.int8, tags=tags)])
+    return Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8, tags=tags)])
 
 
-def write_schema(folder: Path, layout: LogFormat, known: Statistics) -> None:
+def write_schema(folder: Path, log_format: LogFormat, statistics: Statistics) -> None:
     """Write the schema where Merlin's Dataset looks for it."""
     from merlin.schema.io.tensorflow_metadata import TensorflowMetadata
 
     (folder / ".merlin").mkdir(parents=True, exist_ok=True)
-    metadata = TensorflowMetadata.from_merlin_schema(merlin_schema(layout, known))
+    metadata = TensorflowMetadata.from_merlin_schema(merlin_schema(log_format, statistics))
     metadata.to_json_file(str(folder / ".merlin"), "schema.json")
 
 
@@ -221,10 +226,10 @@ def checksums(folder: Path) -> dict[str, str]:
     }
 
 
-def _vocabulary(folder: Path, layout: LogFormat, recipe: Recipe, known: Statistics) -> str:
-    scaling = [recipe.log, known.minimum, known.maximum]
-    columns = [layout.categorical, layout.continuous]
-    values = hash_values(folder / "categories", layout)
+def _vocabulary(folder: Path, log_format: LogFormat, recipe: Recipe, statistics: Statistics) -> str:
+    scaling = [recipe.log, statistics.minimum, statistics.maximum]
+    columns = [log_format.categorical, log_format.continuous]
+    values = hash_values(folder / "categories", log_format)
     return hashlib.sha256(json.dumps([columns, scaling, values]).encode()).hexdigest()
 
 
@@ -236,12 +241,12 @@ def _sha256(file: Path) -> str:
     return digest.hexdigest()
 
 
-def describe(
+def write_description(
     folder: Path,
     *,
-    layout: LogFormat,
+    log_format: LogFormat,
     recipe: Recipe,
-    known: Statistics,
+    statistics: Statistics,
     settings: Mapping[str, Any],
     files: Sequence[Path],
     rows: Mapping[str, int],
@@ -257,20 +262,20 @@ def describe(
         folder / "dataset.json",
         {
             "format_version": FORMAT_VERSION,
-            "layout": asdict(layout),
+            "layout": asdict(log_format),
             "recipe": asdict(recipe),
             "settings": settings,
             "rows": rows,
             "clicks": clicks,
             "quarantined": quarantined,
             "fitted_rows": fitted_rows,
-            "statistics": asdict(known),
+            "statistics": asdict(statistics),
             "fingerprint": whole,
-            "vocabulary": _vocabulary(folder, layout, recipe, known),
+            "vocabulary": _vocabulary(folder, log_format, recipe, statistics),
             "input": inputs,
             "versions": versions(),
             "checksums": checksums(folder),
         },
     )
     for split in SPLITS:
-        write_schema(folder / split, layout, known)
+        write_schema(folder / split, log_format, statistics)

@@ -9,7 +9,7 @@ from cowclip_merlin.workflows.nvtabular_graph import Statistics
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 
-def write_slot_sizes(folder: Path, layout: LogFormat, known: Statistics) -> None:
+def write_slot_sizes(folder: Path, log_format: LogFormat, statistics: Statistics) -> None:
     """Write `hugectr.json`: names, and `slot_size_array` as HugeCTR's reader takes it.
 
     Each split has `_metadata.json` and `_file_list.txt`. The list and the two sources name files
@@ -19,14 +19,14 @@ def write_slot_sizes(folder: Path, layout: LogFormat, known: Statistics) -> None
     write_json(
         folder / "hugectr.json",
         {
-            "label_name": layout.label,
-            "dense_names": list(layout.continuous),
-            "slot_names": list(layout.categorical),
-            "slot_size_array": [known.cardinalities[c] for c in layout.categorical],
+            "label_name": log_format.label,
+            "dense_names": list(log_format.continuous),
+            "slot_names": list(log_format.categorical),
+            "slot_size_array": [statistics.cardinalities[c] for c in log_format.categorical],
             "train_source": _source(folder, "train"),
             "eval_source": _source(folder, "test"),
             "label_dim": 1,
-            "dense_dim": len(layout.continuous),
+            "dense_dim": len(log_format.continuous),
             "key_type": "I64",
         },
     )

@@ -11,17 +11,17 @@ import numpy as np
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.parquet_rows import count_rows, parquet_pieces
-from cowclip_merlin.workflows.raw.text_blocks import Block, blocks, count_lines
-from cowclip_merlin.workflows.raw.text_lines import BadLine, Parser, Piece, read_header
+from cowclip_merlin.workflows.raw.parquet_rows import count_rows, read_parquet_rows
+from cowclip_merlin.workflows.raw.text_blocks import Block, count_lines, read_blocks
+from cowclip_merlin.workflows.raw.text_lines import BadLine, LineParser, ParsedRows, read_header
 from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
 
 SHOWN_BAD_LINES = 20
-_FIRST_LOOK = 1000  # rows before the share of bad ones is judged
+_MIN_ROWS_TO_JUDGE = 1000  # rows before the share of bad ones is judged
 
 
 @dataclass
-class Ingested:
+class IngestResult:
     """What came in and where it went.
 
     Attributes:
@@ -45,7 +45,7 @@ class Ingest:
     """One pass over the input files.
 
     Args:
-        layout: columns of the log.
+        log_format: columns of the log.
         split: how to divide; None sends every row to the test split.
         max_bad_fraction: share of damaged rows above which it stops.
         block_bytes: bytes of text per staged file.
@@ -55,7 +55,7 @@ class Ingest:
 
     def __init__(
         self,
-        layout: LogFormat,
+        log_format: LogFormat,
         split: Split | None,
         *,
         max_bad_fraction: float,
@@ -63,12 +63,12 @@ class Ingest:
         stage: Path,
         quarantine: Path,
     ) -> None:
-        self.layout, self.split = layout, split
+        self.log_format, self.split = log_format, split
         self.max_bad_fraction, self.block_bytes = max_bad_fraction, block_bytes
         self.stage, self.quarantine = stage, quarantine
-        self.result = Ingested()
+        self.result = IngestResult()
 
-    def run(self, files: Sequence[Path]) -> Ingested:
+    def run(self, files: Sequence[Path]) -> IngestResult:
         """Read all files.
 
         Raises:
@@ -77,84 +77,84 @@ class Ingest:
         """
         from tqdm import tqdm
 
-        total = sum(map(self._count, files)) if self._by_time else None
+        total = sum(map(self._count, files)) if self._splits_by_time else None
         for name in ("train", "test"):
             (self.stage / name).mkdir(parents=True)
         with tqdm(desc="read", unit="row", disable=None, leave=False) as bar:
             for file in files:
-                for piece in self._pieces(file):
-                    self._take(piece, file, total)
-                    bar.update(piece.lines)
+                for parsed in self._read_rows(file):
+                    self._stage_rows(parsed, file, total)
+                    bar.update(parsed.lines)
         self._check_end(files)
         return self.result
 
     @property
-    def _by_time(self) -> bool:
+    def _splits_by_time(self) -> bool:
         return self.split is not None and self.split.how == "time"
 
     def _count(self, file: Path) -> int:
         if file.suffix == ".parquet":
             return count_rows(file)
-        return count_lines(file) - self.layout.header
+        return count_lines(file) - self.log_format.header
 
-    def _pieces(self, file: Path) -> Iterator[Piece]:
+    def _read_rows(self, file: Path) -> Iterator[ParsedRows]:
         if file.suffix == ".parquet":
-            return parquet_pieces(file, self.layout, max(1, self.block_bytes // 256))
+            return read_parquet_rows(file, self.log_format, max(1, self.block_bytes // 256))
         return self._text(file)
 
-    def _text(self, file: Path) -> Iterator[Piece]:
+    def _text(self, file: Path) -> Iterator[ParsedRows]:
         parser = None
-        for block in blocks(file, self.block_bytes):
+        for block in read_blocks(file, self.block_bytes):
             if parser is None:
                 columns, block = self._columns(file, block)
-                parser = Parser(self.layout, file, columns)
+                parser = LineParser(self.log_format, file, columns)
             if not block.text:
                 continue
             lines = block.text.count(b"\n")
-            table, positions, bad = parser.parse(block, self._allowance(lines))
-            yield Piece(table, positions.astype(np.uint64), lines, bad)
+            table, positions, bad = parser.parse(block, self._allowed_bad_lines(lines))
+            yield ParsedRows(table, positions.astype(np.uint64), lines, bad)
 
-    def _allowance(self, lines: int) -> int | None:
+    def _allowed_bad_lines(self, lines: int) -> int | None:
         """Damaged lines that the next ones may have without ending it all at once."""
         total = self.result.total + lines
-        if total < _FIRST_LOOK:
+        if total < _MIN_ROWS_TO_JUDGE:
             return None
         return max(0, int(self.max_bad_fraction * total) - self.result.quarantined)
 
     def _columns(self, file: Path, block: Block) -> tuple[list[str], Block]:
         """Columns of the file, and the block without its header."""
         first, _, rest = block.text.partition(b"\n")
-        if self.layout.header:
-            columns = read_header(first.removesuffix(b"\r"), self.layout, file)
+        if self.log_format.header:
+            columns = read_header(first.removesuffix(b"\r"), self.log_format, file)
             return columns, Block(block.first_line + 1, rest)
-        columns = list(self.layout.file_columns)
-        found = first.count(self.layout.separator.encode()) + 1
+        columns = list(self.log_format.file_columns)
+        found = first.count(self.log_format.separator.encode()) + 1
         if found != len(columns) and not any(
-            line.count(self.layout.separator.encode()) + 1 == len(columns)
+            line.count(self.log_format.separator.encode()) + 1 == len(columns)
             for line in rest.split(b"\n", 100)[:100]
         ):
             raise InputError(
-                f"{file}: line 1 has {found} columns, a {self.layout.kind} log has "
+                f"{file}: line 1 has {found} columns, a {self.log_format.kind} log has "
                 f"{len(columns)}; check the kind and the file"
             )
         return columns, block
 
-    def _take(self, piece: Piece, file: Path, total: int | None) -> None:
-        """Divide, stage and count one piece."""
+    def _stage_rows(self, parsed: ParsedRows, file: Path, total: int | None) -> None:
+        """Divide, stage and count one parsed."""
         result = self.result
-        position = piece.positions + np.uint64(result.total)
+        position = parsed.positions + np.uint64(result.total)
         test = (
             np.ones(len(position), bool)
             if self.split is None
             else is_test(position, self.split, total=total)
         )
         for name, mask in (("train", ~test), ("test", test)):
-            self._write(name, piece.table.filter(mask))
-        result.clicks += int(np.asarray(piece.table[self.layout.label]).sum())
-        result.total += piece.lines
-        self._set_aside(piece.bad)
-        if result.total >= _FIRST_LOOK:
-            self._judge(file)
+            self._write(name, parsed.table.filter(mask))
+        result.clicks += int(np.asarray(parsed.table[self.log_format.label]).sum())
+        result.total += parsed.lines
+        self._write_quarantine(parsed.bad)
+        if result.total >= _MIN_ROWS_TO_JUDGE:
+            self._check_bad_fraction(file)
 
     def _write(self, split: str, table: Any) -> None:
         import pyarrow.parquet as pq
@@ -163,11 +163,11 @@ class Ingest:
             return
         files = self.result.files[split]
         path = self.stage / split / f"part-{len(files):05d}.parquet"
-        pq.write_table(_as_floats(table, self.layout), path)
+        pq.write_table(_as_floats(table, self.log_format), path)
         files.append(path)
         self.result.rows[split] += table.num_rows
 
-    def _set_aside(self, bad: list[BadLine]) -> None:
+    def _write_quarantine(self, bad: list[BadLine]) -> None:
         if not bad:
             return
         self.quarantine.parent.mkdir(exist_ok=True)
@@ -179,7 +179,7 @@ class Ingest:
         room = SHOWN_BAD_LINES - len(self.result.first_bad)
         self.result.first_bad += bad[:room]
 
-    def _judge(self, file: Path) -> None:
+    def _check_bad_fraction(self, file: Path) -> None:
         result = self.result
         if result.quarantined > self.max_bad_fraction * result.total:
             first = result.first_bad[0]
@@ -191,7 +191,7 @@ class Ingest:
 
     def _check_end(self, files: Sequence[Path]) -> None:
         result = self.result
-        self._judge(files[-1])
+        self._check_bad_fraction(files[-1])
         kept = sum(result.rows.values())
         if kept + result.quarantined != result.total:
             raise RuntimeError(
@@ -214,15 +214,15 @@ class Ingest:
                 )
 
 
-def _as_floats(table: Any, layout: LogFormat) -> Any:
+def _as_floats(table: Any, log_format: LogFormat) -> Any:
     """Numbers as float64: Arrow's nullable integers would become that in pandas anyway.
 
     Whole numbers above 2**53 lose their last digits.
     """
     import pyarrow as pa
 
-    names = [layout.label, *layout.categorical, *layout.continuous]
-    types = {layout.label: pa.int8()} | dict.fromkeys(layout.continuous, pa.float64())
-    types |= dict.fromkeys(layout.categorical, pa.string())
+    names = [log_format.label, *log_format.categorical, *log_format.continuous]
+    types = {log_format.label: pa.int8()} | dict.fromkeys(log_format.continuous, pa.float64())
+    types |= dict.fromkeys(log_format.categorical, pa.string())
     schema = pa.schema([(name, types[name]) for name in names])
     return table.select(names).cast(schema, safe=False)

@@ -12,7 +12,7 @@ import numpy as np
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.text_lines import BadLine, Piece
+from cowclip_merlin.workflows.raw.text_lines import BadLine, ParsedRows
 
 
 def count_rows(file: Path) -> int:
@@ -24,20 +24,20 @@ def count_rows(file: Path) -> int:
     return _open(file).metadata.num_rows
 
 
-def parquet_pieces(file: Path, layout: LogFormat, rows: int) -> Iterator[Piece]:
+def read_parquet_rows(file: Path, log_format: LogFormat, rows: int) -> Iterator[ParsedRows]:
     """The file in pieces of so many rows.
 
     Raises:
         InputError: the file is missing, damaged, or lacks a column or has one of another type.
     """
     parquet = _open(file)
-    names = [layout.label, *layout.categorical, *layout.continuous]
+    names = [log_format.label, *log_format.categorical, *log_format.continuous]
     for name in names:
         if name not in parquet.schema_arrow.names:
             raise InputError(f"{file}: no column {name!r}; check the kind and the names")
     start = 0
     for batch in _batches(parquet, file, rows, names):
-        yield _checked_batch(batch, layout, file, start)
+        yield _checked_batch(batch, log_format, file, start)
         start += batch.num_rows
 
 
@@ -68,25 +68,25 @@ def _batches(parquet: Any, file: Path, rows: int, names: list[str]) -> Iterator[
             raise InputError(f"{file}: damaged parquet ({reason}); fetch it again") from error
 
 
-def _checked_batch(batch: Any, layout: LogFormat, file: Path, start: int) -> Piece:
+def _checked_batch(batch: Any, log_format: LogFormat, file: Path, start: int) -> ParsedRows:
     """Rows of a parquet file; those with a label that is not 0 or 1 are set aside."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     table = pa.Table.from_batches([batch])
-    for name in layout.categorical:
+    for name in log_format.categorical:
         column = _cast(table[name], pa.string(), name, file)
         column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
         table = table.set_column(table.column_names.index(name), name, column)
-    table = _label_words(table, layout.label)
+    table = _label_words(table, log_format.label)
     numbers = {
         name: _cast(table[name], pa.float64(), name, file)
-        for name in (layout.label, *layout.continuous)
+        for name in (log_format.label, *log_format.continuous)
     }
-    good = pc.fill_null(pc.is_in(numbers[layout.label], pa.array([0.0, 1.0])), False)
-    for name in layout.continuous:
+    good = pc.fill_null(pc.is_in(numbers[log_format.label], pa.array([0.0, 1.0])), False)
+    for name in log_format.continuous:
         good = pc.and_(good, pc.fill_null(pc.is_finite(numbers[name]), True))
-    for name in layout.integer:
+    for name in log_format.integer:
         whole = pc.equal(numbers[name], pc.floor(numbers[name]))
         good = pc.and_(good, pc.fill_null(whole, True))
     mask = np.asarray(good)
@@ -95,14 +95,14 @@ def _checked_batch(batch: Any, layout: LogFormat, file: Path, start: int) -> Pie
         return {name: column[i].as_py() for name, column in numbers.items()}
 
     bad = [
-        BadLine(str(file), start + int(i) + 1, _reason(row(int(i)), layout), b"")
+        BadLine(str(file), start + int(i) + 1, _damage_of(row(int(i)), log_format), b"")
         for i in np.flatnonzero(~mask)
     ]
-    label = numbers[layout.label].filter(good).cast(pa.int8())
+    label = numbers[log_format.label].filter(good).cast(pa.int8())
     table = table.filter(good).set_column(
-        table.column_names.index(layout.label), layout.label, label
+        table.column_names.index(log_format.label), log_format.label, label
     )
-    return Piece(table, np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
+    return ParsedRows(table, np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
 
 
 def _label_words(table: Any, name: str) -> Any:
@@ -113,16 +113,18 @@ def _label_words(table: Any, name: str) -> Any:
     text = table[name]
     if not (pa.types.is_string(text.type) or pa.types.is_large_string(text.type)):
         return table
-    known = labels.as_numbers(text).cast(text.type)
+    known = labels.parse_labels(text).cast(text.type)
     return table.set_column(table.column_names.index(name), name, pc.coalesce(known, text))
 
 
-def _reason(values: dict[str, float | None], layout: LogFormat) -> str:
+def _damage_of(values: dict[str, float | None], log_format: LogFormat) -> str:
     """What is wrong with the label and numbers of a bad row."""
-    label = values[layout.label]
+    label = values[log_format.label]
     if label not in (0, 1):
-        return f"{layout.label} is {'missing' if label is None else f'{label:g}'}, neither 0 nor 1"
-    for name in layout.integer:
+        return (
+            f"{log_format.label} is {'missing' if label is None else f'{label:g}'}, neither 0 nor 1"
+        )
+    for name in log_format.integer:
         value = values[name]
         if value is not None and value != math.floor(value):
             return f"{name} is {value:g}, not a whole number"

@@ -39,7 +39,7 @@ def open_raw(file: Path) -> Any:
     return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")
 
 
-def blocks(file: Path, size: int) -> Iterator[Block]:
+def read_blocks(file: Path, size: int) -> Iterator[Block]:
     """The file in blocks of about `size` bytes that end at a line's end.
 
     Blank lines at the end of the file are no lines.
@@ -84,7 +84,7 @@ def _read(stream: Any, size: int, file: Path) -> bytes:
 
 
 def count_lines(file: Path, size: int = 1 << 24) -> int:
-    """Number of lines, the last one with or without its line end, as `blocks` has them."""
+    """Number of lines, the last one with or without its line end, as `read_blocks` has them."""
     before, lines = 0, 0
     with open_raw(file) as stream:
         while text := _read(stream, size, file):

@@ -16,7 +16,7 @@ from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.text_blocks import Block
 
-_PIECE = 1024  # lines that are looked at more closely if one of them is damaged
+_LINES_PER_CHECK = 1024  # lines that are looked at more closely if one of them is damaged
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class BadLine:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ParsedRows:
     """Rows of one block.
 
     Attributes:
-        table: Arrow table of the layout's columns.
+        table: Arrow table of the log's columns.
         positions: position of each row from the start of the block.
         lines: rows in the block, bad ones included.
         bad: its damaged lines.
@@ -53,72 +53,72 @@ class Piece:
     bad: list[BadLine]
 
 
-def read_header(text: bytes, layout: LogFormat, file: Path) -> list[str]:
+def read_header(text: bytes, log_format: LogFormat, file: Path) -> list[str]:
     """Names of the columns in a header line.
 
     Raises:
-        InputError: it is no UTF-8 text; a column of the layout is missing, or is there twice.
+        InputError: it is no UTF-8 text; a column of the log_format is missing, or is there twice.
     """
     try:
-        names = _cells(text.decode("utf-8"), layout.separator)
+        names = _cells(text.decode("utf-8"), log_format.separator)
     except UnicodeDecodeError:
         raise InputError(
             f"{file}: the header is not UTF-8 text; convert the file to UTF-8, or name it .gz or "
             ".parquet if it is that"
         ) from None
-    for name in (layout.label, *layout.categorical, *layout.continuous):
+    for name in (log_format.label, *log_format.categorical, *log_format.continuous):
         if name not in names:
             raise InputError(
-                f"{file}: no column {name!r} in the header ({_shown(names)}); "
-                f"{_remedy(names, layout)}"
+                f"{file}: no column {name!r} in the header ({_quoted(names)}); "
+                f"{_remedy(names, log_format)}"
             )
         if names.count(name) > 1:
             raise InputError(f"{file}: column {name!r} is twice in the header; rename one of them")
     return names
 
 
-def _shown(names: list[str]) -> str:
+def _quoted(names: list[str]) -> str:
     """The first names, quoted, so that spaces around them are seen.
 
-    >>> _shown(["a", " b"])
+    >>> _quoted(["a", " b"])
     "'a', ' b'"
     """
     return ", ".join(repr(name[:40]) for name in names[:8]) + (", ..." if len(names) > 8 else "")
 
 
-def _remedy(names: list[str], layout: LogFormat) -> str:
+def _remedy(names: list[str], log_format: LogFormat) -> str:
     if len(names) > 1:
         return "check the names"
-    if layout.separator == ",":
+    if log_format.separator == ",":
         return "separate columns by commas, or by tabs in a file named .tsv or .txt"
     return "separate columns by tabs, or by commas in a file named .csv"
 
 
-class Parser:
-    """Turns lines into a table of the columns a layout wants.
+class LineParser:
+    """Parses lines into a table of the wanted columns.
 
     Args:
-        layout: the columns.
+        log_format: the columns.
         file: for messages.
         columns: all columns of the file, in its order.
     """
 
-    def __init__(self, layout: LogFormat, file: Path, columns: list[str]) -> None:
+    def __init__(self, log_format: LogFormat, file: Path, columns: list[str]) -> None:
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
-        self.layout, self.file, self.columns = layout, file, columns
-        wanted = [layout.label, *layout.categorical, *layout.continuous]
-        types = dict.fromkeys(layout.categorical, pa.string())
+        self.log_format, self.file, self.columns = log_format, file, columns
+        wanted = [log_format.label, *log_format.categorical, *log_format.continuous]
+        types = dict.fromkeys(log_format.categorical, pa.string())
         types |= {
-            name: pa.int64() if name in layout.integer else pa.float64()
-            for name in layout.continuous
+            name: pa.int64() if name in log_format.integer else pa.float64()
+            for name in log_format.continuous
         }
-        self.types = {layout.label: pa.string()} | types
-        self._quotes = layout.separator == ","
+        self.types = {log_format.label: pa.string()} | types
+        self._quotes = log_format.separator == ","
         quote = '"' if self._quotes else False
         self._parse = arrow_csv.ParseOptions(
-            delimiter=layout.separator, quote_char=quote, ignore_empty_lines=False
+            delimiter=log_format.separator, quote_char=quote, ignore_empty_lines=False
         )
         self._convert = arrow_csv.ConvertOptions(
             column_types=self.types,
@@ -139,19 +139,19 @@ class Parser:
             allowance: stop looking after more bad lines than this; the rest is then left out.
         """
         lines = block.text.count(b"\n")
-        table = self._whole(block.text, lines)
+        table = self._parse_all(block.text, lines)
         if table is not None:
             return table, np.arange(lines), []
-        return self._piece_by_piece(block, allowance)
+        return self._parse_good_lines(block, allowance)
 
-    def _whole(self, text: bytes, lines: int) -> Any:
+    def _parse_all(self, text: bytes, lines: int) -> Any:
         """The table of these lines, or None if any of them is damaged."""
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
         if not _is_text(text) or self._has_hexadecimal(text):
             return None
-        text, extra = self._guarded(text)
+        text, extra = self._with_quote_guard(text)
         options = arrow_csv.ReadOptions(column_names=self.columns, block_size=len(text) + 1)
         try:
             table = arrow_csv.read_csv(pa.py_buffer(text), options, self._parse, self._convert)
@@ -161,24 +161,24 @@ class Parser:
             return None
         table = table.slice(0, lines)
         table = self._with_label(table)
-        if table[self.layout.label].null_count:
+        if table[self.log_format.label].null_count:
             return None
-        if any(not _finite(table[name]) for name in self.layout.continuous):
+        if any(not _all_finite(table[name]) for name in self.log_format.continuous):
             return None
         return table
 
     def _has_hexadecimal(self, text: bytes) -> bool:
         """Whether an integer is written like 0x1f, which Arrow would take."""
-        if not self.layout.integer or (b"0x" not in text and b"0X" not in text):
+        if not self.log_format.integer or (b"0x" not in text and b"0X" not in text):
             return False
-        positions = [self.columns.index(name) for name in self.layout.integer]
+        positions = [self.columns.index(name) for name in self.log_format.integer]
         for line in text.decode().split("\n"):
-            cells = _cells(line, self.layout.separator)
+            cells = _cells(line, self.log_format.separator)
             if any("x" in cells[i].lower() for i in positions if i < len(cells)):
                 return True
         return False
 
-    def _guarded(self, text: bytes) -> tuple[bytes, int]:
+    def _with_quote_guard(self, text: bytes) -> tuple[bytes, int]:
         """The text, its last line repeated if a quote could be left open there.
 
         Arrow takes an open quote at the end of the text for a closed one; with a line after it,
@@ -188,19 +188,21 @@ class Parser:
         return (text + last, 1) if self._quotes and b'"' in last else (text, 0)
 
     def _with_label(self, table: Any) -> Any:
-        position = table.column_names.index(self.layout.label)
-        label = labels.as_numbers(table[self.layout.label])
-        return table.set_column(position, self.layout.label, label)
+        position = table.column_names.index(self.log_format.label)
+        label = labels.parse_labels(table[self.log_format.label])
+        return table.set_column(position, self.log_format.label, label)
 
-    def _piece_by_piece(
+    def _parse_good_lines(
         self, block: Block, allowance: int | None
     ) -> tuple[Any, npt.NDArray[np.int64], list[BadLine]]:
         import pyarrow as pa
 
         lines = block.text.split(b"\n")[:-1]
         tables, positions, bad = [self._empty()], [], []
-        for start in range(0, len(lines), _PIECE):
-            for position, count, table in self._sift(lines[start : start + _PIECE], start):
+        for start in range(0, len(lines), _LINES_PER_CHECK):
+            for position, count, table in self._bisect(
+                lines[start : start + _LINES_PER_CHECK], start
+            ):
                 if table is None:
                     bad.append(self._bad(lines[position], block.first_line + position))
                 else:
@@ -211,15 +213,18 @@ class Parser:
         found = np.concatenate(positions) if positions else np.empty(0, np.int64)
         return pa.concat_tables(tables), found, bad
 
-    def _sift(self, lines: list[bytes], position: int) -> Iterator[tuple[int, int, Any]]:
-        """Place, number of lines and table of each good run; bad lines singly, with no table."""
-        table = self._whole(b"\n".join(lines) + b"\n", len(lines))
+    def _bisect(self, lines: list[bytes], position: int) -> Iterator[tuple[int, int, Any]]:
+        """Position, number of lines and table of each run of good lines.
+
+        A bad line comes alone, and its table is None.
+        """
+        table = self._parse_all(b"\n".join(lines) + b"\n", len(lines))
         if table is not None or len(lines) == 1:
             yield position, len(lines), table
             return
         middle = len(lines) // 2
-        yield from self._sift(lines[:middle], position)
-        yield from self._sift(lines[middle:], position + middle)
+        yield from self._bisect(lines[:middle], position)
+        yield from self._bisect(lines[middle:], position + middle)
 
     def _empty(self) -> Any:
         import pyarrow as pa
@@ -231,22 +236,24 @@ class Parser:
 
     def _reason(self, line: bytes) -> str:
         """What is wrong with a bad line."""
-        layout = self.layout
+        log_format = self.log_format
         try:
             text = line.decode("utf-8").removesuffix("\r")
         except UnicodeDecodeError:
             return "bytes that are not UTF-8 text"
         if "\r" in text:
             return "a carriage return inside the line"
-        cells = _cells(text, layout.separator)
+        cells = _cells(text, log_format.separator)
         if len(cells) != len(self.columns):
             return f"{len(cells)} columns instead of {len(self.columns)}"
         row = dict(zip(self.columns, cells, strict=True))
-        if not labels.is_label(row[layout.label]):
-            return f"{layout.label} is {row[layout.label]!r}, neither 0 nor 1; {labels.WAY_OUT}"
-        for name in layout.continuous:
-            if row[name] and not _is_number(row[name], whole=name in layout.integer):
-                what = "a whole number" if name in layout.integer else "a number"
+        if not labels.is_label(row[log_format.label]):
+            return (
+                f"{log_format.label} is {row[log_format.label]!r}, neither 0 nor 1; {labels.REMEDY}"
+            )
+        for name in log_format.continuous:
+            if row[name] and not _is_number(row[name], whole=name in log_format.integer):
+                what = "a whole number" if name in log_format.integer else "a number"
                 return f"{name} is {row[name]!r}, not {what}"
         return "a quote that is not closed" if '"' in text and self._quotes else "not readable"
 
@@ -281,7 +288,7 @@ def _is_number(text: str, *, whole: bool) -> bool:
     return abs(value) < 2**63 if whole else value - value == 0
 
 
-def _finite(column: Any) -> bool:
+def _all_finite(column: Any) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -24,7 +24,7 @@ from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE, passes
 from cowclip_merlin.kernels.cuda_source import SOURCE, options, tile_of
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
 from cowclip_merlin.kernels.interface import RowSettings
-from cowclip_merlin.system.files import replacing
+from cowclip_merlin.system.files import atomic_write
 
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
@@ -213,7 +213,7 @@ def _compile(file: Path, flags: list[str], links: list[str]) -> None:
     if compiler is None:
         raise InputError(f"the GPU's row operations need a C++ compiler: {remedy}")
     _log.info("compiling the GPU's row operations, once on this machine (half a minute)")
-    with replacing(file) as temporary:
+    with atomic_write(file) as temporary:
         source = str(_SOURCE_FOLDER / "row_ops.cc")
         command = [compiler, *flags, source, "-o", str(temporary), *links]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,0 +1,64 @@
+"""The MLP alone, forward, backward and Adam: the speed that benchmarks compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cowclip_merlin.bench.random_data import CONTINUOUS, FIELDS
+
+
+def bare_mlp_train_function(batch: int, jit_compile: bool = False) -> Any:
+    """The MLP of the models on Criteo-like columns, called as a model's train function is."""
+    run, loss_sum = make_mlp_train_function(
+        batch, inputs=FIELDS * 10 + CONTINUOUS, jit_compile=jit_compile
+    )
+
+    def train(rows: Any, batch: int) -> Any:
+        run(len(rows) // batch)
+        return loss_sum
+
+    return train
+
+
+def make_mlp_train_function(
+    batch: int,
+    *,
+    inputs: int,
+    widths: Sequence[int] = (400, 400, 400),
+    lr: float = 0.001,
+    jit_compile: bool = False,
+) -> tuple[Any, Any]:
+    """A function of a number of steps, which trains an MLP that often, and the sum of its losses.
+
+    The MLP trains on constant input.
+    """
+    from cowclip_merlin import compat
+
+    tf = compat.tensorflow()
+    hidden = [tf.keras.layers.Dense(width, activation="relu") for width in widths]
+    mlp = tf.keras.Sequential([*hidden, tf.keras.layers.Dense(1)])
+    adam = tf.keras.optimizers.legacy.Adam(lr)
+    x = tf.random.stateless_normal([batch, inputs], seed=(0, 0))
+    y, loss_sum = tf.zeros([batch, 1]), tf.Variable(0.0)
+    mlp.build(x.shape)
+    adam._create_all_weights(mlp.trainable_variables)  # a loop in a graph can make none
+
+    @tf.function(jit_compile=jit_compile)
+    def loss_and_gradients() -> Any:
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(y, mlp(x, training=True))
+            loss = tf.reduce_mean(losses)
+        return loss, tape.gradient(loss, mlp.trainable_variables)
+
+    def step() -> None:
+        loss, gradients = loss_and_gradients()
+        adam.apply_gradients(zip(gradients, mlp.trainable_variables))
+        loss_sum.assign_add(loss)
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
+    def run(steps: Any) -> None:
+        for _ in tf.range(steps):
+            step()
+
+    return run, loss_sum

@@ -1,0 +1,57 @@
+"""Errors for a training that reaches NaN or infinity."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import Diverged
+
+
+@contextmanager
+def raising_diverged() -> Iterator[None]:
+    """Turn the optimizer's error about a gradient that is not finite into `Diverged`.
+
+    On a GPU only a later step, or the optimizer's `flush`, may raise it.
+
+    Raises:
+        Diverged: a gradient is not finite.
+    """
+    try:
+        yield
+    except compat.tensorflow().errors.OpError as error:
+        reason = re.search(r"the gradient of .* is not finite", str(error))
+        if reason is None:
+            raise
+        raise _diverged(reason[0]) from error
+
+
+def check_loss(loss: float, epoch: int) -> None:
+    """Check the sum of the losses of an epoch, numbered from 1.
+
+    Raises:
+        Diverged: it is not finite.
+    """
+    if not math.isfinite(loss):
+        raise _diverged(f"the loss is {loss} in epoch {epoch}")
+
+
+def check_probabilities(probabilities: npt.NDArray[Any], epoch: int) -> None:
+    """Check predictions after an epoch: its losses do not show what its last step did.
+
+    Raises:
+        Diverged: one is NaN.
+    """
+    if np.isnan(probabilities).any():
+        raise _diverged(f"probabilities are NaN after epoch {epoch}")
+
+
+def _diverged(what: str) -> Diverged:
+    return Diverged(f"training diverged: {what}; use smaller learning rates or a smaller batch")
