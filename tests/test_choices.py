@@ -15,7 +15,7 @@ from cowclip_merlin import choices, clip, compat, kernels
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.cli import build_parser, main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definition import load
+from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.models.base import Architecture, ClickModel, assemble
 from cowclip_merlin.training import RunSettings
@@ -84,7 +84,7 @@ def test_kernels_refuse_a_new_clip_that_they_lack(share):
     for name in ("reference", "numba"):
         rows = np.ones((2, 3), np.float32)
         with pytest.raises(InputError, match="do not have the clip 'share'; choose one of cowclip"):
-            kernels.load(name).clip_rows(rows, rows, np.ones(2, int), RowSettings(clip="share"))
+            kernels.load_experiment(name).clip_rows(rows, rows, np.ones(2, int), RowSettings(clip="share"))
 
 
 def test_a_new_clip_says_whether_it_spares_absent_rows(add_clip):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Mapping
+from dataclasses import fields
 
 from cowclip_merlin import choices
 from cowclip_merlin.choices import ClipSettings
