@@ -84,7 +84,7 @@ def test_kernels_refuse_a_new_clip_that_they_lack(share):
     for name in ("reference", "numba"):
         rows = np.ones((2, 3), np.float32)
         with pytest.raises(InputError, match="do not have the clip 'share'; choose one of cowclip"):
-            kernels.load_experiment(name).clip_rows(rows, rows, np.ones(2, int), RowSettings(clip="share"))
+            kernels.load(name).clip_rows(rows, rows, np.ones(2, int), RowSettings(clip="share"))
 
 
 def test_a_new_clip_says_whether_it_spares_absent_rows(add_clip):
@@ -141,7 +141,7 @@ def test_experiments_know_a_new_clip(share, tmp_path):
     file = tmp_path / "mine.yaml"
     line = "{label: a, clip: share, multipliers: [1]}"
     file.write_text(f"title: Mine\nclaim: Mine\nkind: runs\nlines: [{line}]\n")
-    assert load(str(file)).lines[0].clip == "share"
+    assert load_experiment(str(file)).lines[0].clip == "share"
 
 
 @tf.keras.utils.register_keras_serializable(package="tests")
