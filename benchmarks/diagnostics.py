@@ -120,7 +120,7 @@ class RecordedTraining:
         self._data, self._order = DeviceData(rows), np.random.default_rng(0).permutation(len(rows))
         model = random_model("deepfm", sizes, mlp=settings.mlp)
         optimizer = _optimizer(settings, batch)
-        optimizer._create_all_weights(model.trainable_variables)
+        optimizer.create_state(model.trainable_variables)
         self._loss_sum = tf.Variable(0.0, dtype=tf.float64)
         self._step = make_train_step(model, optimizer, self._data, self._loss_sum)
         self._recorder = _recorder(model, optimizer, self, rows, sizes, folder)

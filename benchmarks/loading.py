@@ -165,7 +165,7 @@ def training(
     values, tf = settings.hyperparameters(data.kind), compat.tensorflow()
     built = build_model(settings, values, data)
     optimizer = build_optimizer(settings, values, data, steps=1000)
-    optimizer._create_all_weights(built.trainable_variables)
+    optimizer.create_state(built.trainable_variables)
     loss_sum = tf.Variable(0.0, dtype=tf.float64)
     train = make_train_function(built, optimizer, rows, loss_sum)
     steps = steps_per_epoch(rows.rows, batch_size)

@@ -9,7 +9,8 @@ from typing import Any
 from cowclip_merlin import choices
 from cowclip_merlin.models.base import Architecture, logits
 from cowclip_merlin.models.columns import Columns
-from cowclip_merlin.models.ctr_model import CTRModel, attach
+from cowclip_merlin.models.ctr_model import CTRModel
+from cowclip_merlin.models.row_sync import attach
 
 
 class _Builders(Mapping[str, Callable[..., Any]]):

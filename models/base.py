@@ -13,9 +13,9 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import embedding
 from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.models.ctr_model import CTRModel
-from cowclip_merlin.models.embedding import Current
 from cowclip_merlin.models.interaction import sum_over_fields
 from cowclip_merlin.models.precision import computing_in, policy_in_force
+from cowclip_merlin.models.row_sync import RowSync, SyncedLayer
 from cowclip_merlin.models.tensorflow_names import safe_names
 
 tf = compat.tensorflow()
@@ -59,7 +59,7 @@ class Architecture:
             object.__setattr__(self, "seed", int(np.random.randint(1 << 30)))
 
 
-class ClickModel(Current, mm.Block):
+class ClickModel(SyncedLayer, mm.Block):
     """Base of the four models: a Merlin block from a batch to one logit per row.
 
     Attributes:
@@ -80,6 +80,7 @@ class ClickModel(Current, mm.Block):
         if not isinstance(architecture, Architecture):
             architecture = Architecture(**architecture)
         self.architecture = architecture
+        self.row_sync = RowSync()
         self.embedding = self._tables(architecture.embedding_dim, architecture.init_std, "")
         self.hidden = [
             mm.MLPBlock([width], kernel_initializer=self._he(index))
@@ -90,7 +91,10 @@ class ClickModel(Current, mm.Block):
     def _tables(self, dim: int, std: float, prefix: str) -> Any:
         kind = getattr(embedding, choices.TABLES[self.architecture.tables])
         seed = self.architecture.seed
-        return kind(self.columns.fields, dim, std=std, seed=seed, prefix=prefix)
+        layer = kind(self.columns.fields, dim, std=std, seed=seed, prefix=prefix)
+        layer.row_sync = self.row_sync
+        self.row_sync.layers.append(layer)
+        return layer
 
     def _he(self, index: int) -> Any:
         """He normal; every kernel has its own seed, or equal shapes would get equal numbers."""

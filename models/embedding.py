@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import accumulate
+from collections.abc import Mapping
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.models.row_sync import SyncedLayer
 from cowclip_merlin.models.tensorflow_names import variable_names
+from cowclip_merlin.tables import TableLayout
 
 tf = compat.tensorflow()
 
@@ -17,26 +18,8 @@ def initial_rows(rows: int, dim: int, *, std: float, seed: int, field: int) -> A
     return std * tf.random.stateless_normal([rows, dim], seed=[seed, field])
 
 
-class Current:
-    """A layer whose weights, asked for or replaced by Keras's methods, are up to date."""
-
-    before_all: Callable[[], None] | None = None  # brings all rows up to date
-
-    def get_weights(self) -> list[Any]:
-        """As in Keras, tables up to date."""
-        if self.before_all is not None:
-            self.before_all()
-        return super().get_weights()
-
-    def set_weights(self, weights: list[Any]) -> None:
-        """As in Keras; steps that rows had missed do not move the new weights."""
-        if self.before_all is not None:
-            self.before_all()
-        super().set_weights(weights)
-
-
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
-class FusedEmbedding(Current, tf.keras.layers.Layer):
+class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
     """One table for all fields; field `f` has the rows from its offset on.
 
     A batch is one gather, so the gradient is one `tf.IndexedSlices` with an entry for each of
@@ -63,44 +46,45 @@ class FusedEmbedding(Current, tf.keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**({"dtype": "float32"} | kwargs))
-        self.fields, self.dim = dict(fields), dim
+        self.layout, self.dim = TableLayout(fields), dim
         self.std, self.seed, self.prefix = std, seed, prefix
-        self.before_read: Callable[[int, Any], None] | None = None  # field, rows
 
     def build(self, input_shape: Any) -> None:
         """Create the table."""
-        sizes = list(self.fields.values())
-        self.offsets = [0, *accumulate(sizes)][:-1]
 
         def initial(shape: Any, dtype: Any = None, **_: Any) -> Any:
-            return tf.concat([self._initial(f) for f in range(len(sizes))], axis=0)
+            return tf.concat([self._initial(f) for f in range(len(self.layout.fields))], axis=0)
 
         self.table = self.add_weight(
-            f"{self.prefix}embeddings", [sum(sizes), self.dim], initializer=initial
+            f"{self.prefix}embeddings", [self.layout.rows, self.dim], initializer=initial
         )
         super().build(input_shape)
 
     def _initial(self, field: int) -> Any:
-        rows = list(self.fields.values())[field]
+        rows = list(self.layout.fields.values())[field]
         return initial_rows(rows, self.dim, std=self.std, seed=self.seed, field=field)
 
     def call(self, ids: Any, training: bool = False) -> Any:
         """Rows of the ids, [b, F] -> [b, F, dim]."""
-        return self._read(0, ids + tf.constant(self.offsets, ids.dtype), training)
+        return self._read(0, ids + tf.constant(self.layout.offsets, ids.dtype), training)
 
     def _read(self, index: int, rows: Any, training: bool) -> Any:
-        if self.before_read is not None and (training or tf.executing_eagerly()):
-            self.before_read(index, rows)
+        if self.row_sync is not None and (training or tf.executing_eagerly()):
+            self.row_sync.before_read(self, index, rows)
         return tf.gather(self.table_at(index), rows)
 
     def table_at(self, index: int) -> Any:
         """The variable that field number `index` is read from."""
         return self.table
 
+    def table_layouts(self) -> list[tuple[Any, TableLayout]]:
+        """Each variable and its fields; none before the layer is built."""
+        return [(self.table, self.layout)] if self.built else []
+
     def get_config(self) -> dict[str, Any]:
         """Arguments as plain values."""
         return super().get_config() | {
-            "fields": self.fields,
+            "fields": dict(self.layout.fields),
             "dim": self.dim,
             "std": self.std,
             "seed": self.seed,
@@ -114,14 +98,14 @@ class PerFieldEmbedding(FusedEmbedding):
 
     def build(self, input_shape: Any) -> None:
         """Create the tables."""
-        names = variable_names(self.fields)
+        names = variable_names(self.layout.fields)
         self.tables = [
             self.add_weight(
                 f"{names[field]}_{self.prefix}embeddings",
                 [rows, self.dim],
                 initializer=lambda shape, dtype=None, f=f, **_: self._initial(f),
             )
-            for f, (field, rows) in enumerate(self.fields.items())
+            for f, (field, rows) in enumerate(self.layout.fields.items())
         ]
         self.built = True
 
@@ -133,3 +117,8 @@ class PerFieldEmbedding(FusedEmbedding):
     def table_at(self, index: int) -> Any:
         """The variable that field number `index` is read from."""
         return self.tables[index]
+
+    def table_layouts(self) -> list[tuple[Any, TableLayout]]:
+        """Each variable and its field; none before the layer is built."""
+        layouts = [TableLayout({name: rows}) for name, rows in self.layout.fields.items()]
+        return list(zip(self.tables, layouts)) if self.built else []

@@ -38,7 +38,7 @@ class TrainedModel:
             settings.model, sizes, embedding_dim=settings.embedding_dim, mlp=settings.mlp
         )
         self._optimizer = _optimizer(update)
-        self._optimizer._create_all_weights(model.trainable_variables)
+        self._optimizer.create_state(model.trainable_variables)
         self.backend = self._optimizer.backend
         data = DeviceData(spread(rows, sizes))
         self._run = make_train_step(model, self._optimizer, data, self._loss)

@@ -180,7 +180,7 @@ def build_model_and_optimizer(
         clip=clip,
         embeddings=["embeddings"],
     )
-    optimizer._create_all_weights(built.trainable_variables)
+    optimizer.create_state(built.trainable_variables)
     return built, optimizer
 
 

@@ -16,7 +16,7 @@ from cowclip_merlin import clip as clips
 from cowclip_merlin.diagnostics.row_norms import RowNorms, row_norms_by_field
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import logits
-from cowclip_merlin.models.ctr_model import attached, find_cowclip
+from cowclip_merlin.models.row_sync import attached, find_cowclip
 from cowclip_merlin.optimizer.clipped_gradients import clips_whole_table, rows_to_clip
 from cowclip_merlin.optimizer.embedding_variables import looks_like_table
 from cowclip_merlin.optimizer.unique_rows import sum_duplicates
@@ -110,16 +110,14 @@ def embedding_tables(model: Any) -> list[Any]:
 
 def to_row_norms(model: Any, measured: tuple[Any, Any, Any]) -> RowNorms:
     """What `measure_rows` returned, as arrays by field."""
-    return row_norms_by_field(
-        dict(model.blocks[0].embedding.fields), *(x.numpy() for x in measured)
-    )
+    return row_norms_by_field(model.blocks[0].embedding.layout, *(x.numpy() for x in measured))
 
 
 def _other_clipped(model: Any, cowclip: Any, subjects: Sequence[Any]) -> list[Any]:
     """Tables that the clip takes in besides the embeddings, since a global norm is over all."""
     known = {table.ref() for table in subjects}
     others = [v for v in model.trainable_variables if looks_like_table(v) and v.ref() not in known]
-    return [table for table in others if not cowclip._skips(table)]
+    return [table for table in others if not cowclip.tables.skips(table)]
 
 
 def _gradients(
@@ -138,15 +136,16 @@ def _gradients(
 
 def _factors(tables: Sequence[Any], unique: Sequence[Any], cowclip: Any) -> list[Any]:
     """The factors of the batch's rows, one tensor per table; 1 where the table is not clipped."""
-    config = cowclip._in_force
+    config = cowclip.config
     factors = [tf.ones_like(u.g[:, 0]) for u in unique]
-    chosen = [i for i, table in enumerate(tables) if not cowclip._skips(table)]
+    chosen = [i for i, table in enumerate(tables) if not cowclip.tables.skips(table)]
     if not chosen:
         return factors
     if choices.CLIPS[config.clip].acts_on == "update":
         clipped = set(chosen)
         return [f * np.nan if i in clipped else f for i, f in enumerate(factors)]
-    rows = [rows_to_clip(unique[i], tables[i], config) for i in chosen]
+    layouts = [cowclip.tables.layout_of(table) for table in tables]
+    rows = [rows_to_clip(unique[i], tables[i], config, layouts[i]) for i in chosen]
     found = clips.gradient_factors(config.clip, rows, config.clip_settings)
     for i, factor in zip(chosen, found):
         whole = clips_whole_table(config)
@@ -156,5 +155,5 @@ def _factors(tables: Sequence[Any], unique: Sequence[Any], cowclip: Any) -> list
 
 def _norms(unique: Any, table: Any, factor: Any, cowclip: Any) -> Any:
     w = tf.gather(table, unique.ids)
-    with_l2 = unique.g + 2 * cowclip._config.l2 * w
+    with_l2 = unique.g + 2 * cowclip.config.l2 * w
     return tf.stack([*map(clips.row_norms, (w, unique.g, with_l2)), factor])

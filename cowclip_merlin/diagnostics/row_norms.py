@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from cowclip_merlin.tables import TableLayout
 
 MEASURES = (
     "rows",
@@ -56,32 +57,32 @@ class RowNorms:
 
 
 def row_norms_by_field(
-    fields: Mapping[str, int],
+    layout: TableLayout,
     rows: npt.NDArray[np.int64],
     cnt: npt.NDArray[np.int64],
     values: npt.NDArray[np.float32],
 ) -> RowNorms:
-    """`RowNorms` of rows that are numbered through all fields.
+    """Rows numbered through all fields as rows of their field.
 
     Args:
-        fields: field -> number of rows, in the order in which they are numbered.
+        layout: fields in the order in which the rows are numbered.
         rows: numbers through all fields, distinct, integer [u].
         cnt: occurrences, integer [u].
         values: `w_norm`, `g_norm`, `l2_g_norm` and `factor`, float32 [4, u].
 
-    >>> rows, cnt = np.array([4, 0]), np.array([1, 2])
-    >>> norms = row_norms_by_field({"a": 2, "b": 3}, rows, cnt, np.ones((4, 2)))
+    >>> layout = TableLayout({"a": 2, "b": 3})
+    >>> norms = row_norms_by_field(layout, np.array([4, 0]), np.array([1, 2]), np.ones((4, 2)))
     >>> norms.field.tolist(), norms.id.tolist(), norms.cnt.tolist()
     ([0, 1], [0, 2], [2, 1])
     """
     order = np.argsort(rows)
-    rows, ends = rows[order], np.cumsum([*fields.values()])
-    field = np.searchsorted(ends, rows, side="right")
+    rows = rows[order]
+    field = layout.field_of_row(rows)
     return RowNorms(
-        fields=tuple(fields),
+        fields=tuple(layout.fields),
         row=rows,
         field=field,
-        id=rows - (ends - [*fields.values()])[field],
+        id=rows - np.array(layout.offsets)[field],
         cnt=cnt[order].astype(np.int64),
         **dict(zip(("w_norm", "g_norm", "l2_g_norm", "factor"), values[:, order])),
     )

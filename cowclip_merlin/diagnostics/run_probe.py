@@ -73,7 +73,7 @@ def _train_to(step: int, prepared: PreparedData, settings: RunSettings, steps: i
     values = settings.hyperparameters(prepared.kind)
     model = build_model(settings, values, prepared)
     optimizer = build_optimizer(settings, values, prepared, steps=steps)
-    optimizer._create_all_weights(model.trainable_variables)
+    optimizer.create_state(model.trainable_variables)
     rows = load_split_to_device(
         open_train_columns(prepared, memory=None), batch_size=settings.batch_size
     )

@@ -77,10 +77,10 @@ class Groups(NamedTuple):
 
 
 class UniqueRows(NamedTuple):
-    """Distinct ids of a batch.
+    """Distinct ids of a batch, in the order that the function which returns them says.
 
     Attributes:
-        ids: ascending, [u].
+        ids: integer [u].
         cnt: occurrences, int [u].
         g: summed gradients, [u, d].
     """

@@ -31,6 +31,9 @@ def unique_rows(ids: Array, values: Array) -> UniqueRows:
     Args:
         ids: integer [n].
         values: gradient of each occurrence, [n, d].
+
+    Returns:
+        The distinct ids, ascending.
     """
     unique, starts, order = group_rows(ids)
     g = np.zeros((len(unique), values.shape[1]))

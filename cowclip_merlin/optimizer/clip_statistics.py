@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.optimizer.replica import add_replicated_weight
 
 tf = compat.tensorflow()
 
@@ -27,39 +29,35 @@ def summarize(factors: list[Any]) -> tuple[Any, Any] | None:
     return share, tf.math.divide_no_nan(tf.reduce_sum(present), total)
 
 
-class ClipStatistics(tf.keras.optimizers.legacy.Optimizer):
-    """A Keras optimizer with two variables for logging, kept in checkpoints like its others."""
+class ClipStatistics:
+    """Two scalar variables for logging, in checkpoints like an optimizer's others.
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self._statistics: dict[str, Any] = {}
+    Args:
+        add_weight: of the optimizer.
 
-    @property
-    def clipped_share(self) -> Any:
-        """Share of the batch's distinct rows that the last step clipped, scalar variable."""
-        self._create_own_weights()
-        return self._statistics["clipped_share"]
+    Attributes:
+        share: share of the batch's distinct rows that the last step clipped.
+        mean_factor: mean factor of the batch's distinct rows in the last step.
+    """
 
-    @property
-    def mean_clip_factor(self) -> Any:
-        """Mean factor of the batch's distinct rows in the last step, scalar variable."""
-        self._create_own_weights()
-        return self._statistics["mean_clip_factor"]
+    def __init__(self, add_weight: Callable[..., Any]) -> None:
+        self._add_weight = add_weight
+        self.share: Any = None
+        self.mean_factor: Any = None
 
-    def _create_own_weights(self) -> None:
-        for name in ("clipped_share", "mean_clip_factor"):
-            if name not in self._statistics:
-                self._statistics[name] = self.add_weight(
-                    name,
-                    [],
-                    dtype=tf.float32,
-                    trainable=False,
-                    synchronization=tf.VariableSynchronization.ON_READ,
-                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-                )
+    def create(self) -> None:
+        """Create the variables, once."""
+        if self.share is None:
+            self.share = self._weight("clipped_share")
+            self.mean_factor = self._weight("mean_clip_factor")
 
-    def _record(self, summary: tuple[Any, Any] | None) -> None:
+    def _weight(self, name: str) -> Any:
+        on_read = tf.VariableSynchronization.ON_READ
+        add_weight = self._add_weight
+        return add_replicated_weight(add_weight, name, [], tf.float32, synchronization=on_read)
+
+    def record(self, summary: tuple[Any, Any] | None) -> None:
         """Keep what `summarize` says of the last step."""
         if summary is not None:
-            self.clipped_share.assign(summary[0])
-            self.mean_clip_factor.assign(summary[1])
+            self.share.assign(summary[0])
+            self.mean_factor.assign(summary[1])

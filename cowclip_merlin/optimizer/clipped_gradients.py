@@ -5,19 +5,26 @@ Steps 1 to 4 of Algorithm 1 in plain TensorFlow operations: sum and count, L2, t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
 from cowclip_merlin.optimizer.config import Config, cuts_l2_alone
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, scatter, sum_duplicates
+from cowclip_merlin.tables import TableLayout
 
 tf = compat.tensorflow()
 
+LayoutOf = Callable[[Any], TableLayout | None]
+"""Table -> its fields; None for a table that is one field."""
+
 
 def clipped(
-    pairs: Sequence[tuple[Any, Any]], config: Config, clips_it: Sequence[bool]
+    pairs: Sequence[tuple[Any, Any]],
+    config: Config,
+    clips_it: Sequence[bool],
+    layout_of: LayoutOf,
 ) -> tuple[list[tuple[Any, Any]], list[Any]]:
     """Gradients of tables with L2 and clip: dense for `update="dense"`, of rows for "lazy".
 
@@ -25,13 +32,14 @@ def clipped(
         pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
         config: of the optimizer.
         clips_it: for each table, whether it is clipped, or gets L2 alone.
+        layout_of: table -> its fields.
 
     Returns:
         Pairs of gradient and table, and the factors of the batch's rows, one tensor for each
         table that is clipped.
     """
     unique = [sum_duplicates(slices) for slices, _ in pairs]
-    rows = [rows_to_clip(u, table, config) for u, (_, table) in zip(unique, pairs)]
+    rows = [rows_to_clip(u, t, config, layout_of(t)) for u, (_, t) in zip(unique, pairs)]
     chosen = [i for i, each in enumerate(clips_it) if each]
     factors = {}
     if chosen:
@@ -45,18 +53,19 @@ def clipped(
     return result, [tf.boolean_mask(factors[i], rows[i].cnt > 0) for i in chosen]
 
 
-def rows_to_clip(unique: UniqueRows, table: Any, config: Config) -> clips.ClipRows:
+def rows_to_clip(
+    unique: UniqueRows, table: Any, config: Config, layout: TableLayout | None
+) -> clips.ClipRows:
     """The rows whose gradients may be clipped: those in the batch, or the whole table."""
-    sizes = sizes_of_fields(table, config)
     if clips_whole_table(config):
         w = tf.convert_to_tensor(table)
         data, cnt = scatter(unique, table.shape[0])
-        field = field_of_row(tf.range(table.shape[0], dtype=tf.int64), sizes)
+        field = field_of_row(tf.range(table.shape[0], dtype=tf.int64), layout)
     else:
         w, data, cnt = tf.gather(table, unique.ids), unique.g, unique.cnt
-        field = field_of_row(unique.ids, sizes)
+        field = field_of_row(unique.ids, layout)
     g = data + 2 * config.l2 * w
-    return clips.ClipRows(g=g, w=w, cnt=cnt, field=field, num_fields=len(sizes))
+    return clips.ClipRows(g=g, w=w, cnt=cnt, field=field, num_fields=num_fields(layout))
 
 
 def _gradient(g: Any, unique: UniqueRows, table: Any, config: Config) -> Any:
@@ -75,13 +84,14 @@ def clips_whole_table(config: Config) -> bool:
     return config.update == "dense" and not spared
 
 
-def sizes_of_fields(table: Any, config: Config) -> list[int]:
-    """Rows of each field; a table that the fields do not fill is one field."""
-    sizes = list((config.fields or {}).values())
-    return sizes if sum(sizes) == table.shape[0] else [table.shape[0]]
+def field_of_row(ids: Any, layout: TableLayout | None) -> Any:
+    """Index of the field that each row belongs to, int32 [n]; without a layout all are one."""
+    ids = tf.cast(ids, tf.int64)
+    if layout is None:
+        return tf.zeros_like(ids, tf.int32)
+    return tf.searchsorted(tf.constant(layout.ends, tf.int64), ids, side="right")
 
 
-def field_of_row(ids: Any, sizes: list[int]) -> Any:
-    """Index of the field that each row of a fused table belongs to, int32 [n]."""
-    ends = tf.cumsum(tf.constant(sizes, tf.int64))
-    return tf.searchsorted(ends, tf.cast(ids, tf.int64), side="right")
+def num_fields(layout: TableLayout | None) -> int:
+    """Number of fields in a table."""
+    return 1 if layout is None else len(layout.fields)

@@ -13,8 +13,15 @@ from typing import Any
 
 from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
-from cowclip_merlin.optimizer.clipped_gradients import clipped, field_of_row, sizes_of_fields
+from cowclip_merlin.optimizer.clipped_gradients import (
+    LayoutOf,
+    clipped,
+    field_of_row,
+    num_fields,
+)
 from cowclip_merlin.optimizer.config import Config
+from cowclip_merlin.optimizer.replica import assign_locally, assign_rows_locally
+from cowclip_merlin.tables import TableLayout
 
 tf = compat.tensorflow()
 
@@ -23,6 +30,7 @@ def bounded_step(
     pairs: Sequence[tuple[Any, Any]],
     config: Config,
     clips_it: Sequence[bool],
+    layout_of: LayoutOf,
     apply: Callable[[list[tuple[Any, Any]]], Any],
 ) -> list[Any]:
     """One step of the embedding optimizer, each field's move scaled back where it is too far.
@@ -33,38 +41,42 @@ def bounded_step(
         pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
         config: of the optimizer.
         clips_it: for each table, whether it is bounded.
+        layout_of: table -> its fields.
         apply: makes the optimizer's step from pairs of gradient and table.
 
     Returns:
         The factors of the batch's rows, one tensor for each table that is bounded.
     """
-    gradients, _ = clipped(pairs, replace(config, clip="none"), clips_it)
+    gradients, _ = clipped(pairs, replace(config, clip="none"), clips_it, layout_of)
     chosen = [pair for pair, each in zip(gradients, clips_it) if each]
     before = [_read(table, gradient) for gradient, table in chosen]
     with tf.control_dependencies(before):
         done = apply(gradients)
     with tf.control_dependencies([] if done is None else [done]):
-        factors = [_hold_back(w, *pair, config) for w, pair in zip(before, chosen)]
+        factors = [
+            _hold_back(w, g, table, config, layout_of(table))
+            for w, (g, table) in zip(before, chosen)
+        ]
     batches = [slices.indices for (slices, _), each in zip(pairs, clips_it) if each]
     return [_of_batch(f, *each) for f, each in zip(factors, zip(chosen, batches))]
 
 
-def _hold_back(before: Any, gradient: Any, table: Any, config: Config) -> Any:
+def _hold_back(
+    before: Any, gradient: Any, table: Any, config: Config, layout: TableLayout | None
+) -> Any:
     """Take back a part of the step; the factors of the rows that moved, [n]."""
-    after, sizes = _read(table, gradient), sizes_of_fields(table, config)
+    after = _read(table, gradient)
     ids = gradient.indices if _is_sparse(gradient) else tf.range(table.shape[0])
-    rows = clips.RowUpdates(
-        update=after - before, w=before, field=field_of_row(ids, sizes), num_fields=len(sizes)
-    )
+    field, count = field_of_row(ids, layout), num_fields(layout)
+    rows = clips.RowUpdates(update=after - before, w=before, field=field, num_fields=count)
     factor = clips.update_factor(config.clip, rows, config.clip_settings)
     share = factor[:, tf.newaxis]
     # Bit for bit the optimizer's own step where it is short enough.
     w = tf.where(share < 1, before + share * (after - before), after)
-    # Not table.assign: that would ask the other replicas, which do the same on their own.
     if _is_sparse(gradient):
-        tf.raw_ops.ResourceScatterUpdate(resource=table.handle, indices=ids, updates=w)
+        assign_rows_locally(table, ids, w)
     else:
-        tf.raw_ops.AssignVariableOp(resource=table.handle, value=w)
+        assign_locally(table, w)
     return factor
 
 

@@ -1,4 +1,4 @@
-"""Settings of CowClip and their checks."""
+"""Settings of CowClip: what its steps follow, resolved and checked."""
 
 from __future__ import annotations
 
@@ -20,29 +20,41 @@ _log = logging.getLogger("cowclip_merlin")
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Arguments of `CowClip`; see there."""
+    """What the steps of a `CowClip` follow; `resolve` makes it from the arguments of the same name.
+
+    Attributes:
+        clip_settings: thresholds of the clip.
+        l2: the penalty is `l2 * ||w||^2`.
+        update: "dense", "exact" or "lazy".
+        clip: one of `choices.CLIPS`.
+        backend: "tensorflow", "numba" or "cupy"; before `resolve` also "auto".
+    """
 
     clip_settings: ClipSettings
     l2: float
     update: str
     clip: str
-    skip: tuple[Any, ...] | None
-    embeddings: tuple[Any, ...] | None
-    fields: dict[str, int] | None
     backend: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        for argument in ("skip", "embeddings"):
-            for pattern in getattr(self, argument) or ():
-                if not isinstance(pattern, str):
-                    raise InputError(
-                        f"{argument} holds the variable {pattern.name!r}, which a configuration "
-                        "cannot: give its name or a regular expression instead"
-                    )
+        """Plain values, by the names of the arguments of `CowClip`."""
         flat = asdict(self)
-        flat = flat.pop("clip_settings") | flat
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in flat.items()}
+        return flat.pop("clip_settings") | flat
+
+
+def resolve(config: Config, optimizer: Any) -> Config:
+    """The settings that steps follow, of those that were asked for.
+
+    Args:
+        config: the arguments of `CowClip`.
+        optimizer: its embedding optimizer.
+
+    Raises:
+        InputError: a value is out of range or unknown, or the optimizer or the machine does not
+            have what is asked for.
+    """
+    update = resolve_update(check(config), optimizer)
+    return replace(config, update=update, backend=choose_backend(config, optimizer))
 
 
 def check(config: Config) -> Config:
@@ -79,24 +91,24 @@ def cuts_l2_alone(config: Config) -> bool:
     return choices.CLIPS[config.clip].cuts_l2_alone(config.l2, config.clip_settings)
 
 
-def in_force(config: Config, optimizer: Any) -> Config:
-    """The settings that steps follow: "exact" is "lazy" where absent rows would not move.
+def resolve_update(config: Config, optimizer: Any) -> str:
+    """The update of the steps: "exact" is "lazy" where absent rows would not move.
 
     Without L2 an absent row has no gradient, and Adagrad and plain SGD then leave it alone.
 
     Args:
-        config: settings of the wrapper.
-        optimizer: the embedding optimizer.
+        config: the arguments of `CowClip`.
+        optimizer: its embedding optimizer.
 
     Raises:
         InputError: `update="exact"` with an optimizer whose steps cannot be put off.
     """
     if config.update != "exact" or is_plain_adam(optimizer):
-        return config
+        return config.update
     kind = type(optimizer)
     still = kind is tf.keras.optimizers.legacy.Adagrad or _is_plain_sgd(optimizer)
     if still and config.l2 == 0:
-        return replace(config, update="lazy")
+        return "lazy"
     reason = f'and l2 {config.l2:g}; use l2=0 or update="dense"' if still else 'use update="dense"'
     raise InputError(
         f'update="exact" works with Adam, and without L2 with Adagrad and SGD without momentum, '

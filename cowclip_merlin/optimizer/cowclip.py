@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cowclip_merlin import choices, compat
+from cowclip_merlin import compat
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import embedding_variables
-from cowclip_merlin.optimizer.clip_statistics import summarize
-from cowclip_merlin.optimizer.clipped_gradients import clipped
-from cowclip_merlin.optimizer.clippy import bounded_step
-from cowclip_merlin.optimizer.config import (
-    Config,
-    check,
-    choose_backend,
-    in_force,
-    refuse_aggregators,
-    row_optimizer,
+from cowclip_merlin.optimizer.clip_statistics import ClipStatistics
+from cowclip_merlin.optimizer.config import Config, resolve
+from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
+from cowclip_merlin.optimizer.inner_optimizers import (
+    InnerOptimizers,
+    refuse_one_rate,
+    refused_setting,
 )
-from cowclip_merlin.optimizer.keras_contract import TwoOptimizers, cowclips_in
-from cowclip_merlin.optimizer.lazy_adam import LazyAdam
-from cowclip_merlin.optimizer.row_updates.row_state import RowStates
+from cowclip_merlin.optimizer.replica import apply_locally, sum_gradients
+from cowclip_merlin.optimizer.row_updates.row_update import make_update
+from cowclip_merlin.tables import TableLayout
 
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
-class CowClip(TwoOptimizers):
+class CowClip(tf.keras.optimizers.legacy.Optimizer):
     """Adam (or another Keras optimizer) with adaptive column-wise clipping of embeddings.
 
     One step is Algorithm 1 of Zheng et al. (arXiv 2204.06240): gradients and counts are
@@ -48,9 +44,9 @@ class CowClip(TwoOptimizers):
         r: threshold relative to the norm of a row.
         zeta: lower bound of the row norm, per coordinate.
         l2: the penalty is `l2 * ||w||^2`; its gradient goes in before the clip.
-        update: "dense" moves all rows at every step, as the paper does; "exact" gives the
+        update: "dense" updates all rows at every step, as the paper does; "exact" gives the
             same numbers but touches only the rows in the batch, and replays what a row has
-            missed before it is read (see `catch_up`, `flush`); "lazy" moves only the rows in
+            missed before it is read (see `catch_up`, `flush`); "lazy" updates only the rows in
             the batch. "exact" needs Adam, or without L2 Adagrad or SGD, for which it is "lazy".
         clip: "cowclip", "none", one of Table 6: "global", "field", "column",
             "adaptive_field", or "clippy" (Tang et al., arXiv 2302.09178), which scales the
@@ -63,10 +59,16 @@ class CowClip(TwoOptimizers):
             by default the tables whose rows have one element.
         embeddings: names, regular expressions or variables of the tables; by default the
             variables whose gradient is a `tf.IndexedSlices`.
-        fields: for "field", "adaptive_field" and "clippy" on a fused table: field -> number
-            of rows, in the table's order. Any other table is one field.
-        backend: what moves rows: "numba" on the CPU, "cupy" on a GPU, "tensorflow" (plain
-            operations) anywhere; "auto" takes the fastest that can do it. `backend` says which.
+        fields: of fused tables, for "field", "adaptive_field", "clippy" and errors: field ->
+            number of rows, in the order of the rows, of every table; or such a mapping for
+            each name or regular expression of a table. Without, a table is one field. The
+            models of this package register their own, which win.
+        backend: what updates rows: "numba" on the CPU, "cupy" on a GPU, "tensorflow" (plain
+            operations) anywhere; "auto" takes the fastest that can do it. `config` says which.
+
+    Attributes:
+        config: what the steps follow, with "auto" and the like resolved.
+        tables: which variables are tables, which of them are clipped, and their fields.
 
     Raises:
         InputError: an argument is out of range or unknown, or (when gradients are applied) an
@@ -96,57 +98,29 @@ class CowClip(TwoOptimizers):
         lambda_abs: float = ClipSettings.lambda_abs,
         skip: Sequence[Any] | None = None,
         embeddings: Sequence[Any] | None = None,
-        fields: Mapping[str, int] | None = None,
+        fields: Mapping[str, Any] | None = None,
         backend: str = "auto",
         name: str = "CowClip",
     ) -> None:
         super().__init__(name)
-        self._config = check(
-            Config(
-                clip_settings=ClipSettings(
-                    r=r, zeta=zeta, bound=bound, lambda_rel=lambda_rel, lambda_abs=lambda_abs
-                ),
-                l2=l2,
-                update=update,
-                clip=clip,
-                skip=embedding_variables.check_patterns(skip, "skip"),
-                embeddings=embedding_variables.check_patterns(embeddings, "embeddings"),
-                fields=None if fields is None else dict(fields),
-                backend=backend,
-            )
+        thresholds = ClipSettings(
+            r=r, zeta=zeta, bound=bound, lambda_rel=lambda_rel, lambda_abs=lambda_abs
         )
-        # Files of HDF5 write the class without the package that it is registered under.
-        with tf.keras.utils.custom_object_scope({"RowAdam": LazyAdam, "LazyAdam": LazyAdam}):
-            self.embedding_optimizer = compat.legacy_optimizer(embedding_optimizer)
-        self.dense_optimizer = compat.legacy_optimizer(dense_optimizer)
-        self._refuse_nested()
-        if self.embedding_optimizer is self.dense_optimizer:
-            raise InputError(
-                "embedding_optimizer and dense_optimizer are one object, which would count each "
-                "step twice; give two"
-            )
-        refuse_aggregators(self.embedding_optimizer, self.dense_optimizer)
-        if update == "lazy":
-            self.embedding_optimizer = row_optimizer(self.embedding_optimizer)
-        self._unmatched = embedding_variables.Unmatched(
-            embeddings=self._config.embeddings, skip=self._config.skip
+        self._asked = Config(
+            clip_settings=thresholds, l2=l2, update=update, clip=clip, backend=backend
         )
-        self._in_force = in_force(self._config, self.embedding_optimizer)
+        inner = InnerOptimizers(embedding_optimizer, dense_optimizer, update=update, outer=CowClip)
+        self._inner, self.embedding_optimizer, self.dense_optimizer = inner, *inner.both
+        self.config = resolve(self._asked, self.embedding_optimizer)
+        _log.info("update %s, backend %s", update, self.backend)
+        self.tables = EmbeddingTables(embeddings=embeddings, skip=skip, fields=fields)
+        self._statistics = ClipStatistics(self.add_weight)
+        self._update = make_update(
+            config=self.config, tables=self.tables, optimizer=self.embedding_optimizer,
+            add_weight=self.add_weight, create_state=self._create_state,
+        )  # fmt: skip
         self._track_trackable(self.embedding_optimizer, "embedding_optimizer")
         self._track_trackable(self.dense_optimizer, "dense_optimizer")
-        self.backend = choose_backend(self._config, self.embedding_optimizer)
-        _log.info("update %s, backend %s", update, self.backend)
-        self._states, self._caught_up = None, set()
-        if self._in_force.update == "exact" or self.backend != "tensorflow":
-            self._states = RowStates(self, self.backend, exact=update != "lazy")
-
-    def _refuse_nested(self) -> None:
-        for role in ("embedding_optimizer", "dense_optimizer"):
-            if any(cowclips_in(getattr(self, role))):
-                raise InputError(
-                    f"{role} is or holds a CowClip, and a gradient is to be clipped once: give a "
-                    "Keras optimizer such as tf.keras.optimizers.legacy.Adam(1e-4)"
-                )
 
     def apply_gradients(
         self,
@@ -165,77 +139,54 @@ class CowClip(TwoOptimizers):
 
         Raises:
             InputError: an embedding table has a dense gradient, is there twice or belongs to
-                HugeCTR's Sparse Operation Kit, a pattern of `embeddings` or `skip` matches no
-                table, or no variable has a gradient.
+                HugeCTR's Sparse Operation Kit, a pattern of `embeddings`, `skip` or `fields`
+                matches no table, `fields` do not fill a table, or no variable has a gradient.
         """
-        given = list(grads_and_vars)
-        embedding_variables.refuse_foreign(v for _, v in given)
-        pairs = [
-            (embedding_variables.with_shape(g), v)
-            for g, v in embedding_variables.with_gradients(given)
-        ]
+        pairs = self.tables.check_step(list(grads_and_vars))
         if not pairs:  # as in Keras: a model of which all is frozen
             return tf.no_op()
-        self._refuse_unmatched(given)
         with tf.init_scope():
             # All at once: under a strategy, what is created among the operations of a step
             # would depend on them.
-            for group, is_table in zip(
-                embedding_variables.split(pairs, self._config.embeddings), (True, False)
-            ):
-                self._create_state([v for _, v in group], is_table)
+            for group, tables in zip(self.tables.split(pairs), (True, False)):
+                self._create_state([v for _, v in group], tables=tables)
         if experimental_aggregate_gradients:
-            # Counts must be global before the clip, or N replicas would be another algorithm.
-            pairs = list(self._aggregate_gradients(pairs))
-        embedding_pairs, dense_pairs = embedding_variables.split(pairs, self._config.embeddings)
-        steps = []
-        if embedding_pairs and self._states is None:
-            steps += self._step_of_tables(embedding_pairs)
-        elif embedding_pairs:
-            steps += self._step_of_rows(embedding_pairs)
+            pairs = sum_gradients(pairs, self._aggregate_gradients)
+        table_pairs, dense_pairs = self.tables.split(pairs)
+        steps: list[Any] = []
+        if table_pairs:
+            steps, summary = self._update.apply(table_pairs)
+            self._statistics.record(summary)
         if dense_pairs:
-            # After the rows: a gradient that is not finite must stop the whole step.
+            # After the tables: a gradient that is not finite must stop the whole step.
             with tf.control_dependencies([s for s in steps if s is not None]):
-                steps.append(self._apply(self.dense_optimizer, dense_pairs))
+                steps = [*steps, apply_locally(self.dense_optimizer, dense_pairs)]
         with tf.control_dependencies([s for s in steps if s is not None]):
             return self.iterations.assign_add(1, read_value=False)
 
     def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """As in Keras, whose `fit` asks for them by `minimize`, right after its forward pass."""
         pairs = super()._compute_gradients(*args, **kwargs)
-        if self._in_force.update == "exact":
-            sparse = [v for g, v in pairs if isinstance(g, tf.IndexedSlices)]
-            embedding_variables.refuse_never_caught_up(sparse, self._caught_up)
+        self._update.refuse_never_caught_up(
+            [v for g, v in pairs if isinstance(g, tf.IndexedSlices)]
+        )
         return pairs
 
-    def _refuse_unmatched(self, given: list[tuple[Any, Any]]) -> None:
-        """A pattern of `embeddings` must match a variable, and one of `skip` a table."""
-        if not self._unmatched:
-            return
-        found, _ = embedding_variables.split(
-            [p for p in given if p[0] is not None], self._config.embeddings
-        )
-        # What has no gradient, as in a frozen layer, may be a table.
-        may_be_tables = [v for _, v in found] + [v for g, v in given if g is None]
-        for argument, variables in (
-            ("embeddings", [v for _, v in given]),
-            ("skip", may_be_tables),
-        ):
-            self._unmatched.look_at(argument, variables)
-            self._unmatched.refuse(argument, variables)
+    def register_tables(
+        self, tables: Sequence[Any], layouts: Sequence[TableLayout] | None = None
+    ) -> None:
+        """Tell the optimizer its tables before they get gradients.
 
-    @staticmethod
-    def _apply(optimizer: Any, pairs: list[tuple[Any, Any]]) -> Any:
-        return optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+        The models of this package do it when they are attached. With `update="exact"` the state
+        of these tables is then created in this order, whichever is read first. The patterns of
+        `embeddings`, `skip` and `fields` are looked for among them, too.
 
-    def _step_of_rows(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
-        """One step by the row engine; tensors that exist once it is made."""
-        counted = [not self._skips(table) for _, table in pairs]
-        steps, summary = self._states.engine.update(pairs, counted)
-        if self._config.update == "dense":
-            self._flush(wait=False)
-        self._record(summary)
-        return steps
+        Args:
+            tables: variables.
+            layouts: the fields of each table; they win over `fields`.
+        """
+        embedding_variables.refuse_foreign(tables)
+        self.tables.register(tables, layouts)
 
     def catch_up(self, table: Any, ids: Any) -> None:
         """With `update="exact"`: bring rows up to date before the forward pass reads them.
@@ -247,72 +198,122 @@ class CowClip(TwoOptimizers):
             table: the variable, or several that are read at the same rows.
             ids: rows to be read, any shape, ragged or sparse, duplicates allowed.
         """
-        if self._in_force.update == "exact":
-            group = list(table) if isinstance(table, (list, tuple)) else [table]
-            embedding_variables.refuse_foreign(group)
-            self._caught_up.update(compat.stored(each).ref() for each in group)
-            self._states.catch_up(group, ids)
-
-    def expect(self, group: Sequence[Any]) -> None:
-        """Tell the optimizer of these tables before they get gradients.
-
-        The patterns of `embeddings` and `skip` are then looked for among them, too. With
-        `update="exact"` their state is created, in this order, once: Keras's `get_weights` and
-        `set_weights` of an optimizer know variables by their order, which should not depend on
-        which row is read first.
-        """
-        embedding_variables.refuse_foreign(group)
-        for argument in ("embeddings", "skip"):
-            self._unmatched.look_at(argument, group)
-        if self._in_force.update == "exact":
-            with tf.init_scope():
-                self._create_state(list(group), True)
+        self._update.catch_up(table, ids)
 
     def flush(self) -> None:
         """With `update="exact"`: bring every row of every table up to date.
 
         Afterwards the variables hold what `update="dense"` would have left in them. Without it,
         a variable that is read directly shows each row as of the last step it took part in. A new
-        optimizer that a checkpoint was restored into knows its tables after `expect` only.
+        optimizer that a checkpoint was restored into must be told its tables by
+        `register_tables` before.
         """
-        self._warn_of_unknown_tables()
-        self._flush(wait=True)
+        self._update.flush(lambda: int(self.iterations.numpy()))
 
-    def _flush(self, *, wait: bool) -> None:
-        for table in self._states.tables if self._states else ():
-            # The table's own, which need not be where this is called from: all replicas have rows.
-            replicas = getattr(table, "distribute_strategy", None)
-            if replicas is None or embedding_variables.in_replica_of(replicas):
-                self._states.engine.flush(table, wait=wait)
-            else:
-                replicas.run(self._states.engine.flush, args=(table,), kwargs={"wait": wait})
+    def create_state(self, variables: Iterable[Any]) -> None:
+        """Create all state of these variables now, for `set_weights`; the first step does it."""
+        tables, dense = self.tables.group(variables)
+        self._create_state(tables)
+        self._create_state(dense, tables=False)
 
-    def _warn_of_unknown_tables(self) -> None:
-        if self._in_force.update != "exact" or self._states.tables or not tf.executing_eagerly():
-            return
-        if int(self.iterations.numpy()):
-            warnings.warn(
-                'update="exact": this optimizer has made steps and knows no table, as after a '
-                "checkpoint was restored; call expect([table, ...]) before flush()",
-                stacklevel=3,
-            )
+    _create_all_weights = create_state  # Keras calls it before it loads weights
 
-    def _step_of_tables(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
-        """One step by the embedding optimizer: its gradients are clipped, or its updates."""
-        config, clips_it = self._in_force, [not self._skips(table) for _, table in pairs]
+    def _create_own_weights(self) -> None:
+        _ = self.iterations  # created on first access
+        self._inner.create_counters()
+        self._statistics.create()
 
-        def apply(gradients: list[tuple[Any, Any]]) -> Any:
-            return self._apply(self.embedding_optimizer, gradients)
+    def _create_state(self, variables: list[Any], *, tables: bool = True) -> None:
+        """Own counters, the inner optimizer's slots, and what is kept for rows."""
+        self._create_own_weights()
+        self._inner.create_slots(variables, tables=tables)
+        if tables:
+            self._update.create_state(variables)
 
-        if choices.CLIPS[config.clip].acts_on == "update":
-            steps = factors = bounded_step(pairs, config, clips_it, apply)
-        else:
-            gradients, factors = clipped(pairs, config, clips_it)
-            steps = [apply(gradients)]
-        self._record(summarize(factors))
-        return steps
+    @property
+    def backend(self) -> str:
+        """What updates rows: "numba", "cupy" or "tensorflow"."""
+        return self.config.backend
 
-    def _skips(self, table: Any) -> bool:
-        if self._config.skip is None:
-            return table.shape[-1] == 1
-        return embedding_variables.matches(table, self._config.skip)
+    @property
+    def clipped_share(self) -> Any:
+        """Share of the batch's distinct rows that the last step clipped, scalar variable."""
+        self._create_own_weights()
+        return self._statistics.share
+
+    @property
+    def mean_clip_factor(self) -> Any:
+        """Mean factor of the batch's distinct rows in the last step, scalar variable."""
+        self._create_own_weights()
+        return self._statistics.mean_factor
+
+    @property
+    def learning_rate(self) -> Any:
+        """The dense optimizer's learning rate: a variable or a schedule."""
+        return self.dense_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.dense_optimizer.learning_rate = value
+
+    lr = learning_rate
+    clipnorm = refused_setting("clipnorm")
+    clipvalue = refused_setting("clipvalue")
+    global_clipnorm = refused_setting("global_clipnorm")
+
+    @property
+    def iterations(self) -> Any:
+        """Steps made. The two optimizers inside count theirs, which their schedules follow."""
+        return super().iterations
+
+    @iterations.setter
+    def iterations(self, _: Any) -> None:
+        raise InputError(
+            "the counters of CowClip cannot be replaced: assign to iterations, "
+            "embedding_optimizer.iterations and dense_optimizer.iterations"
+        )
+
+    @property
+    def weights(self) -> list[Any]:
+        """Own counters, then the embedding optimizer's and the dense optimizer's variables."""
+        return self._weights + self._inner.weights
+
+    def variables(self) -> list[Any]:
+        """The same: Keras's own would leave out what is in the two optimizers."""
+        return self.weights
+
+    # Not get_slot_names, too: checkpoints would then hold each slot a second time.
+    def get_slot(self, var: Any, slot_name: str) -> Any:
+        """The state that one of the two optimizers keeps beside a variable, such as Adam's "m".
+
+        With `update="exact"` call `flush` first: a row may not have made all its steps yet.
+        """
+        return self._inner.get_slot(var, slot_name)
+
+    def get_weights(self) -> list[Any]:
+        """As in Keras, after `flush`: steps that rows have missed are not among the weights."""
+        self.flush()
+        return super().get_weights()
+
+    def set_weights(self, weights: list[Any]) -> None:
+        """As in Keras; steps that rows had missed do not change what is set."""
+        self.flush()
+        super().set_weights(weights)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments as they were given; variables among them are refused."""
+        parts = self._inner.get_config() | self._asked.as_dict() | self.tables.get_config()
+        return {"name": self._name} | parts
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """As in Keras; one learning rate, as Merlin writes it for Horovod, is refused."""
+        refuse_one_rate(config)
+        return super().from_config(config, custom_objects=custom_objects)
+
+    def __repr__(self) -> str:
+        """What Keras 3 quotes when it refuses this optimizer."""
+        return (
+            f"<{type(self).__name__}, an optimizer of Keras 2, which Keras 3 cannot use: "
+            "import cowclip_merlin, then `from tensorflow import keras` instead of `import keras`>"
+        )

@@ -1,83 +1,15 @@
-"""Which variables are embedding tables, and which of them are not clipped."""
+"""Which variables of a step are embedding tables, and which variables are refused."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer.patterns import matches
 
 tf = compat.tensorflow()
-
-
-def matches(variable: Any, patterns: Sequence[Any]) -> bool:
-    """Whether a pattern is this variable itself, or a regular expression found in its name."""
-    return any(
-        re.search(p, variable.name) is not None if isinstance(p, str) else p is variable
-        for p in patterns
-    )
-
-
-def check_patterns(patterns: Sequence[Any] | None, argument: str) -> tuple[Any, ...] | None:
-    """Patterns as a tuple.
-
-    Raises:
-        InputError: an entry is neither a regular expression nor a variable.
-    """
-    if patterns is None:
-        return None
-    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-    for p in patterns:
-        if isinstance(p, str):
-            try:
-                re.compile(p)
-            except re.error as error:
-                raise InputError(f"{argument}: {p!r} is no regular expression ({error})") from error
-        elif not hasattr(p, "assign"):
-            raise InputError(f"{argument}: {p!r} is neither a name, a regex nor a variable")
-    return patterns
-
-
-class Unmatched:
-    """The regular expressions of `embeddings` and `skip` that have matched no variable yet.
-
-    Args:
-        **patterns: by argument, as `check_patterns` returns them.
-    """
-
-    def __init__(self, **patterns: tuple[Any, ...] | None) -> None:
-        self._left = {
-            argument: [p for p in some or () if isinstance(p, str)]
-            for argument, some in patterns.items()
-        }
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return any(self._left.values())
-
-    def look_at(self, argument: str, variables: Sequence[Any]) -> None:
-        """Forget the patterns of this argument that match one of the variables."""
-        left = self._left[argument]
-        left[:] = [p for p in left if not any(matches(v, (p,)) for v in variables)]
-
-    def refuse(self, argument: str, variables: Sequence[Any]) -> None:
-        """Refuse a pattern that has matched none of the variables so far.
-
-        Raises:
-            InputError: there is one; the message names it and these variables.
-        """
-        for pattern in self._left[argument]:
-            names = ", ".join(
-                [repr(v.name) for v in variables[:4]] + ["..."] * (len(variables) > 4)
-            )
-            raise InputError(
-                f"{argument}: {pattern!r} matches no table of this step (looked at "
-                f"{names or 'none'}): correct or remove it; if its table gets gradients in another "
-                "call of apply_gradients, call expect([table]) before"
-            )
 
 
 def refuse_dense(variable: Any) -> None:
@@ -171,35 +103,6 @@ def with_gradients(grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any,
     if without:
         tf.get_logger().warning("Gradients do not exist for variables %.500s", without)
     return found
-
-
-def with_shape(gradient: Any) -> Any:
-    """The gradient, its dense shape (if it has one) a tensor, as collective operations need it."""
-    if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
-        return gradient
-    shape = tf.convert_to_tensor(gradient.dense_shape)
-    return tf.IndexedSlices(gradient.values, gradient.indices, shape)
-
-
-def strategy_of(table: Any) -> Any | None:
-    """The `tf.distribute` strategy that a variable was created under."""
-    return getattr(table, "distribute_strategy", None)
-
-
-def beside(table: Any, *, cpu: bool = False) -> Any:
-    """A scope that places variables on the table's device, or on the CPU.
-
-    A strategy has its own ways to place variables.
-    """
-    if strategy_of(table) is not None:
-        return nullcontext()
-    return tf.device("CPU:0" if cpu else table.device)
-
-
-def in_replica_of(strategy: Any) -> bool:
-    """Whether this runs in one replica of that strategy."""
-    here = tf.distribute.get_strategy() is strategy
-    return here and not tf.distribute.in_cross_replica_context()
 
 
 def looks_like_table(variable: Any) -> bool:

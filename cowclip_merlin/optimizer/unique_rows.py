@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.kernels import UniqueRows
 
 tf = compat.tensorflow()
-
-
-class UniqueRows(NamedTuple):
-    """Distinct ids of a batch.
-
-    Attributes:
-        ids: int [u], in order of first appearance.
-        g: summed gradients, [u, d].
-        cnt: number of occurrences, int32 [u].
-    """
-
-    ids: Any
-    g: Any
-    cnt: Any
 
 
 def sum_duplicates(slices: Any) -> UniqueRows:
@@ -29,6 +16,9 @@ def sum_duplicates(slices: Any) -> UniqueRows:
     Args:
         slices: `tf.IndexedSlices` with one entry per occurrence, values [n, d].
 
+    Returns:
+        The distinct ids in order of first appearance, counts int32.
+
     >>> s = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([7, 3, 7]))
     >>> unique = sum_duplicates(s)
     >>> unique.ids.numpy().tolist(), unique.g.numpy().tolist(), unique.cnt.numpy().tolist()
@@ -36,7 +26,7 @@ def sum_duplicates(slices: Any) -> UniqueRows:
     """
     ids, position, cnt = tf.unique_with_counts(slices.indices)
     g = tf.math.unsorted_segment_sum(slices.values, position, tf.size(ids))
-    return UniqueRows(ids=ids, g=g, cnt=cnt)
+    return UniqueRows(ids=ids, cnt=cnt, g=g)
 
 
 def flat_ids(ids: Any) -> Any:

@@ -74,7 +74,8 @@ def build_optimizer(
     Args:
         settings: of the run.
         values: scaled hyper-parameters.
-        data: the prepared folder, for the fields of a fused table.
+        data: the prepared folder, for the fields of fused tables; a table of one field tells
+            its own when the optimizer is attached.
         steps: steps per epoch, the unit of the warm-up.
     """
     from cowclip_merlin.optimizer import CowClip
@@ -89,7 +90,7 @@ def build_optimizer(
         backend=settings.backend,
         clip=settings.effective_clip,
         embeddings=["embeddings"],
-        fields=data.cardinalities,
+        fields=data.cardinalities if settings.tables == "fused" else None,
     )
 
 

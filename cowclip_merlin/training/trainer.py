@@ -80,7 +80,7 @@ class Trainer:
         self.settings, self.log, self.folder = settings, log, folder
         self.model, self.optimizer = model, optimizer
         # Slots must exist before a checkpoint is read, or the first step would start from 0.
-        optimizer._create_all_weights(model.trainable_variables)
+        optimizer.create_state(model.trainable_variables)
         loaded = load_to_device(
             train,
             scored,

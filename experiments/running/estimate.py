@@ -81,7 +81,7 @@ def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, Iterable[A
     columns = DeviceData(open_train_columns(data))
     model = build_model(settings, values, data)
     optimizer = build_optimizer(settings, values, data, steps=1)
-    optimizer._create_all_weights(model.trainable_variables)
+    optimizer.create_state(model.trainable_variables)
     total = tf.Variable(0.0, dtype=tf.float64)
     run = make_train_function(model, optimizer, columns, total)
     rows = settings.batch_size * steps_per_execution(settings.batch_size)

@@ -11,9 +11,11 @@ from cowclip_merlin.diagnostics.probe import embedding_tables, make_probe
 from cowclip_merlin.diagnostics.row_norms import MEASURES, group_means, row_norms_by_field
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import logits
+from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.training.train_step import make_train_step
 
 CLIPS = choices.gradient_clips()
+LAYOUT = TableLayout({"a": 25, "b": 15})
 
 
 def batch_of(rows, places):
@@ -110,7 +112,7 @@ def test_the_optimizer_says_the_same_of_its_step(
     tf, model = compat.tensorflow(), small_model(tables)
     r = 1e-4 if clip == "adaptive_field" else 0.03
     optimizer = cowclip(update=update, clip=clip, r=r, bound=0.02, backend="tensorflow")
-    optimizer._create_all_weights(model.trainable_variables)
+    optimizer.create_state(model.trainable_variables)
     step = make_train_step(model, optimizer, small_data, tf.Variable(0.0, dtype=tf.float64))
     for first in range(3):
         step(tf.range(first, first + 4, dtype=tf.int64))
@@ -131,7 +133,7 @@ def test_a_global_norm_takes_in_the_wide_part_if_it_is_not_skipped(
 ):
     tf, model = compat.tensorflow(), small_model()
     optimizer = cowclip(clip="global", bound=1e-3, skip=(), update="lazy", backend="tensorflow")
-    optimizer._create_all_weights(model.trainable_variables)
+    optimizer.create_state(model.trainable_variables)
     step = make_train_step(model, optimizer, small_data, tf.Variable(0.0, dtype=tf.float64))
     norms = make_probe(model, optimizer, small_data)(tf.range(40, dtype=tf.int64))
     step(tf.range(40, dtype=tf.int64))
@@ -175,9 +177,7 @@ def grouped_rows(draw):
     values = rng.exponential(size=(4, u)).astype(np.float32)
     values[3] = np.minimum(values[3], 1)
     rows = rng.permutation(40)[:u]
-    return row_norms_by_field(
-        {"a": 25, "b": 15}, rows, rng.integers(1, 9, u), values
-    ), rng.integers(0, 4, u)
+    return row_norms_by_field(LAYOUT, rows, rng.integers(1, 9, u), values), rng.integers(0, 4, u)
 
 
 @given(drawn=grouped_rows())
@@ -207,5 +207,5 @@ def test_means_are_those_of_each_group_alone(drawn):
 
 def test_rows_are_found_in_their_fields():
     rows = np.array([24, 25, 0, 39])
-    norms = row_norms_by_field({"a": 25, "b": 15}, rows, np.ones(4), np.ones((4, 4), np.float32))
+    norms = row_norms_by_field(LAYOUT, rows, np.ones(4), np.ones((4, 4), np.float32))
     assert [*zip(norms.field.tolist(), norms.id.tolist())] == [(0, 0), (0, 24), (1, 0), (1, 14)]

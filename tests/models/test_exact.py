@@ -10,7 +10,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.diagnostics import gradient_norms
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import MODELS, attach
-from cowclip_merlin.models.ctr_model import find_cowclip
+from cowclip_merlin.models.row_sync import find_cowclip
 
 mm = compat.merlin_models()
 NAMES = sorted(MODELS)
@@ -199,7 +199,7 @@ def test_state_is_in_the_order_of_the_variables(tf, schema, tables):
     other = MODELS["deepfm"](schema, tables=tables, **SMALL)
     optimizer = cc.CowClip.from_config(one.optimizer.get_config())
     other.compile(optimizer, "binary_crossentropy")
-    optimizer._create_all_weights(other.trainable_variables)
+    optimizer.create_state(other.trainable_variables)
     other.set_weights(one.get_weights())
     optimizer.set_weights(one.optimizer.get_weights())
     for model in (one, other):
@@ -224,7 +224,7 @@ def test_keras_saves_the_best_model(tf, schema, batch, tmp_path, update):
 def test_training_goes_on_after_saving(tf, schema, tmp_path):
     model, _ = fitted(tf, schema, "dcn", "exact", epochs=1)
     model.save(str(tmp_path / "m"))
-    assert model.blocks[0].embedding.before_read is not None
+    assert model.row_sync.cowclip is model.optimizer
 
 
 @pytest.mark.parametrize("look", ["get_weights", "predict", "save_weights"])

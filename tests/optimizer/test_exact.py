@@ -151,7 +151,7 @@ def test_a_checkpoint_carries_the_steps_of_the_rows(tf, tmp_path):
             path = checkpoint(whole).save(str(tmp_path / "c"))
         whole.step(ids, g)
     resumed = Trainee(tf, update="exact")
-    resumed.optimizer._create_all_weights([resumed.table, resumed.wide])
+    resumed.optimizer.create_state([resumed.table, resumed.wide])
     checkpoint(resumed).restore(path)
     for ids, g in batches[20:]:
         resumed.step(ids, g)

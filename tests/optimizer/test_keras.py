@@ -376,9 +376,11 @@ def test_gradients_may_come_in_several_calls(tf):
     one, two = (tf.Variable(tf.ones([3, 2]), name=name) for name in ("one", "two"))
     for argument in ("embeddings", "skip"):
         optimizer = cc.CowClip(**{argument: ["one", "two"]})
-        with pytest.raises(InputError, match=r"'two' .*in another call .*, call expect\(\[table\]"):
+        with pytest.raises(
+            InputError, match=r"'two' .*in another call .*, call register_tables\(\[table\]"
+        ):
             optimizer.apply_gradients([sparse(tf, one)])
-        optimizer.expect([two])
+        optimizer.register_tables([two])
         for table in (one, two, one):
             optimizer.apply_gradients([sparse(tf, table)])
         assert int(optimizer.iterations) == 3

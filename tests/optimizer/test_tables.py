@@ -30,11 +30,11 @@ def test_a_restored_optimizer_knows_its_tables_once_it_is_told(tf, tmp_path):
     path = checkpoint.save(str(tmp_path / "c"))
     optimizer.flush()
     again, other, _ = restored(tf, path)
-    with pytest.warns(UserWarning, match="knows no table, as after a checkpoint.*expect"):
+    with pytest.warns(UserWarning, match="knows no table, as after a checkpoint.*register_tables"):
         other.flush()
     assert np.abs(again.numpy() - table.numpy()).max() > 0.01
     again, other, _ = restored(tf, path)
-    other.expect([again])
+    other.register_tables([again])
     other.flush()
     np.testing.assert_array_equal(again.numpy(), table.numpy())
 
@@ -83,7 +83,7 @@ def test_a_table_of_sok_is_refused_with_the_reason(tf, update):
         lambda: optimizer.apply_gradients([(slices, table)]),
         lambda: optimizer.apply_gradients([(tf.ones([4, 2]), table)]),
         lambda: optimizer.catch_up(table, [1]),
-        lambda: optimizer.expect([table]),
+        lambda: optimizer.register_tables([table]),
     )[: 4 if update == "exact" else 2]:
         with pytest.raises(InputError, match=said):
             call()

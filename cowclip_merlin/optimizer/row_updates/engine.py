@@ -1,4 +1,4 @@
-"""Steps of embedding tables row by row, by the row kernels, in the memory of the variables.
+"""What the engines have in common, which update the rows of embedding tables one by one.
 
 With `update="exact"` a row remembers the last step it has seen and is brought up to date
 before it is read again; see `cowclip_merlin.kernels.reference.replay_rows`.
@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels import NonFiniteGradient, RowSettings
-from cowclip_merlin.optimizer.clip_statistics import summarize
+from cowclip_merlin.kernels import RowSettings
 
 tf = compat.tensorflow()
 
@@ -52,21 +49,25 @@ class TableState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(ABC):
-    """What the engines have in common.
+    """Updates rows of tables, in the memory of their variables or by TensorFlow's operations.
 
     Args:
         adam: the embedding optimizer, a legacy Keras Adam.
         exact: whether absent rows count the steps they miss.
         state_of: table -> its `TableState`.
         settings_of: table -> its `RowSettings`.
-        name_of: table, row -> the row in words, for errors.
+        describe: table, row -> the row in words, for errors.
     """
 
     adam: Any
     exact: bool
     state_of: Callable[[Any], TableState]
     settings_of: Callable[[Any], RowSettings]
-    name_of: Callable[[Any, int], str]
+    describe: Callable[[Any, int], str]
+
+    @abstractmethod
+    def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
+        """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
 
     @abstractmethod
     def update(
@@ -92,6 +93,10 @@ class Engine(ABC):
             wait: raise the error of an earlier step now.
         """
 
+    def not_finite(self, table: Any, row: int) -> str:
+        """The error of a gradient that holds NaN or Inf."""
+        return f"the gradient of {self.describe(table, row)} is not finite"
+
     def alpha(self) -> Any:
         """Adam's learning rate with both bias corrections, as TensorFlow's kernel computes it."""
         adam = self.adam
@@ -99,134 +104,6 @@ class Engine(ABC):
         lr = adam._decayed_lr(tf.float32)
         beta_1, beta_2 = (adam._get_hyper(name, tf.float32) for name in ("beta_1", "beta_2"))
         return lr * tf.sqrt(1 - tf.pow(beta_2, t)) / (1 - tf.pow(beta_1, t))
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelEngine(Engine):
-    """Moves rows by the kernels of one implementation.
-
-    Args:
-        kernels: module of `cowclip_merlin.kernels`.
-        call: `arrays.on_host`.
-    """
-
-    kernels: Any
-    call: Callable[..., Any]
-
-    def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
-        """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
-        settings = [self.settings_of(table) for table in tables]
-        size = len(TableState._fields)
-
-        def run(ids: Any, *arrays: Any) -> Any:
-            if len(ids):  # all are fine, or none moves
-                refuse_outside(tables, int(ids.min()), int(ids.max()))
-            for i, numbers in enumerate(settings):
-                self._replay(TableState(*arrays[i * size : (i + 1) * size]), numbers, ids)
-            return [ids[:0].copy()]
-
-        variables = [x for table in tables for x in self.state_of(table)]
-        self.call(run, [everywhere(ids)], variables, [ids.dtype])
-
-    def _replay(self, state: TableState, settings: RowSettings, rows: Any) -> int:
-        to = int(state.count[0])
-        alphas = state.history[:to]
-        return self.kernels.replay_rows(*state[:4], alphas, to, settings, rows=rows)
-
-    def update(
-        self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
-    ) -> tuple[list[Any], Any]:
-        """One step of all tables; see `Engine.update`."""
-        tables = [table for _, table in pairs]
-        states = [self.state_of(table) for table in tables]
-        settings = [self.settings_of(table) for table in tables]
-        size = len(TableState._fields) if self.exact else 3
-
-        def run(alpha: Any, *arrays: Any) -> Any:
-            batches = arrays[: 2 * len(tables)]
-            memory = [
-                TableState(*arrays[i : i + size]) for i in range(len(batches), len(arrays), size)
-            ]
-            return self._run(tables, batches, memory, settings, float(alpha[0]))
-
-        batches = [x for slices, _ in pairs for x in (slices.indices, slices.values)]
-        variables = [x for state in states for x in state[:size]]
-        inputs = [tf.reshape(self.alpha(), [1]), *batches]
-        factors = self.call(run, inputs, variables, [tf.float32] * len(tables))
-        with tf.control_dependencies(factors):
-            self.adam.iterations.assign_add(1)
-        for factor in factors:
-            factor.set_shape([None])
-        return list(factors), summarize([f for f, each in zip(factors, counted) if each])
-
-    def _run(
-        self,
-        tables: Sequence[Any],
-        batches: Sequence[Any],
-        memory: Sequence[TableState],
-        settings: Sequence[RowSettings],
-        alpha: float,
-    ) -> list[Any]:
-        """The step on arrays; nothing is written before all gradients are known to be finite."""
-        groups = self._groups(batches[::2], tables)
-        sums = [self._sum(*each) for each in zip(tables, batches[1::2], groups)]
-        factors = []
-        for table, state, group, g, numbers in zip(tables, memory, groups, sums, settings):
-            if self.exact:
-                self._before_step(table, state, group.ids, numbers)
-            factors.append(
-                self.kernels.step_rows(*state[:3], group.ids, g, group.starts, alpha, numbers)
-            )
-            if self.exact:
-                self._remember(state, group.ids, alpha)
-        return factors
-
-    def _groups(self, every: Sequence[Any], tables: Sequence[Any]) -> list[Any]:
-        """Groups of the ids of every table; those of a model often have the same ids."""
-        groups: list[Any] = []
-        for i, (ids, table) in enumerate(zip(every, tables)):
-            again = i > 0 and ids.shape == every[i - 1].shape and bool((ids == every[i - 1]).all())
-            groups.append(groups[-1] if again else self.kernels.group_rows(ids))
-            if len(ids):
-                refuse_outside([table], int(groups[-1].ids[0]), int(groups[-1].ids[-1]))
-        return groups
-
-    def _sum(self, table: Any, values: Any, groups: Any) -> Any:
-        try:
-            return self.kernels.sum_rows(values, groups)
-        except NonFiniteGradient as error:
-            raise InputError(self.name_of(table, int(groups.ids[error.index]))) from error
-
-    def _before_step(self, table: Any, state: TableState, rows: Any, settings: RowSettings) -> None:
-        """Room for the step's alpha, and the rows up to date, which they should be."""
-        if int(state.count[0]) >= len(state.history):
-            self._bring_all(state, settings)
-        behind = self._replay(state, settings, rows)
-        if behind and int(state.count[0]) <= WATCHED:
-            warn_of_stale_rows(table)
-
-    def _remember(self, state: TableState, rows: Any, alpha: float) -> None:
-        done = int(state.count[0])
-        state.history[done] = np.float32(alpha)
-        state.count[0] = done + 1
-        self.kernels.mark_rows(state.last, rows, done + 1)
-
-    def _bring_all(self, state: TableState, settings: RowSettings) -> None:
-        self._replay(state, settings, None)
-        state.last[...] = 0
-        state.count[...] = 0
-
-    def flush(self, table: Any, *, wait: bool = True) -> None:
-        """Bring every row up to date and forget the history; see `Engine.flush`."""
-        if not self.exact:
-            return
-        state, settings = self.state_of(table), self.settings_of(table)
-
-        def run(*arrays: Any) -> Any:
-            self._bring_all(TableState(*arrays), settings)
-            return [arrays[-1].copy()]
-
-        self.call(run, [], state, [tf.int64])
 
 
 def refuse_outside(tables: Sequence[Any], least: int, largest: int) -> None:
@@ -242,14 +119,6 @@ def outside_words(table: Any, id_: int) -> str:
         f"id {id_} is outside table {table.name!r}, which has {table.shape[0]} rows; "
         "use the ids of the data it was made for"
     )
-
-
-def everywhere(ids: Any) -> Any:
-    """The ids of all replicas: their tables must stay alike."""
-    replica = tf.distribute.get_replica_context()
-    if replica is None or replica.num_replicas_in_sync == 1:
-        return ids
-    return replica.all_gather(ids, axis=0)
 
 
 def warn_of_stale_rows(table: Any) -> None:

@@ -10,14 +10,14 @@ import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.embedding_variables import beside
-from cowclip_merlin.optimizer.row_updates import gpu_ops
-from cowclip_merlin.optimizer.row_updates.engine import (
-    Engine,
-    everywhere,
-    outside_words,
-    warn_of_stale_rows,
+from cowclip_merlin.optimizer.replica import (
+    assign_locally,
+    device_of,
+    gather_ids,
+    replicated_variable,
 )
+from cowclip_merlin.optimizer.row_updates import gpu_ops
+from cowclip_merlin.optimizer.row_updates.engine import Engine, outside_words, warn_of_stale_rows
 
 tf = compat.tensorflow()
 
@@ -47,7 +47,7 @@ class GpuEngine(Engine):
     def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
         self.operations.module.cow_clip_catch_up(
-            ids=everywhere(ids),
+            ids=gather_ids(ids),
             counts=self._counts(tables),
             variables=self._variables(tables),
             tables=[self._number(table) for table in tables],
@@ -76,7 +76,7 @@ class GpuEngine(Engine):
             wait=tf.executing_eagerly(),
         )
         for table, count in zip(tables, done):
-            _assign(self.state_of(table).count, count)
+            assign_locally(self.state_of(table).count, count)
         with tf.control_dependencies([share]):
             self.adam.iterations.assign_add(1)
         share.set_shape([])
@@ -97,7 +97,7 @@ class GpuEngine(Engine):
             wait=wait,
         )
         if self.exact:
-            _assign(self.state_of(table).count, tf.zeros([1], tf.int64))
+            assign_locally(self.state_of(table).count, tf.zeros([1], tf.int64))
 
     def _counts(self, tables: Sequence[Any]) -> list[Any]:
         return [self.state_of(t).count.read_value() for t in tables] if self.exact else []
@@ -112,13 +112,8 @@ class GpuEngine(Engine):
         if "status" not in self._known:
             nothing = np.full(_STATUS_SIZE, np.iinfo(np.int64).max)
             nothing[::3] = 0
-            with tf.init_scope(), beside(table):
-                self._known["status"] = tf.Variable(
-                    nothing,
-                    trainable=False,
-                    name="cowclip_status",
-                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-                )
+            with tf.init_scope(), device_of(table):
+                self._known["status"] = replicated_variable(nothing, "cowclip_status")
                 self._known["owner"] = self.operations.new_owner()
         return self._known["status"]
 
@@ -154,7 +149,7 @@ class GpuEngine(Engine):
             if what == 2:
                 warn_of_stale_rows(table)
                 return ""
-            return self.name_of(table, row) if what == 0 else outside_words(table, row)
+            return self.not_finite(table, row) if what == 0 else outside_words(table, row)
 
         return self.operations.add_table(record, describe)
 
@@ -164,8 +159,3 @@ def _alike(tensors: list[Any]) -> list[Any]:
     types = {x.dtype for x in tensors}
     wide = tf.int64 if tf.int64 in types else tf.float32
     return tensors if len(types) == 1 else [tf.cast(x, wide) for x in tensors]
-
-
-def _assign(variable: Any, value: Any) -> None:
-    # Not variable.assign: that would ask the other replicas, which do the same on their own.
-    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

@@ -11,11 +11,11 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer.clip_statistics import summarize
+from cowclip_merlin.optimizer.replica import assign_locally, assign_rows_locally, gather_ids
 from cowclip_merlin.optimizer.row_updates.engine import (
     WATCHED,
     Engine,
     TableState,
-    everywhere,
     warn_of_stale_rows,
 )
 from cowclip_merlin.optimizer.unique_rows import sum_duplicates
@@ -29,7 +29,7 @@ class TensorFlowEngine(Engine):
 
     def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
-        ids, _ = tf.unique(everywhere(ids))
+        ids, _ = tf.unique(gather_ids(ids))
         for table in tables:
             self._replay(self.state_of(table), self.settings_of(table), ids)
 
@@ -69,7 +69,7 @@ class TensorFlowEngine(Engine):
         bad = ~tf.reduce_all(tf.math.is_finite(rows.g), axis=1)
 
         def report(first: Any) -> Any:
-            raise InputError(self.name_of(table, int(first)))
+            raise InputError(self.not_finite(table, int(first)))
 
         def complain() -> Any:
             return tf.numpy_function(report, [tf.boolean_mask(rows.ids, bad)[0]], tf.bool)
@@ -91,8 +91,8 @@ class TensorFlowEngine(Engine):
         after = _adam(w, m, v, g * factor[:, tf.newaxis], alpha, settings)
         done = tf.cast(state.count, tf.int32)
         _scatter(state, rows.ids, after, done[0] + 1)
-        _set(state.history, done, tf.reshape(alpha, [1]))
-        _assign(state.count, tf.cast(done + 1, tf.int64))
+        assign_rows_locally(state.history, done, tf.reshape(alpha, [1]))
+        assign_locally(state.count, tf.cast(done + 1, tf.int64))
         return factor
 
     def _watch(self, table: Any, state: TableState, rows: Any) -> None:
@@ -109,8 +109,8 @@ class TensorFlowEngine(Engine):
         """Bring every row up to date and forget the history."""
         state = self.state_of(table)
         self._replay(state, self.settings_of(table), tf.range(table.shape[0]))
-        _assign(state.last, tf.zeros(state.last.shape))
-        _assign(state.count, tf.zeros([1], tf.int64))
+        assign_locally(state.last, tf.zeros(state.last.shape))
+        assign_locally(state.count, tf.zeros([1], tf.int64))
 
 
 def _adam(w: Any, m: Any, v: Any, g: Any, alpha: Any, settings: RowSettings) -> tuple[Any, ...]:
@@ -121,14 +121,5 @@ def _adam(w: Any, m: Any, v: Any, g: Any, alpha: Any, settings: RowSettings) -> 
 
 def _scatter(state: TableState, ids: Any, after: Sequence[Any], last: Any) -> None:
     for variable, value in zip(state[:3], after):
-        _set(variable, ids, value)
-    _set(state.last, ids, tf.fill(tf.shape(ids), tf.cast(last, tf.float32)))
-
-
-def _set(variable: Any, ids: Any, values: Any) -> None:
-    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=ids, updates=values)
-
-
-def _assign(variable: Any, value: Any) -> None:
-    # Not variable.assign: that would ask the other replicas, which do the same on their own.
-    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+        assign_rows_locally(variable, ids, value)
+    assign_rows_locally(state.last, ids, tf.fill(tf.shape(ids), tf.cast(last, tf.float32)))

@@ -1,0 +1,205 @@
+"""The tables of one optimizer: which variables they are, which are clipped, and their fields."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer import embedding_variables
+from cowclip_merlin.optimizer.patterns import Unmatched, check_patterns, matches
+from cowclip_merlin.optimizer.replica import with_shape
+from cowclip_merlin.tables import TableLayout
+
+Pairs = list[tuple[Any, Any]]
+
+
+class EmbeddingTables:
+    """Answers questions about variables by the arguments of `CowClip`, and by what models say.
+
+    Args:
+        embeddings: names, regular expressions or variables of the tables, or None.
+        skip: those of the tables that are not clipped, or None.
+        fields: of every table, or by name or regular expression of the table, or None.
+
+    Raises:
+        InputError: an argument is not of this form.
+    """
+
+    def __init__(
+        self,
+        *,
+        embeddings: Sequence[Any] | None,
+        skip: Sequence[Any] | None,
+        fields: Mapping[str, Any] | None,
+    ) -> None:
+        self.embeddings = check_patterns(embeddings, "embeddings")
+        self.skip = check_patterns(skip, "skip")
+        self._of_every_table, self._by_pattern = _layouts(fields)
+        self._unmatched = Unmatched(
+            embeddings=self.embeddings, skip=self.skip, fields=tuple(self._by_pattern)
+        )
+        self._registered: list[Any] = []
+        self._layouts: dict[Any, TableLayout] = {}
+
+    def __deepcopy__(self, memo: Any) -> EmbeddingTables:
+        """A copied optimizer trains the same tables, not copies of them."""
+        result = copy.copy(self)
+        result._registered, result._layouts = list(self._registered), dict(self._layouts)
+        result._unmatched = copy.deepcopy(self._unmatched, memo)
+        return result
+
+    @property
+    def registered(self) -> list[Any]:
+        """Tables that `register` was told of, in this order."""
+        return self._registered
+
+    def register(self, tables: Sequence[Any], layouts: Sequence[TableLayout] | None) -> None:
+        """Remember tables and their layouts, and look for the patterns among them.
+
+        Raises:
+            InputError: a table and its layout differ in rows.
+        """
+        for table, layout in zip(tables, layouts or ()):
+            _refuse_other_rows(table, layout, "its layout has")
+            self._layouts[_key(table)] = layout
+        known = {_key(table) for table in self._registered}
+        self._registered += [table for table in tables if _key(table) not in known]
+        for argument in ("embeddings", "skip", "fields"):
+            self._unmatched.look_at(argument, tables)
+
+    def skips(self, table: Any) -> bool:
+        """Whether a table gets L2 but no clip."""
+        return table.shape[-1] == 1 if self.skip is None else matches(table, self.skip)
+
+    def layout_of(self, table: Any) -> TableLayout | None:
+        """Fields of a table; None if nobody has said them, and the table counts as one field.
+
+        Raises:
+            InputError: the fields given to `CowClip` do not fill the table.
+        """
+        layout = self._layouts.get(_key(table), self._of_every_table)
+        for pattern, given in self._by_pattern.items() if layout is None else ():
+            if matches(table, (pattern,)):
+                layout = given
+                break
+        if layout is not None:
+            _refuse_other_rows(table, layout, "the fields of CowClip have")
+        return layout
+
+    def describe(self, table: Any, row: int) -> str:
+        """A row in words, for errors."""
+        layout = self.layout_of(table)
+        return f"row {row} of table {table.name!r}" if layout is None else layout.describe(row)
+
+    def split(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[Pairs, Pairs]:
+        """Pairs of gradient and variable of the tables, and all others.
+
+        Raises:
+            InputError: a table has a dense gradient, two gradients, or is no matrix.
+        """
+        return embedding_variables.split(pairs, self.embeddings)
+
+    def group(self, variables: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+        """Tables, and all others, as far as names tell before there are gradients."""
+        tables, dense = [], []
+        for variable in variables:
+            if self.embeddings is None:
+                named = embedding_variables.looks_like_table(variable)
+            else:
+                named = matches(variable, self.embeddings)
+            (tables if named else dense).append(variable)
+        return tables, dense
+
+    def check_step(self, given: Sequence[tuple[Any, Any]]) -> Pairs:
+        """The pairs of a step that have a gradient, as collective operations need them.
+
+        Args:
+            given: pairs of gradient and variable; gradients may be None.
+
+        Raises:
+            InputError: a variable is refused, a pattern matches nothing, or fields do not fill a
+                table.
+        """
+        embedding_variables.refuse_foreign(v for _, v in given)
+        pairs = [(with_shape(g), v) for g, v in embedding_variables.with_gradients(given)]
+        if pairs and self._unmatched:
+            self._refuse_unmatched(given)
+        for _, table in self.split(pairs)[0]:
+            self.layout_of(table)
+        return pairs
+
+    def _refuse_unmatched(self, given: Sequence[tuple[Any, Any]]) -> None:
+        """A pattern of `embeddings` must match a variable, and one of the others a table."""
+        found, _ = self.split([pair for pair in given if pair[0] is not None])
+        # What has no gradient, as in a frozen layer, may be a table.
+        may_be_tables = [v for _, v in found] + [v for g, v in given if g is None]
+        for argument, variables in (
+            ("embeddings", [v for _, v in given]),
+            ("skip", may_be_tables),
+            ("fields", may_be_tables),
+        ):
+            self._unmatched.look_at(argument, variables)
+            self._unmatched.refuse(argument, variables)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments as plain values.
+
+        Raises:
+            InputError: a variable is among them.
+        """
+        by_pattern = {pattern: dict(each.fields) for pattern, each in self._by_pattern.items()}
+        every = self._of_every_table
+        return {
+            "skip": _names_only(self.skip, "skip"),
+            "embeddings": _names_only(self.embeddings, "embeddings"),
+            "fields": dict(every.fields) if every else by_pattern or None,
+        }
+
+
+def _layouts(
+    fields: Mapping[str, Any] | None,
+) -> tuple[TableLayout | None, dict[str, TableLayout]]:
+    """The layout of every table, and layouts by pattern."""
+    if fields is None:
+        return None, {}
+    nested = [isinstance(value, Mapping) for value in fields.values()]
+    if not any(nested):
+        return TableLayout(fields), {}
+    if not all(nested):
+        raise InputError(
+            "fields: give either field -> number of rows for all tables, or table -> "
+            "{field: number of rows}, not both"
+        )
+    check_patterns(fields, "fields")
+    return None, {pattern: TableLayout(given) for pattern, given in fields.items()}
+
+
+def _refuse_other_rows(table: Any, layout: TableLayout, whose: str) -> None:
+    if layout.rows != table.shape[0]:
+        raise InputError(
+            f"table {table.name!r} has {table.shape[0]} rows, but {whose} {layout.rows} in all: "
+            f"correct them, or give fields for each table, as in fields={{{table.name!r}: "
+            "{field: number of rows}}"
+        )
+
+
+def _key(table: Any) -> Any:
+    return compat.stored(table).ref()
+
+
+def _names_only(patterns: Iterable[Any] | None, argument: str) -> list[str] | None:
+    """Patterns, ready for JSON.
+
+    Raises:
+        InputError: one is a variable.
+    """
+    for pattern in patterns or ():
+        if not isinstance(pattern, str):
+            raise InputError(
+                f"{argument} holds the variable {pattern.name!r}, which a configuration "
+                "cannot: give its name or a regular expression instead"
+            )
+    return None if patterns is None else list(patterns)

@@ -1,0 +1,70 @@
+"""One step of the embedding tables, by the embedding optimizer itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from cowclip_merlin import choices
+from cowclip_merlin.optimizer.clip_statistics import summarize
+from cowclip_merlin.optimizer.clipped_gradients import clipped
+from cowclip_merlin.optimizer.clippy import bounded_step
+from cowclip_merlin.optimizer.config import Config
+from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
+from cowclip_merlin.optimizer.replica import apply_locally
+
+Summary = tuple[Any, Any] | None  # of the clip; see `clip_statistics.summarize`
+
+
+class TableUpdate:
+    """Updates tables by the Keras optimizer; its gradients are clipped, or (by Clippy) its steps.
+
+    `RowUpdate` goes row by row instead. Only there do rows wait; here they are always up to date.
+
+    Args:
+        config: what the steps follow.
+        tables: which of them are clipped, and their fields.
+        optimizer: the embedding optimizer.
+    """
+
+    def __init__(self, *, config: Config, tables: EmbeddingTables, optimizer: Any) -> None:
+        self.config, self.tables, self.optimizer = config, tables, optimizer
+
+    def apply(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], Summary]:
+        """One step of all tables.
+
+        Args:
+            pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
+
+        Returns:
+            Tensors that exist once the step is made; share of rows clipped and mean factor, or
+            None if no table is clipped.
+        """
+        arguments = pairs, self.config, self.clips(pairs), self.tables.layout_of
+        if choices.CLIPS[self.config.clip].acts_on == "update":
+            steps = factors = bounded_step(*arguments, partial(apply_locally, self.optimizer))
+        else:
+            gradients, factors = clipped(*arguments)
+            steps = [apply_locally(self.optimizer, gradients)]
+        return steps, summarize(factors)
+
+    def clips(self, pairs: Sequence[tuple[Any, Any]]) -> list[bool]:
+        """For each pair, whether its table is clipped, or gets L2 alone."""
+        return [not self.tables.skips(table) for _, table in pairs]
+
+    def create_state(self, tables: Sequence[Any]) -> None:
+        """Create what is kept of tables beside the embedding optimizer's slots, which exist."""
+
+    def catch_up(self, tables: Any, ids: Any) -> None:
+        """Bring the rows of these ids, of any shape, up to date in a table or several."""
+
+    def flush(self, steps_made: Callable[[], int]) -> None:
+        """Bring all rows of all tables up to date.
+
+        Args:
+            steps_made: of the optimizer, those before a restored checkpoint included.
+        """
+
+    def refuse_never_caught_up(self, tables: Sequence[Any]) -> None:
+        """Refuse tables that a forward pass has read without bringing rows up to date."""
