@@ -1,0 +1,107 @@
+"""The imports of every file, held against the table of docs/architecture.md."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "cowclip_merlin"
+FOLDERS = (PACKAGE, "models", "workflows", "experiments")
+# `cc.training.train` is public there, and also needs the diagnostics: it is imported lazily.
+EXCEPTIONS = {("training", "train")}
+
+
+def allowed_imports():
+    """Component -> components that it may import, in the order of the page."""
+    rows = re.findall(
+        r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", (ROOT / "docs/architecture.md").read_text(), re.M
+    )
+    return {component: set(re.findall(r"`(\w+)`", components)) for component, components in rows}
+
+
+def modules():
+    """Dotted name -> file, of the whole package."""
+    found = {}
+    for folder in FOLDERS:
+        for file in (ROOT / folder).rglob("*.py"):
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            name = name if folder == PACKAGE else f"{PACKAGE}.{name}"
+            found[name.removesuffix(".__init__")] = file
+    return found
+
+
+def imported(file, names):
+    """Modules of the package that a file imports, also inside functions."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith(PACKAGE))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in names else node.module
+
+
+def component_of(module):
+    return module.split(".")[1] if "." in module else ""
+
+
+def uses():
+    """(component, imported component) -> one file that does it."""
+    names, found = modules(), {}
+    for module, file in names.items():
+        for other in imported(file, names):
+            pair = component_of(module), component_of(other)
+            inside = pair[0] in ("__main__", pair[1]) or "" in pair
+            if not inside and pair not in EXCEPTIONS:
+                found.setdefault(pair, file.relative_to(ROOT).as_posix())
+    return found
+
+
+ALLOWED = allowed_imports()
+
+
+def test_every_component_has_a_row():
+    components = {component_of(module) for module in modules()} - {"", "__main__"}
+    assert components == set(ALLOWED)
+
+
+def test_a_component_imports_only_those_before_it():
+    order = list(ALLOWED)
+    for component, others in ALLOWED.items():
+        below = [other for other in others if order.index(other) >= order.index(component)]
+        assert not below, f"{component} is listed before {below}"
+
+
+def test_every_import_is_allowed():
+    wrong = [
+        f"{file}: {component} imports {other}"
+        for (component, other), file in uses().items()
+        if other not in ALLOWED[component]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("component", ALLOWED)
+def test_every_allowed_import_is_used(component):
+    used = {other for first, other in uses() if first == component}
+    assert ALLOWED[component] <= used
+
+
+def test_reading_raw_logs_stands_below_prepared_folders():
+    names = modules()
+    for module, file in names.items():
+        if module.startswith(f"{PACKAGE}.workflows.raw"):
+            for other in imported(file, names):
+                assert not other.startswith(f"{PACKAGE}.workflows.prepared"), file
+
+
+def test_no_folder_holds_more_than_about_a_dozen_files():
+    folders = {file.parent for file in modules().values()}
+    crowded = {
+        folder.relative_to(ROOT).as_posix(): count
+        for folder in folders
+        if (count := sum(file.suffix == ".py" for file in folder.iterdir())) > 14
+    }
+    assert not crowded
