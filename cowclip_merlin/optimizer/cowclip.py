@@ -9,15 +9,11 @@ from typing import Any
 from cowclip_merlin import compat
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer import embedding_variables
+from cowclip_merlin.optimizer import inner_optimizers
 from cowclip_merlin.optimizer.clip_statistics import ClipStatistics
 from cowclip_merlin.optimizer.config import Config, resolve
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
-from cowclip_merlin.optimizer.inner_optimizers import (
-    InnerOptimizers,
-    refuse_one_rate,
-    refused_setting,
-)
+from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, refused_setting
 from cowclip_merlin.optimizer.replica import apply_locally, sum_gradients
 from cowclip_merlin.optimizer.row_updates.row_update import make_update
 from cowclip_merlin.tables import TableLayout
@@ -167,9 +163,8 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
     def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """As in Keras, whose `fit` asks for them by `minimize`, right after its forward pass."""
         pairs = super()._compute_gradients(*args, **kwargs)
-        self._update.refuse_never_caught_up(
-            [v for g, v in pairs if isinstance(g, tf.IndexedSlices)]
-        )
+        sparse = [v for g, v in pairs if isinstance(g, tf.IndexedSlices)]
+        self._update.refuse_never_caught_up(sparse)
         return pairs
 
     def register_tables(
@@ -185,7 +180,6 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             tables: variables.
             layouts: the fields of each table; they win over `fields`.
         """
-        embedding_variables.refuse_foreign(tables)
         self.tables.register(tables, layouts)
 
     def catch_up(self, table: Any, ids: Any) -> None:
@@ -204,9 +198,8 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         """With `update="exact"`: bring every row of every table up to date.
 
         Afterwards the variables hold what `update="dense"` would have left in them. Without it,
-        a variable that is read directly shows each row as of the last step it took part in. A new
-        optimizer that a checkpoint was restored into must be told its tables by
-        `register_tables` before.
+        a variable that is read directly shows each row as of the last step it took part in. After
+        a checkpoint was restored into a new optimizer, call `register_tables` first.
         """
         self._update.flush(lambda: int(self.iterations.numpy()))
 
@@ -308,12 +301,9 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """As in Keras; one learning rate, as Merlin writes it for Horovod, is refused."""
-        refuse_one_rate(config)
+        inner_optimizers.refuse_one_rate(config)
         return super().from_config(config, custom_objects=custom_objects)
 
     def __repr__(self) -> str:
         """What Keras 3 quotes when it refuses this optimizer."""
-        return (
-            f"<{type(self).__name__}, an optimizer of Keras 2, which Keras 3 cannot use: "
-            "import cowclip_merlin, then `from tensorflow import keras` instead of `import keras`>"
-        )
+        return inner_optimizers.keras_2_words(self)

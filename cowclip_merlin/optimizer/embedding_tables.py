@@ -60,8 +60,9 @@ class EmbeddingTables:
         """Remember tables and their layouts, and look for the patterns among them.
 
         Raises:
-            InputError: a table and its layout differ in rows.
+            InputError: a table and its layout differ in rows, or a table is not TensorFlow's own.
         """
+        embedding_variables.refuse_foreign(tables)
         for table, layout in zip(tables, layouts or ()):
             _refuse_other_rows(table, layout, "its layout has")
             self._layouts[_key(table)] = layout

@@ -131,3 +131,11 @@ def refuse_one_rate(config: dict[str, Any]) -> None:
             "CowClip has two learning rates, of embedding_optimizer and dense_optimizer; for "
             "several GPUs use tf.distribute, since Horovod is not supported"
         )
+
+
+def keras_2_words(optimizer: Any) -> str:
+    """What an optimizer is, and how to use it, for Keras 3 to quote when it refuses it."""
+    return (
+        f"<{type(optimizer).__name__}, an optimizer of Keras 2, which Keras 3 cannot use: "
+        "import cowclip_merlin, then `from tensorflow import keras` instead of `import keras`>"
+    )

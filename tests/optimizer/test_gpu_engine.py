@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 def emulated(tf, monkeypatch, folder):
     """`backend="cupy"` with the operations' own code and the emulated kernels."""
     from cowclip_merlin.kernels.cuda_source import options, tile_of
-    from cowclip_merlin.optimizer.row_updates import gpu_ops, row_state, variable_memory
+    from cowclip_merlin.optimizer.row_updates import gpu_ops, row_update, variable_memory
 
     def load_kernels(device, d, bfloat16):
         flags = options(d, tile_of(d), bfloat16=bfloat16)
@@ -36,8 +36,8 @@ def emulated(tf, monkeypatch, folder):
 
     monkeypatch.setattr(gpu_ops, "load_kernels", load_kernels)
     monkeypatch.setattr(variable_memory, "refuse_elsewhere", lambda *_: None)
-    load = row_state.kernels.load
-    monkeypatch.setattr(row_state.kernels, "load", lambda x: None if x == "cupy" else load(x))
+    load = row_update.kernels.load
+    monkeypatch.setattr(row_update.kernels, "load", lambda x: None if x == "cupy" else load(x))
     with tf.device("CPU"):
         yield
 

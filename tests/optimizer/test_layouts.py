@@ -1,5 +1,7 @@
 """Which rows belong to which field: told by the models, or by `CowClip(fields=...)`."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -107,3 +109,13 @@ def test_fields_are_in_the_configuration(fields):
     config = cc.CowClip(fields=fields).get_config()
     assert config["fields"] == fields
     assert cc.CowClip.from_config(config).get_config() == config
+
+
+def test_a_copy_of_an_optimizer_knows_the_same_tables(tables):
+    optimizer = cc.CowClip()
+    optimizer.register_tables(tables[:1], [TableLayout(FIELDS)])
+    other = copy.deepcopy(optimizer)
+    other.register_tables(tables[1:], [TableLayout({"shop": 2})])
+    assert dict(other.tables.layout_of(tables[0]).fields) == FIELDS
+    assert dict(other.tables.layout_of(tables[1]).fields) == {"shop": 2}
+    assert optimizer.tables.layout_of(tables[1]) is None
