@@ -8,10 +8,12 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import types
 from pathlib import Path
 
@@ -28,19 +30,30 @@ NAMES = (
 
 
 def compile_source(source, options, folder):
-    """A shared library of the kernels."""
+    """A shared library of the kernels, compiled unless it is in the folder."""
     names = re.findall(r"__global__ void (\w+)", source)
     text = "\n".join(['#include "emulation.h"', source, *(f"EMULATE({name})" for name in names)])
     macros = [option for option in options if option.startswith("-D")]
     stem = hashlib.sha256("\n".join([*macros, text]).encode()).hexdigest()[:16]
-    file, library = folder / f"{stem}.cpp", folder / f"{stem}.so"
+    library = folder / f"{stem}.so"
+    if library.exists():
+        return ctypes.CDLL(str(library))
+    with tempfile.TemporaryDirectory(dir=folder) as work:  # another worker may compile it, too
+        compile_file(text, macros, Path(work, "a.so"))
+        os.replace(Path(work, "a.so"), library)
+    return ctypes.CDLL(str(library))
+
+
+def compile_file(text, macros, library):
+    file = library.with_suffix(".cpp")
     file.write_text(text)
     # No -ffast-math, no contraction: a float operation rounds as on the GPU.
-    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wno-unknown-pragmas", "-shared", "-fPIC"]
+    # A jump to another stack is what _FORTIFY_SOURCE looks for.
+    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wno-unknown-pragmas", "-shared", "-fPIC",
+             "-U_FORTIFY_SOURCE"]  # fmt: skip
     command = [COMPILER, *flags, *macros, "-I", str(HERE), str(file), "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
 
 
 class EmulatedModule:

@@ -4,6 +4,7 @@
 // calls __syncthreads for its block, so each sees what the others have put in, as on a GPU. A lane
 // that ends, or waits for the block, while others of its warp shuffle is an error.
 #pragma once
+#include <csetjmp>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -70,7 +71,8 @@ namespace block {
 constexpr int lanes = 32, most = 1024;
 constexpr std::size_t stack_size = 64 * 1024;
 enum State { running, at_warp, at_block, ended };
-static ucontext_t scheduler, contexts[most];
+static jmp_buf scheduler, points[most];  // where each goes on: unlike swapcontext, no system call
+static bool begun[most];
 static std::vector<char> stacks(most* stack_size);
 static std::function<void()> body;
 static State states[most];
@@ -78,16 +80,34 @@ static long exchanges[most];
 static std::uint64_t slots[2][most];
 static int thread;
 
-static void enter() {
-    body();
-    states[thread] = ended;
-    swapcontext(&contexts[thread], &scheduler);
-}
-
 static void wait(State state) {
     const int me = thread;
     states[me] = state;
-    swapcontext(&contexts[me], &scheduler);
+    if (_setjmp(points[me]) == 0) _longjmp(scheduler, 1);
+}
+
+static void enter() {
+    for (;;) {  // the next block has the same coroutines
+        body();
+        wait(ended);
+    }
+}
+
+static void begin(int k) {
+    ucontext_t context;
+    begun[k] = true;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks.data() + k * stack_size;
+    context.uc_stack.ss_size = stack_size;
+    context.uc_link = nullptr;
+    makecontext(&context, enter, 0);
+    setcontext(&context);
+}
+
+static void __attribute__((noinline)) go_on(int k) {
+    if (_setjmp(scheduler) != 0) return;
+    if (begun[k]) _longjmp(points[k], 1);
+    begin(k);
 }
 
 static void release_warps(int count) {
@@ -119,18 +139,13 @@ static void run(int count) {
     for (int k = 0; k < count; ++k) {
         states[k] = running;
         exchanges[k] = 0;
-        getcontext(&contexts[k]);
-        contexts[k].uc_stack.ss_sp = stacks.data() + k * stack_size;
-        contexts[k].uc_stack.ss_size = stack_size;
-        contexts[k].uc_link = nullptr;
-        makecontext(&contexts[k], enter, 0);
     }
     do {
         for (int k = 0; k < count; ++k) {
             if (states[k] != running) continue;
             thread = k;
             threadIdx.x = (unsigned)k;
-            swapcontext(&scheduler, &contexts[k]);
+            go_on(k);
         }
         release_warps(count);
     } while (release_block(count));

@@ -35,8 +35,8 @@ few = settings(max_examples=25, deadline=None)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("emulated")
+def folder(make_once):
+    return make_once("emulated", lambda folder: None)  # filled by what needs a kernel
 
 
 @pytest.fixture(scope="module")

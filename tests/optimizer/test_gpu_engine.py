@@ -17,8 +17,11 @@ ROWS = 40
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("emulated")
+def folder(make_once):
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    make_once("gpu_ops", lambda folder: gpu_ops.build())  # workers wait for the one that builds
+    return make_once("emulated", lambda folder: None)  # filled by what needs a kernel
 
 
 @pytest.fixture
