@@ -174,12 +174,6 @@ CASES = {
         ),
         r"data/categories/unique\.C5\.parquet: no such file; prepare .*data again",
     ),
-    "no such scheduler": (
-        lambda p: p.prepare(
-            "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--scheduler", "127.0.0.1:1"
-        ),
-        r"127\.0\.0\.1:1",
-    ),
     "GPU asked for to prepare": (
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--device", "gpu"
@@ -200,3 +194,16 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_one_line_and_exit_code_2(case, refused):
     refused(*CASES[case])
+
+
+def test_no_such_scheduler(refused, monkeypatch):
+    import distributed
+
+    connect = distributed.Client
+    monkeypatch.setattr(distributed, "Client", lambda at, timeout: connect(at, timeout="1s"))
+    refused(
+        lambda p: p.prepare(
+            "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--scheduler", "127.0.0.1:1"
+        ),
+        r"127\.0\.0\.1:1: no Dask scheduler answers",
+    )
