@@ -45,17 +45,17 @@ def run_training(
     data_memory: float | None,
     recorder: RecorderFactory | None,
 ) -> list[dict[str, Any]]:
-    """Do what `cowclip_merlin.training.train` says, with any recorder of its steps.
+    """Train as `cowclip_merlin.training.train` does, with an optional recorder of the steps.
 
     Args:
-        data: as there; so are all the others, but `recorder`.
+        data: the prepared folder.
         settings: of the run.
         out: the run folder.
         resume: go on from the last checkpoint.
         checkpoint_every: steps between checkpoints.
         device: "auto", "cpu" or "gpu".
         data_memory: MB of the device for rows.
-        recorder: makes what looks at batches before they are trained on; None for nothing.
+        recorder: makes the recorder that sees each batch before its step; None: no recorder.
     """
     from cowclip_merlin.workflows import PreparedData
 
@@ -63,27 +63,15 @@ def run_training(
     prepared = PreparedData.load(data)
     values = settings.hyperparameters(prepared.kind)
     check_sizes(prepared, settings)
-    if checkpoint_every < 0:
-        raise InputError(f"--checkpoint-every is {checkpoint_every}; it must be 0 or more")
     check_run_folder(out)
-    trainer_settings = TrainerSettings(
-        batch_size=settings.batch_size,
-        epochs=settings.epochs,
-        seed=settings.seed,
-        checkpoint_every=checkpoint_every,
-        data_memory=megabytes_to_bytes(data_memory),
-        scored_split=settings.scored_split,
-    )
+    trainer_settings = _trainer_settings(settings, checkpoint_every, data_memory)
     config = RunConfig(
         settings=settings,
         values=values,
         fingerprint=prepared.fingerprint,
         vocabulary=prepared.vocabulary,
     )
-    if resume:
-        check_same_run(out, config)
-    elif (out / "config.json").exists():
-        raise InputError(f"{out}: {_existing_run_message(out)}")
+    _check_resume(out, config, resume)
     used = set_up_tensorflow(settings.seed, device)
     columns = _open_splits(prepared, settings, trainer_settings.data_memory)
     _check_both_labels(prepared, settings.scored_split, columns[settings.scored_split])
@@ -98,6 +86,29 @@ def run_training(
             if created and not list_checkpoints(out / "checkpoints"):
                 shutil.rmtree(out, ignore_errors=True)
             raise
+
+
+def _trainer_settings(
+    settings: RunSettings, checkpoint_every: int, data_memory: float | None
+) -> TrainerSettings:
+    if checkpoint_every < 0:
+        raise InputError(f"--checkpoint-every is {checkpoint_every}; it must be 0 or more")
+    return TrainerSettings(
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
+        seed=settings.seed,
+        checkpoint_every=checkpoint_every,
+        data_memory=megabytes_to_bytes(data_memory),
+        scored_split=settings.scored_split,
+    )
+
+
+def _check_resume(out: Path, config: RunConfig, resume: bool) -> None:
+    """Check that a run is there to resume, or that none is there."""
+    if resume:
+        check_same_run(out, config)
+    elif (out / "config.json").exists():
+        raise InputError(f"{out}: {_existing_run_message(out)}")
 
 
 def _open_splits(

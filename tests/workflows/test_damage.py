@@ -230,7 +230,7 @@ def test_an_interrupted_prepare_leaves_nothing(log, tmp_path, name, code_after):
         "import sys, os, signal\n"
         # Where the suite runs in the background, its children ignore the signal.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from cowclip_merlin.workflows import ingest\n"
+        "from cowclip_merlin.workflows.raw import ingest\n"
         "ingest.Ingest._check_end = lambda *a: os.kill(os.getpid(), signal."
         f"{name})\n"
         "from cowclip_merlin.cli import main\n"
