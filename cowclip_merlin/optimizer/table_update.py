@@ -53,11 +53,15 @@ class TableUpdate:
         """For each pair, whether its table is clipped, or gets L2 alone."""
         return [not self.tables.skips(table) for _, table in pairs]
 
+    # AutoGraph warns of functions that hold a docstring alone: hence `return None`.
+
     def create_state(self, tables: Sequence[Any]) -> None:
         """Create what is kept of tables beside the embedding optimizer's slots, which exist."""
+        return None
 
     def catch_up(self, tables: Any, ids: Any) -> None:
         """Bring the rows of these ids, of any shape, up to date in a table or several."""
+        return None
 
     def flush(self, steps_made: Callable[[], int]) -> None:
         """Bring all rows of all tables up to date.
@@ -65,6 +69,8 @@ class TableUpdate:
         Args:
             steps_made: of the optimizer, those before a restored checkpoint included.
         """
+        return None
 
     def refuse_never_caught_up(self, tables: Sequence[Any]) -> None:
         """Refuse tables that a forward pass has read without bringing rows up to date."""
+        return None

@@ -38,7 +38,7 @@ def reference(model, inputs, label, optimizer):
     hit = np.concatenate([s.indices.numpy() + start for s, start in zip(slices, starts)])
     w = np.concatenate([t.numpy().astype(np.float64) for t in tables])
     found, first = {}, 0
-    for field, size in enumerate(model.blocks[0].embedding.fields.values()):
+    for field, size in enumerate(model.blocks[0].embedding.layout.fields.values()):
         for id_ in range(size):
             mine = hit == first + id_
             if not mine.any():
