@@ -34,7 +34,7 @@ class ByHand:
         if hasattr(embedding, "tables"):
             return [value(t)[i] for t, i in zip(embedding.tables, self.ids[row], strict=True)]
         table, start, found = value(embedding.table), 0, []
-        for size, i in zip(embedding.fields.values(), self.ids[row], strict=True):
+        for size, i in zip(embedding.layout.fields.values(), self.ids[row], strict=True):
             found.append(table[start + i])
             start += size
         return found
