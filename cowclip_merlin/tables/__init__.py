@@ -1,4 +1,4 @@
-"""Embedding tables, without TensorFlow: which rows belong to which field."""
+"""Embedding tables: which rows belong to which field, and tables that grow."""
 
 from cowclip_merlin.tables.layout import TableLayout
 

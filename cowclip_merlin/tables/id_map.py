@@ -1,0 +1,248 @@
+"""Which row an id has: an exact map of (field, 64-bit id) to a row of the embedding table."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables.loops import index_cells
+from cowclip_merlin.tables.loops.compiled import compiled
+from cowclip_merlin.tables.loops.hashing import hash_id
+from cowclip_merlin.tables.loops.index_cells import (
+    ABSENT,
+    find_cell,
+    number_in,
+    remove_cell,
+    too_full,
+    write_cell,
+)
+from cowclip_merlin.tables.loops.memory import zeros
+
+Array = npt.NDArray[Any]
+
+NO_FIELD = 0xFFFF
+"""The field of a row that no id has."""
+
+HIGH_WATER, FREE = 0, 1
+"""Places in `RowOwners.sizes`."""
+
+
+class RowOwners(NamedTuple):
+    """Whose the rows are.
+
+    Attributes:
+        ids: id of each row, int64 [capacity].
+        fields: field of each row, uint16 [capacity]; NO_FIELD for a free row.
+        free: rows given back, the last one first out, int32 [capacity].
+        sizes: HIGH_WATER: rows from here on were never used; FREE: rows in `free`; int64 [2].
+        per_field: ids of each field, int64 [F].
+    """
+
+    ids: Array
+    fields: Array
+    free: Array
+    sizes: Array
+    per_field: Array
+
+
+@compiled
+def take_row(owners: Any, field: int, id_: Any) -> int:
+    """A row for a new id; the caller has made sure that there is one."""
+    if owners.sizes[FREE] > 0:
+        owners.sizes[FREE] -= 1
+        row = np.int64(owners.free[owners.sizes[FREE]])
+    else:
+        row = owners.sizes[HIGH_WATER]
+        owners.sizes[HIGH_WATER] += 1
+    owners.ids[row] = id_
+    owners.fields[row] = field
+    owners.per_field[field] += 1
+    return row
+
+
+@compiled
+def give_back(cells: Any, owners: Any, row: int) -> None:
+    """Forget the id of a row; its number in `ids` stays until the row is taken again."""
+    field, id_ = np.int64(owners.fields[row]), owners.ids[row]
+    remove_cell(cells, find_cell(cells, hash_id(field, id_), field, id_))
+    owners.fields[row] = NO_FIELD
+    owners.per_field[field] -= 1
+    owners.free[owners.sizes[FREE]] = row
+    owners.sizes[FREE] += 1
+
+
+@compiled
+def _find(cells: Any, fields: Any, ids: Any, rows: Any) -> None:
+    for i in range(len(ids)):
+        cell = find_cell(cells, hash_id(fields[i], ids[i]), fields[i], ids[i])
+        rows[i] = number_in(cells, cell)
+
+
+@compiled
+def _add(cells: Any, owners: Any, fields: Any, ids: Any, rows: Any) -> None:
+    for i in range(len(ids)):
+        cell = find_cell(cells, hash_id(fields[i], ids[i]), fields[i], ids[i])
+        if cells[cell, 1] == 0:
+            write_cell(cells, cell, fields[i], ids[i], take_row(owners, fields[i], ids[i]))
+        rows[i] = number_in(cells, cell)
+
+
+@compiled
+def _remove(cells: Any, owners: Any, rows: Any) -> None:
+    for row in rows:
+        give_back(cells, owners, row)
+
+
+@compiled
+def _index(cells: Any, owners: Any, first: int, last: int) -> None:
+    for row in range(first, last):
+        field = np.int64(owners.fields[row])
+        if field != NO_FIELD:
+            start = hash_id(field, owners.ids[row])
+            write_cell(
+                cells, find_cell(cells, start, field, owners.ids[row]), field, owners.ids[row], row
+            )
+            owners.per_field[field] += 1
+
+
+class IdMap:
+    """One row for each (field, id), exact, with deletion.
+
+    Rows 0 to F - 1 belong to no id: row f is read for the ids of field f that have no row.
+
+    Args:
+        num_fields: F, at most 65,535.
+        capacity: rows there are, the reserved ones with them; at most 2^31 - 1.
+        cells: of the hash table at the start; it doubles when 5 of 8 are in use.
+
+    Raises:
+        InputError: the capacity has no room for ids, or is above 2^31 - 1.
+
+    >>> ids = IdMap(num_fields=2, capacity=10)
+    >>> fields, keys = np.array([0, 1, 0]), np.array([7, 7, 7])
+    >>> ids.add(fields, keys).tolist()
+    [2, 3, 2]
+    >>> ids.remove(np.array([2]))
+    >>> ids.find(fields, keys).tolist()
+    [-1, 3, -1]
+    """
+
+    def __init__(self, num_fields: int, capacity: int, *, cells: int = 16) -> None:
+        if not num_fields < capacity < 1 << 31:
+            raise InputError(
+                f"capacity is {capacity}; give a number of rows above that of the "
+                f"{num_fields} fields and below 2^31"
+            )
+        self.num_fields, self.capacity = num_fields, capacity
+        self.cells = index_cells.empty_cells(cells)
+        # Take the memory now: the first batch would wait for all of it, since ids go everywhere.
+        self.cells.fill(0)
+        self.owners = RowOwners(
+            ids=zeros(capacity, np.int64),
+            fields=zeros(capacity, np.uint16),
+            free=zeros(capacity, np.int32),
+            sizes=np.array([num_fields, 0]),
+            per_field=np.zeros(num_fields, np.int64),
+        )
+        self.owners.fields[:num_fields] = NO_FIELD
+
+    def __len__(self) -> int:
+        """Number of ids."""
+        return self.high_water - self.num_fields - int(self.owners.sizes[FREE])
+
+    @property
+    def high_water(self) -> int:
+        """Rows from this one on were never used."""
+        return int(self.owners.sizes[HIGH_WATER])
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory of the hash table."""
+        return self.cells.nbytes
+
+    def find(self, fields: Array, ids: Array) -> Array:
+        """Rows of ids, int32 [n]; -1 where an id has none.
+
+        Args:
+            fields: index of each id's field, integer [n].
+            ids: int64 [n].
+        """
+        rows = np.empty(len(ids), np.int32)
+        _find(self.cells, *_pairs(fields, ids), rows)
+        return rows
+
+    def add(self, fields: Array, ids: Array) -> Array:
+        """Rows of ids, int32 [n]; an id that has none gets one.
+
+        Args:
+            fields: index of each id's field, integer [n].
+            ids: int64 [n], with any duplicates.
+
+        Raises:
+            InputError: there may not be enough rows, and nothing was added.
+        """
+        fields, ids = _pairs(fields, ids)
+        new = int(np.count_nonzero(self.find(fields, ids) == ABSENT))
+        self.refuse_full(new)
+        self.grow_index(len(self) + new)
+        rows = np.empty(len(ids), np.int32)
+        _add(self.cells, self.owners, fields, ids, rows)
+        return rows
+
+    def grow_index(self, ids: int) -> None:
+        """Make space for so many ids in the hash table, which may double it."""
+        while too_full(self.cells, ids - 1):
+            self.cells = index_cells.doubled(self.cells)
+
+    def refuse_full(self, new: int) -> None:
+        """Refuse more ids than there are rows.
+
+        Raises:
+            InputError: the free rows are fewer.
+        """
+        if len(self) + new > self.capacity - self.num_fields:
+            raise InputError(
+                f"the table is full: {len(self)} ids have a row, {new} more need one, and "
+                f"capacity is {self.capacity}; set a larger capacity, a time to live, or max_rows"
+            )
+
+    def remove(self, rows: Array) -> None:
+        """Give back the rows of ids, integer [n], distinct."""
+        _remove(self.cells, self.owners, rows)
+
+    def state(self) -> dict[str, Array]:
+        """What `restore` needs, as views; the hash table is made again from it."""
+        used = slice(self.high_water)
+        return {
+            "ids": self.owners.ids[used],
+            "fields": self.owners.fields[used],
+            "free": self.owners.free[: self.owners.sizes[FREE]],
+        }
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Take over the ids of a state; the map must be new.
+
+        Raises:
+            InputError: the state has more rows than the capacity.
+        """
+        high_water, free = len(state["ids"]), len(state["free"])
+        if high_water > self.capacity:
+            raise InputError(
+                f"the saved table has {high_water} rows, but capacity is {self.capacity}; "
+                "use a capacity of at least that"
+            )
+        self.owners.ids[:high_water] = state["ids"]
+        self.owners.fields[:high_water] = state["fields"]
+        self.owners.free[:free] = state["free"]
+        self.owners.sizes[:] = high_water, free
+        self.owners.per_field[:] = 0
+        self.cells = index_cells.empty_cells(len(self.cells))
+        self.grow_index(high_water - self.num_fields - free)
+        _index(self.cells, self.owners, self.num_fields, high_water)
+
+
+def _pairs(fields: Array, ids: Array) -> tuple[Array, Array]:
+    return np.ascontiguousarray(fields, np.int64), np.ascontiguousarray(ids, np.int64)

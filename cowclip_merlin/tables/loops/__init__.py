@@ -1,0 +1,1 @@
+"""Building blocks of the compiled loops: how they are compiled, hashes, and the hash table."""
