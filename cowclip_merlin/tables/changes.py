@@ -1,0 +1,108 @@
+"""What a serving copy of a table must be told: rows that changed and ids that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.tables import batch_loops
+from cowclip_merlin.tables.expiry import Dropped
+from cowclip_merlin.tables.id_map import NO_FIELD, IdMap
+
+Array = npt.NDArray[Any]
+
+
+class Changes(NamedTuple):
+    """Rows that may have changed, and ids that lost their row.
+
+    Attributes:
+        rows: distinct, in ascending order, int32 [n]; the rows of absent ids are among them.
+        fields: index of each row's field, int64 [n].
+        ids: id of each row, int64 [n]; 0 for the rows of absent ids.
+        gone: ids that have no row now.
+    """
+
+    rows: Array
+    fields: Array
+    ids: Array
+    gone: Dropped
+
+
+class ChangeLog:
+    """Remembers changes until they are known to have arrived.
+
+    `collect` hands them out and `clear` forgets what was handed out. What changes in between is
+    handed out the next time, so a delivery that failed loses nothing.
+
+    Args:
+        id_map: whose ids.
+    """
+
+    def __init__(self, id_map: IdMap) -> None:
+        self._id_map = id_map
+        self._flags = np.zeros(id_map.capacity, np.bool_)
+        self._rows: list[Array] = []  # since the last `collect`; flagged
+        self._gone: list[Dropped] = []
+        self._handed_out = _no_changes()
+        self.add_rows(np.arange(id_map.num_fields, dtype=np.int32))
+
+    def add_rows(self, rows: Array) -> None:
+        """Note that a step may change these rows, int32 of any shape."""
+        changed = np.empty(rows.size, np.int32)
+        found = batch_loops.list_changed(self._flags, rows, changed)
+        if found:
+            self._rows.append(changed[:found].copy())
+
+    def add_gone(self, dropped: Dropped) -> None:
+        """Note that these ids have lost their rows."""
+        if len(dropped.ids):
+            self._gone.append(dropped)
+
+    def collect(self) -> Changes:
+        """All that changed since what was last cleared; an id that came back is not gone."""
+        self._handed_out = self._all()
+        for rows in self._rows:  # also those that are free now: they may be used again
+            batch_loops.mark(self._flags, rows, False)
+        self._rows, self._gone = [], []
+        return self._handed_out
+
+    def _all(self) -> Changes:
+        owners, reserved = self._id_map.owners, self._id_map.num_fields
+        rows = np.unique(np.concatenate([self._handed_out.rows, *self._rows]))
+        rows = rows[(rows < reserved) | (owners.fields[rows] != NO_FIELD)]
+        fields = np.where(rows < reserved, rows, owners.fields[rows]).astype(np.int64)
+        ids = np.where(rows < reserved, 0, owners.ids[rows])
+        return Changes(rows, fields, ids, self._all_gone())
+
+    def _all_gone(self) -> Dropped:
+        parts = [self._handed_out.gone, *self._gone]
+        pairs = np.unique(np.stack([np.concatenate(x) for x in zip(*parts)]), axis=1)
+        return Dropped(*pairs[:, self._id_map.find(*pairs) < 0])
+
+    def clear(self) -> None:
+        """Forget what `collect` last handed out; it has arrived."""
+        self._handed_out = _no_changes()
+
+    def state(self) -> dict[str, Array]:
+        """What `restore` needs."""
+        rows, _, _, gone = self._all()
+        return {"changed_rows": rows, "gone_fields": gone.fields, "gone_ids": gone.ids}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take over the changes of a state; the log must be new."""
+        self.collect()
+        self.clear()
+        if "changed_rows" in state:
+            self.add_rows(np.asarray(state["changed_rows"], np.int32))
+            self.add_gone(Dropped(state["gone_fields"], state["gone_ids"]))
+        else:  # it was made without `track_changes`: everything is news
+            used = np.arange(self._id_map.high_water, dtype=np.int32)
+            self.add_rows(used)
+
+
+def _no_changes() -> Changes:
+    empty = np.empty(0, np.int64)
+    return Changes(np.empty(0, np.int32), empty, empty, Dropped(empty, empty))

@@ -1,0 +1,295 @@
+"""An embedding table that grows: collisionless, with expiry and frequency filtering (Monolith).
+
+Liu et al., "Monolith: Real Time Recommendation System With Collisionless Embedding Table", 2022
+(arXiv 2209.07663), section 2.1. Unlike there, an id gets its row before the forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables import batch_loops, expiry, table_state
+from cowclip_merlin.tables.admission import new_admission
+from cowclip_merlin.tables.batch_loops import Batch, NewIds
+from cowclip_merlin.tables.changes import ChangeLog, Changes
+from cowclip_merlin.tables.expiry import Dropped
+from cowclip_merlin.tables.field_rules import FieldRules, TableStatistics
+from cowclip_merlin.tables.id_map import IdMap
+from cowclip_merlin.tables.initial_rows import RowMemory
+from cowclip_merlin.tables.loops.index_cells import cells_for
+from cowclip_merlin.tables.table_state import EVICTED, EXPIRED, TableParts
+
+Array = npt.NDArray[Any]
+
+SLICE = 100_000
+"""Rows that one call of `GrowingTable.expire` looks at."""
+
+
+class GrowingTable:
+    """Gives every admitted (field, id) a row of its own, and takes it back when the id is old.
+
+    Row f below F is read for the ids of field f that have no row. Not safe for several threads at
+    once, except `lookup` beside `lookup`.
+
+    Args:
+        fields: F rules, in the order of the ids' columns.
+        memory: of the embedding tables whose rows these are; all have the same capacity.
+        capacity: rows of each of them, the F reserved ones with them.
+        max_rows: ids that may have a row; beyond it the oldest go. None: as many as there is
+            space for, then an error.
+        admission_filter: "count" or "probabilistic"; see `cowclip_merlin.tables.admission`.
+        window: events after which occurrences count half; 0 for never.
+        counters: bytes of each of the two rows of counters.
+        absent: "trained": ids without a row read a row of their field that is trained like any
+            other; "zeros": they read zeros, as in Monolith.
+        seed: of the probabilistic filter.
+        index_cells: cells of the index at the start. With `max_rows` there are enough for all rows
+            from the start, so that the index never pauses to grow.
+        track_changes: remember what changed for `changed`.
+
+    Raises:
+        InputError: an argument is out of its range.
+
+    >>> w = np.empty((10, 1), np.float32)
+    >>> memory = [RowMemory(w=w, std=1.0)]
+    >>> table = GrowingTable([FieldRules(admit=2)], memory=memory, capacity=10)
+    >>> ids = np.array([[7], [8], [7]])
+    >>> table.admit(ids, now=0).tolist()  # the second 7 admits it; 8 reads row 0
+    [[1], [0], [1]]
+    >>> table.lookup(ids).tolist(), table.num_rows
+    ([[1], [0], [1]], 1)
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[FieldRules],
+        *,
+        memory: Sequence[RowMemory],
+        capacity: int,
+        max_rows: int | None = None,
+        admission_filter: str = "count",
+        window: int = 0,
+        counters: int = 1 << 22,
+        absent: str = "trained",
+        seed: int = 0,
+        index_cells: int = 16,
+        track_changes: bool = False,
+    ) -> None:
+        self.fields, self.memory, self.capacity = tuple(fields), tuple(memory), capacity
+        self.max_rows = capacity - len(fields) if max_rows is None else max_rows
+        self.bounded, self.absent = max_rows is not None, absent
+        self._refuse_wrong()
+        cells = max(index_cells, cells_for(self.max_rows) if self.bounded else 0)
+        self._id_map = IdMap(len(fields), capacity, cells=cells)
+        for rows in self.memory:
+            rows.initialize_absent(len(fields), zeros=absent == "zeros")
+        self._parts = TableParts(
+            id_map=self._id_map,
+            admission=new_admission(
+                [rules.admit for rules in fields],
+                kind=admission_filter,
+                window=window,
+                counters=counters,
+                seed=seed,
+            ),
+            expiry=expiry.new_expiry(fields, capacity),
+            memory=self.memory,
+            changes=ChangeLog(self._id_map) if track_changes else None,
+        )
+
+    def _refuse_wrong(self) -> None:
+        most = self.capacity - len(self.fields)
+        if not self.fields:
+            raise InputError("fields is empty: give the rules of each field")
+        if self.absent not in ("trained", "zeros"):
+            raise InputError(f"absent: unknown {self.absent!r}; choose one of trained, zeros")
+        if not 1 <= self.max_rows <= most:
+            raise InputError(
+                f"max_rows is {self.max_rows} at capacity {self.capacity}; give 1 to {most}, as "
+                f"{len(self.fields)} rows are those of absent ids"
+            )
+        if any(len(rows.w) != self.capacity for rows in self.memory):
+            raise InputError(f"capacity is {self.capacity}, but a table has other rows")
+
+    @property
+    def num_fields(self) -> int:
+        """F."""
+        return len(self.fields)
+
+    @property
+    def num_rows(self) -> int:
+        """Ids that have a row."""
+        return len(self._id_map)
+
+    @property
+    def clock(self) -> int:
+        """The latest event time so far, in seconds."""
+        return int(self._parts.expiry.numbers[expiry.CLOCK])
+
+    def admit(self, ids: Array, now: Array | int) -> Array:
+        """Rows of a batch that is about to be trained on, int32 [b, F]; new ids get theirs.
+
+        An id that reaches its threshold in this batch has its row at all its occurrences here.
+        Call it between steps if there is a bound or a time to live: it may drop ids to make room.
+
+        Args:
+            ids: int64 [b, F].
+            now: event times in whole seconds, [b] or one for all, 0 to 2^32 - 1.
+
+        Raises:
+            InputError: there are not enough rows, or a time or the shape of the ids is wrong.
+        """
+        ids = self._checked(ids)
+        times, rows = expiry.event_times(now, len(ids)), np.empty(ids.shape, np.int32)
+        self._zero_absent()
+        self._advance(times)
+        batch, last_seen = Batch(ids, times, rows), self._parts.expiry.last_seen
+        new = batch_loops.collect_new(self._id_map, self._parts.admission, last_seen, batch)
+        batch_loops.finish_rows(self._id_map.cells, batch, last_seen, self._create(new, rows))
+        return self._note_changed(rows)
+
+    def insert(self, fields: Array, ids: Array, now: Array | int) -> Array:
+        """Rows of ids, int32 [n], each admitted at once; for a table that starts from a run.
+
+        Args:
+            fields: index of each id's field, integer [n].
+            ids: int64 [n], distinct in their field.
+            now: event times in whole seconds, [n] or one for all.
+
+        Raises:
+            InputError: there are not enough rows, or a time is wrong.
+        """
+        fields, ids, times = np.asarray(fields), np.asarray(ids), expiry.event_times(now, len(ids))
+        new = self._id_map.find(fields, ids) < 0
+        if self.num_rows + np.count_nonzero(new) > self.max_rows:
+            self._refuse_full(np.count_nonzero(new))
+        self._advance(times)
+        rows = self._id_map.add(fields, ids)
+        self._initialize(rows[new], fields[new], ids[new])
+        last_seen = self._parts.expiry.last_seen
+        last_seen[rows] = np.where(new, times, np.maximum(times, last_seen[rows]))
+        return self._note_changed(rows)
+
+    def lookup(self, ids: Array) -> Array:
+        """Rows of ids, int32 [b, F], that of the field's absent ids where an id has none.
+
+        Nothing is counted or created.
+
+        Args:
+            ids: int64 [b, F].
+        """
+        ids = self._checked(ids)
+        self._zero_absent()
+        rows = np.empty(ids.shape, np.int32)
+        batch_loops.look_up(self._id_map.cells, ids, rows)
+        return rows
+
+    def expire(self, rows: int = SLICE) -> int:
+        """Drop the overdue ids among the next `rows` rows; returns how many.
+
+        A call continues where the last one ended and begins again after the last row. Rows that a
+        running step reads or writes must not be dropped, so call it between steps.
+        """
+        dropped = expiry.expire(self._id_map, self._parts.expiry, rows)
+        return self._note_gone(EXPIRED, dropped)
+
+    def changed(self) -> Changes:
+        """Rows that may have changed and ids that are gone since `clear_changed`.
+
+        Raises:
+            InputError: the table was made without `track_changes`.
+        """
+        self._zero_absent()
+        return self._tracked().collect()
+
+    def clear_changed(self) -> None:
+        """Forget what `changed` last returned, and no later change; call it after delivery.
+
+        Raises:
+            InputError: the table was made without `track_changes`.
+        """
+        self._tracked().clear()
+
+    def statistics(self) -> TableStatistics:
+        """Rows, memory in bytes, and totals since the start."""
+        return table_state.statistics_of(self._parts)
+
+    def state(self) -> dict[str, Array]:
+        """What a snapshot must hold, by name; most are views, so write them before a step."""
+        self._zero_absent()
+        return table_state.state_of(self._parts)
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take over a state; this table must be new, and its field rules may be others.
+
+        Raises:
+            InputError: the state is of other tables, or has more rows than the capacity.
+        """
+        table_state.restore(self._parts, state)
+
+    def _checked(self, ids: Array) -> Array:
+        ids = np.ascontiguousarray(ids, np.int64)
+        if ids.ndim != 2 or ids.shape[1] != self.num_fields:
+            raise InputError(f"ids have shape {ids.shape}; give [rows, {self.num_fields}]")
+        return ids
+
+    def _advance(self, times: Array) -> None:
+        self._parts.expiry.numbers[expiry.CLOCK] = max(self.clock, int(times.max(initial=0)))
+
+    def _note_changed(self, rows: Array) -> Array:
+        if self._parts.changes is not None:
+            self._parts.changes.add_rows(rows)
+        return rows
+
+    def _create(self, new: NewIds, rows: Array) -> Array:
+        """Rows for the new ids of a batch, with their first values, int32 [n]."""
+        n = int(new.number[0])
+        short = self.num_rows + n - self.max_rows
+        if short > 0 and self._make_room(short, rows) < short:
+            batch_loops.forget(self._id_map.cells, new)
+            self._refuse_full(n)
+        new_rows = np.empty(n, np.int32)
+        last_seen = self._parts.expiry.last_seen
+        batch_loops.take_rows(self._id_map.cells, self._id_map.owners, new, last_seen, new_rows)
+        self._initialize(new_rows, new.fields[:n], new.ids[:n])
+        return new_rows
+
+    def _make_room(self, wanted: int, rows: Array) -> int:
+        """Drop the oldest ids, or without a bound those that are overdue; how many."""
+        id_map, times = self._id_map, self._parts.expiry
+        dropped = expiry.make_room(id_map, times, wanted, rows, oldest=self.bounded)
+        return self._note_gone(EXPIRED, dropped[0]) + self._note_gone(EVICTED, dropped[1])
+
+    def _refuse_full(self, new: int) -> None:
+        bound = "max_rows" if self.bounded else "capacity"
+        raise InputError(
+            f"the table is full: {self.num_rows} ids have a row, {new} more need one, and {bound} "
+            f"allows {self.max_rows}; set a larger {bound}"
+            + ("" if self.bounded else ", a time to live, or max_rows to drop the oldest")
+        )
+
+    def _initialize(self, rows: Array, fields: Array, ids: Array) -> None:
+        for memory in self.memory:
+            memory.initialize(rows, fields, ids)
+
+    def _note_gone(self, reason: int, dropped: Dropped) -> int:
+        self._parts.dropped[reason] += len(dropped.ids)
+        if self._parts.changes is not None:
+            self._parts.changes.add_gone(dropped)
+        return len(dropped.ids)
+
+    def _tracked(self) -> ChangeLog:
+        if self._parts.changes is None:
+            raise InputError("the table does not remember changes; make it with track_changes")
+        return self._parts.changes
+
+    def _zero_absent(self) -> None:
+        """Undo what training did to the rows of absent ids where these are to be zeros."""
+        if self.absent == "zeros":
+            for memory in self.memory:
+                memory.initialize_absent(self.num_fields, zeros=True)

@@ -1,0 +1,105 @@
+"""The parts of a growing table, what a snapshot holds of them, and what they report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables import admission
+from cowclip_merlin.tables.admission import AdmissionState
+from cowclip_merlin.tables.changes import ChangeLog
+from cowclip_merlin.tables.expiry import ExpiryState
+from cowclip_merlin.tables.field_rules import TableStatistics
+from cowclip_merlin.tables.id_map import IdMap
+from cowclip_merlin.tables.initial_rows import RowMemory
+
+Array = npt.NDArray[Any]
+
+EXPIRED, EVICTED = 0, 1
+"""Places in `TableParts.dropped`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableParts:
+    """What a growing table is made of.
+
+    Attributes:
+        id_map: which row an id has.
+        admission: which new ids get one.
+        expiry: which ids lose it.
+        memory: of the embedding tables whose rows these are.
+        changes: what serving must be told; None if nobody asks.
+        dropped: EXPIRED: ids dropped by their time to live; EVICTED: by the bound; int64 [2].
+    """
+
+    id_map: IdMap
+    admission: AdmissionState
+    expiry: ExpiryState
+    memory: tuple[RowMemory, ...]
+    changes: ChangeLog | None
+    dropped: Array = field(default_factory=lambda: np.zeros(2, np.int64))
+
+
+def state_of(parts: TableParts) -> dict[str, Array]:
+    """What a snapshot must hold, by name; most are views."""
+    used = parts.id_map.high_water
+    state = parts.id_map.state() | {
+        "last_seen": parts.expiry.last_seen[:used],
+        "numbers": np.array([parts.id_map.num_fields, *parts.expiry.numbers]),
+        "counters": parts.admission.counters,
+        "totals": np.array([*parts.admission.totals, *parts.dropped]),
+    }
+    for i, memory in enumerate(parts.memory):
+        state |= {f"table{i}.{name}": x for name, x in memory.used(used).items()}
+    return state | (parts.changes.state() if parts.changes is not None else {})
+
+
+def restore(parts: TableParts, state: Mapping[str, Array]) -> None:
+    """Take over a state; the parts must be new.
+
+    Raises:
+        InputError: the state is of other tables, or has more rows than the capacity.
+    """
+    saved, wanted = _shapes(state), _shapes(state_of(parts))
+    if saved != wanted:
+        raise InputError(f"the saved table has {saved}, this one has {wanted}; make it alike")
+    parts.id_map.restore(state)
+    used = parts.id_map.high_water
+    parts.expiry.last_seen[:used] = state["last_seen"]
+    parts.expiry.numbers[:] = state["numbers"][1:]
+    parts.admission.counters[:] = state["counters"]
+    parts.admission.totals[:], parts.dropped[:] = state["totals"][:2], state["totals"][2:]
+    for i, memory in enumerate(parts.memory):
+        for name, x in memory.used(used).items():
+            x[:] = state[f"table{i}.{name}"]
+    if parts.changes is not None:
+        parts.changes.restore(state)
+
+
+def _shapes(state: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+    """What two states must have in common: fields, counters and the length of the rows."""
+    fixed = {name: x.shape[1:] for name, x in state.items() if name.startswith("table")}
+    return {"fields": (int(state["numbers"][0]),), "counters": state["counters"].shape} | fixed
+
+
+def statistics_of(parts: TableParts) -> TableStatistics:
+    """Rows, memory in bytes, and totals since the start."""
+    high_water, owners = parts.id_map.high_water, parts.id_map.owners
+    arrays = [x for memory in parts.memory for x in memory.used(high_water).values()]
+    arrays += [x[:high_water] for x in (owners.ids, owners.fields, parts.expiry.last_seen)]
+    return TableStatistics(
+        rows=tuple(owners.per_field.tolist()),
+        high_water=high_water,
+        row_bytes=sum(x.nbytes for x in arrays),
+        index_bytes=parts.id_map.index_bytes,
+        filter_bytes=parts.admission.counters.nbytes,
+        events=int(parts.admission.totals[admission.EVENTS]),
+        refused=int(parts.admission.totals[admission.REFUSED]),
+        expired=int(parts.dropped[EXPIRED]),
+        evicted=int(parts.dropped[EVICTED]),
+    )

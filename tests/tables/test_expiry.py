@@ -1,0 +1,143 @@
+"""Ids that go: by time, by the bound on rows, in slices; and what a full table says."""
+
+import numpy as np
+import pytest
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.growing_table import GrowingTable
+from cowclip_merlin.tables.initial_rows import RowMemory
+
+
+def table(rules, capacity, **options):
+    w, m, v = (np.full((capacity, 2), 9.0, np.float32) for _ in range(3))
+    memory = [RowMemory(w=w, m=m, v=v, std=1.0, seed=1)]
+    return GrowingTable(rules, memory=memory, capacity=capacity, **options)
+
+
+def column(*ids):
+    return np.array(ids, np.int64)[:, None]
+
+
+def has(grown, *ids):
+    return [bool(row >= grown.num_fields) for row in grown.lookup(column(*ids))[:, 0]]
+
+
+def test_an_id_goes_at_its_time_to_live():
+    grown = table([FieldRules(ttl=10)], 10)
+    grown.admit(column(1, 2), np.array([100, 101]))
+    assert grown.admit(column(3), 109).shape == (1, 1) and grown.expire() == 0
+    grown.admit(column(3), 110)
+    assert grown.expire() == 1 and has(grown, 1, 2, 3) == [False, True, True]
+
+
+def test_a_late_event_does_not_turn_back_the_clock_or_an_id():
+    grown = table([FieldRules(ttl=10)], 10)
+    grown.admit(column(1), 100)
+    grown.admit(column(1, 2), 95)
+    assert grown.clock == 100
+    grown.admit(column(3), 106)
+    assert grown.expire() == 1 and has(grown, 1, 2, 3) == [True, False, True]
+
+
+def test_an_id_that_comes_back_is_new():
+    grown = table([FieldRules(ttl=5)], 10, track_changes=True)
+    one = grown.memory[0]
+    row = grown.admit(column(7), 0)[0, 0]
+    first = one.w[row].copy()
+    one.w[row], one.m[row], one.v[row] = 4, 5, 6
+    grown.admit(column(8), 5)
+    assert grown.expire() == 1
+    assert grown.changed().gone.ids.tolist() == [7]
+    assert grown.admit(column(7), 6)[0, 0] == row
+    assert np.array_equal(one.w[row], first) and not one.m[row].any() and not one.v[row].any()
+    assert grown.changed().gone.ids.tolist() == []
+
+
+def test_slices_come_around():
+    grown = table([FieldRules(ttl=1)], 1001)
+    grown.admit(np.arange(1000)[:, None], 0)
+    grown.admit(column(999), 1)
+    assert [grown.expire(300) for _ in range(5)] == [300, 300, 300, 99, 0]
+    assert grown.num_rows == 1
+
+
+def test_the_oldest_go_and_the_bound_holds():
+    """An endless stream of new ids: rows stay bounded, and recent ids stay."""
+    grown = table([FieldRules()], 1101, max_rows=1000)
+    for batch in range(400):
+        ids = np.arange(batch * 50, batch * 50 + 50)
+        grown.admit(ids[:, None], batch)
+        recent = np.arange(max(0, ids[-1] - 900), ids[-1] + 1)  # 1% and a batch are older
+        assert all(has(grown, *recent)) and grown.num_rows <= 1000
+    statistics = grown.statistics()
+    assert statistics.high_water == 1001 and statistics.evicted == 400 * 50 - 1000
+    assert statistics.rows == (1000,)
+
+
+def test_ids_of_the_batch_stay_and_too_large_a_batch_is_refused():
+    grown = table([FieldRules()], 100, max_rows=10)
+    rows = grown.admit(np.arange(10)[:, None], 5)
+    # 0 to 4 are the oldest by their late event, but they are in the batch.
+    later = grown.admit(np.arange(5, 15)[:, None], 3)
+    assert later[:5].tolist() == rows[5:].tolist() and len(set(later[:, 0].tolist())) == 10
+    with pytest.raises(InputError, match="2 more need one, and max_rows allows 10"):
+        grown.admit(column(*range(5, 15), 90, 91), 6)
+    assert all(has(grown, *range(5, 15))) and has(grown, 90, 91) == [False, False]
+
+
+def test_a_field_keeps_its_floor():
+    rules = [FieldRules(min_rows=5), FieldRules()]
+    grown = table(rules, 102, max_rows=60)
+    grown.admit(np.stack([np.arange(8), np.arange(8)], 1), 0)  # the oldest of both fields
+    for batch in range(1, 100):
+        grown.admit(np.stack([np.zeros(8, int), np.arange(batch * 8, batch * 8 + 8)], 1), batch)
+    assert grown.statistics().rows[0] == 5 and grown.num_rows == 60
+
+
+def test_a_full_table_without_a_bound_says_so_and_is_whole():
+    grown = table([FieldRules()], 5)
+    grown.admit(column(1, 2), 0)
+    with pytest.raises(InputError, match=r"full: 2 ids .* 3 more .* capacity allows 4; .*max_rows"):
+        grown.admit(column(2, 3, 4, 5), 0)
+    assert has(grown, 1, 2, 3, 4, 5) == [True, True, False, False, False]
+    assert sorted(grown.admit(column(3, 4, 1), 0)[:, 0].tolist()) == [1, 3, 4]
+
+
+def test_a_full_table_drops_what_is_overdue_first():
+    grown = table([FieldRules(ttl=10)], 5)
+    grown.admit(column(1, 2, 3), 0)
+    grown.admit(column(3, 4), 10)
+    grown.admit(column(1, 5), 10)  # 1 comes back in time, 2 is overdue
+    assert has(grown, 1, 2, 3, 4, 5) == [True, False, True, True, True]
+    assert grown.statistics().expired == 1
+
+
+def test_what_is_overdue_stays_while_a_batch_reads_it():
+    """By its late event 1 is still overdue, and 2 is overdue by the batch's own time."""
+    grown = table([FieldRules(ttl=10)], 5)
+    rows = grown.admit(column(1, 2, 3, 4), np.array([0, 0, 0, 9]))
+    later = grown.admit(column(1, 5), np.array([1, 11]))
+    assert later[0] == rows[0] and later[1] in rows[1:3]
+    assert has(grown, 1, 2, 3, 4, 5) == [True, False, False, True, True]
+    assert grown.expire() == 1 and not has(grown, 1)[0]
+
+
+@pytest.mark.parametrize("rules", [{"ttl": -1}, {"ttl": 2**32}, {"min_rows": -1}])
+def test_wrong_rules(rules):
+    with pytest.raises(InputError, match="ttl and min_rows"):
+        table([FieldRules(**rules)], 10)
+
+
+def test_memory_is_flat_under_an_endless_stream():
+    """300,000 new ids, each seen once, live 20,000 events: rows and index stay as they are."""
+    grown = table([FieldRules(ttl=20_000)], 100_000)
+    sizes = []
+    for batch in range(300):
+        ids = np.arange(batch * 1000, batch * 1000 + 1000)
+        grown.admit(ids[:, None], ids)
+        grown.expire(10_000)
+        statistics = grown.statistics()
+        sizes.append(statistics.row_bytes + statistics.index_bytes)
+    assert max(sizes[60:]) <= 1.05 * sizes[60]
+    assert grown.num_rows <= 25_000

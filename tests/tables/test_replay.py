@@ -1,0 +1,124 @@
+"""The same events give the same table, bit by bit, also from a state on."""
+
+import numpy as np
+import pytest
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.growing_table import GrowingTable
+from cowclip_merlin.tables.initial_rows import RowMemory
+
+RULES = [FieldRules(admit=2, ttl=9), FieldRules(), FieldRules(admit=4, min_rows=9)]
+
+
+def table(*, capacity=303, d=4, rules=RULES, **options):
+    w, m, v = (np.full((capacity, d), 9.0, np.float32) for _ in range(3))
+    memory = [RowMemory(w=w, m=m, v=v, std=1.0, seed=1)]
+    options = {"max_rows": 300, "counters": 64, "window": 100, "track_changes": True} | options
+    return GrowingTable(rules, memory=memory, capacity=capacity, **options)
+
+
+def play(grown, first, last):
+    """A step adds to the rows of the batch, so that two tables differ if their rows do."""
+    for batch in range(first, last):
+        rng = np.random.default_rng(batch)
+        ids = rng.zipf(1.3, (30, 3)).astype(np.int64) + batch
+        rows = grown.admit(ids, batch * 2 + rng.integers(0, 3, 30))
+        for x in grown.memory[0].used(grown.capacity).values():
+            np.add.at(x, rows.ravel(), 0.5)
+        grown.expire(50)
+        if batch % 7 == 0:
+            grown.changed()
+        if batch % 14 == 0:
+            grown.clear_changed()
+
+
+def same(one, other):
+    one, other = one.state(), other.state()
+    return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
+
+
+@pytest.mark.parametrize("kind", ["count", "probabilistic"])
+def test_a_replay_gives_the_same_bits(kind):
+    one, other, cut = (table(admission_filter=kind, seed=3) for _ in range(3))
+    play(one, 0, 120)
+    play(other, 0, 70)
+    cut.restore({name: x.copy() for name, x in other.state().items()})
+    assert same(cut, other)
+    play(other, 70, 120)
+    play(cut, 70, 120)
+    assert same(one, other) and same(one, cut)
+    assert one.statistics() == other.statistics()
+    statistics = one.statistics()
+    assert min(statistics.evicted, statistics.expired, statistics.refused) > 20
+    for changes in zip(one.changed()[:3], cut.changed()[:3]):
+        assert np.array_equal(*changes)
+
+
+def test_another_seed_admits_others():
+    one, other = (table(admission_filter="probabilistic", seed=s) for s in (3, 4))
+    play(one, 0, 20)
+    play(other, 0, 20)
+    assert not same(one, other)
+
+
+def test_saving_delivers_nothing():
+    """What changed between `changed` and `clear_changed` is news, even if a state was taken."""
+    grown = table()
+    play(grown, 0, 3)
+    first = grown.changed()
+    rows = grown.admit(np.array([[10**9, 10**9, 10**9]]), 9)
+    grown.state()
+    grown.clear_changed()
+    assert set(grown.changed().rows) == set(rows.ravel()) < set(rows.ravel()) | set(first.rows)
+
+
+def test_a_failed_delivery_loses_nothing():
+    grown = table()
+    play(grown, 0, 3)
+    first = set(grown.changed().rows.tolist())
+    rows = set(grown.admit(np.array([[10**9, 10**9, 10**9]]), 9).ravel().tolist())
+    assert set(grown.changed().rows.tolist()) == first | rows
+
+
+def test_rows_of_absent_ids_are_delivered():
+    """At first all of them, later those that a batch read."""
+    grown = table()
+    changes = grown.changed()
+    assert changes.rows.tolist() == changes.fields.tolist() == [0, 1, 2]
+    grown.clear_changed()
+    grown.admit(np.array([[5, 5, 5]]), 0)
+    assert grown.changed().rows.tolist() == [0, 2, 3]
+
+
+def test_a_state_without_changes_makes_everything_news():
+    quiet = table(track_changes=False)
+    with pytest.raises(InputError, match="does not remember changes"):
+        quiet.changed()
+    quiet.admit(np.array([[5, 5, 5], [6, 6, 6]]), 0)
+    told = table()
+    told.restore(quiet.state())
+    assert told.changed().rows.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "other", [{"d": 5}, {"rules": RULES[:2]}, {"counters": 128}, {"capacity": 150, "max_rows": 9}]
+)
+def test_a_state_of_another_table_is_refused(other):
+    grown = table()
+    play(grown, 0, 40)
+    with pytest.raises(InputError, match="saved table has"):
+        table(**other).restore(grown.state())
+
+
+def test_a_run_can_be_the_start():
+    """Ids that are inserted need no second occurrence, and keep their time."""
+    grown = table()
+    fields, ids = np.array([0, 2, 2]), np.array([5, 5, 6])
+    rows = grown.insert(fields, ids, np.array([10, 50, 20]))
+    assert rows.tolist() == [3, 4, 5] and grown.clock == 50
+    assert grown.lookup(np.array([[5, 5, 6]])).tolist() == [[3, 1, 5]]
+    assert grown.insert(fields[:1], ids[:1], 0).tolist() == [3]
+    assert grown.expire() == 1 and grown.lookup(np.array([[5, 5, 6]])).tolist() == [[0, 1, 5]]
+    with pytest.raises(InputError, match=r"full: 2 ids .* 299 more .* max_rows allows 300"):
+        grown.insert(np.zeros(299, int), np.arange(299), 0)
