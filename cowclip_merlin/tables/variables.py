@@ -1,0 +1,116 @@
+"""Variables of TensorFlow that are reserved at their capacity, and their memory in NumPy.
+
+Such a variable takes address space, and Linux gives it memory page by page when rows are first
+written. So a table grows in place: `tf.gather`, the optimizers and the models see an ordinary
+variable, whose contents are undefined until they are written (`tf.raw_ops.Empty` reuses memory
+below 32 MB). On a GPU the capacity is allocated at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables.initial_rows import RowMemory
+
+tf = compat.tensorflow()
+
+MOMENTS = ("m", "v")
+
+
+def reserve(shape: Any, dtype: Any = None, **_: Any) -> Any:
+    """An initializer for `add_weight` and `add_slot`: a tensor that is not written.
+
+    Args:
+        shape: of the tensor.
+        dtype: float32 if it is None.
+
+    Raises:
+        InputError: the system refuses that much address space, or there are 2^31 rows or more.
+    """
+    shape, dtype = tf.TensorShape(shape).as_list(), dtype or tf.float32
+    if max(shape) >= 1 << 31:  # the operation's shapes are int32
+        raise InputError(f"capacity is {shape[0]:,}; give a number of rows below 2^31")
+    try:
+        _refuse_too_large(math.prod(shape) * dtype.size)
+        return tf.raw_ops.Empty(shape=shape, dtype=dtype, init=False)
+    except (tf.errors.ResourceExhaustedError, MemoryError):
+        size = math.prod(shape) * dtype.size / 2**30
+        raise InputError(
+            f"cannot reserve {size:,.1f} GiB for a table of {shape[0]:,} rows: use a smaller "
+            "capacity, or allow it by vm.overcommit_memory=1 (Linux refuses one table larger than "
+            "memory under 0, and all tables together under 2)"
+        ) from None
+
+
+def _refuse_too_large(size: int) -> None:
+    """Ask the system first: TensorFlow tries for ten seconds.
+
+    Raises:
+        MemoryError: the system refuses to reserve that many bytes.
+    """
+    try:
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError as error:
+        raise MemoryError(str(error)) from None
+
+
+def create_adam_slots(adam: Any, variable: Any) -> None:
+    """Reserve Adam's moments of a variable, before Keras would create and write them.
+
+    Args:
+        adam: a legacy Keras Adam that has not seen the variable.
+        variable: the table.
+
+    Raises:
+        InputError: the system refuses that much address space.
+    """
+    for name in MOMENTS:
+        adam.add_slot(variable, name, initializer=reserve)
+
+
+def memory_of(variable: Any) -> npt.NDArray[Any]:
+    """The memory of a variable on the CPU, writable, without a copy.
+
+    It holds the variable's memory only as long as nothing assigns the variable as a whole, and as
+    long as the variable lives. The variable must have memory of its own: not the same initial
+    tensor as another one.
+
+    Args:
+        variable: a `tf.Variable`, not of size 0.
+
+    Raises:
+        InputError: it is in the memory of another device.
+    """
+    variable = compat.stored(variable)
+    if tf.DeviceSpec.from_string(variable.device).device_type not in (None, "CPU"):
+        raise InputError(f"table {variable.name!r} is on {variable.device}; create it on the CPU")
+    # A sparse read sees to it that the variable shares its memory with no other.
+    dtype = variable.dtype.base_dtype
+    tf.raw_ops.ResourceGather(resource=variable.handle, indices=[0], dtype=dtype)
+    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+    value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=dtype)
+    array = np.asarray(memoryview(value))
+    # By address: a tensor that is kept would make the next sparse write copy the whole table.
+    memory = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
+    return np.frombuffer(memory, array.dtype).reshape(array.shape)
+
+
+def row_memory(variable: Any, adam: Any = None, *, std: float, seed: int) -> RowMemory:
+    """The memory of a table and of its moments for a `GrowingTable`.
+
+    Args:
+        variable: float32 [capacity, d].
+        adam: the optimizer with slots from `create_adam_slots`; None where nothing is trained.
+        std: standard deviation of a row's first values.
+        seed: of the first values.
+    """
+    m, v = (adam and memory_of(adam.get_slot(variable, name)) for name in MOMENTS)
+    return RowMemory(w=memory_of(variable), m=m, v=v, std=std, seed=seed)
