@@ -1,0 +1,187 @@
+"""Snapshots of a training: arrays and JSON in a numbered folder, complete or not there.
+
+A snapshot is written beside its name, flushed to the disk, and then renamed. So whatever kills
+the process, the newest complete snapshot stays. A manifest has the SHA-256 of each file.
+
+    FOLDER/40/manifest.json
+    FOLDER/40/table0.w.bin
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system import files
+
+Array = npt.NDArray[Any]
+
+KEEP = 2
+FORMAT = 1
+MANIFEST = "manifest.json"
+_AT_ONCE = 1 << 24  # bytes that are hashed and written together
+
+
+class Snapshot(NamedTuple):
+    """What was saved.
+
+    Attributes:
+        number: of the snapshot, which orders them.
+        arrays: by name.
+        extra: JSON, such as the position in the log.
+    """
+
+    number: int
+    arrays: dict[str, Array]
+    extra: Any
+
+
+def save_snapshot(
+    folder: Path | str, number: int, arrays: Mapping[str, Array], extra: Any, *, keep: int = KEEP
+) -> Path:
+    """Write a snapshot, and remove all but the newest few.
+
+    Args:
+        folder: of the snapshots; made if it is not there. One process at a time may write there.
+        number: above that of every snapshot there, such as the step.
+        arrays: by name, which is part of a file name.
+        extra: JSON.
+        keep: complete snapshots that stay, at least 1.
+
+    Returns:
+        The folder of the snapshot.
+
+    Raises:
+        InputError: the number is not above that of every snapshot there.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    newest = max(numbers(folder), default=-1)
+    if number <= newest:
+        raise InputError(f"{folder}: snapshot {newest} is there; {number} is not above it")
+    _remove_unfinished(folder)
+    with files.atomic_folder(folder / str(number)) as made:
+        made.mkdir()
+        _write(made, arrays, extra)
+    _flush_folder(folder)
+    for old in sorted(numbers(folder))[: -max(keep, 1)]:
+        _remove(folder / str(old))
+    return folder / str(number)
+
+
+def numbers(folder: Path | str) -> list[int]:
+    """Numbers of the complete snapshots in a folder, in any order."""
+    found = Path(folder).iterdir() if Path(folder).is_dir() else ()
+    return [int(path.name) for path in found if re.fullmatch(r"\d+", path.name)]
+
+
+def load_snapshot(folder: Path | str, number: int | None = None) -> Snapshot:
+    """Read a snapshot and check every file of it.
+
+    Args:
+        folder: of the snapshots.
+        number: of the snapshot; the newest if it is None.
+
+    Raises:
+        InputError: there is none, or a file is missing or damaged.
+    """
+    folder = Path(folder)
+    if number is None:
+        number = max(numbers(folder), default=-1)
+        if number < 0:
+            raise InputError(f"{folder}: no snapshot; check the folder")
+    made = folder / str(number)
+    manifest = files.read_json(made / MANIFEST)
+    _refuse_damaged(made / MANIFEST, manifest)
+    arrays = {name: _read(made, name, known) for name, known in manifest["files"].items()}
+    return Snapshot(number, arrays, manifest["extra"])
+
+
+def _write(made: Path, arrays: Mapping[str, Array], extra: Any) -> None:
+    known = {name: _write_array(made / f"{name}.bin", x) for name, x in arrays.items()}
+    manifest = {"format": FORMAT, "files": known, "extra": extra}
+    manifest["sha256"] = _digest_of(manifest)
+    _write_file(made / MANIFEST, [json.dumps(manifest, indent=2).encode()])
+    _flush_folder(made)
+
+
+def _write_array(file: Path, x: Array) -> dict[str, Any]:
+    """Write an array; its dtype, shape and digest."""
+    shape, x = list(x.shape), np.ascontiguousarray(x)  # which makes a number an array
+    data = memoryview(x.reshape(-1).view(np.uint8))
+    digest = _write_file(file, (data[i : i + _AT_ONCE] for i in range(0, len(data), _AT_ONCE)))
+    return {"dtype": x.dtype.str, "shape": shape, "sha256": digest}
+
+
+def _write_file(file: Path, parts: Iterable[Any]) -> str:
+    digest = hashlib.sha256()
+    with open(file, "wb") as stream:
+        for part in parts:
+            digest.update(part)
+            stream.write(part)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return digest.hexdigest()
+
+
+def _read(made: Path, name: str, known: Mapping[str, Any]) -> Array:
+    x, digest = np.empty(known["shape"], known["dtype"]), hashlib.sha256()
+    file, data = made / f"{name}.bin", memoryview(x.reshape(-1).view(np.uint8))
+    try:
+        with open(file, "rb") as stream:
+            size = 0
+            while size < len(data) and (read := stream.readinto(data[size : size + _AT_ONCE])):
+                digest.update(data[size : size + read])
+                size += read
+            whole = size == len(data) and not stream.read(1)
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file; use another snapshot") from None
+    if not whole or digest.hexdigest() != known["sha256"]:
+        raise InputError(f"{file}: damaged (its SHA-256 is another); use another snapshot")
+    return x
+
+
+def _refuse_damaged(file: Path, manifest: Any) -> None:
+    body = {k: v for k, v in manifest.items() if k != "sha256"} if type(manifest) is dict else {}
+    if body.get("format") not in (None, FORMAT):
+        raise InputError(f"{file}: of format {body['format']}, which this version cannot read")
+    if not body or manifest.get("sha256") != _digest_of(body):
+        raise InputError(f"{file}: damaged (its SHA-256 is another); use another snapshot")
+
+
+def _digest_of(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _flush_folder(folder: Path) -> None:
+    target = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(target)
+    finally:
+        os.close(target)
+
+
+def _remove(snapshot: Path) -> None:
+    """Remove a snapshot: first its name, so that a part of it never passes for the whole."""
+    hidden = snapshot.with_name(f".{snapshot.name}.removed")
+    snapshot.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes left: snapshots half written or half removed."""
+    for left in folder.glob(".*.removed"):
+        shutil.rmtree(left)
+    for left in folder.glob(".*.tmp"):
+        if re.fullmatch(r"\.\d+\.\w+\.tmp", left.name):
+            files.clear_leftovers(folder / left.name.split(".")[1])

@@ -1,0 +1,151 @@
+"""A snapshot is complete or not there; damage is seen."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot
+
+ARRAYS = {
+    "w": np.arange(12, dtype=np.float32).reshape(4, 3),
+    "ids": np.array([2**63 - 1, -(2**63)]),
+    "none": np.empty((0, 3), np.uint8),
+    "view": np.arange(10, dtype=np.uint16)[::3],
+    "step": np.array(7),
+}
+EXTRA = {"position": {"log": 12}, "names": ["é"]}
+
+
+def test_round_trip(tmp_path):
+    made = save_snapshot(tmp_path / "snapshots", 5, ARRAYS, EXTRA)
+    assert made == tmp_path / "snapshots" / "5"
+    number, arrays, extra = load_snapshot(tmp_path / "snapshots")
+    assert number == 5 and extra == EXTRA and arrays.keys() == ARRAYS.keys()
+    for name, x in ARRAYS.items():
+        assert arrays[name].dtype == x.dtype and arrays[name].flags.writeable
+        np.testing.assert_array_equal(arrays[name], x, strict=True)
+
+
+def test_the_newest_stay(tmp_path):
+    for number in (9, 10, 100):
+        save_snapshot(tmp_path, number, {"n": np.array(number)}, None)
+    assert sorted(numbers(tmp_path)) == [10, 100]
+    assert load_snapshot(tmp_path).arrays["n"] == 100
+    assert load_snapshot(tmp_path, 10).arrays["n"] == 10
+    save_snapshot(tmp_path, 101, {}, None, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["101"]
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_an_old_number_is_refused(tmp_path, number):
+    save_snapshot(tmp_path, 5, {}, None)
+    with pytest.raises(InputError, match=f"snapshot 5 is there; {number} is not above it"):
+        save_snapshot(tmp_path, number, {}, None)
+
+
+def test_no_snapshot(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(InputError, match="no snapshot"):
+            load_snapshot(folder)
+    with pytest.raises(InputError, match=r"manifest\.json: no such file"):
+        load_snapshot(tmp_path, 3)
+
+
+def changed(data):
+    return bytes([data[0] ^ 1, *data[1:]])
+
+
+@pytest.mark.parametrize("damage", [changed, lambda x: x[:-1], lambda x: x + b"\0"])
+@pytest.mark.parametrize("name", ["w.bin", "view.bin", "manifest.json"])
+def test_damage_is_seen(tmp_path, name, damage):
+    file = save_snapshot(tmp_path, 5, ARRAYS, EXTRA) / name
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(InputError, match=f"{name}: damaged"):
+        load_snapshot(tmp_path)
+
+
+def test_a_missing_file_is_seen(tmp_path):
+    (save_snapshot(tmp_path, 5, ARRAYS, EXTRA) / "ids.bin").unlink()
+    with pytest.raises(InputError, match=r"ids\.bin: no such file; use another snapshot"):
+        load_snapshot(tmp_path)
+
+
+@pytest.mark.parametrize("key, value", [("position", 13), ("position", None)])
+def test_a_changed_manifest_is_seen(tmp_path, key, value):
+    file = save_snapshot(tmp_path, 5, ARRAYS, EXTRA) / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["extra"][key] = value
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="damaged"):
+        load_snapshot(tmp_path)
+
+
+def test_files_of_others_stay(tmp_path):
+    mine = [tmp_path / ".notes.tmp", tmp_path / "12.txt", tmp_path / ".5.tmp"]
+    for path in mine:
+        path.write_text("mine")
+    for number in (5, 6, 7):
+        save_snapshot(tmp_path, number, {}, None)
+    assert all(path.read_text() == "mine" for path in mine)
+
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+import numpy as np
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot
+
+OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "tempfile.mkdtemp", "fsync")
+work, done, last, fsync = Path(sys.argv[1]), 0, -1, os.fsync
+
+def count(event, arguments=()):
+    global done
+    if last >= 0 and event in OPERATIONS:
+        done += 1
+        if done == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def flush(file):
+    count("fsync")
+    fsync(file)
+
+def save(folder, n):
+    save_snapshot(folder, n, {"a": np.full(99, n), "b": np.full((9, 9), n)}, {"n": n})
+
+def check(folder, found):
+    number, arrays, extra = load_snapshot(folder, found)
+    assert extra == {"n": number} and all((x == number).all() for x in arrays.values())
+
+os.fsync = flush
+sys.addaudithook(count)
+for kill in range(1, 1000):
+    folder = work / str(kill)
+    save(folder, 1), save(folder, 2)
+    child = os.fork()
+    if child == 0:
+        last = kill
+        save(folder, 3)
+        os._exit(0)
+    killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    found = sorted(numbers(folder))
+    assert found in ([1, 2], [1, 2, 3], [2, 3]), found
+    for number in found:
+        check(folder, number)
+    save(folder, 4), save(folder, 5)
+    assert sorted(path.name for path in folder.iterdir()) == ["4", "5"], list(folder.iterdir())
+    if not killed:
+        break
+print(kill - 1)
+"""
+
+
+def test_kill_9_between_any_two_file_operations(tmp_path):
+    """What is there is complete, the one before is there, and nothing stays behind."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20  # operations, each of which was the last one once
