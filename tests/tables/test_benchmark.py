@@ -1,0 +1,43 @@
+"""The benchmark of growing tables, small."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_small_benchmark(tmp_path):
+    file = tmp_path / "tables.json"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "benchmarks/tables.py",
+            "--sizes",
+            "3000",
+            "--lookups",
+            "1000",
+            "--stream",
+            "60000",
+            "--snapshot-rows",
+            "500",
+            "--batch",
+            "512",
+            "--json",
+            str(file),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    results = {r["what"]: r for r in json.loads(file.read_text())["results"]}
+    assert list(results) == [
+        "reserved", "insert", "lookup", "zipf", "absent", "admit", "refuse", "dense insert",
+        "dense lookup", "slice", "stream", "snapshot",
+    ]  # fmt: skip
+    assert all(r["ids_per_second"] > 0 for r in results.values() if "ids_per_second" in r)
+    stream = results["stream"]
+    assert 6000 <= stream["most_rows"] <= stream["bound"] == 6000 + 1200 + 5120
+    assert "| lookup | 3,000 |" in done.stdout
