@@ -203,7 +203,7 @@ def test_every_variable_has_a_name_of_its_own(tf):
 def test_a_table_of_another_type_is_refused(tf, given):
     table = tf.Variable(tf.ones([5, 2], tf.float64), name="embeddings")
     slices = tf.IndexedSlices(tf.ones([1, 2], tf.float64), tf.constant([1]), tf.constant([5, 2]))
-    with pytest.raises(InputError, match="is float64, but rows are moved"):
+    with pytest.raises(InputError, match="is float64, but rows are updated"):
         cc.CowClip(**given).apply_gradients([(slices, table)])
 
 
