@@ -1,4 +1,4 @@
-"""Raw click logs to ids, counts and parquet, with NVTabular."""
+"""Prepare raw click logs with NVTabular: ids, frequency counts and parquet files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Categorify with a faster look-up on the CPU, and partitions in which a field is empty."""
+"""Categorify with a faster lookup on the CPU and with support for empty columns."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MISSING, UNKNOWN = SPECIAL["null"], SPECIAL["oov"]
 
 
 class FastCategorify(ops.Categorify):
-    """NVTabular's Categorify, one vocabulary per column; what it learns and writes is the same.
+    """NVTabular's Categorify with one vocabulary per column; it learns and writes the same.
 
-    On pandas it looks values up in a hash index, where NVTabular joins and sorts. A partition in
-    which a column has no value at all, which NVTabular refuses, gets the id of a missing value.
+    On pandas it looks values up in a hash index, where NVTabular joins and sorts. NVTabular
+    rejects a partition in which a column has no values; this class gives it the missing id.
     """
 
     def fit_finalize(self, categories: Any) -> None:
-        """Keep the paths; write the empty vocabularies that NVTabular leaves out."""
+        """Keep the paths; write the empty vocabularies that NVTabular omits."""
         super().fit_finalize(categories)
         for name, path in self.categories.items():
             if not Path(path).exists():
@@ -32,7 +32,7 @@ class FastCategorify(ops.Categorify):
                 pd.DataFrame(nothing).to_parquet(path)
 
     def transform(self, col_selector: Any, df: Any) -> Any:
-        """Ids in place of values.
+        """Replace values by their ids.
 
         Args:
             col_selector: names of the columns.
@@ -47,7 +47,7 @@ class FastCategorify(ops.Categorify):
         return result.assign(**{n: missing for n in col_selector.names if n not in present})
 
     def _ids(self, values: pd.Series, name: str) -> Any:
-        """Ids of one column, int32 [n]."""
+        """Return the ids of one column, int32 [n]."""
         missing = values.isna().to_numpy()
         index = self._vocabulary(name).get_indexer(values)
         ids = (index + FIRST_VALUE).astype(np.dtype(self.output_dtype))
@@ -56,7 +56,7 @@ class FastCategorify(ops.Categorify):
         return ids
 
     def _vocabulary(self, name: str) -> pd.Index:
-        """Values in the order of their ids; read once per worker."""
+        """Return the values in the order of their ids; each worker reads them once."""
         from merlin.io.worker import get_worker_cache
 
         path = str(self.categories[name])

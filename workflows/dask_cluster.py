@@ -1,4 +1,4 @@
-"""Where NVTabular's tasks run: here, on an existing Dask cluster, or on the GPUs."""
+"""Choose where NVTabular's tasks run: in this process, on a Dask cluster or on GPUs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cowclip_merlin.errors import InputError
 
 
 def use_gpu(device: str) -> bool:
-    """Whether to prepare on a GPU.
+    """Return whether to prepare on a GPU.
 
     Args:
         device: "auto", "cpu" or "gpu".
 
     Raises:
-        InputError: a GPU is asked for, and there is none or cuDF is missing.
+        InputError: if `device` is "gpu" and no GPU is found or cuDF is not installed.
     """
     if device == "cpu":
         return False
@@ -39,12 +39,12 @@ def _missing_for_gpu() -> str | None:
     except Exception:
         gpus = 0
     if gpus == 0:
-        return "no GPU is there"
+        return "no GPU is found"
     return None if find_spec("cudf") else "cuDF is not installed (RAPIDS line)"
 
 
 def clear_category_cache() -> None:
-    """Make every worker read `categories/` again: NVTabular caches what it has read."""
+    """Clear NVTabular's cache, so that every worker reads `categories/` again."""
     from merlin.core.utils import global_dask_client
     from merlin.io.worker import clean_worker_cache
 
@@ -52,7 +52,7 @@ def clear_category_cache() -> None:
     if client:
         client.run(_clear_worker_cache)
     else:
-        with suppress(KeyError):  # nothing was read yet
+        with suppress(KeyError):  # the cache is still empty
             clean_worker_cache("cats")
 
 
@@ -62,14 +62,14 @@ def _clear_worker_cache(dask_worker: Any) -> None:
 
 @contextmanager
 def dask_cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
-    """Dask for the time of the block: the given scheduler, the GPUs, or threads of this process.
+    """Run the block with Dask on the given scheduler, the GPUs, or threads of this process.
 
     Args:
         scheduler: address of a running scheduler, like "tcp://10.0.0.5:8786".
         gpu: start one worker per GPU.
 
     Raises:
-        InputError: no scheduler answers at the address.
+        InputError: if no scheduler answers at the address.
     """
     import dask
 
@@ -81,7 +81,7 @@ def dask_cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
             client = Client(scheduler, timeout="10s")
         except (OSError, ValueError) as error:
             raise InputError(
-                f"--scheduler {scheduler}: no Dask scheduler answers; start one, or leave it out"
+                f"--scheduler {scheduler}: no Dask scheduler answers; start one, or omit the option"
             ) from error
         with client:
             yield

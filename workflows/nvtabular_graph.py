@@ -1,7 +1,8 @@
-"""NVTabular workflows: ids by falling frequency, numbers to [0, 1].
+"""Build NVTabular workflows: categories become ids, numbers are scaled to [0, 1].
 
-Ids, by Categorify: 0 padding, 1 missing, 2 out of vocabulary or below the frequency threshold,
-from 3 on the vocabulary by falling frequency; `prepare` orders ties by value.
+Categorify assigns the ids: 0 is padding, 1 is missing, and 2 is out of vocabulary or below the
+frequency threshold. Values get ids from 3 on in descending frequency; `prepare` orders ties by
+value.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ class Recipe:
     """How columns are transformed.
 
     Attributes:
-        freq_threshold: ids seen less often become out of vocabulary; 0 keeps all.
-        log: take log(1 + x) of the continuous columns, negative values as 0, before the scaling.
-        fit_on: rows that ids, counts and ranges are learned from: "train", or "all", test rows
-            too, as the paper's authors do.
+        freq_threshold: values seen less often become out of vocabulary; 0 keeps all.
+        log: replace each continuous value by log(1 + max(x, 0)) before the scaling.
+        fit_on: rows to learn ids, counts and ranges from: "train", or "all", which includes the
+            test rows, as the paper's authors do.
     """
 
     freq_threshold: int = 0
@@ -35,7 +36,7 @@ class Recipe:
     fit_on: str = "train"
 
     def __post_init__(self) -> None:
-        """Refuse a negative threshold and unknown rows."""
+        """Reject a negative threshold and an unknown `fit_on`."""
         if self.freq_threshold < 0:
             raise InputError(f"--freq-threshold is {self.freq_threshold}; it must be at least 0")
         if self.fit_on not in choices.FIT_ON:
@@ -45,18 +46,18 @@ class Recipe:
 
     @property
     def fitted_splits(self) -> tuple[str, ...]:
-        """Splits that are learned from."""
+        """Return the splits to fit on."""
         return choices.FIT_ON[self.fit_on]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """What fitting learned, beside the vocabularies.
+    """Statistics of a fitted workflow, apart from the vocabularies.
 
     Attributes:
-        cardinalities: field -> rows its table needs (largest id + 1).
-        minimum: continuous column -> smallest value, after the logarithm if there is one.
-        maximum: likewise the largest.
+        cardinalities: field -> rows of its embedding table (largest id + 1).
+        minimum: continuous column -> smallest value, after the logarithm if `log` is set.
+        maximum: continuous column -> largest value, likewise.
     """
 
     cardinalities: dict[str, int]
@@ -65,12 +66,12 @@ class Statistics:
 
 
 def build_workflow(log_format: LogFormat, recipe: Recipe, categories: str | Path = ".") -> Any:
-    """An unfitted `nvtabular.Workflow` for these columns.
+    """Build an unfitted `nvtabular.Workflow` for these columns.
 
     Args:
         log_format: the columns.
         recipe: how to transform them.
-        categories: folder below which fitting writes `categories/`.
+        categories: folder in which fitting writes `categories/`.
     """
     nvt, ops = compat.nvtabular(), compat.nvtabular().ops
     from merlin.schema import Tags
@@ -83,9 +84,9 @@ def build_workflow(log_format: LogFormat, recipe: Recipe, categories: str | Path
     if log_format.continuous:
         numbers = list(log_format.continuous) >> ops.FillMissing(0)
         if recipe.log:
-            # LogOp of anything below -1 is no number; Criteo's I2 goes down to -3.
+            # LogOp of a value below -1 is NaN; Criteo's I2 goes down to -3.
             numbers = numbers >> ops.Clip(min_value=0) >> ops.LogOp()
-        # A column that is 0 everywhere leaves the scaling as 0 / 0.
+        # Scaling turns a column of zeros into 0 / 0 = NaN.
         numbers = numbers >> ops.NormalizeMinMax(out_dtype="float32") >> ops.FillMissing(0)
         outputs = outputs + (numbers >> ops.AddMetadata(tags=[Tags.CONTINUOUS]))
     tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
@@ -93,22 +94,22 @@ def build_workflow(log_format: LogFormat, recipe: Recipe, categories: str | Path
 
 
 def criteo(*, freq_threshold: int = 0, log: bool = False, out_path: str | Path = ".") -> Any:
-    """An unfitted workflow for Criteo Kaggle's columns: label, I1..I13, C1..C26.
+    """Build an unfitted workflow for Criteo Kaggle's columns: label, I1..I13, C1..C26.
 
     Args:
-        freq_threshold: ids seen less often become out of vocabulary.
-        log: log(1 + x) before the scaling.
-        out_path: folder below which fitting writes `categories/`.
+        freq_threshold: values seen less often become out of vocabulary.
+        log: apply log(1 + x) before the scaling.
+        out_path: folder in which fitting writes `categories/`.
     """
     return build_workflow(CRITEO, Recipe(freq_threshold=freq_threshold, log=log), out_path)
 
 
 def avazu(*, freq_threshold: int = 0, out_path: str | Path = ".") -> Any:
-    """An unfitted workflow for Avazu's columns: click and 22 categories, `hour` among them.
+    """Build an unfitted workflow for Avazu's columns: click and 22 categories with `hour`.
 
     Args:
-        freq_threshold: ids seen less often become out of vocabulary.
-        out_path: folder below which fitting writes `categories/`.
+        freq_threshold: values seen less often become out of vocabulary.
+        out_path: folder in which fitting writes `categories/`.
     """
     return build_workflow(AVAZU, Recipe(freq_threshold=freq_threshold), out_path)
 
@@ -122,15 +123,15 @@ def table(
     log: bool = False,
     out_path: str | Path = ".",
 ) -> Any:
-    """An unfitted workflow for the columns of any click log.
+    """Build an unfitted workflow for the columns of any click log.
 
     Args:
         label: name of the 0/1 column.
         categorical: names of the categorical columns.
         continuous: names of the numeric columns.
-        freq_threshold: ids seen less often become out of vocabulary.
-        log: log(1 + x) before the scaling.
-        out_path: folder below which fitting writes `categories/`.
+        freq_threshold: values seen less often become out of vocabulary.
+        log: apply log(1 + x) before the scaling.
+        out_path: folder in which fitting writes `categories/`.
     """
     log_format = LogFormat(
         kind="table",
@@ -142,7 +143,7 @@ def table(
 
 
 def operators(workflow: Any) -> dict[str, Any]:
-    """The fitted operators of a workflow by class name."""
+    """Return the operators of a workflow by class name."""
     found, nodes = {}, [workflow.output_node]
     while nodes:
         node = nodes.pop()
@@ -152,9 +153,9 @@ def operators(workflow: Any) -> dict[str, Any]:
 
 
 def sort_ties_by_value(categories: Path, log_format: LogFormat) -> None:
-    """Order equally frequent values by value: NVTabular leaves that to the sort it runs on.
+    """Order equally frequent values by value.
 
-    Without it, ids could differ between CPU and GPU.
+    NVTabular leaves their order to its sort, so ids could differ between CPU and GPU.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -163,7 +164,7 @@ def sort_ties_by_value(categories: Path, log_format: LogFormat) -> None:
     for field in log_format.categorical:
         path = categories / f"unique.{field}.parquet"
         known = pq.read_table(path)
-        # Arrow would take ".big" for a path, so it is not asked by name.
+        # Arrow reads a column name such as ".big" as a path, so rename the columns.
         named = pa.table({"size": known[f"{field}_size"], "value": known[field]})
         order = pc.sort_indices(named, [("size", "descending"), ("value", "ascending")])
         ordered = known.take(order)
@@ -172,7 +173,7 @@ def sort_ties_by_value(categories: Path, log_format: LogFormat) -> None:
 
 
 def read_statistics(workflow: Any, log_format: LogFormat) -> Statistics:
-    """What a fitted workflow learned."""
+    """Return the statistics of a fitted workflow."""
     schema = workflow.output_schema
     scaling = operators(workflow).get("NormalizeMinMax")
     return Statistics(
@@ -183,7 +184,7 @@ def read_statistics(workflow: Any, log_format: LogFormat) -> Statistics:
 
 
 def open_dataset(files: Sequence[Path], *, gpu: bool) -> Any:
-    """A Merlin dataset over staged files: one partition per file, in order."""
+    """Open staged files as a Merlin dataset: one partition per file, in order."""
     from merlin.io import Dataset
 
     return Dataset([str(file) for file in files], engine="parquet", cpu=not gpu)
@@ -198,10 +199,10 @@ def write_split(
     gpu: bool,
     hugectr: bool,
 ) -> None:
-    """Transform staged files into `out/part-*.parquet`, rows in the order of the input.
+    """Transform staged files into `out/part-*.parquet`, with rows in the order of the input.
 
-    With `hugectr`, labels are float32, ids int64, and `_metadata.json` and `_file_list.txt` stay.
-    The list names files relative to the folder above `out`.
+    With `hugectr`, labels are float32 and ids int64, and `_metadata.json` and `_file_list.txt`
+    are kept. The list names files relative to the parent folder of `out`.
     """
     types = {log_format.label: "float32", **dict.fromkeys(log_format.categorical, "int64")}
     workflow.transform(open_dataset(files, gpu=gpu)).to_parquet(
@@ -215,7 +216,7 @@ def write_split(
 
 
 def _rename_parts(out: Path, *, hugectr: bool) -> None:
-    """Names that sort in order, and no file that holds a path of the folder it was made in."""
+    """Give the files names that sort in order; remove files with paths of the work folder."""
     described = json.loads((out / "_metadata.json").read_text(encoding="utf-8"))
     for index, entry in enumerate(described["file_stats"]):
         new = f"part-{index:05d}.parquet"
@@ -225,7 +226,7 @@ def _rename_parts(out: Path, *, hugectr: bool) -> None:
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / ".merlin", ignore_errors=True)
     if hugectr:
-        # HugeCTR opens the names as they are; the first one's folder has to hold `_metadata.json`.
+        # HugeCTR opens the names unchanged and reads `_metadata.json` from the first one's folder.
         names = [f"{out.name}/{entry['file_name']}" for entry in described["file_stats"]]
         (out / "_metadata.json").write_text(json.dumps(described), encoding="utf-8")
         (out / "_file_list.txt").write_text(
@@ -236,7 +237,7 @@ def _rename_parts(out: Path, *, hugectr: bool) -> None:
 def load_workflow(
     log_format: LogFormat, recipe: Recipe, statistics: Statistics, folder: Path
 ) -> Any:
-    """A fitted workflow from its statistics and `folder/categories/`; nothing is unpickled."""
+    """Rebuild a fitted workflow from statistics and `folder/categories/`, without pickle."""
     import numpy as np
     from merlin.schema import ColumnSchema, Schema
 

@@ -1,4 +1,4 @@
-"""`prepare`: raw log to a prepared folder, in one go."""
+"""Prepare a raw log: `prepare` writes a prepared folder in one call."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from cowclip_merlin.workflows.raw.train_test_split import Split
 
 
 def prepare(settings: PrepareSettings) -> PreparedData:
-    """Read, check, divide, fit (on the training rows by default), transform, write, describe.
+    """Read, check, split, fit (on the training rows by default), transform and write a log.
 
-    The folder appears whole, or not at all.
+    The folder appears complete or not at all.
 
     Raises:
-        InputError: wrong input, named in one line.
-        OSError: the disk is full, or may not be written.
+        InputError: if the input or a setting is wrong; the message names it in one line.
+        OSError: if the disk is full or not writable.
     """
     out = settings.out
-    target = out.resolve()  # a link stays one, and what it leads to is replaced
+    target = out.resolve()  # a symbolic link stays; its target is replaced
     clear_leftovers(target)
     _check_target(settings)
     base = None if settings.like is None else PreparedData.load(settings.like)
@@ -41,11 +41,11 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     gpu = use_gpu(settings.device)
     for file in settings.files:
         if file.is_dir():
-            raise InputError(f"{file}: is a folder; name the files in it, as in {file}/*.parquet")
+            raise InputError(f"{file}: is a folder; give the files in it, such as {file}/*.parquet")
         if not file.is_file():
             raise InputError(f"{file}: no such file; check the path")
     if not out.parent.is_dir():
-        raise InputError(f"{out.parent}: no such folder; make it first")
+        raise InputError(f"{out.parent}: no such folder; create it first")
     with work_folder(target) as work:
         _prepare(settings, base, log_format, split, work, gpu=gpu)
         _move_to_target(
@@ -55,7 +55,7 @@ def prepare(settings: PrepareSettings) -> PreparedData:
 
 
 def _move_to_target(made: Path, target: Path, *, aside: Path, overwrite: bool) -> None:
-    """Move a folder to its place; what is there is whole until the new one is."""
+    """Move a finished folder to `target`; keep an old folder there until the new one is moved."""
     try:
         if overwrite and target.exists():
             target.rename(aside)
@@ -67,32 +67,32 @@ def _move_to_target(made: Path, target: Path, *, aside: Path, overwrite: bool) -
 
 
 def _check_target(settings: PrepareSettings) -> None:
-    """Refuse a target that is taken: to replace a folder is to delete all that is in it."""
+    """Reject an existing target, because replacing a folder deletes all files in it."""
     out = settings.out
     if not out.exists():
         return
     if not settings.overwrite:
-        raise InputError(f"{out}: is there already; use --overwrite to replace it")
+        raise InputError(f"{out}: already exists; use --overwrite to replace it")
     if not (out / "dataset.json").is_file():
         raise InputError(
-            f"{out}: no dataset.json in it, so --overwrite does not delete it; use another --out"
+            f"{out}: has no dataset.json, so --overwrite does not delete it; use another --out"
         )
     for file in settings.files:
         if out.resolve() in file.resolve().parents:
-            raise InputError(f"{file}: is in {out}, which would be replaced; use another --out")
+            raise InputError(f"{file}: is inside {out}, which would be replaced; use another --out")
 
 
 def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat:
-    """The columns of `base`, if this log has the same kind and the vocabulary is complete."""
+    """Return the columns of `base`; check that kinds match and vocabularies are complete."""
     log_format = base.log_format
     if settings.kind != log_format.kind:
         raise InputError(
-            f"{settings.like}: is a {log_format.kind} log, not a {settings.kind} log; name its kind"
+            f"{settings.like}: is a {log_format.kind} log, not a {settings.kind} log; use its kind"
         )
     for name in ("label", "categorical", "continuous"):
         given = getattr(settings, name)
         if given and given != getattr(log_format, name):
-            raise InputError(f"--{name}: {settings.like} has other columns; leave --{name} away")
+            raise InputError(f"--{name}: {settings.like} has other columns; omit --{name}")
     for name in log_format.categorical:
         for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
             if not (base.path / "categories" / file).is_file():
@@ -157,7 +157,7 @@ def _transform(
     gpu: bool,
     hugectr: bool,
 ) -> nvtabular_graph.Statistics:
-    """Fit on the recipe's rows (or take what `base` learned) and write both splits."""
+    """Fit on the recipe's rows, or reuse the statistics of `base`, and write both splits."""
     if base is None:
         workflow = nvtabular_graph.build_workflow(log_format, recipe, data)
         fitted = [file for split in recipe.fitted_splits for file in ingested.files[split]]
@@ -180,11 +180,10 @@ def _transform(
 def _settings_record(
     settings: PrepareSettings, split: Split | None, log_format: LogFormat, base: PreparedData | None
 ) -> dict[str, Any]:
-    """Settings that decide what is written, for `dataset.json`.
+    """Return the settings that decide the output, for `dataset.json`.
 
-    Rows to fit on are named where they are not the usual ones, so that the fingerprints of data
-    that were prepared before there was a choice still hold. The columns of a Criteo or Avazu log
-    follow from its kind.
+    `fit_on` is recorded only if it is not the default, so that fingerprints of data from before
+    this setting stay valid. The columns of a Criteo or Avazu log follow from its kind.
     """
     recipe = asdict(settings.recipe)
     if recipe["fit_on"] == "train":

@@ -1,4 +1,4 @@
-"""Settings of a preparation."""
+"""Settings of `prepare`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEST_FRACTION = {
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareSettings:
-    """Settings of one preparation.
+    """Settings of one call of `prepare`.
 
     Attributes:
         files: raw files, in the order of the rows: text, .gz, or parquet.
@@ -33,16 +33,16 @@ class PrepareSettings:
         like: a prepared folder whose columns, settings and vocabulary are used; all rows become
             test rows.
         split: "random" or "time".
-        test_fraction: share of test rows; by default the data set's usual one.
-        seed: of the random split.
+        test_fraction: share of test rows; by default the usual share for the data set.
+        seed: seed of the random split.
         recipe: how columns are transformed.
-        max_bad_fraction: share of damaged rows above which it stops.
-        partition_mb: megabytes of text per partition, 0.001 to 1024; the memory needed grows with
-            it.
-        hugectr: write what HugeCTR reads, too.
+        max_bad_fraction: stop if the share of damaged rows exceeds this.
+        partition_mb: megabytes of text per partition, 0.001 to 1024; larger partitions need more
+            memory.
+        hugectr: also write the files that HugeCTR reads.
         scheduler: address of a Dask scheduler.
         device: "auto", "cpu" or "gpu".
-        overwrite: replace `out` if it is a prepared folder; anything else is left alone.
+        overwrite: replace `out` if it is a prepared folder; never replace other folders.
     """
 
     files: tuple[Path, ...]
@@ -64,34 +64,34 @@ class PrepareSettings:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what could only fail later."""
+        """Reject values that would fail later."""
         object.__setattr__(self, "files", tuple(Path(file) for file in self.files))
         object.__setattr__(self, "out", Path(self.out))
         object.__setattr__(self, "like", None if self.like is None else Path(self.like))
         for name in ("categorical", "continuous"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.files:
-            raise InputError("no input files; name at least one")
+            raise InputError("no input files; give at least one")
         if not 0 <= self.max_bad_fraction < 1:
-            raise InputError(f"--max-bad-fraction is {self.max_bad_fraction}; use 0 to below 1")
+            raise InputError(f"--max-bad-fraction is {self.max_bad_fraction}; use 0 <= x < 1")
         if not 0.001 <= self.partition_mb <= 1024:
             raise InputError(f"--partition-mb is {self.partition_mb}; use 0.001 to 1024")
         self._check_like()
 
     def _check_like(self) -> None:
-        """Refuse what does nothing beside `like`."""
+        """Reject settings that have no effect together with `like`."""
         usual = (Recipe(), "random", None)
         if self.like is not None and (self.recipe, self.split, self.test_fraction) != usual:
             raise InputError(
                 f"--like {self.like}: columns are transformed as there and all rows are test rows; "
-                "leave --freq-threshold, --log, --fit-on, --split and --test-fraction away"
+                "omit --freq-threshold, --log, --fit-on, --split and --test-fraction"
             )
 
     def log_format(self) -> LogFormat:
-        """Columns of the log.
+        """Return the columns of the log.
 
         Raises:
-            InputError: unknown kind, or a table without the names of its columns.
+            InputError: if the kind is unknown, or a table's columns are not named.
         """
         if self.kind in KINDS:
             if self.label or self.categorical or self.continuous:
@@ -107,12 +107,12 @@ class PrepareSettings:
         names = (self.label, *self.categorical, *self.continuous)
         twice = [name for name in names if names.count(name) > 1]
         if twice:
-            raise InputError(f"column {twice[0]!r} is named twice; give each column one role")
+            raise InputError(f"column {twice[0]!r} is given twice; give each column one role")
         for name in self.categorical:
             if "/" in name or "\0" in name:
                 raise InputError(
-                    f"column {name!r} cannot be categorical: files are named after it; rename it "
-                    "in the log, without the slash"
+                    f"column {name!r} cannot be categorical, because files are named after it; "
+                    "rename it in the log, without the slash"
                 )
         return LogFormat(
             kind="table",
@@ -123,12 +123,12 @@ class PrepareSettings:
         )
 
     def make_split(self) -> Split:
-        """How rows are divided."""
+        """Return how to split the rows."""
         usual = TEST_FRACTION.get((self.kind, self.split), 0.1)
         fraction = usual if self.test_fraction is None else self.test_fraction
         return Split(how=self.split, test_fraction=fraction, seed=self.seed)
 
 
 def separator(file: Path) -> str:
-    """What a table's columns are divided by: tabs in .tsv and .txt, else commas."""
+    """Return a table's column separator: a tab for .tsv and .txt files, else a comma."""
     return "\t" if file.name.removesuffix(".gz").endswith((".tsv", ".txt")) else ","

@@ -62,9 +62,9 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
     """
     path = Path(path)
     if path.exists():
-        raise InputError(f"{path}: is there already; use another --out")
+        raise InputError(f"{path}: already exists; use another --out")
     if not path.parent.is_dir():
-        raise InputError(f"{path.parent}: no such folder; make it first")
+        raise InputError(f"{path.parent}: no such folder; create it first")
     clear_leftovers(path)
     with work_folder(path) as work:
         yield work / "whole"
@@ -195,9 +195,9 @@ def check_writable(path: Path | str, *, overwrite: bool = False) -> None:
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: is no regular file; name a file to write")
     if path.exists() and not overwrite:
-        raise InputError(f"{path}: is there already; use --overwrite to replace it")
+        raise InputError(f"{path}: already exists; use --overwrite to replace it")
     if not path.parent.is_dir():
-        raise InputError(f"{path.parent}: no such folder; make it first")
+        raise InputError(f"{path.parent}: no such folder; create it first")
     temporary = _temporary_name(path)
     try:  # rights alone do not tell: the disk may be read-only, the name too long
         temporary.touch()

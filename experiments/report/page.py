@@ -37,7 +37,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: b
     if out.is_dir():
         raise InputError(f"{out}: is a folder; give --out a file, such as {out / 'report.html'}")
     if not out.parent.is_dir():
-        raise InputError(f"{out.parent}: no such folder for the report; make it first")
+        raise InputError(f"{out.parent}: no such folder for the report; create it first")
     check_writable(out, overwrite=overwrite)
     sections = [
         make_section(read_results_folder(path), f"d{n}") for n, path in enumerate(folders, 1)

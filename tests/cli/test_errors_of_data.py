@@ -106,7 +106,7 @@ CASES = {
     ),
     "folder as a file": (
         lambda p: p.prepare("table", p.path, *TABLE_OPTIONS),
-        r"is a folder; name the files in it",
+        r"is a folder; give the files in it",
     ),
     "prepared folder exists": (
         lambda p: [
@@ -137,7 +137,7 @@ CASES = {
             *p.prepare("table", p.inside(p.data(), "t.csv", GOOD_TABLE), *TABLE_OPTIONS),
             *("--overwrite", "--out", str(p.path / "data")),
         ],
-        r"data/t\.csv: is in .*data, which would be replaced",
+        r"data/t\.csv: is inside .*data, which would be replaced",
     ),
     "partitions of nearly nothing": (
         lambda p: p.prepare(
@@ -160,7 +160,7 @@ CASES = {
             "--continuous",
             "I1,I2",
         ),
-        r"--continuous: .*data has other columns; leave --continuous away",
+        r"--continuous: .*data has other columns; omit --continuous",
     ),
     "like a folder of another kind": (
         lambda p: p.prepare(

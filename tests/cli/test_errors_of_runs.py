@@ -211,7 +211,7 @@ CASES = {
     ),
     "results of bench into a missing folder": (
         lambda p: ["bench", "--rounds", "1", "--json", str(p.path / "no" / "step.json")],
-        r"no: no such folder; make it first",
+        r"no: no such folder; create it first",
     ),
     "unknown update of bench": (
         lambda p: ["bench", "--update", "exactt"],

@@ -36,7 +36,7 @@ def test_a_file_that_is_there_stays(command, data, run, tmp_path, capsys):
     (tmp_path / name).write_text("the user's")
     assert main(words) == 2
     error = capsys.readouterr().err
-    assert f"{name}: is there already; use --overwrite" in error
+    assert f"{name}: already exists; use --overwrite" in error
     assert (tmp_path / name).read_text() == "the user's"
     assert [path.name for path in tmp_path.iterdir()] == [name]
 

@@ -222,7 +222,7 @@ def test_the_command_says_what_is_on_the_page(spare, tmp_path, capsys):
     out = tmp_path / "report.html"
     out.write_text("an older one")
     assert main(["report", str(spare), "--out", str(out)]) == 2
-    assert "report.html: is there already; use --overwrite" in capsys.readouterr().err
+    assert "report.html: already exists; use --overwrite" in capsys.readouterr().err
     assert out.read_text() == "an older one"
     assert main(["report", str(spare), "--out", str(out), "--overwrite"]) == 0
     assert "1 data set, 3 tables, 6 figures, 12 runs" in capsys.readouterr().out

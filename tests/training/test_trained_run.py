@@ -118,9 +118,9 @@ def test_ids_that_stand_for_other_values_are_refused(tmp_path):
 
 def test_nothing_is_left_of_what_cannot_be_exported(run, data, tmp_path):
     (tmp_path / "taken").mkdir()
-    with pytest.raises(InputError, match="taken: is there already; use another --out"):
+    with pytest.raises(InputError, match="taken: already exists; use another --out"):
         export_run(run, data, out=tmp_path / "taken")
-    with pytest.raises(InputError, match="no such folder; make it first"):
+    with pytest.raises(InputError, match="no such folder; create it first"):
         export_run(run, data, out=tmp_path / "a/b")
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.json").write_bytes((run / "config.json").read_bytes())
@@ -136,4 +136,4 @@ def test_the_command(run, data, tmp_path, capsys):
     assert "int64 [b]: C1, C2," in told.out and "float32 [b]: I1, I2," in told.out
     assert "Skipping" not in told.err and "No training configuration" not in told.err
     assert main(command) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err

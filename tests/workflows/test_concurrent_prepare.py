@@ -92,7 +92,7 @@ def test_what_was_replaced_by_a_killed_process_comes_back(log, tmp_path, other):
     process, work = other(out)
     out.rename(work / "replaced")  # killed between the two renames of --overwrite
     killed(process)
-    with pytest.raises(InputError, match="data: is there already; use --overwrite"):
+    with pytest.raises(InputError, match="data: already exists; use --overwrite"):
         make(log, out)
     assert PreparedData.load(out).fingerprint == made.fingerprint
     assert names(tmp_path) == ["data"]

@@ -41,7 +41,7 @@ def test_the_split_is_seeded_where_theirs_is_not(log, tmp_path):
     ],
 )
 def test_what_does_nothing_beside_like_is_refused(log, data, tmp_path, given):
-    with pytest.raises(InputError, match="leave --freq-threshold"):
+    with pytest.raises(InputError, match="omit --freq-threshold"):
         PrepareSettings(files=(log,), out=tmp_path / "new", like=data, **given)
 
 

@@ -1,1 +1,1 @@
-"""Prepared folders: read, describe and report on them."""
+"""Read, describe and summarize prepared folders."""

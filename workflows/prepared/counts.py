@@ -1,4 +1,4 @@
-"""Frequency counts per field: `counts/<field>.parquet` with columns id, value, count."""
+"""Write and read frequency counts: `counts/<field>.parquet` with columns id, value, count."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FIRST_VALUE = 3
 
 
 def write_counts(folder: Path, log_format: LogFormat) -> None:
-    """Write the counts of every field from what Categorify left in `categories/`.
+    """Write the counts of every field from the files of Categorify in `categories/`.
 
-    Padding, missing and out-of-vocabulary (ids 0, 1, 2) come first, with no value.
+    The ids 0, 1 and 2 (padding, missing and out of vocabulary) come first, without a value.
     """
     import pyarrow.parquet as pq
 
@@ -58,7 +58,7 @@ def _counts(categories: Path, field: str) -> Any:
 
 
 def hash_values(categories: Path, log_format: LogFormat) -> str:
-    """Hash of which value each id of each field has, 3 and up, as `categories/` says."""
+    """Hash the value of each id from 3 on, for each field, as read from `categories/`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -75,10 +75,10 @@ def hash_values(categories: Path, log_format: LogFormat) -> str:
 
 
 def read_counts(data: PreparedData, field: str) -> Any:
-    """Arrow table id, value, count of one field, ids in order.
+    """Read the counts of one field: an Arrow table of id, value and count, ordered by id.
 
     Raises:
-        InputError: no such field, or its file is missing or damaged.
+        InputError: if the field does not exist, or its file is missing or damaged.
     """
     import pyarrow.parquet as pq
 
@@ -91,11 +91,11 @@ def read_counts(data: PreparedData, field: str) -> Any:
 
 
 def value_to_id(data: PreparedData, field: str) -> dict[str, int]:
-    """The id of each value of a field; values that are not in it have id 2."""
+    """Return the id of each value of a field; all other values have id 2."""
     table = read_counts(data, field).slice(len(SPECIAL))
     return dict(zip(table["value"].to_pylist(), table["id"].to_pylist(), strict=True))
 
 
 def id_to_value(data: PreparedData, field: str) -> list[str | None]:
-    """The value of each id of a field; None for padding, missing and out of vocabulary."""
+    """Return the value of each id of a field; None for padding, missing and out of vocabulary."""
     return read_counts(data, field)["value"].to_pylist()

@@ -1,4 +1,4 @@
-"""A prepared folder: it describes itself in JSON and parquet, and nothing in it is a pickle."""
+"""Read and write the description of a prepared folder, in JSON and parquet without pickle."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedData:
-    """What `dataset.json` of a prepared folder says.
+    """A prepared folder as described by its `dataset.json`.
 
     Attributes:
         path: the folder.
         log_format: its columns.
         recipe: how they were transformed.
-        statistics: what fitting learned.
+        statistics: cardinalities and ranges that fitting learned.
         rows: split -> number of rows.
-        clicks: rows with label 1, over both splits.
+        clicks: rows with label 1 in both splits.
         fingerprint: hash of the input files and all settings.
-        vocabulary: hash of what ids and scaled numbers stand for: a folder made with `like` has
-            that of the other one. None in folders of earlier versions.
-        description: the whole of `dataset.json`.
-        checksums: file -> checksum, as `prepare` wrote it; none in folders of earlier versions.
+        vocabulary: hash of the meaning of ids and scaled numbers. A folder prepared with `like`
+            has the hash of that folder. None in folders of earlier versions.
+        description: the full content of `dataset.json`.
+        checksums: file -> checksum that `prepare` wrote; empty for folders of earlier versions.
     """
 
     path: Path
@@ -56,18 +56,19 @@ class PreparedData:
         """Read a folder that `prepare` wrote.
 
         Raises:
-            InputError: it is missing, no prepared folder, damaged, or of another format.
+            InputError: if the folder is missing, damaged, not a prepared folder, or of another
+                format version.
         """
         path = Path(path)
         if not path.is_dir():
-            raise InputError(f"{path}: no such folder; make it with cowclip prepare")
+            raise InputError(f"{path}: no such folder; create it with cowclip prepare")
         if not (path / "dataset.json").is_file():
-            raise InputError(f"{path}: no dataset.json in it; make it with cowclip prepare")
+            raise InputError(f"{path}: has no dataset.json; create it with cowclip prepare")
         value = read_json(path / "dataset.json")
         version = value.get("format_version") if isinstance(value, dict) else None
         if version != FORMAT_VERSION:
             raise InputError(
-                f"{path}: prepared in format {version}, this version reads {FORMAT_VERSION}; "
+                f"{path}: has format {version}, but this version reads format {FORMAT_VERSION}; "
                 "prepare it again"
             )
         try:
@@ -88,7 +89,7 @@ class PreparedData:
 
     @property
     def fitted_rows(self) -> int:
-        """Rows that ids were counted in: of another folder, if this one was made like it."""
+        """Number of rows that ids were counted in; with `like`, those of the other folder."""
         here = sum(self.rows[split] for split in self.recipe.fitted_splits)
         return self.description.get("fitted_rows", here)
 
@@ -114,20 +115,20 @@ class PreparedData:
 
     @property
     def cardinalities(self) -> dict[str, int]:
-        """Field -> rows its table needs."""
+        """Field -> rows of its embedding table."""
         return self.statistics.cardinalities
 
     @property
     def schema(self) -> Any:
-        """Merlin schema with tags and integer domains, as the models read it."""
+        """Merlin schema with tags and integer domains, which the models read."""
         return merlin_schema(self.log_format, self.statistics)
 
     def files(self, split: str) -> list[Path]:
-        """Parquet files of a split, in order.
+        """Return the parquet files of a split, in order.
 
         Raises:
-            InputError: there are none though there should be.
-            OSError: the folder may not be read, which `glob` would take for an empty one.
+            InputError: if the split has rows but no files.
+            OSError: if the folder is not readable; `glob` would report it as empty.
         """
         folder = self.path / split
         names = os.listdir(folder) if folder.is_dir() else []
@@ -137,24 +138,24 @@ class PreparedData:
         return found
 
     def verify(self, file: Path) -> None:
-        """Refuse a file that is not as `prepare` wrote it.
+        """Reject a file that has changed since `prepare` wrote it.
 
         Raises:
-            InputError: its checksum is another one than `dataset.json` has.
+            InputError: if its checksum differs from that in `dataset.json`.
         """
         expected = self.checksums.get(file.relative_to(self.path).as_posix())
         with reading_parquet(file):
             if expected is not None and checksum(file) != expected:
                 raise InputError(
-                    f"{file}: damaged parquet (its checksum is not that in dataset.json); prepare "
+                    f"{file}: damaged parquet (its checksum differs from dataset.json); prepare "
                     "the data again"
                 )
 
     def workflow(self) -> Any:
-        """The fitted `nvtabular.Workflow`, for raw columns as text and numbers.
+        """Return the fitted `nvtabular.Workflow` for raw columns of text and numbers.
 
         Raises:
-            InputError: a vocabulary is damaged.
+            InputError: if a vocabulary is damaged.
         """
         self.verify_categories()
         return nvtabular_graph.load_workflow(
@@ -162,7 +163,7 @@ class PreparedData:
         )
 
     def verify_categories(self) -> None:
-        """`verify` the vocabularies."""
+        """Verify the vocabularies."""
         for file in sorted((self.path / "categories").glob("*.parquet")):
             self.verify(file)
 
@@ -178,7 +179,7 @@ def _log_format_from_json(value: Mapping[str, Any]) -> LogFormat:
 
 
 def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Any:
-    """Merlin schema of a prepared folder's columns."""
+    """Build the Merlin schema of a prepared folder's columns."""
     import numpy as np
     from merlin.schema import ColumnSchema, Schema, Tags
 
@@ -202,7 +203,7 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Any:
 
 
 def write_schema(folder: Path, log_format: LogFormat, statistics: Statistics) -> None:
-    """Write the schema where Merlin's Dataset looks for it."""
+    """Write the schema to the file that Merlin's Dataset reads."""
     from merlin.schema.io.tensorflow_metadata import TensorflowMetadata
 
     (folder / ".merlin").mkdir(parents=True, exist_ok=True)
@@ -211,14 +212,14 @@ def write_schema(folder: Path, log_format: LogFormat, statistics: Statistics) ->
 
 
 def fingerprint(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """Hash of files and settings, and what is known of each file: name, bytes, SHA-256."""
+    """Return a hash of files and settings, and the name, bytes and SHA-256 of each file."""
     described = [{"name": f.name, "bytes": f.stat().st_size, "sha256": _sha256(f)} for f in files]
     whole = json.dumps([settings, described], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest(), described
 
 
 def checksums(folder: Path) -> dict[str, str]:
-    """File -> checksum of all parquet files of a prepared folder, but the cache."""
+    """Return file -> checksum for all parquet files of a prepared folder except the cache."""
     return {
         file.relative_to(folder).as_posix(): checksum(file)
         for kind in (*SPLITS, "counts", "categories")

@@ -1,4 +1,4 @@
-"""What HugeCTR needs beside the parquet files: the size of each slot."""
+"""Write the slot sizes that HugeCTR needs in addition to the parquet files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 
 def write_slot_sizes(folder: Path, log_format: LogFormat, statistics: Statistics) -> None:
-    """Write `hugectr.json`: names, and `slot_size_array` as HugeCTR's reader takes it.
+    """Write `hugectr.json`: column names, and `slot_size_array` for HugeCTR's reader.
 
     Each split has `_metadata.json` and `_file_list.txt`. The list and the two sources name files
     relative to `folder`, so run HugeCTR with `folder` as its working directory. The source of a

@@ -1,4 +1,4 @@
-"""What is in a prepared data set: a figure and a page."""
+"""Summarize a prepared data set in a figure and a Markdown page."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BATCHES = tuple(1024 * 2**i for i in range(8))
 
 
 def frequencies(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
-    """Occurrences of each value of a field in the rows that were fitted on, falling."""
+    """Return how often each value of a field occurs in the fitted rows, in descending order."""
     return read_counts(data, field)["count"].to_numpy()[len(SPECIAL) :]
 
 
 def write_report(data: PreparedData, folder: Path, *, name: str) -> None:
-    """Write `summary.md`, headed by the name, and `figures/ids_by_frequency.svg`."""
+    """Write `summary.md` with the name as heading, and `figures/ids_by_frequency.svg`."""
     counts = {field: frequencies(data, field) for field in data.categorical}
     (folder / "figures").mkdir(exist_ok=True)
     draw_frequencies(counts, folder / "figures" / "ids_by_frequency.svg")
@@ -30,20 +30,20 @@ def write_report(data: PreparedData, folder: Path, *, name: str) -> None:
 
 
 def draw_frequencies(counts: dict[str, npt.NDArray[np.int64]], path: Path) -> None:
-    """Ids by frequency, one line per field, both axes logarithmic (Figure 3 of the paper)."""
+    """Draw ids by frequency, one line per field, both axes logarithmic (Figure 3 of the paper)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
     axes = figure.add_subplot()
     plot_frequencies(axes, counts)
-    axes.set(xlabel="id, by falling frequency", ylabel="occurrences")
+    axes.set(xlabel="id, by descending frequency", ylabel="occurrences")
     axes.grid(True, which="major", linewidth=0.4, alpha=0.5)
     axes.legend(title="field", fontsize=7, ncols=2, loc="upper left", bbox_to_anchor=(1.01, 1))
     figure.savefig(path)
 
 
 def plot_frequencies(axes: Any, counts: Mapping[str, npt.NDArray[np.int64]]) -> None:
-    """Plot falling occurrences by rank into matplotlib axes, the field with most ids first."""
+    """Plot occurrences by rank into matplotlib axes, the field with the most ids first."""
     by_size = sorted(counts, key=lambda field: -len(counts[field]))
     for index, field in enumerate(by_size):
         _draw(axes, field, counts[field], index)
@@ -54,12 +54,12 @@ def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], index: int) -> No
     import matplotlib
 
     colours = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY_BLUE, BLACK)
-    # Markers tell the colours apart in grey print, line styles the repeats.
+    # Markers distinguish the colors in gray print; line styles distinguish repeated colors.
     markers, styles = "os^vDPX", ("-", "--", ":", "-.")
     if len(count) == 0:
         return
     rank = np.arange(1, len(count) + 1)
-    # A line needs no more points than a printer can tell apart.
+    # More points than print can resolve only enlarge the file.
     keep = np.unique(np.geomspace(1, len(count), 400).astype(int)) - 1
     with matplotlib.rc_context({"lines.linewidth": 1.1}):
         axes.plot(
@@ -75,7 +75,7 @@ def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], index: int) -> No
 
 
 def summary(data: PreparedData, counts: dict[str, npt.NDArray[np.int64]], *, name: str) -> str:
-    """One page in Markdown."""
+    """Return the summary as one page of Markdown."""
     fitted, total = data.fitted_rows, sum(data.rows.values())
     where = "in train" if data.recipe.fit_on == "train" else "in train and test"
     ids = sum(map(len, counts.values()))
@@ -89,8 +89,8 @@ def summary(data: PreparedData, counts: dict[str, npt.NDArray[np.int64]], *, nam
         f"- fields: {len(data.categorical)} categorical, {len(data.continuous)} continuous",
         f"- distinct ids {where}: {ids:,}; seen once: {100 * once / max(ids, 1):.1f}%",
         "",
-        "Ids per field, and how many of them are expected in a batch at least once "
-        "(they are more frequent than 1 / batch):",
+        "Ids per field, and how many of them are expected at least once in a batch "
+        "(their frequency is above 1 / batch):",
         "",
         "| field | ids | seen once | " + " | ".join(f"{b // 1024}K" for b in BATCHES) + " |",
         "|---|" + "---:|" * (2 + len(BATCHES)),

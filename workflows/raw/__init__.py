@@ -1,1 +1,1 @@
-"""Raw click logs: read, check and divide lines of text or parquet."""
+"""Read, check and split the rows of raw click logs, from text or parquet."""

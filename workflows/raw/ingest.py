@@ -1,4 +1,4 @@
-"""Raw files to checked, divided, staged parquet: one bounded block at a time."""
+"""Convert raw files to checked and split parquet files, one bounded block at a time."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from cowclip_merlin.workflows.raw.text_lines import BadLine, LineParser, ParsedR
 from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
 
 SHOWN_BAD_LINES = 20
-_MIN_ROWS_TO_JUDGE = 1000  # rows before the share of bad ones is judged
+_MIN_ROWS_TO_JUDGE = 1000  # rows to read before the share of damaged rows is checked
 
 
 @dataclass
 class IngestResult:
-    """What came in and where it went.
+    """Counts of input and output rows, and the staged files.
 
     Attributes:
         files: split -> staged parquet files, in order.
         rows: split -> number of rows.
         clicks: rows with label 1.
-        total: rows in the input, header lines aside.
-        quarantined: damaged rows.
-        first_bad: the first of them.
+        total: rows in the input, without header lines.
+        quarantined: number of damaged rows.
+        first_bad: the first damaged rows.
     """
 
     files: dict[str, list[Path]] = field(default_factory=lambda: {"train": [], "test": []})
@@ -46,8 +46,8 @@ class Ingest:
 
     Args:
         log_format: columns of the log.
-        split: how to divide; None sends every row to the test split.
-        max_bad_fraction: share of damaged rows above which it stops.
+        split: how to split the rows; None puts every row into the test split.
+        max_bad_fraction: stop if the share of damaged rows exceeds this.
         block_bytes: bytes of text per staged file.
         stage: folder for the staged files.
         quarantine: file for the damaged lines.
@@ -72,8 +72,8 @@ class Ingest:
         """Read all files.
 
         Raises:
-            InputError: a file is missing, empty, damaged, of other columns, or has too many
-                damaged rows; or the labels are all alike.
+            InputError: if a file is missing, empty or damaged, has other columns or too many
+                damaged rows, or if all labels are equal.
         """
         from tqdm import tqdm
 
@@ -115,14 +115,14 @@ class Ingest:
             yield ParsedRows(table, positions.astype(np.uint64), lines, bad)
 
     def _allowed_bad_lines(self, lines: int) -> int | None:
-        """Damaged lines that the next ones may have without ending it all at once."""
+        """Return how many of the next lines may be damaged before reading stops at once."""
         total = self.result.total + lines
         if total < _MIN_ROWS_TO_JUDGE:
             return None
         return max(0, int(self.max_bad_fraction * total) - self.result.quarantined)
 
     def _columns(self, file: Path, block: Block) -> tuple[list[str], Block]:
-        """Columns of the file, and the block without its header."""
+        """Return the columns of the file, and the block without its header."""
         first, _, rest = block.text.partition(b"\n")
         if self.log_format.header:
             columns = read_header(first.removesuffix(b"\r"), self.log_format, file)
@@ -134,13 +134,13 @@ class Ingest:
             for line in rest.split(b"\n", 100)[:100]
         ):
             raise InputError(
-                f"{file}: line 1 has {found} columns, a {self.log_format.kind} log has "
+                f"{file}: line 1 has {found} columns, but a {self.log_format.kind} log has "
                 f"{len(columns)}; check the kind and the file"
             )
         return columns, block
 
     def _stage_rows(self, parsed: ParsedRows, file: Path, total: int | None) -> None:
-        """Divide, stage and count one parsed."""
+        """Split, stage and count the rows of one block."""
         result = self.result
         position = parsed.positions + np.uint64(result.total)
         test = (
@@ -186,7 +186,7 @@ class Ingest:
             raise InputError(
                 f"{file}: {result.quarantined} or more of {result.total} rows are damaged, above "
                 f"{self.max_bad_fraction:.2%}; the first is {first.file}:{first.line}: "
-                f"{first.reason}; mend the file or raise --max-bad-fraction"
+                f"{first.reason}; repair the file or raise --max-bad-fraction"
             )
 
     def _check_end(self, files: Sequence[Path]) -> None:
@@ -215,9 +215,9 @@ class Ingest:
 
 
 def _as_floats(table: Any, log_format: LogFormat) -> Any:
-    """Numbers as float64: Arrow's nullable integers would become that in pandas anyway.
+    """Cast numbers to float64, as pandas would do with Arrow's nullable integers.
 
-    Whole numbers above 2**53 lose their last digits.
+    Integers above 2**53 lose their last digits.
     """
     import pyarrow as pa
 

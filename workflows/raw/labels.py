@@ -1,16 +1,16 @@
-"""Label values that a raw log may have: 0, 1, true, false, yes, no."""
+"""Parse the labels of a raw log: 0, 1, true, false, yes or no."""
 
 from __future__ import annotations
 
 from typing import Any
 
 LABEL_VALUES = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
-"""In any case: `True` and `YES` count as well."""
-REMEDY = "write 1, true or yes for a click, and 0, false or no for none"
+"""Accepted in upper and lower case: `True` and `YES` are valid, too."""
+REMEDY = "write 1, true or yes for a click, else 0, false or no"
 
 
 def parse_labels(column: Any) -> Any:
-    """0 and 1 for the words of a column of text, int8; null for any other text.
+    """Convert a text column of labels to 0 and 1, int8; other texts become null.
 
     >>> import pyarrow as pa
     >>> parse_labels(pa.array(["1", "False", "YES", "maybe"])).to_pylist()
@@ -24,7 +24,7 @@ def parse_labels(column: Any) -> Any:
 
 
 def is_label(text: str) -> bool:
-    """Whether it is one of the words.
+    """Return whether the text is a valid label.
 
     >>> is_label("True"), is_label("1.5")
     (True, False)

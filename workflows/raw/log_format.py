@@ -1,4 +1,4 @@
-"""What the columns of a raw log are."""
+"""Describe the columns of a raw log."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ class LogFormat:
         label: name of the 0/1 column.
         categorical: names of the categorical columns, in model order.
         continuous: names of the numeric columns, in model order.
-        file_columns: all columns of a text file, in file order; empty if its header tells.
-        header: whether a text file's first line names the columns.
+        file_columns: all columns of a text file, in file order; empty to read them from the
+            header.
+        header: whether the first line of a text file names the columns.
         separator: one character between columns of a text file.
         integer: continuous columns that must hold whole numbers.
     """

@@ -1,4 +1,4 @@
-"""Rows of a raw log that is parquet: read in batches and checked."""
+"""Read the rows of a raw parquet log in batches, and check them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from cowclip_merlin.workflows.raw.text_lines import BadLine, ParsedRows
 
 
 def count_rows(file: Path) -> int:
-    """Number of rows, as the file says.
+    """Return the number of rows from the file's metadata.
 
     Raises:
-        InputError: it does not exist or is no parquet.
+        InputError: if the file does not exist or is not parquet.
     """
     return _open(file).metadata.num_rows
 
 
 def read_parquet_rows(file: Path, log_format: LogFormat, rows: int) -> Iterator[ParsedRows]:
-    """The file in pieces of so many rows.
+    """Read the file in blocks of at most `rows` rows.
 
     Raises:
-        InputError: the file is missing, damaged, or lacks a column or has one of another type.
+        InputError: if the file is missing or damaged, or a column is missing or has a wrong type.
     """
     parquet = _open(file)
     names = [log_format.label, *log_format.categorical, *log_format.continuous]
@@ -65,11 +65,11 @@ def _batches(parquet: Any, file: Path, rows: int, names: list[str]) -> Iterator[
             return
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
-            raise InputError(f"{file}: damaged parquet ({reason}); fetch it again") from error
+            raise InputError(f"{file}: damaged parquet ({reason}); download it again") from error
 
 
 def _checked_batch(batch: Any, log_format: LogFormat, file: Path, start: int) -> ParsedRows:
-    """Rows of a parquet file; those with a label that is not 0 or 1 are set aside."""
+    """Return the rows of a batch; rows whose label is not 0 or 1 are reported as damaged."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -106,7 +106,7 @@ def _checked_batch(batch: Any, log_format: LogFormat, file: Path, start: int) ->
 
 
 def _label_words(table: Any, name: str) -> Any:
-    """The table with 0 and 1 in place of words such as "true", if its label is text."""
+    """Replace labels such as "true" by 0 and 1 if the label column is text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -118,7 +118,7 @@ def _label_words(table: Any, name: str) -> Any:
 
 
 def _damage_of(values: dict[str, float | None], log_format: LogFormat) -> str:
-    """What is wrong with the label and numbers of a bad row."""
+    """Describe what is wrong with the label or the numbers of a damaged row."""
     label = values[log_format.label]
     if label not in (0, 1):
         return (
@@ -136,7 +136,7 @@ def _cast(column: Any, kind: Any, name: str, file: Path) -> Any:
     import pyarrow as pa
 
     try:
-        # Whole numbers above 2**53 may lose their last digits, text that is no UTF-8 is refused.
+        # Integers above 2**53 may lose their last digits; text that is not UTF-8 is rejected.
         return column.cast(kind, safe=pa.types.is_string(kind))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         what = "text or numbers" if pa.types.is_string(kind) else "numbers"

@@ -1,4 +1,4 @@
-"""A raw text file as blocks of whole lines, plain or compressed."""
+"""Read a plain or compressed text file in blocks of whole lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Block:
     """Whole lines of a file.
 
     Attributes:
-        first_line: number of the first one, from 1.
+        first_line: number of the first line, counted from 1.
         text: the lines.
     """
 
@@ -32,7 +32,7 @@ def open_raw(file: Path) -> Any:
     """Open a plain or .gz file for reading bytes.
 
     Raises:
-        InputError: it does not exist or is a folder.
+        InputError: if it does not exist or is a folder.
     """
     if not file.is_file():
         raise InputError(f"{file}: no such file; check the path")
@@ -40,12 +40,12 @@ def open_raw(file: Path) -> Any:
 
 
 def read_blocks(file: Path, size: int) -> Iterator[Block]:
-    """The file in blocks of about `size` bytes that end at a line's end.
+    """Read the file in blocks of about `size` bytes that end at the end of a line.
 
-    Blank lines at the end of the file are no lines.
+    Blank lines at the end of the file do not count.
 
     Raises:
-        InputError: the file is missing, empty, or damaged gzip.
+        InputError: if the file is missing, empty, or damaged gzip.
     """
     line, rest, start = 1, b"", True
     with open_raw(file) as stream:
@@ -67,7 +67,7 @@ def read_blocks(file: Path, size: int) -> Iterator[Block]:
 
 
 def _end_of_lines(text: bytes) -> int:
-    """Where the whole lines end, without blank ones after them, which may be the file's end.
+    """Return where the whole lines end, before blank lines that may end the file.
 
     >>> _end_of_lines(b"a\\n\\nb\\n\\n"), _end_of_lines(b"a\\nb"), _end_of_lines(b"\\n")
     (5, 2, 0)
@@ -80,11 +80,11 @@ def _read(stream: Any, size: int, file: Path) -> bytes:
     try:
         return stream.read(size)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{file}: damaged gzip file ({error}); fetch it again") from error
+        raise InputError(f"{file}: damaged gzip file ({error}); download it again") from error
 
 
 def count_lines(file: Path, size: int = 1 << 24) -> int:
-    """Number of lines, the last one with or without its line end, as `read_blocks` has them."""
+    """Count the lines as `read_blocks` does; the last one may lack its line end."""
     before, lines = 0, 0
     with open_raw(file) as stream:
         while text := _read(stream, size, file):

@@ -1,4 +1,4 @@
-"""Lines of a raw log: parsed whole, checked one by one only where needed."""
+"""Parse the lines of a raw log in blocks; check single lines only if a block has damage."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.text_blocks import Block
 
-_LINES_PER_CHECK = 1024  # lines that are looked at more closely if one of them is damaged
+_LINES_PER_CHECK = 1024  # lines per piece that is parsed again if the block has a damaged line
 
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that is no row of this log.
+    """A damaged line.
 
     Attributes:
         file: name of the file.
-        line: its number there, from 1.
+        line: line number in the file, from 1.
         reason: what is wrong.
         text: the line.
     """
@@ -43,8 +43,8 @@ class ParsedRows:
     Attributes:
         table: Arrow table of the log's columns.
         positions: position of each row from the start of the block.
-        lines: rows in the block, bad ones included.
-        bad: its damaged lines.
+        lines: rows in the block, including damaged ones.
+        bad: the damaged lines.
     """
 
     table: Any
@@ -54,17 +54,17 @@ class ParsedRows:
 
 
 def read_header(text: bytes, log_format: LogFormat, file: Path) -> list[str]:
-    """Names of the columns in a header line.
+    """Read the names of the columns from a header line.
 
     Raises:
-        InputError: it is no UTF-8 text; a column of the log_format is missing, or is there twice.
+        InputError: if it is not UTF-8 text, or a column of `log_format` is missing or repeated.
     """
     try:
         names = _cells(text.decode("utf-8"), log_format.separator)
     except UnicodeDecodeError:
         raise InputError(
-            f"{file}: the header is not UTF-8 text; convert the file to UTF-8, or name it .gz or "
-            ".parquet if it is that"
+            f"{file}: the header is not UTF-8 text; convert the file to UTF-8, or rename it to "
+            "end in .gz or .parquet if it has that format"
         ) from None
     for name in (log_format.label, *log_format.categorical, *log_format.continuous):
         if name not in names:
@@ -73,12 +73,12 @@ def read_header(text: bytes, log_format: LogFormat, file: Path) -> list[str]:
                 f"{_remedy(names, log_format)}"
             )
         if names.count(name) > 1:
-            raise InputError(f"{file}: column {name!r} is twice in the header; rename one of them")
+            raise InputError(f"{file}: column {name!r} occurs twice in the header; rename one")
     return names
 
 
 def _quoted(names: list[str]) -> str:
-    """The first names, quoted, so that spaces around them are seen.
+    """Quote the first names, so that spaces around them are visible.
 
     >>> _quoted(["a", " b"])
     "'a', ' b'"
@@ -99,7 +99,7 @@ class LineParser:
 
     Args:
         log_format: the columns.
-        file: for messages.
+        file: the file, for error messages.
         columns: all columns of the file, in its order.
     """
 
@@ -130,13 +130,13 @@ class LineParser:
     def parse(
         self, block: Block, allowance: int | None = None
     ) -> tuple[Any, npt.NDArray[np.int64], list[BadLine]]:
-        """A table, the position of each of its rows among the block's lines, and the bad lines.
+        """Parse a block: the table, the position of each row in the block, and the bad lines.
 
-        Whether a line is bad depends on the line alone, never on those around it.
+        Whether a line is bad depends on this line alone, never on its neighbors.
 
         Args:
             block: whole lines.
-            allowance: stop looking after more bad lines than this; the rest is then left out.
+            allowance: stop after more bad lines than this; later lines are then omitted.
         """
         lines = block.text.count(b"\n")
         table = self._parse_all(block.text, lines)
@@ -145,7 +145,7 @@ class LineParser:
         return self._parse_good_lines(block, allowance)
 
     def _parse_all(self, text: bytes, lines: int) -> Any:
-        """The table of these lines, or None if any of them is damaged."""
+        """Parse all lines into a table; None if any line is damaged."""
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
@@ -168,7 +168,7 @@ class LineParser:
         return table
 
     def _has_hexadecimal(self, text: bytes) -> bool:
-        """Whether an integer is written like 0x1f, which Arrow would take."""
+        """Return whether an integer is written like 0x1f, which Arrow would accept."""
         if not self.log_format.integer or (b"0x" not in text and b"0X" not in text):
             return False
         positions = [self.columns.index(name) for name in self.log_format.integer]
@@ -179,10 +179,10 @@ class LineParser:
         return False
 
     def _with_quote_guard(self, text: bytes) -> tuple[bytes, int]:
-        """The text, its last line repeated if a quote could be left open there.
+        """Repeat the last line if the text could end with an open quote.
 
-        Arrow takes an open quote at the end of the text for a closed one; with a line after it,
-        the number of rows tells.
+        Arrow accepts an open quote at the end of the text. With another line after it, an open
+        quote swallows that line, and the number of rows shows it.
         """
         last = text[text.rfind(b"\n", 0, -1) + 1 :]
         return (text + last, 1) if self._quotes and b'"' in last else (text, 0)
@@ -214,9 +214,9 @@ class LineParser:
         return pa.concat_tables(tables), found, bad
 
     def _bisect(self, lines: list[bytes], position: int) -> Iterator[tuple[int, int, Any]]:
-        """Position, number of lines and table of each run of good lines.
+        """Yield position, number of lines and table of each run of good lines.
 
-        A bad line comes alone, and its table is None.
+        Yield each bad line by itself, with None as its table.
         """
         table = self._parse_all(b"\n".join(lines) + b"\n", len(lines))
         if table is not None or len(lines) == 1:
@@ -235,7 +235,7 @@ class LineParser:
         return BadLine(str(self.file), number, self._reason(line), line)
 
     def _reason(self, line: bytes) -> str:
-        """What is wrong with a bad line."""
+        """Describe what is wrong with a bad line."""
         log_format = self.log_format
         try:
             text = line.decode("utf-8").removesuffix("\r")
@@ -259,7 +259,7 @@ class LineParser:
 
 
 def _is_text(text: bytes) -> bool:
-    """Whether it is UTF-8 with no carriage return but before a line's end."""
+    """Return whether it is UTF-8 with carriage returns only at the ends of lines."""
     if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
         return False
     if text.isascii():

@@ -1,4 +1,4 @@
-"""Train or test: decided by a row's position alone, so that it streams."""
+"""Split rows into train and test by their position alone, so that the split can stream."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cowclip_merlin.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """How rows are divided.
+    """How to split rows into train and test.
 
     Attributes:
         how: "random": by a seeded hash of the position; "time": the last rows are the test rows.
         test_fraction: share of test rows, in (0, 1).
-        seed: of the hash.
+        seed: seed of the hash.
 
     Raises:
-        InputError: a value is unknown or out of range.
+        InputError: if a value is unknown or out of range.
     """
 
     how: str = "random"
@@ -29,7 +29,7 @@ class Split:
     seed: int = 1234
 
     def __post_init__(self) -> None:
-        """Refuse what would leave a split empty."""
+        """Reject values that would leave a split empty."""
         if self.how not in choices.SPLIT_METHODS:
             raise InputError(
                 f"unknown split {self.how!r}; choose {' or '.join(choices.SPLIT_METHODS)}"
@@ -43,10 +43,10 @@ class Split:
 
 
 def position_hash(position: Any, seed: int) -> Any:
-    """64 random bits per row position: splitmix64 (Steele et al., OOPSLA 2014).
+    """Hash each row position to 64 random bits: splitmix64 (Steele et al., OOPSLA 2014).
 
     Args:
-        position: uint64 [n], a NumPy or CuPy array; the result is of the same kind.
+        position: uint64 [n], a NumPy or CuPy array; the result has the same type.
         seed: any number >= 0.
     """
     with np.errstate(over="ignore"):
@@ -58,12 +58,12 @@ def position_hash(position: Any, seed: int) -> Any:
 
 
 def is_test(position: Any, split: Split, *, total: int | None = None) -> Any:
-    """Which rows are test rows, bool [n].
+    """Return which rows are test rows, bool [n].
 
     Args:
         position: index of the row in the input, counted over all files, uint64 [n].
-        split: how to divide.
-        total: rows of the whole input; needed for a split by time.
+        split: how to split the rows.
+        total: rows of the whole input; required for a split by time.
 
     >>> is_test(np.arange(5, dtype=np.uint64), Split(how="time", test_fraction=0.4), total=5)
     array([False, False, False,  True,  True])
