@@ -1,4 +1,4 @@
-"""A prepared data set on the training device: read, kept there or streamed to it, in order."""
+"""Load prepared data: read columns, keep them on the device or stream them, batch by batch."""
 
 from __future__ import annotations
 

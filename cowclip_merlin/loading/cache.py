@@ -1,8 +1,8 @@
-"""The columns of a prepared folder as files that are mapped into memory.
+"""Cache the columns of a prepared folder in files that are mapped into memory.
 
-`DATA/.cache-<split>/` holds `ids.npy`, `continuous.npy` and `label.npy`, written once from the
-parquet files, checked on the way, and `cache.json`, which says what they were made from, with their
-checksums. A damaged cache is written again.
+`DATA/.cache-<split>/` holds `ids.npy`, `continuous.npy` and `label.npy`. They are checked and
+written once from the parquet files. `cache.json` records their source and their checksums. A
+damaged cache is written again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _NAMES = ("ids", "continuous", "label")
 
 @dataclass(frozen=True, kw_only=True)
 class CacheKey:
-    """What a cache was made from; if this differs now, the cache is written again.
+    """Source of a cache; if the source changes, the cache is written again.
 
     Attributes:
-        format_version: of the cache.
-        fingerprint: of the prepared data.
-        columns: names in order.
+        format_version: format version of the cache.
+        fingerprint: fingerprint of the prepared data.
+        columns: column names in order.
         files: name, bytes and time in ns of every parquet file.
     """
 
@@ -50,7 +50,7 @@ class CacheKey:
 
     @classmethod
     def of_folder(cls, data: PreparedData, split: str) -> CacheKey:
-        """The key of a split of this folder as it is now."""
+        """Return the key for the current state of a split of this folder."""
         files = [(file.name, file.stat()) for file in data.files(split)]
         return cls(
             format_version=FORMAT_VERSION,
@@ -61,9 +61,9 @@ class CacheKey:
 
 
 def open_columns(data: PreparedData, split: str) -> ColumnArrays:
-    """The columns of one split, mapped read-only from the cache, which is written if it is missing.
+    """Map the columns of one split read-only from the cache; write the cache if it is missing.
 
-    Where it cannot be written, the columns are read into memory, with a warning.
+    If the cache cannot be written, read the columns into memory and log a warning.
 
     Args:
         data: the prepared folder.
@@ -76,7 +76,7 @@ def open_columns(data: PreparedData, split: str) -> ColumnArrays:
     try:
         if not _is_valid(folder, key):
             _build(data, split, folder, key)
-        if not _is_valid(folder, key):  # what is there could not be replaced
+        if not _is_valid(folder, key):  # the old cache was not replaced
             raise OSError(errno.EACCES, "cannot be replaced", str(folder))
         return _map_arrays(folder)
     except OSError as error:
@@ -98,7 +98,9 @@ def _is_valid(folder: Path, key: CacheKey) -> bool:
     except (AttributeError, InputError, OSError):
         return False
     if not whole:
-        logging.getLogger(__name__).warning("%s: damaged cache of columns; it is made anew", folder)
+        logging.getLogger(__name__).warning(
+            "%s: damaged cache of columns; it is written again", folder
+        )
     return whole
 
 
@@ -107,17 +109,17 @@ def _checksums(folder: Path) -> dict[str, str]:
 
 
 def _build(data: PreparedData, split: str, folder: Path, key: CacheKey) -> None:
-    """Write the cache under a temporary name and rename it."""
+    """Write the cache under a temporary name, then rename it."""
     _remove_leftovers(folder)
     temporary = folder.with_name(f"{folder.name}.{token_hex(4)}.tmp")
     temporary.mkdir()
     try:
-        with try_lock(temporary):  # nobody takes it for a leftover
+        with try_lock(temporary):  # so that no process removes it as a leftover
             _write(data, split, temporary)
             made = {**asdict(key), "checksums": _checksums(temporary)}
             write_json(temporary / "cache.json", made)
             shutil.rmtree(folder, ignore_errors=True)
-            # Another run may have put the same cache there meanwhile; then that one is used.
+            # Another run may have written the same cache in the meantime; then use that one.
             with suppress(OSError):
                 os.rename(temporary, folder)
     finally:
@@ -125,7 +127,7 @@ def _build(data: PreparedData, split: str, folder: Path, key: CacheKey) -> None:
 
 
 def _write(data: PreparedData, split: str, folder: Path) -> None:
-    """Append block by block: a full disk is then an OSError, which a mapped file cannot give."""
+    """Append block by block: a full disk raises OSError, which a mapped file cannot do."""
     shape = ColumnArrays.empty(data, 0)
     with ExitStack() as stack:
         files = {n: stack.enter_context((folder / f"{n}.npy").open("wb")) for n in _NAMES}
@@ -137,7 +139,7 @@ def _write(data: PreparedData, split: str, folder: Path) -> None:
 
 
 def _write_header(file: Any, like: Any, rows: int) -> None:
-    """The head of a .npy file; NumPy pads it, so that the mapped values are aligned."""
+    """Write the header of a .npy file; NumPy pads it, so that the mapped values are aligned."""
     description = {
         "descr": np.lib.format.dtype_to_descr(like.dtype),
         "fortran_order": False,
@@ -159,9 +161,9 @@ def _map_array(file: Path) -> Any:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Temporary folders of processes that were killed: nobody has a lock on them.
+    """Remove temporary folders of killed processes, which no process has locked.
 
-    Numbers of processes would not tell, for in containers all are number 1.
+    Process ids cannot identify them, because every container uses id 1.
     """
     for left in folder.parent.glob(f"{folder.name}.*.tmp"):
         with suppress(OSError), try_lock(left) as ours:

@@ -1,4 +1,4 @@
-"""The parquet files of one split, read into arrays and checked on the way."""
+"""Read the parquet files of one split into arrays, and check the values."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class ColumnArrays:
 
     @property
     def bytes_per_row(self) -> int:
-        """Bytes that one row takes on the device."""
+        """Bytes of one row on the device."""
         return 4 * (self.ids.shape[1] + self.continuous.shape[1] + 1)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether these are CuPy's arrays."""
+        """Whether these are CuPy arrays."""
         return not isinstance(self.label, np.ndarray)
 
     @classmethod
     def empty(cls, data: PreparedData, rows: int, arrays: Any = np) -> ColumnArrays:
-        """Room for `rows` rows of this data set, made by `arrays`: NumPy or CuPy."""
+        """Allocate arrays for `rows` rows with the module `arrays`: NumPy or CuPy."""
         return cls(
             ids=arrays.empty((rows, len(data.categorical)), np.int32),
             continuous=arrays.empty((rows, len(data.continuous)), np.float32),
@@ -66,9 +66,9 @@ class FileChunk:
     """Some rows of one parquet file.
 
     Attributes:
-        file: where they come from, for messages.
-        rows: how many.
-        column: name -> its values [rows], on the host or on a GPU.
+        file: the parquet file, for error messages.
+        rows: number of rows.
+        column: function of a column name; returns the values [rows], on the host or a GPU.
     """
 
     file: Path
@@ -84,7 +84,7 @@ def read_columns(data: PreparedData, split: str) -> ColumnArrays:
         split: "train" or "test".
 
     Raises:
-        InputError: a file lacks a column, an id lies outside the vocabulary, a continuous
+        InputError: if a file lacks a column, an id is outside the vocabulary, a continuous
             value is not finite, or a label is not 0 or 1.
     """
     return concatenate(data, split, read_chunks(data, split))
@@ -93,7 +93,7 @@ def read_columns(data: PreparedData, split: str) -> ColumnArrays:
 def concatenate(
     data: PreparedData, split: str, chunks: Iterable[FileChunk], arrays: Any = np
 ) -> ColumnArrays:
-    """All rows of a split in one array each, made by `arrays`: NumPy or CuPy."""
+    """Concatenate all rows of a split with the module `arrays`: NumPy or CuPy."""
     whole, end = ColumnArrays.empty(data, data.rows[split], arrays), 0
     for block in checked_blocks(data, split, chunks, arrays):
         start, end = end, end + len(block)
@@ -106,18 +106,18 @@ def concatenate(
 def checked_blocks(
     data: PreparedData, split: str, chunks: Iterable[FileChunk], arrays: Any = np
 ) -> Iterator[ColumnArrays]:
-    """The chunks of a split as checked arrays, in order; as many rows as dataset.json says."""
+    """Yield the chunks of a split as checked arrays; check the number of rows, too."""
     rows, end = data.rows[split], 0
     for chunk in chunks:
         end += chunk.rows
         if end > rows:
             raise InputError(
-                f"{chunk.file}: more rows than dataset.json says; prepare the data again"
+                f"{chunk.file}: more rows than in dataset.json; prepare the data again"
             )
         yield _checked_block(chunk, data, arrays)
     if end != rows:
         raise InputError(
-            f"{data.path}: {split}/ holds {end} rows, dataset.json says {rows}; prepare it again"
+            f"{data.path}: {split}/ has {end} rows, but dataset.json has {rows}; prepare it again"
         )
 
 
@@ -132,12 +132,12 @@ def _checked_block(chunk: FileChunk, data: PreparedData, arrays: Any) -> ColumnA
 
 
 def column_names(data: PreparedData) -> list[str]:
-    """Names of all columns that are read."""
+    """Return the names of all columns to read."""
     return [data.label, *data.categorical, *data.continuous]
 
 
 def read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
-    """The files of a split, some rows at a time, by PyArrow."""
+    """Read the files of a split in chunks of rows, with PyArrow."""
     import pyarrow.parquet as pq
 
     for file in data.files(split):
@@ -152,10 +152,10 @@ def read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
 
 
 def check_columns_present(file: Path, present: Iterable[str], data: PreparedData) -> None:
-    """Check that a file has all columns that are read.
+    """Check that a file has all columns.
 
     Raises:
-        InputError: one is missing.
+        InputError: if a column is missing.
     """
     missing = [name for name in column_names(data) if name not in set(present)]
     if missing:
@@ -166,10 +166,10 @@ def check_no_nulls(file: Path, name: str, nulls: int) -> None:
     """Check that a column has no nulls.
 
     Raises:
-        InputError: it has one.
+        InputError: if it has nulls.
     """
     if nulls:
-        raise InputError(f"{file}: column {name!r} holds a null; prepare the data again")
+        raise InputError(f"{file}: column {name!r} contains a null; prepare the data again")
 
 
 def _values(file: Path, batch: Any, name: str) -> npt.NDArray[Any]:
@@ -178,7 +178,7 @@ def _values(file: Path, batch: Any, name: str) -> npt.NDArray[Any]:
     return column.to_numpy(zero_copy_only=False)
 
 
-# The checks use nothing but operators and ufuncs, which work on CuPy's arrays as well.
+# The checks use only operators and ufuncs, because these also work on CuPy arrays.
 
 
 def _checked_ids(chunk: FileChunk, name: str, cardinality: int) -> Any:
@@ -191,13 +191,13 @@ def check_ids_in_vocabulary(file: Path, name: str, ids: Any, cardinality: int) -
     """Check that all ids of a column are in its vocabulary.
 
     Raises:
-        InputError: one is not.
+        InputError: if an id is outside.
     """
     wrong = (ids < 0) | (ids >= cardinality)
     if wrong.any():
         raise InputError(
-            f"{file}: column {name!r} holds id {ids[wrong][0]}, outside its vocabulary of "
-            f"{cardinality} ids; use the files that the same prepare wrote"
+            f"{file}: column {name!r} contains id {ids[wrong][0]}, outside its vocabulary of "
+            f"{cardinality} ids; use files from the same call of prepare"
         )
 
 
@@ -206,7 +206,7 @@ def _checked_numbers(chunk: FileChunk, name: str) -> Any:
     wrong = ~np.isfinite(values)
     if wrong.any():
         raise InputError(
-            f"{chunk.file}: column {name!r} holds {values[wrong][0]}; fill it and prepare the data "
+            f"{chunk.file}: column {name!r} contains {values[wrong][0]}; fill it, then prepare "
             "again"
         )
     return values
@@ -216,5 +216,7 @@ def _checked_labels(chunk: FileChunk, name: str) -> Any:
     values = chunk.column(name)
     wrong = (values != 0) & (values != 1)
     if wrong.any():
-        raise InputError(f"{chunk.file}: label {name!r} holds {values[wrong][0]}, neither 0 nor 1")
+        raise InputError(
+            f"{chunk.file}: label {name!r} contains {values[wrong][0]}, neither 0 nor 1"
+        )
     return values

@@ -1,4 +1,4 @@
-"""Parquet read straight into GPU memory by cuDF, where that is installed."""
+"""Read parquet files directly into GPU memory with cuDF, if it is installed."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 def is_available() -> bool:
-    """Whether TensorFlow uses a GPU and cuDF is installed."""
+    """Return whether TensorFlow uses a GPU and cuDF is installed."""
     gpus = compat.tensorflow().config.list_logical_devices("GPU")
     return bool(gpus) and importlib.util.find_spec("cudf") is not None
 
 
 def read_columns_on_gpu(data: PreparedData, split: str) -> ColumnArrays:
-    """As `read_columns`, with the same checks, but CuPy arrays on the GPU.
+    """Read the columns of a split into CuPy arrays, with the checks of `read_columns`.
 
     Raises:
         InputError: as `read_columns`.
     """
-    load_nvrtc()  # CuPy compiles what it calculates with
+    load_nvrtc()  # CuPy compiles its kernels
     import cupy
 
     columns = concatenate(data, split, _read_chunks(data, split), cupy)
-    # TensorFlow's stream does not wait for CuPy's, on which the last copies may still run.
+    # TensorFlow's stream does not wait for CuPy's stream, where the last copies may still run.
     cupy.cuda.get_current_stream().synchronize()
     return columns
 

@@ -1,4 +1,4 @@
-"""Columns that stay in the memory of the training device."""
+"""Keep the columns in the memory of the training device."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.row_order import Data
 
-ALIGNMENT = 64  # bytes that TensorFlow's CPU kernels expect a tensor to start at
+ALIGNMENT = 64  # bytes; alignment that TensorFlow's CPU kernels expect
 
 
 class DeviceData(Data):
-    """Columns on the training device; a batch is row numbers, and taking it is one gather there.
+    """Columns on the training device; a batch holds row numbers, and one gather fetches its rows.
 
-    On the CPU, columns mapped from files are used where they are, without a copy.
+    On the CPU, columns mapped from files are used without a copy.
 
     >>> columns = ColumnArrays(np.array([[3], [5]], np.int32), np.ones((2, 1), np.float32),
     ...                   np.array([0, 1], np.float32))
@@ -44,14 +44,14 @@ class DeviceData(Data):
     def variable_batches(
         self, lengths: Iterable[int], *, seed: int, epoch: int, first: int = 0
     ) -> Iterator[Any]:
-        """Batches of these lengths, in the order of the epoch, from row `first` on."""
+        """Yield batches of these lengths, in the order of the epoch, from row `first` on."""
         return self._slices(self._orders.permutation(seed=seed, epoch=epoch)[first:], lengths)
 
     def _iterate(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
         return self._slices(order, repeat(batch_size))
 
     def _slices(self, order: npt.NDArray[Any], lengths: Iterable[int]) -> Iterator[Any]:
-        # One copy an epoch. Not int32: a function's int32 arguments live on the host.
+        # One copy per epoch. Not int32: TensorFlow keeps int32 arguments of a function on the host.
         rows, tf, first = to_device(order.astype(np.int64)), self._tf, 0
         for length in lengths:
             if first >= len(order):
@@ -60,22 +60,22 @@ class DeviceData(Data):
             first += length
 
     def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
-        """Inputs of a model and labels [b] for these row numbers, integer [b]."""
+        """Return the model's inputs and the labels [b] for these row numbers, integer [b]."""
         return unpack_tensors([self._tf.gather(tensor, batch) for tensor in self._tensors])
 
 
 def as_float_arrays(columns: ColumnArrays) -> list[Any]:
-    """The three arrays, the ids' bits read as float32: `[n, F], [n, C], [n]`.
+    """Return the three arrays with the ids' bits viewed as float32: `[n, F], [n, C], [n]`.
 
-    TensorFlow keeps int32 tensors that enter a graph in host memory, GPU or not; float32 ones
-    stay where they are. The bits are only moved, never calculated with.
+    TensorFlow keeps int32 inputs of a graph in host memory, even with a GPU; float32 inputs stay
+    on their device. The bits are only copied, never computed with.
     """
     arrays = [_writable(a) for a in (columns.ids, columns.continuous, columns.label)]
     return [arrays[0].view(np.float32), *arrays[1:]]
 
 
 def _writable(array: Any) -> Any:
-    """The same file mapped copy-on-write: NumPy lends no read-only array to TensorFlow."""
+    """Map the same file copy-on-write, because NumPy cannot share read-only arrays by DLPack."""
     if not isinstance(array, np.memmap) or array.flags.writeable:
         return array
     try:
@@ -84,13 +84,13 @@ def _writable(array: Any) -> Any:
         )
     except OSError as error:
         raise InputError(
-            f"{array.filename}: cannot be mapped into memory ({error.strerror}); give "
-            "--data-memory, so that rows are streamed"
+            f"{array.filename}: cannot be mapped into memory ({error.strerror}); use "
+            "--data-memory to stream the rows"
         ) from error
 
 
 def unpack_tensors(tensors: Any) -> tuple[dict[str, Any], Any]:
-    """Model inputs and labels of the three tensors of a batch."""
+    """Return the model's inputs and the labels from the three tensors of a batch."""
     tf = compat.tensorflow()
     bits, continuous, label = tensors
     inputs = {"categorical": tf.bitcast(bits, tf.int32)}
@@ -100,10 +100,10 @@ def unpack_tensors(tensors: Any) -> tuple[dict[str, Any], Any]:
 
 
 def to_device(array: Any) -> Any:
-    """A tensor of this array on the GPU if TensorFlow uses one, else on the CPU.
+    """Convert an array to a tensor on the GPU if TensorFlow uses one, else on the CPU.
 
-    It shares the memory of an array that is on the right device and aligned (by DLPack), and is
-    a copy of any other: do not write to the array afterwards.
+    The tensor shares the memory of an aligned array on the right device (by DLPack), and copies
+    any other array. Do not write to the array afterwards.
 
     >>> to_device(np.ones(3, np.float32)).numpy().tolist()
     [1.0, 1.0, 1.0]
@@ -120,7 +120,7 @@ def to_device(array: Any) -> Any:
 
 def _can_be_shared(array: Any, gpu: bool) -> bool:
     if not isinstance(array, np.ndarray):
-        return True  # CuPy's, so on the GPU
+        return True  # a CuPy array, so on the GPU
     flags = array.flags
     aligned = array.ctypes.data % ALIGNMENT == 0
     return not gpu and aligned and flags.writeable and flags.c_contiguous

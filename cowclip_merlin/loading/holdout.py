@@ -1,7 +1,7 @@
-"""Train rows that are kept back, so that settings can be chosen without the test rows.
+"""Hold out train rows for validation, so that settings can be chosen without the test rows.
 
-Which rows these are depends on the number of train rows and the fraction alone, not on the seed
-of a run: all runs of a search are compared on the same rows, which none of them has seen.
+The held-out rows depend only on the number of train rows and the fraction, not on the seed of
+a run. So all runs of a search are compared on the same rows, and no run trains on them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.row_order import row_numbers
 
-SEED = 220406240  # of the draw; another one would compare new runs with old ones on other rows
+SEED = 220406240  # a change would compare new runs with old ones on different rows
 
 
 def validation_rows(rows: int, fraction: float) -> int:
-    """Number of rows that are kept back.
+    """Return the number of held-out rows.
 
     Raises:
-        InputError: none would be, or none would be left to train on.
+        InputError: if no rows would be held out, or no rows would be left to train on.
 
     >>> validation_rows(1000, 0.1)
     100
@@ -28,16 +28,16 @@ def validation_rows(rows: int, fraction: float) -> int:
     held = round(rows * fraction)
     if not 0 < held < rows:
         raise InputError(
-            f"validation_fraction {fraction:g} of {rows} train rows are {held}: rows are needed "
-            "to validate on and to train on; use another fraction"
+            f"validation_fraction {fraction:g} of {rows} train rows holds out {held}; both splits "
+            "need rows; use another fraction"
         )
     return held
 
 
 def validation_mask(rows: int, fraction: float) -> npt.NDArray[np.bool_]:
-    """Which of the train rows are kept back, bool [rows].
+    """Return which train rows are held out, bool [rows].
 
-    The rows of a smaller fraction are among those of a larger one.
+    The rows of a smaller fraction are a subset of the rows of a larger one.
 
     Raises:
         InputError: as `validation_rows`.
@@ -55,21 +55,21 @@ def validation_mask(rows: int, fraction: float) -> npt.NDArray[np.bool_]:
 def train_validation_split(
     columns: ColumnArrays, fraction: float
 ) -> tuple[ColumnArrays, ColumnArrays]:
-    """Rows to train on and rows to validate on, in their order, both copied into host memory.
+    """Split the train rows into rows to train and to validate on, both copied into host memory.
 
     Args:
         columns: the train split, in host memory or mapped from files.
         fraction: share of its rows to validate on, in (0, 1).
 
     Raises:
-        InputError: a part has no rows, or one label only is among the rows to validate on.
+        InputError: if a part has no rows, or all validation rows have the same label.
     """
     held = validation_mask(len(columns), fraction)
     kept, validation = _select_rows(columns, ~held), _select_rows(columns, held)
     if len(np.unique(validation.label)) < 2:
         raise InputError(
             f"validation_fraction {fraction:g}: all {len(validation)} rows have the label "
-            f"{validation.label[0]:g}, an AUC needs both; use a larger fraction"
+            f"{validation.label[0]:g}, but AUC needs both labels; use a larger fraction"
         )
     return kept, validation
 

@@ -1,4 +1,4 @@
-"""Whether the rows of a run stay on the device or are streamed to it."""
+"""Decide whether the rows of a run stay on the device or are streamed to it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cowclip_merlin.loading.streamed_data import StreamedData, min_streaming_byt
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
 
-# Of the free memory; the rest is for activations, gradients and the optimizer's temporaries.
+# Share of the free memory; activations, gradients and the optimizer's temporaries get the rest.
 SHARE_OF_FREE = 0.75
-ORDER_BYTES = 8  # an epoch's permutation on the device, int64
+ORDER_BYTES = 8  # permutation of an epoch on the device, int64
 
 
 @dataclass(frozen=True)
@@ -29,27 +29,27 @@ class LoadedData:
 
     Attributes:
         train: training rows.
-        test: rows that are scored.
+        test: rows to evaluate on.
     """
 
     train: Data
     test: Data
 
     def __str__(self) -> str:
-        """Where they are, with bytes per row and in all, for the log."""
+        """Describe where the rows are, with bytes per row and in total, for the log."""
         size = (self.train.rows + self.test.rows) * self.train.bytes_per_row
         how = {True: "on the device", False: "streamed"}
         return (
             f"train rows {how[self.train.resident]}, scored rows {how[self.test.resident]}: "
-            f"{self.train.bytes_per_row} bytes a row, {size / 1e6:,.1f} MB in all"
+            f"{self.train.bytes_per_row} bytes per row, {size / 1e6:,.1f} MB in total"
         )
 
 
 def megabytes_to_bytes(megabytes: float | None) -> int | None:
-    """`--data-memory` in bytes.
+    """Convert `--data-memory` to bytes.
 
     Raises:
-        InputError: it is no positive number.
+        InputError: if it is not a positive number.
 
     >>> megabytes_to_bytes(1.5)
     1500000
@@ -57,12 +57,12 @@ def megabytes_to_bytes(megabytes: float | None) -> int | None:
     if megabytes is None:
         return None
     if not (math.isfinite(megabytes) and megabytes > 0):
-        raise InputError(f"--data-memory is {megabytes:g}; give a number of MB above 0")
+        raise InputError(f"--data-memory is {megabytes:g}; use a number of MB above 0")
     return int(megabytes * 1e6)
 
 
 def free_memory() -> int | None:
-    """Bytes that data may take on the device; None: no limit, as on the CPU."""
+    """Return how many bytes data may use on the device; None: no limit, as on the CPU."""
     if not compat.tensorflow().config.list_logical_devices("GPU"):
         return None
     try:
@@ -73,11 +73,11 @@ def free_memory() -> int | None:
 
 
 def open_train_columns(data: PreparedData, *, memory: int | None = None) -> ColumnArrays:
-    """The train split, read on the GPU if that can be and both splits fit, else `open_columns`.
+    """Read the train split on the GPU if cuDF is there and both splits fit, else `open_columns`.
 
     Args:
         data: the prepared folder.
-        memory: bytes; None: what is free on the GPU.
+        memory: bytes; None: the free memory of the GPU.
     """
     if cudf_reader.is_available():
         room = free_memory() if memory is None else memory
@@ -96,20 +96,20 @@ def load_to_device(
     scoring_batch: int,
     memory: int | None = None,
 ) -> LoadedData:
-    """Put both splits on the device if they fit, else the train split, else stream both.
+    """Copy both splits to the device if they fit, else the train split, else stream both.
 
     Args:
         train: training rows.
         test: test rows.
         batch_size: rows of a training step.
-        scoring_batch: rows of a scoring step.
-        memory: bytes; None: what is free on a GPU, no limit on the CPU.
+        scoring_batch: rows of an evaluation step.
+        memory: bytes; None: the free memory of a GPU, no limit on the CPU.
 
     Raises:
-        InputError: not even three batches fit.
+        InputError: if three batches do not fit.
     """
     if memory is None and (memory := free_memory()) is not None and train.on_gpu:
-        memory += _resident_bytes(train)  # which is in place already, so not free any more
+        memory += _resident_bytes(train)  # is on the GPU already, so no longer free
     if memory is None:
         return LoadedData(DeviceData(train), DeviceData(test))
     left = memory - _resident_bytes(train)
@@ -120,22 +120,22 @@ def load_to_device(
     _check_memory(
         memory, max(_streaming_bytes(train, batch_size), _streaming_bytes(test, scoring_batch))
     )
-    # Training and scoring take turns, so each may use all of it.
+    # Training and evaluation take turns, so each may use all the memory.
     return LoadedData(StreamedData(train, memory=memory), StreamedData(test, memory=memory))
 
 
 def load_split_to_device(
     columns: ColumnArrays, *, batch_size: int, memory: int | None = None
 ) -> Data:
-    """One split on the device if it fits, else streamed.
+    """Copy one split to the device if it fits, else stream it.
 
     Args:
-        columns: its rows.
+        columns: rows of the split.
         batch_size: rows of a step.
-        memory: bytes; None: what is free on a GPU, no limit on the CPU.
+        memory: bytes; None: the free memory of a GPU, no limit on the CPU.
 
     Raises:
-        InputError: not even three batches fit.
+        InputError: if three batches do not fit.
     """
     memory = free_memory() if memory is None else memory
     if memory is None or _resident_bytes(columns) <= memory:
@@ -147,7 +147,7 @@ def load_split_to_device(
 def _check_memory(memory: int, least: int) -> None:
     if memory < least:
         raise InputError(
-            f"--data-memory: {memory / 1e6:g} MB are less than three batches; give at least "
+            f"--data-memory: {memory / 1e6:g} MB hold less than three batches; use at least "
             f"{math.ceil(least / 1e3) / 1e3:g}"
         )
 

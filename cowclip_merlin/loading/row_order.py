@@ -1,7 +1,7 @@
-"""The order of an epoch, which is the same however the rows reach the device.
+"""Order the rows of an epoch, in the same way for resident and streamed data.
 
-It is a seeded permutation of all rows: batch `i` of epoch `e` is the same rows whenever it is
-asked for, which is what makes a resumed run equal to an uninterrupted one.
+The order is a seeded permutation of all rows. Batch `i` of epoch `e` always has the same rows, so
+a resumed run equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 
 def steps_per_epoch(rows: int, batch_size: int) -> int:
-    """Number of batches; the last one is smaller where `batch_size` does not divide `rows`.
+    """Return the number of batches; the last is smaller if `batch_size` does not divide `rows`.
 
     >>> steps_per_epoch(10, 4)
     3
@@ -25,7 +25,7 @@ def steps_per_epoch(rows: int, batch_size: int) -> int:
 
 
 def permutation(rows: int, *, seed: int, epoch: int) -> npt.NDArray[Any]:
-    """All row numbers in the order of this epoch, int32 [rows] (int64 beyond 2**31 rows).
+    """Return all row numbers in the order of this epoch, int32 [rows] (int64 above 2**31 rows).
 
     >>> permutation(5, seed=0, epoch=1).tolist()
     [1, 4, 3, 0, 2]
@@ -36,17 +36,17 @@ def permutation(rows: int, *, seed: int, epoch: int) -> npt.NDArray[Any]:
 
 
 def row_numbers(rows: int) -> npt.NDArray[Any]:
-    """All row numbers in ascending order, int32 [rows] (int64 beyond 2**31 rows)."""
+    """Return all row numbers in ascending order, int32 [rows] (int64 above 2**31 rows)."""
     return np.arange(rows, dtype=np.int32 if rows < 2**31 else np.int64)
 
 
 def batches(
     rows: int, batch_size: int, *, seed: int, epoch: int, start: int = 0
 ) -> Iterator[npt.NDArray[np.int32]]:
-    """Row numbers of one epoch's batches, from batch `start` on.
+    """Yield the row numbers of one epoch's batches, from batch `start` on.
 
-    Every row comes exactly once per epoch. The last batch keeps its rows, however few, as in
-    Keras and in the paper's runs; its loss is the mean over the rows it has.
+    Every row occurs exactly once per epoch. The last batch may be smaller, as in Keras and in the
+    paper's runs; its loss is the mean over its own rows.
 
     >>> [b.tolist() for b in batches(5, 2, seed=0, epoch=1, start=1)]
     [[3, 0], [2]]
@@ -57,7 +57,7 @@ def batches(
 
 
 class PermutationPrefetcher:
-    """Permutations of `rows` rows; while one is trained on, a thread draws the next epoch's.
+    """Permutations of `rows` rows; a thread draws the next epoch's one during training.
 
     >>> orders = PermutationPrefetcher(5)
     >>> [orders.permutation(seed=0, epoch=e).tolist() for e in (0, 1)]
@@ -69,7 +69,7 @@ class PermutationPrefetcher:
         self._ahead: dict[tuple[int, int], Future] = {}
 
     def permutation(self, *, seed: int, epoch: int) -> npt.NDArray[Any]:
-        """As `permutation`."""
+        """Return the same as the function `permutation`."""
         drawn = self._ahead.get((seed, epoch))
         order = drawn.result() if drawn else permutation(self._rows, seed=seed, epoch=epoch)
         pool = ThreadPoolExecutor(1, "cowclip-order")
@@ -80,14 +80,14 @@ class PermutationPrefetcher:
 
 
 class Data(ABC):
-    """Rows that a training or scoring step can take, batch by batch.
+    """Rows for training or evaluation steps, batch by batch.
 
-    A batch is whatever is cheap to hand to a `tf.function` with `signature`; in there, `unpack`
-    turns it into the model's inputs and the labels.
+    A batch is a value that is cheap to pass to a `tf.function` with `signature`. Within the
+    function, `unpack` converts it to the model's inputs and the labels.
 
     Attributes:
         rows: number of rows.
-        bytes_per_row: of the columns.
+        bytes_per_row: bytes of one row in all columns.
         resident: whether all rows stay on the device.
         signature: `tf.TensorSpec`, or a tuple of them, of a batch.
     """
@@ -100,18 +100,18 @@ class Data(ABC):
         self._orders = PermutationPrefetcher(rows)
 
     def batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Any]:
-        """The batches of one epoch from batch `start` on, as `batches` orders them."""
+        """Yield the batches of one epoch from batch `start` on, in the order of `batches`."""
         order = self._orders.permutation(seed=seed, epoch=epoch)
         return self._iterate(order[start * batch_size :], batch_size)
 
     def batches_in_file_order(self, batch_size: int) -> Iterator[Any]:
-        """All rows in the order of the files, for scoring."""
+        """Yield all rows in the order of the files, for evaluation."""
         return self._iterate(row_numbers(self.rows), batch_size)
 
     @abstractmethod
     def _iterate(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
-        """These rows, integer [m], cut into batches."""
+        """Yield these rows, integer [m], in batches."""
 
     @abstractmethod
     def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
-        """Inputs of a model and labels, float32 [b], of a batch."""
+        """Return the model's inputs and the labels, float32 [b], of a batch."""

@@ -1,8 +1,8 @@
-"""Rows of a set that is larger than the device's memory, chunk by chunk.
+"""Stream rows to the device in chunks, for data larger than the device's memory.
 
-The permutation of an epoch is that of a resident set, cut into chunks of some batches. While one
-chunk is trained on, a thread gathers the rows of the next one from the memory map and moves them
-to the device. So the batches are those of `DeviceData`, bit for bit.
+The permutation of an epoch is the same as for `DeviceData`, cut into chunks of several batches.
+During training on one chunk, a thread gathers the rows of the next one from the memory map and
+copies them to the device. So the batches equal those of `DeviceData`, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ROWS_AT_ONCE = 1 << 16
 
 
 class StreamedData(Data):
-    """Columns that stay where they are; at most `memory` bytes of them are on the device.
+    """Columns in files or host memory, of which at most `memory` bytes are on the device.
 
     Args:
         columns: mapped from files, or in host memory.
-        memory: bytes for two chunks and one batch, at least those of three batches; None:
+        memory: bytes for two chunks and one batch, at least enough for three batches; None:
             chunks of 64 batches.
 
     >>> columns = ColumnArrays(np.array([[3], [5]], np.int32), np.ones((2, 1), np.float32),
@@ -50,13 +50,13 @@ class StreamedData(Data):
         )
 
     def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
-        """Inputs of a model and labels [b] of a batch that this object yielded."""
+        """Return the model's inputs and the labels [b] of a batch from this object."""
         return unpack_tensors(batch)
 
     def _iterate(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
         size = batch_size * self._batches_per_chunk(batch_size)
         chunks = [order[first : first + size] for first in range(0, len(order), size)]
-        # Leaving the block, also when the consumer stops early, waits for the thread's end.
+        # The end of the block waits for the thread, also if the consumer stops early.
         with ThreadPoolExecutor(1, "cowclip-stream") as pool:
             ahead = [pool.submit(self._load, chunk) for chunk in chunks[:1]]
             for following in range(1, len(chunks) + 1):
@@ -72,8 +72,8 @@ class StreamedData(Data):
         return min(max(fit, 1), BATCHES_PER_CHUNK)
 
     def _load(self, rows: npt.NDArray[Any]) -> list[Any]:
-        """These rows on the device, in this order; runs in the thread."""
-        by_position = np.argsort(rows)  # pages of the file are then touched once, and in order
+        """Copy these rows to the device, in this order; runs in the thread."""
+        by_position = np.argsort(rows)  # so that each page of the file is read once, and in order
         return [to_device(_gather(array, rows, by_position)) for array in self._arrays]
 
     def _batches_of(self, tensors: list[Any], batch_size: int) -> Iterator[Any]:
@@ -87,7 +87,7 @@ class StreamedData(Data):
 
 
 def min_streaming_bytes(rows: int, bytes_per_row: int, batch_size: int) -> int:
-    """Bytes that streaming needs: a batch being trained on, one in its chunk, one ahead.
+    """Return the bytes that streaming needs: the current batch, its chunk, and the next chunk.
 
     >>> min_streaming_bytes(1000, 160, 64)
     30720
@@ -98,7 +98,7 @@ def min_streaming_bytes(rows: int, bytes_per_row: int, batch_size: int) -> int:
 def _gather(
     array: npt.NDArray[Any], rows: npt.NDArray[Any], by_position: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """array[rows], read in the order `rows[by_position]`, in memory that TensorFlow can share."""
+    """Copy array[rows], read in the order `rows[by_position]`, to memory TensorFlow can share."""
     out = _aligned((len(rows), *array.shape[1:]))
     for first in range(0, len(rows), ROWS_AT_ONCE):
         to = by_position[first : first + ROWS_AT_ONCE]

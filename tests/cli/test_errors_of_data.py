@@ -123,14 +123,14 @@ CASES = {
             *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),
             *("--out", str(p.write("mine/thesis.txt", b"years of work").parent)),
         ],
-        r"mine: no dataset\.json.*another --out",
+        r"mine: has no dataset\.json.*another --out",
     ),
     "file to replace": (
         lambda p: [
             *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),
             *("--out", str(p.write("thesis.txt", b"years of work"))),
         ],
-        r"thesis\.txt: no dataset\.json",
+        r"thesis\.txt: has no dataset\.json",
     ),
     "log in the folder to replace": (
         lambda p: [

@@ -140,7 +140,7 @@ CASES = {
     ),
     "validation fraction of no row": (
         lambda p: p.train(p.data(), "--validation-fraction", "1e-5"),
-        r"validation_fraction 1e-05 of \d+ train rows are 0.*another fraction",
+        r"validation_fraction 1e-05 of \d+ train rows holds out 0.*another fraction",
     ),
     "batch larger than what validation leaves": (
         lambda p: p.train(p.data(), "--validation-fraction", "0.95"),
@@ -203,7 +203,7 @@ CASES = {
     ),
     "predictions in place of a folder": (
         lambda p: p.evaluate(p.run(), p.data(), "--predictions", p.path),
-        r"is a folder; name a file",
+        r"is a folder; give the name of a file",
     ),
     "figures below a file": (
         lambda p: ["inspect", str(p.run()), "--out", str(p.write("file") / "figures")],

@@ -159,13 +159,13 @@ def with_value(column, value):
     ("column", "change", "message"),
     [
         ("C1", None, "column 'C1' is missing"),
-        ("C1", with_value("C1", 10**6), "column 'C1' holds id 1000000, outside its vocabulary"),
-        ("C1", with_value("C1", -1), "column 'C1' holds id -1"),
-        ("C1", with_value("C1", None), "column 'C1' holds a null"),
-        ("I1", with_value("I1", np.inf), "column 'I1' holds inf"),
-        ("label", with_value("label", 2), "label 'label' holds 2, neither 0 nor 1"),
-        ("label", lambda frame: frame[:-1], "rows, dataset.json says"),
-        ("label", lambda frame: frame.iloc[[0, *range(len(frame))]], "more rows than dataset"),
+        ("C1", with_value("C1", 10**6), "column 'C1' contains id 1000000, outside its vocabulary"),
+        ("C1", with_value("C1", -1), "column 'C1' contains id -1"),
+        ("C1", with_value("C1", None), "column 'C1' contains a null"),
+        ("I1", with_value("I1", np.inf), "column 'I1' contains inf"),
+        ("label", with_value("label", 2), "label 'label' contains 2, neither 0 nor 1"),
+        ("label", lambda frame: frame[:-1], "rows, but dataset.json has"),
+        ("label", lambda frame: frame.iloc[[0, *range(len(frame))]], "more rows than in dataset"),
     ],
 )
 def test_wrong_values_are_named(folder, column, change, message):
@@ -203,5 +203,5 @@ def test_reading_by_cudf_gives_the_same_columns(folder, monkeypatch):
     for name in NAMES:
         np.testing.assert_array_equal(getattr(read, name), getattr(expected, name))
     damaged(folder, "I1", with_value("I1", np.inf))
-    with pytest.raises(InputError, match="column 'I1' holds inf"):
+    with pytest.raises(InputError, match="column 'I1' contains inf"):
         cudf_reader.read_columns_on_gpu(folder, "train")

@@ -73,7 +73,7 @@ def test_a_damaged_cache_is_made_anew(data, tmp_path, caplog, name):
     after = train(data.path, SMALL, out=tmp_path / "two")[-1]
     assert after["train_loss"] == before["train_loss"]
     assert after["test_log_loss"] == before["test_log_loss"]
-    assert caplog.text.count("damaged cache of columns; it is made anew") == 2
+    assert caplog.text.count("damaged cache of columns; it is written again") == 2
 
 
 @pytest.mark.parametrize("spoil", ["empty", "flipped", "no text", "gone"])

@@ -147,7 +147,7 @@ def test_what_is_streamed(columns):
     assert chosen(None) == chosen(size + 100 * 168) == (True, True)
     assert chosen(size + 2 * least) == (True, False)
     assert chosen(size) == chosen(2 * least) == (False, False)
-    with pytest.raises(InputError, match=r"less than three batches; give at least 0\.016"):
+    with pytest.raises(InputError, match=r"less than three batches; use at least 0\.016"):
         chosen(2 * least - 1)
 
 
@@ -166,7 +166,7 @@ def test_a_run_with_little_memory_is_the_same_run(folder, tmp_path, small_chunks
         }
         say = "streamed" if name == "streamed" else "on the device"
         assert (
-            f"train rows {say}, scored rows {say}: 160 bytes a row"
+            f"train rows {say}, scored rows {say}: 160 bytes per row"
             in (out / "train.log").read_text()
         )
     assert [r["test_auc"] for r in ends["streamed"]] == [r["test_auc"] for r in ends["resident"]]
@@ -187,6 +187,6 @@ def test_wrong_memory_is_said_in_one_line(data, tmp_path, capsys, memory):
 def test_too_little_memory_names_what_is_enough(data, tmp_path, capsys):
     arguments = ["--out", str(tmp_path / "run"), "--model", "deepfm", "--batch-size", "1024"]
     assert main(["train", str(data), *arguments, "--data-memory", "0.1"]) == 2
-    assert "give at least 0.49" in capsys.readouterr().err
+    assert "use at least 0.49" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     assert megabytes_to_bytes(0.5) == 500_000

@@ -155,11 +155,11 @@ def test_the_command_line_says_what_it_scored(data, tmp_path, capsys):
 def test_rows_of_one_label_are_refused():
     columns = numbered(100)
     columns.label[:] = 1
-    with pytest.raises(InputError, match="all 10 rows have the label 1, an AUC needs both"):
+    with pytest.raises(InputError, match="all 10 rows have the label 1, but AUC needs both"):
         train_validation_split(columns, 0.1)
 
 
 @pytest.mark.parametrize(("rows", "fraction"), [(100, 1e-3), (10, 0.99), (0, 0.5)])
 def test_a_part_without_rows_is_refused(rows, fraction):
-    with pytest.raises(InputError, match=f"of {rows} train rows are .*use another fraction"):
+    with pytest.raises(InputError, match=f"of {rows} train rows holds out .*use another fraction"):
         holdout.validation_rows(rows, fraction)
