@@ -1,7 +1,7 @@
-"""Every version quirk of TensorFlow, Keras and Merlin, in one place.
+"""Handle the differences between versions of TensorFlow, Keras and Merlin.
 
-The rest of the library asks this package for `tf`, for Merlin's TensorFlow models and
-for the Keras optimizer base class, and never looks at a version number itself.
+The rest of the library gets TensorFlow, Merlin's models and the Keras optimizer base class from
+this package. It never checks a version itself.
 
 >>> from cowclip_merlin import compat
 >>> hasattr(compat.tensorflow().keras.optimizers.legacy, "Adam")

@@ -1,4 +1,4 @@
-"""TensorFlow with Keras 2, and Keras 2's optimizers, on all supported versions."""
+"""Provide TensorFlow with Keras 2, and Keras 2's optimizers, on all supported versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cowclip_merlin.errors import InputError, StackError
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """Major and minor version of a package."""
+    """Parse the major and minor version of a package."""
     major, minor = text.split(".")[:2]
     return int(major), int(minor)
 
@@ -27,7 +27,7 @@ def request_keras_2() -> None:
     """Ask TensorFlow >= 2.16 for Keras 2 (package tf-keras), before TensorFlow is imported.
 
     Raises:
-        ImportError: TensorFlow was imported before and has already chosen Keras 3.
+        ImportError: if TensorFlow was imported before with Keras 3.
     """
     loaded = sys.modules.get("tensorflow")
     version = getattr(loaded, "__version__", "0.0")
@@ -41,11 +41,11 @@ def request_keras_2() -> None:
         )
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # dask >= 2024.3 rewrites dataframes as expressions, which merlin-core does not know.
+    # dask >= 2024.3 represents dataframes as expressions, which merlin-core does not support.
     os.environ.setdefault("DASK_DATAFRAME__QUERY_PLANNING", "False")
 
 
-# What TensorFlow's native part says on every start, CUDA or not, whatever its log level is.
+# Start-up messages of TensorFlow's native code, which ignore its log level.
 _CHATTER = re.compile(
     rb"I0000|WARNING: All log messages before absl|E0000 .*failed call to cuInit"
     rb"|To enable the following instructions"
@@ -54,7 +54,7 @@ _CHATTER = re.compile(
 
 @contextmanager
 def _held_back_chatter() -> Iterator[None]:
-    """Standard error without TensorFlow's start-up chatter; all other lines come through."""
+    """Remove TensorFlow's start-up messages from standard error; all other lines pass."""
     try:
         saved = os.dup(2)
     except OSError:  # standard error is closed
@@ -83,63 +83,63 @@ def tensorflow() -> Any:
     """TensorFlow with Keras 2.
 
     Raises:
-        StackError: TensorFlow >= 2.16 without the tf-keras package, or with Keras 3 chosen.
+        StackError: if TensorFlow >= 2.16 uses Keras 3, or the tf-keras package is missing.
     """
     request_keras_2()
     with _held_back_chatter():
         tf = importlib.import_module("tensorflow")
-        tf.config.list_physical_devices()  # looks for CUDA now, not in the middle of a run
+        tf.config.list_physical_devices()  # search for CUDA now, not in the middle of a run
     if version_of(tf.__version__) >= (2, 16) and importlib.util.find_spec("tf_keras") is None:
         raise StackError(
-            f"TensorFlow {tf.__version__} brings Keras 3, Merlin needs Keras 2: "
+            f"TensorFlow {tf.__version__} has Keras 3, but Merlin needs Keras 2: "
             f"pip install 'tf-keras~={tf.__version__.rsplit('.', 1)[0]}.0'"
         )
     if _keras_version(tf) >= (3, 0):
         raise StackError(
-            "tf.keras is Keras 3, Merlin needs Keras 2: "
+            "tf.keras is Keras 3, but Merlin needs Keras 2: "
             "set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
         )
     return tf
 
 
-# Where TensorFlow 2.12 to 2.21 keep it, and where earlier ones did.
+# Locations in TensorFlow 2.12 to 2.21, and in earlier versions.
 _XPLANE_HOMES = ("tensorflow.tsl.profiler.protobuf", "tensorflow.core.profiler.protobuf")
 
 
 @cache
 def xplane() -> Any:
-    """Protobuf module of what TensorFlow's profiler writes, with `XSpace`, `XPlane`, `XLine`.
+    """Import the protobuf module of the profiler's files, with `XSpace`, `XPlane`, `XLine`.
 
     Raises:
-        ImportError: it is at none of the known places.
+        ImportError: if none of the known locations has it.
     """
     tf = tensorflow()
     for home in _XPLANE_HOMES:
         with suppress(ImportError):
             return importlib.import_module(f"{home}.xplane_pb2")
     raise ImportError(
-        f"TensorFlow {tf.__version__} has xplane_pb2 in none of "
-        f"{', '.join(_XPLANE_HOMES)}: 2.12 to 2.21 have it"
+        f"TensorFlow {tf.__version__} does not have xplane_pb2 in "
+        f"{', '.join(_XPLANE_HOMES)}; use TensorFlow 2.12 to 2.21"
     )
 
 
 def stored(variable: Any) -> Any:
-    """The variable itself: Keras's layers hand it out in a wrapper under mixed precision.
+    """Return the variable without the wrapper that Keras layers add under mixed precision.
 
-    Within the layer's `call` the wrapper has the type that the layer computes in.
+    Within the layer's `call`, the wrapper has the layer's compute dtype.
     """
     wrapped = type(variable).__name__.startswith("AutoCast")
     return variable._variable if wrapped else variable
 
 
 def legacy_optimizer(identifier: Any) -> Any:
-    """A Keras 2 "legacy" optimizer, which all supported versions and Merlin build on.
+    """Convert to a Keras 2 "legacy" optimizer, which all supported versions and Merlin use.
 
     Args:
-        identifier: a legacy or new Keras 2 optimizer, its name, or its serialised form.
+        identifier: a legacy or new Keras 2 optimizer, its name, or its serialized form.
 
     Raises:
-        InputError: not an optimizer of Keras 2, or one with a setting that has no legacy form.
+        InputError: if it is not a Keras 2 optimizer, or has a setting without a legacy form.
 
     >>> legacy_optimizer("adam").get_config()["epsilon"]
     1e-07
@@ -150,11 +150,11 @@ def legacy_optimizer(identifier: Any) -> Any:
     if isinstance(identifier, str):
         return _legacy_class(tf, identifier)()
     if isinstance(identifier, dict):
-        # Keras writes into the dictionary it is given.
+        # Keras modifies the dictionary, so pass a copy.
         return tf.keras.optimizers.get(copy.deepcopy(identifier), use_legacy_optimizer=True)
     if not isinstance(identifier, tf.keras.optimizers.Optimizer):
         raise InputError(
-            f"{type(identifier).__module__}.{type(identifier).__name__} is no optimizer of "
+            f"{type(identifier).__module__}.{type(identifier).__name__} is not an optimizer of "
             "tf.keras (Keras 2); build it from tf.keras.optimizers after import cowclip_merlin"
         )
     for setting in ("weight_decay", "use_ema"):

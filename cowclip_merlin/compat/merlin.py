@@ -1,4 +1,4 @@
-"""What Merlin asks of TensorFlow and Keras, and when it is prepared for them."""
+"""Make Merlin work with all supported versions of TensorFlow and Keras."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from cowclip_merlin.compat.keras import request_keras_2, tensorflow, version_of
 from cowclip_merlin.errors import StackError
 
-# Merlin 23.12 was written against Keras 2.12: where its private modules went since then.
+# Merlin 23.12 was written for Keras 2.12. Later versions moved these private modules here.
 _MOVED_KERAS_MODULES = (
     "utils.tf_inspect",
     "utils.generic_utils",
@@ -33,7 +33,7 @@ _MOVED_KERAS_MODULES = (
 
 
 def _alias_package(alias: str, home: str) -> None:
-    """Let `import <alias>.<moved module>` find `<home>.<moved module>`."""
+    """Make `import <alias>.<moved module>` import `<home>.<moved module>`."""
     for name in _MOVED_KERAS_MODULES:
         try:
             module = importlib.import_module(f"{home}.{name}")
@@ -47,7 +47,7 @@ def _alias_package(alias: str, home: str) -> None:
 
 
 def _alias_tensorflow_privates(tf: Any) -> None:
-    """Put back two private names that Merlin imports and TensorFlow has moved."""
+    """Restore two private names that Merlin imports and TensorFlow has moved."""
     python = importlib.import_module("tensorflow.python")
     for name in ("to_dlpack", "from_dlpack"):
         if not hasattr(python, name):
@@ -64,7 +64,7 @@ def _alias_tensorflow_privates(tf: Any) -> None:
 
 @cache
 def _prepare_for_merlin() -> None:
-    """Make the names importable that Merlin's modules ask for (nothing on disk changes)."""
+    """Make the names importable that Merlin's modules import, without changes on disk."""
     tf = tensorflow()
     version = version_of(tf.__version__)
     importlib.import_module("keras")
@@ -76,26 +76,26 @@ def _prepare_for_merlin() -> None:
 
 
 class _BeforeMerlin(MetaPathFinder):
-    """Finds no module: it prepares for Merlin's when that is first asked for."""
+    """Import hook that runs the preparations before the first import of Merlin's modules."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Always None: Python's own finders go on."""
+        """Return None, so that Python's other finders find the module."""
         if name == "merlin.models.tf":
             _prepare_for_merlin()
 
 
 def prepare_merlin_on_import() -> None:
-    """Let a later `import merlin.models.tf` find what it needs; nothing is imported now."""
+    """Prepare a later `import merlin.models.tf`; import nothing now."""
     if not any(isinstance(finder, _BeforeMerlin) for finder in sys.meta_path):
         sys.meta_path.insert(0, _BeforeMerlin())
 
 
 @cache
 def merlin_models() -> Any:
-    """`merlin.models.tf`, on any of the supported TensorFlow versions.
+    """Import `merlin.models.tf` with any supported version of TensorFlow.
 
     Raises:
-        StackError: a GPU is present but TensorFlow was built without CUDA.
+        StackError: if a GPU is present but TensorFlow was built without CUDA.
     """
     prepare_merlin_on_import()
     try:
@@ -111,11 +111,11 @@ def merlin_models() -> Any:
 
 
 def save_by_keras(model: Any, export_path: Any, *args: Any, **kwargs: Any) -> None:
-    """Save a Merlin model with arguments that Keras's `save` knows and Merlin's does not."""
+    """Save a Merlin model with arguments that Keras's `save` has and Merlin's does not."""
     mm = merlin_models()
     base = sys.modules[mm.Model.__module__]
-    # Merlin loads what was saved, and Keras says that it is not compiled; TensorFlow 2.12 says that
-    # names in a signature are written small inside of it.
+    # Merlin loads the saved model, and Keras warns that it is not compiled. TensorFlow 2.12 warns
+    # that names in a signature become lowercase.
     with _only_errors("tensorflow", "absl"):
         super(mm.Model, model).save(export_path, *args, save_format="tf", **kwargs)
         base.save_merlin_metadata(export_path, model.schema, base.get_output_schema(export_path))
@@ -123,7 +123,7 @@ def save_by_keras(model: Any, export_path: Any, *args: Any, **kwargs: Any) -> No
 
 @contextmanager
 def _only_errors(*names: str) -> Iterator[None]:
-    """Loggers of these names are silent below errors."""
+    """Silence the loggers of these names, except for errors."""
     before = {logging.getLogger(name): logging.getLogger(name).level for name in names}
     for log in before:
         log.setLevel(logging.ERROR)
@@ -136,7 +136,7 @@ def _only_errors(*names: str) -> Iterator[None]:
 
 @cache
 def nvtabular() -> Any:
-    """`nvtabular`; Merlin's core imports TensorFlow if it is there, so that goes first."""
+    """Import `nvtabular`, after TensorFlow, because Merlin's core imports TensorFlow, too."""
     request_keras_2()
     if importlib.util.find_spec("tensorflow") is not None:
         tensorflow()
@@ -147,11 +147,11 @@ def nvtabular() -> Any:
 
 
 def _number_partitions_plainly() -> None:
-    """Let Merlin write shuffled or repartitioned datasets on a Dask cluster.
+    """Make Merlin write shuffled or repartitioned datasets on a Dask cluster.
 
     `Dataset.to_parquet` numbers partitions with NumPy integers. If each file gets one partition,
-    and not every step of the graph is blockwise, these numbers become part of task keys. Messages
-    of Dask cannot hold them: the scheduler loses its workers, and the client waits forever.
+    and not every step of the graph is blockwise, these numbers become part of task keys. Dask
+    cannot send them: the scheduler loses its workers, and the client waits forever.
     """
     dataset = importlib.import_module("merlin.io.dataset")
     write = dataset._ddf_to_dataset
@@ -185,7 +185,7 @@ def _nvml_sees_a_gpu() -> bool:
 
 @contextmanager
 def quiet_merlin() -> Iterator[None]:
-    """Without the warning that Merlin gives for every dataset on the CPU."""
+    """Suppress the warning that Merlin prints for every dataset on the CPU."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Initializing an NVTabular Dataset in CPU mode")
         warnings.filterwarnings("ignore", message="(PyTorch|Triton) dtype mappings")

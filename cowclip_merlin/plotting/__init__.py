@@ -1,1 +1,1 @@
-"""Colors and styles that every figure uses."""
+"""Define the colors and styles of all figures."""

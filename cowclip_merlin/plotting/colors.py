@@ -1,4 +1,4 @@
-"""Colours of all figures: those of Okabe and Ito, told apart by the colour-blind."""
+"""Define the colors of all figures, which color-blind readers can tell apart (Okabe and Ito)."""
 
 from __future__ import annotations
 

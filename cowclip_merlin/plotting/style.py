@@ -1,4 +1,4 @@
-"""The look of the figures: colours, markers and lines that tell apart in print."""
+"""Define the style of figures: colors, markers and lines that differ in print."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STYLES: tuple[dict[str, str], ...] = (
 
 @contextmanager
 def looks() -> Iterator[None]:
-    """Matplotlib's settings for a figure that comes out the same from the same numbers."""
+    """Set Matplotlib so that equal numbers give equal figures."""
     import matplotlib
 
     settings = {
@@ -39,12 +39,12 @@ def looks() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure of this size in inches, without a window."""
+    """Create an empty figure of this size in inches, without a window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def style(index: int, points: int) -> dict[str, Any]:
-    """Line and marker of the n-th curve; a long one has a marker at some points only."""
+    """Return line and marker of the n-th curve; a long curve has markers at some points only."""
     return STYLES[index % len(STYLES)] | {"markevery": max(1, points // 12)}

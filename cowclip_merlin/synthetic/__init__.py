@@ -1,1 +1,1 @@
-"""Generated logs whose true click probabilities are known."""
+"""Generate logs whose true click probabilities are known."""

@@ -1,12 +1,12 @@
-"""A raw log in Criteo's format with a known click probability.
+"""Generate a raw log in Criteo's format with known click probabilities.
 
-Fields have Criteo's cardinality profile scaled to the number of rows, ids are Zipf-like, values
-are missing about as often as in Criteo's log. The probability of a click is the sigmoid of a
-true logit: an effect per id, second-order effects between fields, effects of the integers.
-So the best AUC that any model can reach is known.
+Fields have Criteo's cardinalities scaled to the number of rows, and ids follow a Zipf-like
+distribution. Values are missing about as often as in Criteo's log. The probability of a click is
+the sigmoid of a true logit: an effect per id, second-order effects between fields, and effects of
+the integers. So the best AUC that any model can reach is known.
 
-Every number is a hash of (seed, stream, row) or (seed, field, id): the log does not depend on
-the size of the chunks it is written in.
+Every number is a hash of (seed, stream, row) or (seed, field, id), so the log does not depend on
+the chunk size.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from cowclip_merlin.system.files import atomic_write, check_writable, write_json
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedLog:
-    """What was written.
+    """Statistics of a generated log.
 
     Attributes:
         rows: number of rows.
         click_rate: share of clicks.
-        distinct_ids: different values in all categorical columns together.
+        distinct_ids: number of distinct values, summed over all categorical columns.
         bayes_auc: AUC of the true probabilities, the best possible.
         bayes_log_loss: log loss of the true probabilities, in nats.
-        seed: of the log.
+        seed: seed of the log.
     """
 
     rows: int
@@ -49,7 +49,7 @@ class GeneratedLog:
 
 
 def _hexadecimal(field: int, ranks: npt.NDArray[np.int64]) -> Any:
-    """Criteo's look: 8 hexadecimal digits per id, one to one with the rank; 0 is empty."""
+    """Map each rank to 8 hexadecimal digits, as in Criteo's log; rank 0 becomes empty."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -69,7 +69,7 @@ def _hexadecimal(field: int, ranks: npt.NDArray[np.int64]) -> Any:
 def _lines(
     clicks: npt.NDArray[np.int8], ids: npt.NDArray[np.int64], integers: npt.NDArray[np.int64]
 ) -> memoryview:
-    """The rows as text: fields separated by tabs, a missing value is empty."""
+    """Format the rows as text: columns separated by tabs, missing values empty."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -77,7 +77,7 @@ def _lines(
     columns += [pa.array(x, mask=x < 0).cast(pa.string()) for x in integers.T]
     columns += [_hexadecimal(f, ids[:, f]) for f in range(ids.shape[1])]
     empty_for_missing = {"null_handling": "replace", "null_replacement": ""}
-    # Not pyarrow.csv: that of older Merlin images knows no other separator than the comma.
+    # Not pyarrow.csv: in older Merlin images it supports only commas.
     rows = pc.binary_join_element_wise(*columns, "\t", **empty_for_missing)
     rows = pc.binary_join_element_wise(rows, "", "\n")
     _, offsets, text = rows.buffers()
@@ -99,22 +99,22 @@ def generate(
     overwrite: bool = False,
     chunk_rows: int = 1 << 16,
 ) -> GeneratedLog:
-    """Write a log and, beside it, `<name>.json` with what is known about it.
+    """Write a log and its statistics, `<name>.json` in the same folder.
 
-    Memory: one chunk, 9 bytes a row (for the exact AUC) and 13 bytes an id that exists.
+    Memory: one chunk, 9 bytes per row (for the exact AUC) and 13 bytes per id of the universe.
 
     Args:
         path: file to write; compressed if the name ends in .gz.
         rows: number of rows.
-        seed: of everything.
+        seed: seed of all random numbers.
         ground_truth: sizes of the effects.
-        overwrite: replace files that are there.
-        chunk_rows: rows made at a time; the log does not depend on it.
+        overwrite: replace existing files.
+        chunk_rows: rows generated at a time; the log does not depend on it.
 
     Raises:
-        InputError: `rows` is not positive or needs more memory than there is, the seed is not
-            within 64 bits, `path` is a folder, the folder it is in is missing, or a file is there
-            and `overwrite` is not given.
+        InputError: if `rows` is not positive or needs too much memory, the seed is not within
+            64 bits, `path` is a folder, its parent folder is missing, or a file exists and
+            `overwrite` is false.
 
     >>> import tempfile
     >>> log = generate(Path(tempfile.mkdtemp()) / "log.txt", rows=1000)
@@ -158,7 +158,7 @@ def _facts_path(path: Path) -> Path:
 
 @contextmanager
 def _opened(path: Path, *, compressed: bool) -> Iterator[IO[bytes]]:
-    """A file to write; compressed it holds no name and no time, so the same log is the same."""
+    """Open a file to write; omit name and time from .gz files, so that equal logs are equal."""
     with path.open("wb") as file:
         if not compressed:
             yield file
@@ -177,16 +177,16 @@ def _check_arguments(path: Path, rows: int, seed: int, *, overwrite: bool) -> No
 
 
 def _allocate(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Room for the clicks and probabilities of all rows."""
+    """Allocate the arrays for the clicks and probabilities of all rows."""
     try:
         return np.empty(rows, np.int8), np.empty(rows, np.float64)
-    except (MemoryError, ValueError):  # more than there is, more than there can be
+    except (MemoryError, ValueError):  # more than the machine has, or than an array can have
         needed = 9 * rows / 2**30
         raise InputError(
-            f"--rows {rows} needs {needed:,.0f} GiB of memory; ask for fewer"
+            f"--rows {rows} needs {needed:,.0f} GiB of memory; use fewer rows"
         ) from None
 
 
 def _auc_or_half(clicks: npt.NDArray[np.int8], probabilities: Floats) -> float:
-    """AUC, 0.5 where a tiny log has one class only."""
+    """Return the AUC, or 0.5 if a tiny log has only one class."""
     return roc_auc(clicks, probabilities) if 0 < clicks.sum() < clicks.size else 0.5

@@ -1,7 +1,7 @@
-"""The true click probability of a generated log.
+"""Compute ids, integers and true click probabilities of a generated log.
 
-Every number is a hash of (seed, stream, row) or (seed, field, id): any rows can be asked for, in
-any order, and come out the same.
+Every number is a hash of (seed, stream, row) or (seed, field, id), so the rows can be computed in
+any order with the same result.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ MISSING_INTEGERS = (
     0.45, 0.0, 0.21, 0.22, 0.026, 0.22, 0.043, 0.0005, 0.043, 0.45, 0.043, 0.76, 0.22,
 )  # fmt: skip
 
-# Streams of random numbers; a field or integer adds its index.
+# Streams of random numbers; add the index of the field or integer.
 _IDS, _ABSENT, _VALUES, _ABSENT_VALUES, _EFFECTS, _LATENT, _CLICKS = (1000 * i for i in range(1, 8))
 _PILOT_ROWS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroundTruthSettings:
-    """How strong each effect of the generated log is.
+    """Strengths of the effects in a generated log.
 
     Attributes:
         click_rate: share of clicks.
         zipf: exponent of the ids' frequencies by rank.
-        universe: ids that exist, as a multiple of Criteo's ids per row.
+        universe: number of ids in total, as a multiple of Criteo's ids per row.
         first_order_std: standard deviation of an id's effect on the logit, per field.
         pairwise_std: standard deviation of all second-order effects together.
         latent_dim: length of the latent vectors behind the second-order effects.
@@ -56,7 +56,7 @@ class GroundTruthSettings:
 
 
 def _hash(seed: int, stream: int, counter: npt.ArrayLike) -> Words:
-    """64 random bits for each counter (splitmix64)."""
+    """Hash each counter to 64 random bits (splitmix64)."""
     with np.errstate(over="ignore"):
         x = np.asarray(counter, np.uint64) + np.uint64(stream) * np.uint64(0xD1B54A32D192ED03)
         x = (x ^ np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
@@ -66,18 +66,18 @@ def _hash(seed: int, stream: int, counter: npt.ArrayLike) -> Words:
 
 
 def _uniform(seed: int, stream: int, counter: npt.ArrayLike) -> Floats:
-    """Numbers in (0, 1)."""
+    """Return uniform random numbers in (0, 1)."""
     return ((_hash(seed, stream, counter) >> np.uint64(11)).astype(np.float64) + 0.5) / 2**53
 
 
 def _normal(seed: int, stream: int, counter: npt.ArrayLike) -> Floats:
-    """Standard normal numbers (Box and Muller)."""
+    """Return standard normal random numbers (Box and Muller)."""
     radius = np.sqrt(-2 * np.log(_uniform(seed, stream, counter)))
     return radius * np.cos(2 * np.pi * _uniform(seed, stream + 500, counter))
 
 
 class GroundTruth:
-    """The true model of one log: ids, integers and click probabilities of any rows."""
+    """True model of one log: computes ids, integers and click probabilities of any rows."""
 
     def __init__(self, rows: int, seed: int, settings: GroundTruthSettings) -> None:
         self.seed, self.settings = seed, settings
@@ -94,14 +94,14 @@ class GroundTruth:
 
     def _latents(self, field: int, size: int) -> npt.NDArray[np.float32]:
         dim, fields = self.settings.latent_dim, len(CARDINALITIES)
-        # So that the sum over all pairs of fields has the wanted standard deviation.
+        # Scale so that the sum over all pairs of fields has the requested standard deviation.
         std = (self.settings.pairwise_std**2 / (dim * fields * (fields - 1) / 2)) ** 0.25
         counter = np.arange((size + 1) * dim)
         latent = std * _normal(self.seed, _LATENT + field, counter)
         return latent.reshape(size + 1, dim).astype(np.float32)
 
     def ids(self, rows: Words) -> npt.NDArray[np.int64]:
-        """Ranks of the ids, [n, 26]; 0 is a missing value, 1 the most frequent id."""
+        """Return the ranks of the ids, [n, 26]; 0 is a missing value, 1 the most frequent id."""
         columns = [self._field_ids(f, size, rows) for f, size in enumerate(self.sizes)]
         return np.stack(columns, axis=1)
 
@@ -113,7 +113,7 @@ class GroundTruth:
         return np.where(absent, 0, np.clip(rank, 1, size))
 
     def integers(self, rows: Words) -> npt.NDArray[np.int64]:
-        """Heavy-tailed counts, [n, 13]; -1 is a missing value."""
+        """Return heavy-tailed counts, [n, 13]; -1 is a missing value."""
         columns = []
         for j, share in enumerate(MISSING_INTEGERS):
             spread = 1 + 0.15 * (j % 7)
@@ -123,13 +123,13 @@ class GroundTruth:
         return np.stack(columns, axis=1)
 
     def probabilities(self, ids: npt.NDArray[np.int64], integers: npt.NDArray[np.int64]) -> Floats:
-        """True probability of a click, [n]."""
+        """Return the true probability of a click, [n]."""
         return self._sigmoid(*self._logit_parts(ids, integers))
 
     def _logit_parts(
         self, ids: npt.NDArray[np.int64], integers: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], Floats]:
-        """First-order effects, second-order effects, effects of the integers; each [n]."""
+        """Return first-order effects, second-order effects, effects of the integers; each [n]."""
         first = sum(e[ids[:, f]] for f, e in enumerate(self.effects))
         vectors = [z[ids[:, f]] for f, z in enumerate(self.latent)]
         of_sum = np.square(sum(vectors)).sum(axis=1)
@@ -144,11 +144,11 @@ class GroundTruth:
         second: npt.NDArray[np.float32],
         of_integers: Floats,
     ) -> Floats:
-        # The order of the sum is part of the log: another one rounds, and so clicks, differently.
+        # The order of the sum is part of the log: another one rounds differently, so clicks change.
         return 1 / (1 + np.exp(-(self.intercept + first + second + of_integers)))
 
     def clicks(self, rows: Words, probabilities: Floats) -> npt.NDArray[np.int8]:
-        """Labels drawn with these probabilities, [n]."""
+        """Draw labels with these probabilities, [n]."""
         return (_uniform(self.seed, _CLICKS, rows) < probabilities).astype(np.int8)
 
     def _calibrate(self) -> None:

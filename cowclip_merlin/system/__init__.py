@@ -1,1 +1,1 @@
-"""The machine under the program: files, signals, hardware, versions."""
+"""Work with files, locks, signals, and the versions of hardware and software."""

@@ -1,4 +1,4 @@
-"""Checksums that notice damage to a file at the speed of memory; no protection from forgery."""
+"""Compute checksums that detect damaged files at memory speed; they do not detect forgery."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-_BLOCK = 4096  # bytes that are summed together
+_BLOCK = 4096  # bytes per block
 _AT_ONCE = 1 << 26
 
 
 def checksum(file: Path | str) -> str:
-    """SHA-256 of the sums of all 4096-byte blocks of a file, as 64-bit numbers, and its size.
+    """Return the SHA-256 of a file's size and the sums of its 4096-byte blocks as 64-bit numbers.
 
-    Any change of up to eight bytes in a row shows, and chance hides others once in 2**64 times.
+    It detects every change of up to eight consecutive bytes. It misses other random changes with
+    probability 2**-64.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: if the file cannot be read.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a"

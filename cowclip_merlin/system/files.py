@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Write files and folders completely or not at all, and check paths before long work."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.locks import try_lock
 
-_LEFT = ".tmp"  # ends the names of what is there while something is made
+_LEFT = ".tmp"  # suffix of the names of unfinished files and folders
 
 
 @contextmanager
 def atomic_write(path: Path | str) -> Iterator[Path]:
-    """A temporary name beside `path`, renamed to it when the block ends without an exception.
+    """Yield a temporary name next to `path`; rename it to `path` if the block succeeds.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "a.txt"
@@ -49,10 +49,10 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path | str) -> Iterator[Path]:
-    """A temporary name for a folder, renamed to `path` when the block ends without an exception.
+    """Yield a temporary name for a folder; rename it to `path` if the block succeeds.
 
     Raises:
-        InputError: `path` is there already, or the folder it is to be in is not.
+        InputError: if `path` exists or its parent folder does not exist.
 
     >>> target = Path(tempfile.mkdtemp()) / "a"
     >>> with atomic_folder(target) as temporary:
@@ -72,10 +72,10 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
 
 
 def rename_if_free(made: Path, target: Path) -> None:
-    """Rename a folder to a name that is free.
+    """Rename a folder to a name that does not exist yet.
 
     Raises:
-        InputError: another process has made a folder of that name meanwhile.
+        InputError: if another process has created a folder of that name in the meantime.
     """
     try:
         made.rename(target)
@@ -83,15 +83,15 @@ def rename_if_free(made: Path, target: Path) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise InputError(
-            f"{target}: another process has made it meanwhile; use another --out"
+            f"{target}: another process has created it in the meantime; use another --out"
         ) from None
 
 
 @contextmanager
 def work_folder(target: Path) -> Iterator[Path]:
-    """A folder beside `target` to work in, which is removed when the block ends.
+    """Yield a temporary work folder next to `target`; remove it when the block ends.
 
-    It is locked, so that others can tell it from what a killed process left.
+    The folder is locked, so that other processes do not remove it as a leftover.
     """
     with ExitStack() as stack:
         work = _locked_folder(target, stack)
@@ -105,27 +105,27 @@ def _locked_folder(target: Path, stack: ExitStack) -> Path:
     while True:
         try:
             made = tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_LEFT, dir=target.parent)
-        except OSError as error:  # it names what was asked for: the temporary name is nobody's
+        except OSError as error:  # name the path of the caller, not the temporary one
             raise OSError(error.errno, error.strerror, str(target)) from None
         work = Path(made)
         with suppress(FileNotFoundError):
             ours = stack.enter_context(try_lock(work))
-            # Before it was locked another process may have taken it for a leftover.
+            # Another process may have removed it as a leftover before it was locked.
             if ours is not False and work.exists():
                 return work
 
 
 def clear_leftovers(target: Path) -> None:
-    """Remove the work folders for `target` of processes that were killed.
+    """Remove the work folders for `target` that killed processes left.
 
-    One may hold, as `replaced`, the folder that was at `target`; without another one there, that
-    one goes back.
+    A work folder may contain the previous `target` as `replaced`. If `target` does not exist,
+    move that folder back.
 
     Raises:
-        InputError: another process is making `target` now.
+        InputError: if another process is writing `target` now.
     """
     for left in _leftovers_of_killed(
-        target, taken=f"{target}: another process is making it now; wait"
+        target, taken=f"{target}: another process is writing it now; wait until it ends"
     ):
         if not left.is_dir():
             continue
@@ -136,11 +136,11 @@ def clear_leftovers(target: Path) -> None:
 
 
 def _leftovers_of_killed(target: Path, taken: str | None = None) -> Iterator[Path]:
-    """Temporary files and folders of `target` that no running process has locked.
+    """Yield temporary files and folders of `target` that no running process has locked.
 
-    A process number in a name would not tell: in containers all processes are number 1.
+    Process ids in names cannot identify them, because every container uses id 1.
     """
-    # As `_temporary_name` and `mkdtemp` name them: a user's own files may begin and end so, too.
+    # Match the full form of the temporary names: a user's files may have the prefix and suffix.
     ours_alone = re.compile(rf"\.{re.escape(target.name)}\.(\d+|[a-z0-9_]{{8}})\{_LEFT}")
     for left in target.parent.glob(f".{glob.escape(target.name)}.*{_LEFT}"):
         if not ours_alone.fullmatch(left.name):
@@ -158,10 +158,10 @@ def _temporary_name(path: Path) -> Path:
 
 @contextmanager
 def reading_parquet(path: Path | str) -> Iterator[None]:
-    """Says of a parquet file of a prepared folder, in one line, that it is not there or damaged.
+    """Convert errors of reading a prepared parquet file to an InputError of one line.
 
     Raises:
-        InputError: the block could not read the file.
+        InputError: if the file is missing or damaged.
     """
     import pyarrow
 
@@ -170,7 +170,9 @@ def reading_parquet(path: Path | str) -> Iterator[None]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; prepare the data again") from None
     except (pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the file's
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # an error of the disk, not of the file
             raise
         words = " ".join(str(error).split())
         raise InputError(
@@ -179,48 +181,50 @@ def reading_parquet(path: Path | str) -> Iterator[None]:
 
 
 def check_writable(path: Path | str, *, overwrite: bool = False) -> None:
-    """Refuse, before long work, a path where no file can be written after it.
+    """Check before long work that a file can be written at a path.
 
     Args:
-        path: of the file.
-        overwrite: whether to replace a file that is there.
+        path: path of the file.
+        overwrite: whether to replace an existing file.
 
     Raises:
-        InputError: it is a folder or a device, or its folder is not there or takes no files; or a
-            file is there, and `overwrite` does not allow to replace it.
+        InputError: if it is a folder or a device, its folder is missing or not writable, or the
+            file exists and `overwrite` is false.
     """
     path = Path(path)
     if path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file to write")
+        raise InputError(f"{path}: is a folder; give the name of a file to write")
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: is no regular file; name a file to write")
+        raise InputError(f"{path}: is not a regular file; give the name of a file to write")
     if path.exists() and not overwrite:
         raise InputError(f"{path}: already exists; use --overwrite to replace it")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; create it first")
     temporary = _temporary_name(path)
-    try:  # rights alone do not tell: the disk may be read-only, the name too long
+    try:  # permissions are not enough: the disk may be read-only, or the name too long
         temporary.touch()
         temporary.unlink()
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); name another") from None
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror}); use another path"
+        ) from None
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """Write a value as indented JSON, whole or not at all."""
+    """Write a value as indented JSON, completely or not at all."""
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path | str) -> Any:
-    """Read JSON.
+    """Read a JSON file.
 
     Raises:
-        InputError: the file is missing or damaged.
+        InputError: if the file is missing or damaged.
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; check the folder") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: damaged JSON ({error}); make it again") from error
+        raise InputError(f"{path}: damaged JSON ({error}); write it again") from error

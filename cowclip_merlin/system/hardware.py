@@ -1,4 +1,4 @@
-"""The hardware that a number was measured on."""
+"""Describe the hardware that a result was measured on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, cores, and the GPUs that TensorFlow uses, by name."""
+    """Return the processor, its cores, and the names of the GPUs that TensorFlow uses."""
     from cowclip_merlin import compat
 
     tf = compat.tensorflow()
@@ -21,7 +21,7 @@ def hardware() -> dict[str, Any]:
 
 
 def processor() -> dict[str, Any]:
-    """Model and cores of the CPU."""
+    """Return the model and the cores of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Locks on files and folders, which end with the process that holds them."""
+"""Lock files and folders; a lock ends with its process."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from cowclip_merlin.errors import InputError
 
 @contextmanager
 def lock_folder(folder: Path, taken: str) -> Iterator[None]:
-    """Hold a folder for this process; the folder is created if it is missing.
+    """Lock a folder for this process within the block; create it if it is missing.
 
-    The lock ends with the process, however that ends, and leaves no file behind.
+    The lock ends with the process, even if it is killed, and leaves no file behind.
 
     Args:
-        folder: to hold.
-        taken: the error if another process holds it.
+        folder: folder to lock.
+        taken: error message if another process has locked it.
 
     Raises:
-        InputError: another process holds it.
+        InputError: if another process has locked it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with try_lock(folder) as ours:
@@ -35,7 +35,7 @@ def lock_folder(folder: Path, taken: str) -> Iterator[None]:
 def try_lock(path: Path) -> Iterator[bool | None]:
     """Lock a file or folder within the block: True, or False if another process has it.
 
-    None where the disk has no locks.
+    None if the disk does not support locks.
 
     >>> import tempfile
     >>> with try_lock(Path(tempfile.mkdtemp())) as ours:

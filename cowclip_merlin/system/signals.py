@@ -1,4 +1,4 @@
-"""Signal handlers for a block of code; SIGTERM as an exception, so that clean-up code runs."""
+"""Handle signals within a block; turn SIGTERM into an exception, so that clean-up code runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def signal_handler(numbers: Sequence[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Handle signals within the block; Python allows it in the main thread only."""
+    """Handle signals within the block; Python allows this only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

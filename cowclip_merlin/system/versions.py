@@ -1,4 +1,4 @@
-"""Versions of the packages that a result was made with."""
+"""Record the versions of the packages that produced a result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Versions of this package, its git revision if it has one, and what it stands on."""
+    """Return the versions of this package and its dependencies, and its git revision if any."""
     from cowclip_merlin import __version__
 
     found = {"cowclip_merlin": __version__, "python": platform.python_version()}
@@ -41,7 +41,7 @@ def versions() -> dict[str, str]:
 
 
 def _git_revision() -> str | None:
-    """Revision of the checkout this package runs from; None for an installed one."""
+    """Return the git revision of this package's checkout; None for an installed package."""
     folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None

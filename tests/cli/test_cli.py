@@ -85,7 +85,7 @@ class ResourceExhaustedError(Exception):
     ("error", "words"),
     [
         (ModuleNotFoundError("no", name="nvtabular"), "nvtabular is not installed; install"),
-        (StackError("TensorFlow 2.21 brings Keras 3"), "TensorFlow 2.21 brings Keras 3"),
+        (StackError("TensorFlow 2.21 has Keras 3"), "TensorFlow 2.21 has Keras 3"),
         (MemoryError("Unable to allocate 3 GiB"), "not enough memory (Unable to allocate 3 GiB);"),
         (ResourceExhaustedError("OOM when allocating"), "not enough memory (OOM when allocating);"),
     ],

@@ -59,9 +59,9 @@ def names(folder):
 def test_a_folder_that_is_being_made_is_refused_and_its_leftovers_are_removed(log, tmp_path, other):
     out = tmp_path / "data"
     process, work = other(out)
-    with pytest.raises(InputError, match="data: another process is making it now; wait"):
+    with pytest.raises(InputError, match="data: another process is writing it now; wait"):
         make(log, out)
-    with pytest.raises(InputError, match="another process is making it now"), atomic_folder(out):
+    with pytest.raises(InputError, match="another process is writing it now"), atomic_folder(out):
         pass
     assert work.is_dir() and not out.exists()
     killed(process)
@@ -81,7 +81,7 @@ def test_of_two_that_began_at_once_the_first_one_stays(log, tmp_path, monkeypatc
         return result
 
     monkeypatch.setattr(Ingest, "run", slowly)
-    with pytest.raises(InputError, match="data: another process has made it meanwhile"):
+    with pytest.raises(InputError, match="data: another process has created it"):
         make(log, out)
     assert PreparedData.load(out).recipe.log and names(tmp_path) == ["data"]
 
