@@ -1,13 +1,13 @@
-"""Row kernels: what one training step does to the rows of an embedding table.
+"""Row kernels: update the rows of an embedding table in one training step.
 
-One interface, three implementations: `reference` (NumPy, float64, obvious), `numba` (CPU,
-parallel) and `cupy` (GPU). None of them imports TensorFlow.
+One interface has three implementations: `reference` (NumPy, float64, simple), `numba` (CPU,
+parallel) and `cupy` (GPU). They do not import TensorFlow.
 
 - `group_rows`: ids with duplicates -> distinct ids, and where each of them occurs.
 - `unique_rows`: ids and their gradients -> distinct ids, counts, summed gradients.
-- `clip_rows`: L2, norms, threshold and scale of each row in one pass.
-- `replay_rows`: the steps that absent rows have missed.
-- `update_rows`: sum, L2, clip and Adam of the rows in the batch in one pass.
+- `clip_rows`: add L2, then clip each row, in one pass.
+- `replay_rows`: apply the steps that absent rows have missed.
+- `update_rows`: sum, L2, clip and Adam for the rows of the batch, in one pass.
 
 >>> kernels = load("reference")
 >>> rows = kernels.unique_rows(np.array([7, 3, 7]), np.array([[1.0], [2.0], [4.0]]))
@@ -46,18 +46,18 @@ IMPLEMENTATIONS = ("reference", *choices.KERNEL_BACKENDS)
 
 
 def load(name: str) -> ModuleType:
-    """The module of one implementation.
+    """Import the module of one implementation.
 
-    For "numba", `OMP_WAIT_POLICY` is set to PASSIVE unless the environment already has it.
+    For "numba", set `OMP_WAIT_POLICY` to PASSIVE unless the environment already sets it.
 
     Raises:
-        InputError: there is none of that name, or what it stands on is not installed.
+        InputError: if the name is unknown, or a package that it needs is not installed.
     """
     if name not in IMPLEMENTATIONS:
         raise InputError(f"unknown kernels {name!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
     if name == "numba":
-        # OpenMP reads it when numba first starts its threads. They would otherwise spin while
-        # they wait, on cores that TensorFlow, or another program, needs.
+        # OpenMP reads it when numba first starts its threads. By default, waiting threads spin on
+        # cores that TensorFlow or another program needs.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if name == "cupy":
         load_nvrtc()

@@ -1,23 +1,23 @@
 """CUDA C++ that groups the ids of a batch: a stable radix sort, then the distinct ids.
 
-Nothing waits for the host: the number of distinct ids stays in GPU memory. Every count is an
-integer and every order is fixed, so the same ids give the same groups in every run.
+No kernel waits for the host, because the number of distinct ids stays in GPU memory. All counts
+are integers and all orders are fixed, so the same ids give the same groups in every run.
 """
 
 from __future__ import annotations
 
 BLOCK = 256
-"""Threads of a block; each owns one of the 256 digits of a radix pass."""
+"""Threads per block; each handles one of the 256 digits of a radix pass."""
 
 CHUNK = 16 * BLOCK
-"""Ids that one block sorts in a pass."""
+"""Number of ids that one block sorts in a pass."""
 
 DIGIT_BITS = 8
-"""Bits of the key that one pass sorts by."""
+"""Number of key bits that one pass sorts by."""
 
 
 def passes(rows: int) -> int:
-    """Radix passes for ids below `rows`.
+    """Return the number of radix passes for ids below `rows`.
 
     >>> [passes(rows) for rows in (1, 256, 257, 33_800_000)]
     [1, 1, 2, 4]
@@ -31,8 +31,9 @@ typedef unsigned int word_t;
 enum { BLOCK = 256, ITEMS = 16, CHUNK = BLOCK * ITEMS, WARPS = BLOCK / 32, DIGITS = 256 };
 #define ALL_LANES 0xffffffffu
 
-// What the host reads of a step: status[0] is 1 after a refused step. Each table then has the
-// least row whose gradient is not finite, the least id outside the table, and 1 for stale rows.
+// Status that the host reads: status[0] is 1 after a rejected step. Then follow for each table:
+// the smallest row with a gradient that is not finite, the smallest id outside the table, and 1 if
+// rows were stale.
 __device__ inline void refuse(index_t* status, int table, int which, index_t value) {
     atomicMin(status + 1 + 3 * table + which, value);
     status[0] = 1;
@@ -42,7 +43,7 @@ __device__ inline index_t id_at(const void* ids, int wide, index_t i) {
     return wide ? ((const index_t*)ids)[i] : (index_t)((const int*)ids)[i];
 }
 
-// Sum of x over the threads of the block that come before this one; `total` is over all of them.
+// Sum of x over the earlier threads of the block; `total` is the sum over all threads.
 __device__ inline word_t sum_before(word_t x, word_t* sums, word_t* total) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     word_t through = x;
@@ -62,7 +63,7 @@ __device__ inline word_t sum_before(word_t x, word_t* sums, word_t* total) {
     return before + through - x;
 }
 
-// Ids as sort keys, and their positions. An id outside the table is reported and becomes 0.
+// Write ids as sort keys, and their positions. An id outside the table is reported and becomes 0.
 extern "C" __global__ void load_keys(
     const void* ids, int wide, index_t n, index_t rows, word_t* keys, word_t* order,
     index_t* status, int table) {
@@ -77,7 +78,7 @@ extern "C" __global__ void load_keys(
     }
 }
 
-// How often each digit occurs in each chunk, [DIGITS, chunks]; a block per chunk.
+// Count each digit in each chunk, [DIGITS, chunks]; one block per chunk.
 extern "C" __global__ void count_digits(
     const word_t* keys, index_t n, int shift, word_t* counts) {
     __shared__ word_t seen[DIGITS];
@@ -92,7 +93,7 @@ extern "C" __global__ void count_digits(
     counts[(index_t)threadIdx.x * gridDim.x + blockIdx.x] = seen[threadIdx.x];
 }
 
-// Replace each row of counts [rows, width] by the sums before its entries; a block per row.
+// Replace each row of counts [rows, width] by its exclusive prefix sums; one block per row.
 extern "C" __global__ void scan_counts(word_t* counts, index_t width, word_t* totals) {
     __shared__ word_t sums[WARPS];
     word_t* row = counts + blockIdx.x * width;
@@ -106,12 +107,12 @@ extern "C" __global__ void scan_counts(word_t* counts, index_t width, word_t* to
     if (threadIdx.x == 0) totals[blockIdx.x] = carry;
 }
 
-// Move keys and positions to their positions by one digit, equal digits in their order.
+// Sort keys and positions by one digit; equal digits keep their order.
 extern "C" __global__ void scatter_digits(
     const word_t* keys, const word_t* order, index_t n, int shift, const word_t* counts,
     const word_t* totals, word_t* keys_out, word_t* order_out) {
     __shared__ word_t sums[WARPS];
-    __shared__ word_t next[WARPS][DIGITS];  // of each warp: how many of a digit, then where to
+    __shared__ word_t next[WARPS][DIGITS];  // per warp: count of each digit, then its output index
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const word_t below = (1u << lane) - 1;
     for (int k = 0; k < WARPS; ++k) next[k][threadIdx.x] = 0;
@@ -149,7 +150,7 @@ extern "C" __global__ void scatter_digits(
     }
 }
 
-// Whether a sorted key is the first of its kind.
+// Whether a sorted key differs from the key before it.
 __device__ inline bool is_head(const word_t* keys, index_t i, index_t n) {
     return i < n && (i == 0 || keys[i] != keys[i - 1]);
 }
@@ -161,7 +162,7 @@ __device__ inline word_t heads_of_thread(const word_t* keys, index_t n) {
     return heads;
 }
 
-// Distinct ids that begin in each chunk; a block per chunk.
+// Count the distinct ids that begin in each chunk; one block per chunk.
 extern "C" __global__ void count_heads(const word_t* keys, index_t n, word_t* counts) {
     __shared__ word_t sums[WARPS];
     word_t total;
@@ -169,7 +170,7 @@ extern "C" __global__ void count_heads(const word_t* keys, index_t n, word_t* co
     if (threadIdx.x == 0) counts[blockIdx.x] = total;
 }
 
-// Distinct ids [u], ascending, and where each begins among the sorted keys [u + 1].
+// Write the distinct ids [u], ascending, and where each begins in the sorted keys [u + 1].
 extern "C" __global__ void write_heads(
     const word_t* keys, index_t n, const word_t* counts, const word_t* u, word_t* ids,
     word_t* starts) {

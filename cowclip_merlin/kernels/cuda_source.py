@@ -1,19 +1,19 @@
-"""CUDA C++ of the row kernels, and the options it is compiled with.
+"""CUDA C++ of the row kernels, and its compiler options.
 
-A row is worked on by a tile of `TILE` neighbouring lanes of a warp; lane k holds coordinates
-k, k + TILE, ... of it, `PER` of them, in registers. Every sum has one fixed order and the only
-atomics are an integer minimum and a maximum, so the same input gives the same bits.
+A tile of `TILE` neighboring lanes of a warp processes one row. Lane k holds the `PER` coordinates
+k, k + TILE, ... in registers. Every sum has a fixed order, and the only atomics are an integer
+minimum and maximum, so the same input gives the same bits.
 """
 
 from __future__ import annotations
 
 TILES = (1, 2, 4, 8, 16, 32)
 SEGMENT = 128
-"""Occurrences of an id that one tile sums; an id that occurs more often is summed in pieces."""
+"""Most occurrences of an id that one tile sums; more frequent ids are summed in pieces."""
 
 
 def tile_of(d: int) -> int:
-    """Lanes per row: the least tile that holds a row of length d, at most a warp.
+    """Return the lanes per row: the smallest tile for a row of length d, at most a warp.
 
     >>> [tile_of(d) for d in (1, 3, 16, 33, 128)]
     [1, 4, 16, 32, 32]
@@ -22,14 +22,14 @@ def tile_of(d: int) -> int:
 
 
 def options(d: int, tile: int, *, bfloat16: bool = False) -> tuple[str, ...]:
-    """Compiler options, the same for NVRTC and nvcc.
+    """Return the compiler options, which NVRTC and nvcc share.
 
-    Products and sums are not contracted: Adam's every operation rounds as it does on the CPU.
+    Products and sums are not fused, so each operation of Adam rounds as on the CPU.
 
     Args:
         d: length of a row.
         tile: lanes per row.
-        bfloat16: whether gradients come as bfloat16.
+        bfloat16: whether gradients are bfloat16.
 
     >>> options(100, 32)
     ('--fmad=false', '-DTILE=32', '-DPER=4', '-DBFLOAT16=0')
@@ -47,16 +47,16 @@ typedef float value_t;
 __device__ inline float widen(value_t x) { return x; }
 #endif
 
-typedef long long index_t;  // n * d and u * d may pass 2^31
+typedef long long index_t;  // n * d and u * d may exceed 2^31
 
-// As Clip.kernel_id in cowclip_merlin/choices.py.
+// Equal to Clip.kernel_id in cowclip_merlin/choices.py.
 enum { CLIP_NONE = 0, CLIP_COWCLIP = 1, CLIP_COLUMN = 2 };
 
 __device__ inline index_t this_thread() {
     return (index_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-// Every lane of the tile gets the same bits: both partners of a step add the same two numbers.
+// Every lane of the tile gets the same bits, because both partners add the same two numbers.
 __device__ inline double tile_sum(double x) {
     for (int k = TILE / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
     return x;
@@ -70,7 +70,7 @@ __device__ inline double tile_square(const float* x) {
     return tile_sum(square);
 }
 
-// Called by whole warps: it shuffles.
+// Call it with whole warps, because it shuffles.
 __device__ inline float row_factor(const float* g, const float* w, index_t cnt, int kind,
                                    double r, double least, double bound) {
     if (kind == CLIP_NONE) return 1.0f;
@@ -83,7 +83,7 @@ __device__ inline float row_factor(const float* g, const float* w, index_t cnt, 
     return norm > threshold ? (float)(threshold / norm) : 1.0f;
 }
 
-// One number's step; operation by operation as on the CPU.
+// Adam for one number, with the same operations as on the CPU.
 __device__ inline void adam(float& w, float& m, float& v, float g, float alpha,
                             float keep_m, float keep_v, float epsilon) {
     m += (g - m) * keep_m;
@@ -95,7 +95,7 @@ __device__ inline void mark(float x, index_t index, index_t* bad) {
     if (x - x != 0.0f) atomicMin(bad, index);  // Inf - Inf and NaN - NaN are NaN
 }
 
-// One coordinate of the occurrences [begin, end), in their order; there is at least one.
+// Sum one coordinate of the occurrences [begin, end), in their order; at least one occurrence.
 __device__ inline float sum_of(const value_t* __restrict__ values,
                                const index_t* __restrict__ order,
                                index_t begin, index_t end, int d, int j) {
@@ -105,7 +105,7 @@ __device__ inline float sum_of(const value_t* __restrict__ values,
     return sum;
 }
 
-// A tile per id. Ids that occur more than `segment` times are left to the next two kernels.
+// One tile per id. The next two kernels sum ids that occur more than `segment` times.
 extern "C" __global__ void sum_rows(
     const value_t* values, const index_t* order, const index_t* starts, index_t u, int d,
     index_t segment, float* g, index_t* bad) {
@@ -120,7 +120,7 @@ extern "C" __global__ void sum_rows(
     }
 }
 
-// A tile per piece of a frequent id. Id hot[h] has pieces piece_starts[h] to piece_starts[h + 1].
+// One tile per piece of a frequent id. Id hot[h] has pieces piece_starts[h] to piece_starts[h + 1].
 extern "C" __global__ void sum_pieces(
     const value_t* values, const index_t* order, const index_t* starts, const index_t* hot,
     const index_t* piece_starts, index_t hots, int d, index_t segment, float* partial) {
@@ -138,7 +138,7 @@ extern "C" __global__ void sum_pieces(
         partial[piece * d + j] = sum_of(values, order, begin, end, d, j);
 }
 
-// A tile per frequent id: its pieces, in their order.
+// Add the pieces of each frequent id, in their order; one tile per id.
 extern "C" __global__ void join_pieces(
     const float* partial, const index_t* hot, const index_t* piece_starts, index_t hots, int d,
     float* g, index_t* bad) {
@@ -164,11 +164,11 @@ extern "C" __global__ void row_squares(const float* x, index_t u, int d, double*
         const int j = lane + k * TILE;
         mine[k] = row < u && j < d ? x[row * d + j] : 0.0f;
     }
-    const double sum = tile_square(mine);  // no lane has left before it: it shuffles
+    const double sum = tile_square(mine);  // all lanes must still run, because it shuffles
     if (row < u && lane == 0) square[row] = sum;
 }
 
-// L2 and clip; g in place.
+// Add L2 and clip; changes g in place.
 extern "C" __global__ void clip_rows(
     float* g, const float* w, const index_t* cnt, index_t u, int d, float l2, int kind,
     double r, double least, double bound, float* factor) {
@@ -193,7 +193,7 @@ extern "C" __global__ void clip_rows(
     }
 }
 
-// L2, clip and Adam of the rows in the batch: each number is read once and written once.
+// L2, clip and Adam for the rows of the batch; each number is read and written once.
 extern "C" __global__ void step_rows(
     float* w, float* m, float* v, const index_t* rows, const float* g, const index_t* starts,
     index_t u, int d, float alpha, float keep_m, float keep_v, float epsilon, float l2, int kind,
@@ -227,16 +227,16 @@ extern "C" __global__ void step_rows(
     }
 }
 
-// A thread per entry of rows, which may hold a row more than once: the first to come is told the
-// steps that the row has seen, the others that it has seen them all. `last` holds whole numbers,
-// or the bits of floats: from 0 on these have the same order.
+// One thread per entry of `rows`, which may contain duplicates. The first thread of a row gets the
+// number of steps that the row has seen; the others get at least `to`. `last` holds integers or the
+// bits of nonnegative floats, which have the same order.
 extern "C" __global__ void take_behind(
     int* last, const index_t* rows, index_t n, int to, int* seen) {
     const index_t i = this_thread();
     if (i < n) seen[i] = atomicMax(last + rows[i], to);
 }
 
-// A thread per number of the rows that are behind; their missed steps happen in registers.
+// Replay missed steps in registers; one thread per number of the rows that are behind.
 extern "C" __global__ void replay_rows(
     float* w, float* m, float* v, const index_t* rows, const index_t* seen, index_t count, int d,
     const float* alphas, index_t to, float keep_m, float keep_v, float epsilon, float l2) {

@@ -1,14 +1,14 @@
-"""CUDA C++ of a step that waits for nothing: sums, missed steps, L2, clip and Adam of grouped rows.
+"""CUDA C++ of a step on grouped rows: sums, missed steps, L2, clip and Adam.
 
-The number of distinct ids is read from GPU memory, so a launch does not depend on it: each thread
-takes several rows, `gridDim` apart. It follows `cuda_source.SOURCE` and `cuda_group.GROUP_SOURCE`
-in one program and uses their functions.
+The kernels never wait for the host. They read the number of distinct ids from GPU memory, so a
+launch does not depend on it: each thread takes several rows, `gridDim` apart. The source follows
+`cuda_source.SOURCE` and `cuda_group.GROUP_SOURCE` in one program and uses their functions.
 """
 
 from __future__ import annotations
 
 STEP_SOURCE = r"""
-// One coordinate of the occurrences [begin, end), in their order; there is at least one.
+// Sum one coordinate of the occurrences [begin, end), in their order; at least one occurrence.
 __device__ inline float grouped_sum(const value_t* __restrict__ values,
                                     const word_t* __restrict__ order,
                                     index_t begin, index_t end, int d, int j) {
@@ -22,8 +22,8 @@ __device__ inline void check_sum(float x, index_t* status, int table, word_t row
     if (x - x != 0.0f) refuse(status, table, 0, row);  // Inf - Inf and NaN - NaN are NaN
 }
 
-// A tile per distinct id. The pieces of an id that occurs more than `segment` times are listed
-// for the next two kernels: queued[0] ids, queued[1] pieces. Their order has no effect on sums.
+// One tile per distinct id. Ids that occur more than `segment` times are queued in pieces for the
+// next two kernels: queued[0] ids, queued[1] pieces. Their order has no effect on the sums.
 extern "C" __global__ void sum_groups(
     const value_t* values, const word_t* order, const word_t* starts, const word_t* ids,
     const word_t* u, int d, index_t segment, word_t* queued, word_t* hot, word_t* hot_first,
@@ -52,7 +52,7 @@ extern "C" __global__ void sum_groups(
     }
 }
 
-// A tile per piece of a frequent id.
+// Sum each piece of the frequent ids; one tile per piece.
 extern "C" __global__ void sum_queued(
     const value_t* values, const word_t* order, const word_t* queued, const word_t* piece_begin,
     const word_t* piece_end, int d, float* partial) {
@@ -63,7 +63,7 @@ extern "C" __global__ void sum_queued(
                 grouped_sum(values, order, piece_begin[piece], piece_end[piece], d, j);
 }
 
-// A tile per frequent id: its pieces, in their order.
+// Add the pieces of each frequent id, in their order; one tile per id.
 extern "C" __global__ void join_queued(
     const float* partial, const word_t* queued, const word_t* hot, const word_t* hot_first,
     const word_t* starts, const word_t* ids, int d, index_t segment, float* g, index_t* status,
@@ -82,7 +82,7 @@ extern "C" __global__ void join_queued(
     }
 }
 
-// The steps [from, to) that a row has missed: L2 alone, never clipped.
+// Replay the steps [from, to) that a row has missed: only L2, never clipped.
 __device__ inline void replay(float& w, float& m, float& v, index_t from, index_t to,
                               const float* __restrict__ alphas, float keep_m, float keep_v,
                               float epsilon, float l2) {
@@ -99,13 +99,13 @@ __device__ inline void replay_number(float* w, float* m, float* v, index_t at, i
     v[at] = my_v;
 }
 
-// Rows of these ids, with any duplicates, up to date. A lane looks at one id; the first to come
-// takes the row, and the tiles of its warp replay what their warp's lanes have taken.
+// Bring the rows of these ids up to date; ids may have duplicates. Each lane checks one id. The
+// first lane takes the row, and the tiles of its warp replay the rows that the lanes have taken.
 extern "C" __global__ void catch_up_rows(
     float* w, float* m, float* v, float* last, const float* alphas, index_t to, const void* ids,
     int wide, index_t n, index_t rows, int d, float keep_m, float keep_v, float epsilon, float l2,
     index_t* status, int table) {
-    // A vote: another warp may refuse an id meanwhile, and a warp goes on or ends as one.
+    // Vote, so that all lanes of a warp decide alike: another warp may reject an id meanwhile.
     if (__ballot_sync(ALL_LANES, status[0] != 0)) return;
     const int lane = threadIdx.x % 32, tile = lane / TILE;
     const index_t warps = (index_t)gridDim.x * blockDim.x / 32;
@@ -117,7 +117,7 @@ extern "C" __global__ void catch_up_rows(
             if (id < 0 || id >= rows) {
                 refuse(status, table, 1, id);
             } else if (last[id] < (float)to) {
-                // Floats from 0 on have the order of their bits.
+                // Nonnegative floats have the order of their bits.
                 row = id;
                 seen = (index_t)__int_as_float(
                     atomicMax((int*)(last + id), __float_as_int((float)to)));
@@ -137,7 +137,7 @@ extern "C" __global__ void catch_up_rows(
     }
 }
 
-// Every row up to date, and its count of steps 0; a tile per row.
+// Bring every row up to date and reset its step count to 0; one tile per row.
 extern "C" __global__ void flush_rows(
     float* w, float* m, float* v, float* last, const float* alphas, index_t to,
     index_t rows, int d, float keep_m, float keep_v, float epsilon, float l2,
@@ -156,7 +156,7 @@ extern "C" __global__ void flush_rows(
 }
 
 // L2, clip and Adam of the distinct rows, after the steps that they have missed. For the log,
-// sums[0] counts rows, sums[1] rows that were cut, and sums[2] adds factors in units of 2^-32.
+// sums[0] counts rows, sums[1] clipped rows, and sums[2] adds factors in units of 2^-32.
 extern "C" __global__ void step_groups(
     float* w, float* m, float* v, const float* g, const word_t* ids, const word_t* starts,
     const word_t* u, int d, const float* alpha, float keep_m, float keep_v, float epsilon,
@@ -174,7 +174,7 @@ extern "C" __global__ void step_groups(
     const float rate = alpha[0];
     unsigned long long my_cut = 0, my_factors = 0;
     index_t row = this_thread() / TILE;
-    // All lanes of a warp go on until none of its tiles has a row: they shuffle.
+    // All lanes of a warp stay until all its tiles are done, because they shuffle.
     for (index_t first = row - row % (32 / TILE); first < rows; first += tiles, row += tiles) {
         const bool inside = row < rows;
         const index_t id = inside ? ids[row] : 0;
@@ -230,7 +230,7 @@ extern "C" __global__ void bias_corrected_rate(
     *alpha = *rate * sqrtf(1.0f - powf(beta_2, t)) / (1.0f - powf(beta_1, t));
 }
 
-// Share of the rows that were cut and the mean factor, for the log; 0 of no rows.
+// Write the share of clipped rows and the mean factor, for the log; 0 if there are no rows.
 extern "C" __global__ void summarize(
     const unsigned long long* sums, float* share, float* mean) {
     if (this_thread() != 0) return;

@@ -1,7 +1,7 @@
-"""The row kernels on the GPU: the same bits in every run on the same GPU.
+"""Row kernels on the GPU with CuPy; the same GPU gives the same bits in every run.
 
 Arrays are CuPy arrays. State (`w`, `m`, `v`) is float32 and contiguous. Gradients are float32 or
-bfloat16; since CuPy has no bfloat16, an array of dtype uint16 is taken as the bits of bfloat16.
+bfloat16; because CuPy has no bfloat16, a uint16 array holds the bits of bfloat16.
 Norms are summed in float64. The CUDA source is in `kernels.cuda_source`.
 """
 
@@ -29,7 +29,7 @@ _BLOCK = 256
 
 @cache
 def _kernel(name: str, d: int, bfloat16: bool) -> Any:
-    """A compiled kernel for rows of length d; CuPy also keeps what it compiled on disk."""
+    """Compile a kernel for rows of length d; CuPy caches compiled kernels on disk."""
     return _module(options(d, tile_of(d), bfloat16=bfloat16)).get_function(name)
 
 
@@ -39,13 +39,13 @@ def _module(flags: tuple[str, ...]) -> Any:
 
 
 def _launch(name: str, d: int, threads: int, *args: Any, bfloat16: bool = False) -> None:
-    """Run a kernel with at least so many threads; scalars must be NumPy's, of the right size."""
+    """Run a kernel with at least `threads` threads; scalars must be NumPy's, of the right size."""
     if threads:
         _kernel(name, d, bfloat16)((-(-threads // _BLOCK),), (_BLOCK,), args)
 
 
 def _launch_rows(name: str, d: int, rows: int, *args: Any, bfloat16: bool = False) -> None:
-    """Run a kernel that works on a row with a tile of lanes."""
+    """Run a kernel that processes each row with a tile of lanes."""
     _launch(name, d, rows * tile_of(d), *args, bfloat16=bfloat16)
 
 
@@ -56,13 +56,13 @@ def group_rows(ids: Any) -> Groups:
         ids: integer [n].
 
     Returns:
-        ids as they came [u], starts int64 [u + 1], order int64 [n].
+        ids [u] in their own dtype, starts int64 [u + 1], order int64 [n].
     """
     ids = cupy.ascontiguousarray(ids)
     n = len(ids)
     if n == 0:
         return Groups(ids, cupy.zeros(1, np.int64), cupy.zeros(0, np.int64))
-    order = cupy.argsort(ids)  # CuPy's only sort is a stable one
+    order = cupy.argsort(ids)  # CuPy's only sort is stable
     ranked = ids[order]
     first = cupy.ones(n, np.bool_)
     first[1:] = ranked[1:] != ranked[:-1]
@@ -72,17 +72,17 @@ def group_rows(ids: Any) -> Groups:
 
 
 def _gradients(values: Any) -> Any:
-    """Contiguous, float32 or the uint16 bits of bfloat16."""
+    """Return contiguous gradients: float32, or uint16 bits of bfloat16."""
     if values.dtype == np.uint16:
         return cupy.ascontiguousarray(values)
     return cupy.ascontiguousarray(values, dtype=np.float32)
 
 
 def _sums(values: Any, groups: Groups) -> tuple[Any, Any]:
-    """Summed gradients float32 [u, d], and the first that is not finite (u if all are), int64 [1].
+    """Sum gradients, float32 [u, d]; also return the first non-finite row, int64 [1] (u: none).
 
-    An id with more than `SEGMENT` occurrences is summed in pieces, then over its pieces: no tile
-    adds all of a frequent id's gradients one by one.
+    An id with more than `SEGMENT` occurrences is summed in pieces, then over its pieces. So no
+    tile adds all gradients of a frequent id one by one.
     """
     values, u, d = _gradients(values), len(groups.ids), values.shape[1]
     starts = cupy.ascontiguousarray(groups.starts, dtype=np.int64)
@@ -116,7 +116,7 @@ def unique_rows(ids: Any, values: Any) -> UniqueRows:
         values: gradient of each occurrence [n, d], float32, or uint16 bits of bfloat16.
 
     Returns:
-        ids as they came [u], cnt int64 [u], g float32 [u, d].
+        ids [u] in their own dtype, cnt int64 [u], g float32 [u, d].
     """
     groups = group_rows(ids)
     return UniqueRows(groups.ids, cupy.diff(groups.starts), _sums(values, groups)[0])
@@ -139,7 +139,7 @@ def clip_rows(
     field: Any | None = None,
     num_fields: int = 1,
 ) -> tuple[Any, Any]:
-    """See `kernels.reference.clip_rows`; float32 [u, d] and float32 [u] come back."""
+    """See `kernels.reference.clip_rows`; returns float32 [u, d] and float32 [u]."""
     u, d = g.shape
     g = cupy.array(g, dtype=np.float32, order="C")
     w = cupy.ascontiguousarray(w, dtype=np.float32)
@@ -157,7 +157,7 @@ def clip_rows(
 def _field_factors(
     g: Any, w: Any, cnt: Any, settings: RowSettings, field: Any | None, num_fields: int
 ) -> Any:
-    """Factors of the clips that need the norms of whole fields [u]; g holds L2 already."""
+    """Compute the factors [u] of clips that need norms of whole fields; g already includes L2."""
     if field is None or settings.clip == "global":
         field, num_fields = cupy.zeros(len(g), np.int64), 1
     norms = cupy.sqrt(_by_field(_squares(g), field, num_fields))
@@ -175,7 +175,7 @@ def _field_factors(
 
 
 def _squares(x: Any) -> Any:
-    """Sum of squares of each row of x [u, d], float64 [u]."""
+    """Return the sum of squares of each row of x [u, d], float64 [u]."""
     u, d = x.shape
     square = cupy.empty(u, np.float64)
     _launch_rows("row_squares", d, u, x, np.int64(u), np.int32(d), square)
@@ -183,9 +183,9 @@ def _squares(x: Any) -> Any:
 
 
 def _by_field(x: Any, field: Any, num_fields: int) -> Any:
-    """Sum of x [u] within each field [num_fields].
+    """Sum x [u] within each field, [num_fields].
 
-    One reduction per field: `bincount` with weights would add in the order of the atomics.
+    One reduction per field, because `bincount` with weights adds in the order of its atomics.
     """
     return cupy.stack([cupy.where(field == f, x, 0).sum() for f in range(num_fields)])
 
@@ -196,7 +196,7 @@ def _adam_constants(settings: RowSettings) -> tuple[Any, ...]:
 
 
 def _check_state(**arrays: Any) -> None:
-    """Refuse what the kernels could not write in place."""
+    """Reject arrays that the kernels cannot write in place."""
     for name, x in arrays.items():
         if x.dtype != np.float32 or not x.flags.c_contiguous:
             raise InputError(f"{name} must be a contiguous float32 array: it is written in place")
@@ -213,10 +213,10 @@ def replay_rows(
     *,
     rows: Any | None = None,
 ) -> int:
-    """See `kernels.reference.replay_rows`; `last` is of 32 bits.
+    """See `kernels.reference.replay_rows`; `last` has 32 bits.
 
-    One thread per number, rows in the order of their last step: the threads of a warp have about
-    as many steps to replay.
+    One thread per number, with rows sorted by their last step, so that the threads of a warp
+    replay about the same number of steps.
     """
     _check_state(w=w, m=m, v=v)
     seen = _take_all(last, to) if rows is None else _take_behind(last, rows, to)
@@ -235,14 +235,14 @@ def replay_rows(
 
 
 def _take_all(last: Any, to: int) -> Any:
-    """The steps that all rows had seen [N]; from here on they have seen at least `to`."""
+    """Return the steps that all rows have seen [N], then set them to at least `to`."""
     seen = last.copy()
     cupy.maximum(last, last.dtype.type(to), out=last)
     return seen
 
 
 def _take_behind(last: Any, rows: Any, to: int) -> Any:
-    """The same for some rows [n]; of a row's duplicates all but one have seen `to` already."""
+    """Do the same for some rows [n]; all but one of a row's duplicates get at least `to`."""
     rows = cupy.ascontiguousarray(rows, dtype=np.int64)
     n, seen = len(rows), cupy.empty(len(rows), last.dtype)
     bits, goal = last.view(np.int32), last.dtype.type(to).view(np.int32)
@@ -251,18 +251,18 @@ def _take_behind(last: Any, rows: Any, to: int) -> Any:
 
 
 def mark_rows(last: Any, rows: Any, to: int) -> None:
-    """Let these rows have seen `to` steps."""
+    """Set the number of steps that these rows have seen to `to`."""
     last[rows] = to
 
 
 def sum_rows(values: Any, groups: Groups) -> Any:
-    """Gradients of the distinct ids, float32 [u, d]; values as in `unique_rows`.
+    """Sum the gradients of each distinct id, float32 [u, d]; values as in `unique_rows`.
 
     Raises:
-        NonFiniteGradient: a sum holds NaN or Inf.
+        NonFiniteGradient: if a sum contains NaN or Inf.
     """
     g, bad = _sums(values, groups)
-    index = int(bad[0])  # the host waits: nothing may be written if a sum is bad
+    index = int(bad[0])  # the host waits, because a bad sum must not change the tables
     if index < len(groups.ids):
         raise NonFiniteGradient(index)
     return g
@@ -271,7 +271,7 @@ def sum_rows(values: Any, groups: Groups) -> Any:
 def step_rows(
     w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: float, settings: RowSettings
 ) -> Any:
-    """See `kernels.numba.step_rows`; factors float32 [u]. Here g stays as it is."""
+    """See `kernels.numba.step_rows`; factors float32 [u]. This version does not change g."""
     _check_state(w=w, m=m, v=v)
     u, d = g.shape
     factor = cupy.empty(u, np.float32)

@@ -1,4 +1,4 @@
-"""What the implementations of the row kernels have in common: settings, results, the error."""
+"""Define what all row kernels share: settings, results and errors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class RowSettings:
 
     Attributes:
         l2: the penalty is `l2 * ||w||^2`.
-        clip: one of `choices.kernel_clips()`; `clip_rows` computes "global", "field" and
-            "adaptive_field", too.
-        clip_settings: of the clip.
+        clip: one of `choices.kernel_clips()`; `clip_rows` also supports "global", "field" and
+            "adaptive_field".
+        clip_settings: settings of the clip.
         beta_1: decay of Adam's first moment.
-        beta_2: decay of its second moment.
+        beta_2: decay of Adam's second moment.
         epsilon: added to the square root of the second moment.
     """
 
@@ -33,15 +33,15 @@ class RowSettings:
     epsilon: float = 1e-7
 
     def floor(self, d: int) -> float:
-        """Least norm that a row of length d counts with: `sqrt(d) * zeta`."""
+        """Return the lower bound of the norm of a row of length d: `sqrt(d) * zeta`."""
         return math.sqrt(d) * self.clip_settings.zeta
 
     @property
     def kernel_id(self) -> int:
-        """The number of the clip in the row kernels.
+        """Number of the clip in the row kernels.
 
         Raises:
-            InputError: the row kernels do not have it.
+            InputError: if the row kernels do not have the clip.
         """
         known = choices.CLIPS.get(self.clip)
         if known is None or known.kernel_id is None:
@@ -55,7 +55,7 @@ class RowSettings:
 
 
 def lacks_clip(clip: str) -> InputError:
-    """The error of a clip that the kernels do not have."""
+    """Return the error for a clip that the kernels do not have."""
     return InputError(
         f"the row kernels do not have the clip {clip!r}; choose one of "
         f"{', '.join(choices.kernel_clips())}"
@@ -77,7 +77,7 @@ class Groups(NamedTuple):
 
 
 class UniqueRows(NamedTuple):
-    """Distinct ids of a batch, in the order that the function which returns them says.
+    """Distinct ids of a batch, in the order that the returning function documents.
 
     Attributes:
         ids: integer [u].
@@ -91,10 +91,10 @@ class UniqueRows(NamedTuple):
 
 
 class NonFiniteGradient(ArithmeticError):
-    """The summed gradient of a row holds NaN or Inf; nothing was written.
+    """The summed gradient of a row contains NaN or Inf; no table was changed.
 
     Attributes:
-        index: which of the distinct ids, ascending, is the first such.
+        index: index of the first such id among the distinct ids, ascending.
     """
 
     def __init__(self, index: int) -> None:

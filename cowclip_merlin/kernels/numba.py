@@ -1,4 +1,4 @@
-"""The row kernels on the CPU: parallel over rows, the same bits in every run.
+"""Row kernels on the CPU with Numba: parallel over rows, the same bits in every run.
 
 Arrays are float32; gradients may be bfloat16. Norms are summed in float64.
 """
@@ -46,7 +46,7 @@ def _sums(values: Array, groups: Groups) -> tuple[Array, Array]:
 
 
 def as_float32(values: Array) -> Array:
-    """Gradients as contiguous float32; bfloat16 is the upper half of it."""
+    """Convert gradients to contiguous float32; bfloat16 is the upper half of a float32."""
     if values.dtype.name == "bfloat16":
         wide = np.ascontiguousarray(values).view(np.uint16).astype(np.uint32) << 16
         return wide.view(np.float32)
@@ -87,7 +87,7 @@ def _constants(settings: RowSettings, d: int, kind: int) -> tuple[Any, ...]:
 def _field_factors(
     g: Array, w: Array, cnt: Array, settings: RowSettings, field: Array | None, num_fields: int
 ) -> Array:
-    """Factors of the clips that need the norms of whole fields; g holds L2 already."""
+    """Compute the factors of clips that need norms of whole fields; g already includes L2."""
     if field is None or settings.clip == "global":
         field, num_fields = np.zeros(len(g), np.int64), 1
     clip = settings.clip_settings
@@ -112,10 +112,10 @@ def _adam_constants(settings: RowSettings) -> Array:
 
 
 def sum_rows(values: Array, groups: Groups) -> Array:
-    """Gradients of the distinct ids, float32 [u, d]; the first half of `update_rows`.
+    """Sum the gradients of each distinct id, float32 [u, d]; the first half of `update_rows`.
 
     Raises:
-        NonFiniteGradient: a sum holds NaN or Inf.
+        NonFiniteGradient: if a sum contains NaN or Inf.
     """
     g, bad = _sums(values, groups)
     if bad.any():
@@ -133,15 +133,15 @@ def step_rows(
     alpha: float,
     settings: RowSettings,
 ) -> Array:
-    """L2, clip and Adam of these rows, in place; the second half of `update_rows`.
+    """Apply L2, clip and Adam to these rows, in place; the second half of `update_rows`.
 
     Args:
         w: weights [N, d].
         m: Adam's first moments [N, d].
         v: Adam's second moments [N, d].
         rows: row of each distinct id, int [u].
-        g: their summed gradients [u, d].
-        starts: of their `Groups`, for the counts.
+        g: summed gradient of each distinct id [u, d].
+        starts: `Groups.starts`, for the counts.
         alpha: learning rate with both bias corrections.
         settings: L2, clip and Adam.
 

@@ -1,7 +1,7 @@
-"""The compiled loops behind `kernels.numba`: parallel over rows, the same bits in every run.
+"""Compiled loops of `kernels.numba`: parallel over rows, the same bits in every run.
 
-Divisions do not check for zero (`error_model="numpy"`): the check would keep the compiler from
-vector instructions.
+Divisions do not check for zero (`error_model="numpy"`), because the check prevents vector
+instructions.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from numba import njit, prange
 
 from cowclip_merlin.kernels.numba_prefetch import AHEAD, prefetch, prefetch_row
 
-_CHUNK = 1024  # numbers that take steps together: w, m and v of them stay in the first cache
+_CHUNK = 1024  # numbers per chunk, so that their w, m and v stay in the first-level cache
 
 
 def _jit(*, parallel: bool) -> Callable[[Any], Any]:
-    """Compile, and keep the result on disk where a folder can be written."""
+    """Compile a function; cache the result on disk if a folder is writable."""
 
     def decorate(function: Any) -> Any:
         try:
             return njit(function, parallel=parallel, error_model="numpy", cache=True)
-        except RuntimeError:  # no folder for the cache
+        except RuntimeError:  # no writable folder for the cache
             return njit(function, parallel=parallel, error_model="numpy")
 
     return decorate
@@ -31,9 +31,9 @@ def _jit(*, parallel: bool) -> Callable[[Any], Any]:
 
 @_jit(parallel=False)
 def radix_order(ids: Any, smallest: Any, bits: int) -> Any:
-    """Stable order of integers below 2^bits above the smallest, 11 bits a pass, int32 [n].
+    """Sort integers below smallest + 2^bits stably; return the order, int32 [n]; 11 bits a pass.
 
-    Numbers without a sign: numba would ask of every other index whether it counts from the end.
+    Indices are unsigned, because Numba checks every signed index for counting from the end.
     """
     n, one = len(ids), np.uint32(1)
     passes = (bits + 10) // 11
@@ -55,7 +55,7 @@ def radix_order(ids: Any, smallest: Any, bits: int) -> Any:
 
 @_jit(parallel=False)
 def digit_begins(ids: Any, smallest: Any, passes: int, width: Any) -> Any:
-    """Where the ids of each digit begin when they are sorted by it, uint32 [passes, 2^width]."""
+    """Return where the ids of each digit begin after sorting by it, uint32 [passes, 2^width]."""
     size = np.uint64(1) << width
     begins = np.zeros((passes, np.int64(size)), np.uint32)
     for i in range(len(ids)):
@@ -73,7 +73,7 @@ def digit_begins(ids: Any, smallest: Any, passes: int, width: Any) -> Any:
 
 @_jit(parallel=False)
 def find_starts(ids: Any, order: Any) -> Any:
-    """Where a new id begins, and n at the end, int32 [u + 1]."""
+    """Return where each distinct id begins, and n as the last entry, int32 [u + 1]."""
     n = len(ids)
     starts = np.empty(n + 1, np.int32)
     u = 0
@@ -89,7 +89,7 @@ def find_starts(ids: Any, order: Any) -> Any:
 def sum_groups(values: Any, starts: Any, order: Any, g: Any, bad: Any, threads: int) -> None:
     """Sum the occurrences of each id in their order; mark sums that are not finite."""
     for t in prange(threads):
-        # As many occurrences each: a few ids have most of them.
+        # Give each thread the same number of occurrences, because a few ids have most of them.
         end = np.searchsorted(starts[:-1], (t + 1) * len(order) // threads)
         for i in range(np.searchsorted(starts[:-1], t * len(order) // threads), end):
             bad[i] = sum_group(values, starts, order, g, i)
@@ -97,7 +97,7 @@ def sum_groups(values: Any, starts: Any, order: Any, g: Any, bad: Any, threads: 
 
 @_jit(parallel=False)
 def sum_group(values: Any, starts: Any, order: Any, g: Any, i: int) -> bool:
-    """Sum the occurrences of one id; whether the sum is not finite."""
+    """Sum the occurrences of one id; return whether the sum is not finite."""
     d, last = values.shape[1], len(order) - 1
     first, zero = starts[i], np.float32(0.0)
     prefetch_row(values, order[min(first + 2 * AHEAD, last)])
@@ -115,7 +115,7 @@ def sum_group(values: Any, starts: Any, order: Any, g: Any, i: int) -> bool:
 
 @_jit(parallel=False)
 def row_norm(x: Any) -> float:
-    """Euclidean norm, summed in float64."""
+    """Return the Euclidean norm, summed in float64."""
     square = 0.0
     for j in range(len(x)):
         square += np.float64(x[j]) * np.float64(x[j])
@@ -126,7 +126,7 @@ def row_norm(x: Any) -> float:
 def row_factor(
     g: Any, w: Any, cnt: int, kind: int, r: float, floor: float, bound: float
 ) -> np.float32:
-    """Clip factor of one row."""
+    """Return the clip factor of one row."""
     if kind == 0:
         return np.float32(1.0)
     norm = row_norm(g)
@@ -140,7 +140,7 @@ def row_factor(
 def clip_each(
     g: Any, w: Any, cnt: Any, l2: Any, kind: int, r: float, floor: float, bound: float, factor: Any
 ) -> None:
-    """L2 and clip of each row, in place."""
+    """Add L2 to each row and clip it, in place."""
     for i in prange(len(g)):
         for j in range(g.shape[1]):
             g[i, j] += l2 * w[i, j]
@@ -151,7 +151,7 @@ def clip_each(
 
 @_jit(parallel=False)
 def adam_number(w: Any, m: Any, v: Any, g: Any, alpha: Any, keep: Any) -> tuple:
-    """One number's step, operation by operation as TensorFlow's dense Adam does it."""
+    """Apply Adam to one number, with the operations of TensorFlow's dense Adam."""
     m += (g - m) * keep[0]
     v += (g * g - v) * keep[1]
     w -= (m * alpha) / (np.sqrt(v) + keep[2])
@@ -160,7 +160,7 @@ def adam_number(w: Any, m: Any, v: Any, g: Any, alpha: Any, keep: Any) -> tuple:
 
 @_jit(parallel=False)
 def prefetch_state(w: Any, m: Any, v: Any, rows: Any, i: int) -> None:
-    """Ask for all that belongs to row number i of these, if there is one."""
+    """Prefetch w, m and v of row number i of these rows, if it exists."""
     if i < len(rows):
         prefetch_row(w, rows[i])
         prefetch_row(m, rows[i])
@@ -171,7 +171,7 @@ def prefetch_state(w: Any, m: Any, v: Any, rows: Any, i: int) -> None:
 def chunk_factors(
     g: Any, w: Any, starts: Any, kind: int, r: float, floor: float, bound: float, factor: Any
 ) -> None:
-    """Clip factors as by `row_factor`, to the bit, of g and w [d, n], one column a row."""
+    """Return the clip factors of g and w [d, n], one column per row; bits as in `row_factor`."""
     d, n = g.shape
     of_g, of_w = np.zeros(n), np.zeros(n)
     for j in range(d):
@@ -191,10 +191,10 @@ def step_chunk(
     w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: Any, keep: Any, l2: Any,
     kind: int, r: float, floor: float, bound: float, factor: Any,
 ) -> None:  # fmt: skip
-    """Some rows of `step_each`.
+    """Process some rows of `step_each`.
 
-    They are laid side by side, [d, n], so that the inner loops run over rows: the compiler turns
-    these into vector instructions whatever the length of a row.
+    The rows are transposed to [d, n], so that the inner loops run over rows. The compiler
+    vectorizes these loops for any row length.
     """
     n, d = len(rows), w.shape[1]
     a, b = np.empty((d, n), w.dtype), np.empty((d, n), w.dtype)
@@ -226,7 +226,7 @@ def step_each(
     w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: Any, keep: Any, l2: Any,
     kind: int, r: float, floor: float, bound: float, factor: Any,
 ) -> None:  # fmt: skip
-    """L2, clip and Adam of each row, in place."""
+    """Apply L2, clip and Adam to each row, in place."""
     size = max(1, _CHUNK // w.shape[1])
     for c in prange((len(rows) + size - 1) // size):
         first, end = c * size, min(len(rows), c * size + size)
@@ -240,10 +240,10 @@ def step_each(
 def replay_chunk(
     w: Any, m: Any, v: Any, rows: Any, seen: Any, alphas: Any, to: int, keep: Any, l2: Any
 ) -> None:
-    """Rows in the order of the steps they have seen.
+    """Replay some rows, sorted by the steps that they have seen.
 
-    Time runs in the outer loop and the numbers of all rows that have begun in the inner one,
-    which the compiler turns into vector instructions whatever the length of a row.
+    The outer loop runs over steps. The inner loop runs over the numbers of all rows that take
+    the step; the compiler vectorizes it for any row length.
     """
     n, d = len(rows), w.shape[1]
     a, b, e = np.empty(n * d, w.dtype), np.empty(n * d, w.dtype), np.empty(n * d, w.dtype)
@@ -275,10 +275,10 @@ def replay_each(
     w: Any, m: Any, v: Any, rows: Any, seen: Any, alphas: Any, to: int, keep: Any, l2: Any,
     threads: int,
 ) -> None:  # fmt: skip
-    """Chunks of rows, which come in the order of the steps they have seen."""
+    """Replay rows in chunks; the rows are sorted by the steps that they have seen."""
     size = max(1, _CHUNK // w.shape[1])
     for t in prange(threads):
-        # Neighbours have missed about as many steps: deal them out over the threads.
+        # Neighbors have missed about the same number of steps, so distribute them over the threads.
         for first in range(t * size, len(rows), threads * size):
             end = first + size
             replay_chunk(w, m, v, rows[first:end], seen[first:end], alphas, to, keep, l2)
@@ -286,9 +286,9 @@ def replay_each(
 
 @_jit(parallel=False)
 def take_behind(last: Any, rows: Any, to: int) -> Any:
-    """The rows that have seen fewer steps, once each, and how many they have seen, int32.
+    """Return the rows that have seen fewer than `to` steps, once each, and their steps, int32.
 
-    From here on they have seen `to` steps.
+    Then set their number of steps to `to`.
     """
     behind, seen = np.empty(len(rows), rows.dtype), np.empty(len(rows), np.int32)
     count, end = 0, len(rows) - 1
@@ -304,6 +304,6 @@ def take_behind(last: Any, rows: Any, to: int) -> Any:
 
 @_jit(parallel=False)
 def mark_rows(last: Any, rows: Any, to: int) -> None:
-    """Let these rows have seen `to` steps."""
+    """Set the number of steps that these rows have seen to `to`."""
     for k in rows:
         last[k] = to

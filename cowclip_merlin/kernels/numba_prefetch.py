@@ -1,7 +1,7 @@
-"""Asking the processor for memory before it is needed, which numba has no words for.
+"""Prefetch memory into the processor's cache, for which Numba has no function.
 
-Rows of a large table lie anywhere, so each would be waited for. A prefetch only hints: it
-changes no value and cannot fail, whatever the address.
+The rows of a batch are scattered over a large table, so each access would wait for memory. A
+prefetch is only a hint: it changes no value and cannot fail, whatever the address.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-AHEAD = 8  # rows: more are evicted again before their turn, fewer are waited for
+AHEAD = 8  # rows ahead: more are evicted before their use, fewer arrive too late
 
 
 @intrinsic
@@ -27,7 +27,7 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
         number = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
         function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
-        # To be written, to be kept in all levels, data.
+        # For writing, kept in all cache levels, data cache.
         builder.call(function, [address, number(1), number(3), number(1)])
         return context.get_dummy_value()
 
@@ -36,7 +36,7 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
 
 @njit(error_model="numpy")
 def prefetch_row(x: Any, row: int) -> None:
-    """Both ends of a row: it may lie across two lines."""
+    """Prefetch both ends of a row, because it may span two cache lines."""
     first = np.int64(row) * x.shape[1]
     prefetch(x, first)
     prefetch(x, first + x.shape[1] - 1)

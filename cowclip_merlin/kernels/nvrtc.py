@@ -1,4 +1,4 @@
-"""CUDA's run-time compiler, where CuPy finds it."""
+"""Load CUDA's runtime compiler (NVRTC), so that CuPy finds it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 
 def load_nvrtc() -> list[str]:
-    """Load the compiler of NVIDIA's Python package `nvidia-cuda-nvrtc-cu12`, if that is there.
+    """Load the compiler of NVIDIA's Python package `nvidia-cuda-nvrtc-cu12`, if it is installed.
 
-    CuPy 13 asks the system for it by name. A machine that has a driver, and TensorFlow's CUDA
-    from packages, does not know it; once it is loaded, its name is enough.
+    CuPy 13 loads the library by name from the system. A machine with only a driver and CUDA from
+    Python packages cannot find it. Once it is loaded, its name is enough.
 
     Returns:
-        The files that were loaded.
+        The loaded files.
     """
     try:
         found = importlib.util.find_spec("nvidia.cuda_nvrtc")
-    except ModuleNotFoundError:  # nothing of NVIDIA's
+    except ModuleNotFoundError:  # no NVIDIA packages
         return []
     folders = found.submodule_search_locations if found else None
     files = [str(f) for x in folders or () for f in sorted(Path(x, "lib").glob("libnvrtc.so.*"))]

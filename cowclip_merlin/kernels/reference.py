@@ -1,4 +1,4 @@
-"""The row kernels in NumPy and float64: slow, obvious, one row after the other."""
+"""Reference row kernels in NumPy and float64: slow and simple, one row after the other."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Array = npt.NDArray[Any]
 
 
 def group_rows(ids: Array) -> Groups:
-    """Distinct ids of a batch and where they occur; see `kernels.interface.Groups`."""
+    """Return the distinct ids of a batch and where they occur; see `kernels.interface.Groups`."""
     order = np.argsort(ids, kind="stable")
     unique, cnt = np.unique(ids, return_counts=True)
     return Groups(unique, np.concatenate([[0], np.cumsum(cnt)]), order)
 
 
 def unique_rows(ids: Array, values: Array) -> UniqueRows:
-    """Sum the gradients of equal ids, in the order they come, and count them.
+    """Sum the gradients of equal ids, in batch order, and count them.
 
     Args:
         ids: integer [n].
@@ -58,8 +58,8 @@ def clip_rows(
         g: summed data gradients [u, d].
         w: weights [u, d].
         cnt: occurrences [u].
-        settings: which clip, and its thresholds.
-        field: field of each row, int [u], for the field-wise clips; by default all are one.
+        settings: the clip and its thresholds.
+        field: field of each row, int [u], for the field-wise clips; by default one field.
         num_fields: number of fields.
 
     Returns:
@@ -95,7 +95,7 @@ def clip_rows(
 
 
 def adam(w: Array, m: Array, v: Array, g: Array, alpha: float, settings: RowSettings) -> None:
-    """One step of Adam in place; alpha holds learning rate and bias corrections."""
+    """Apply one step of Adam in place; alpha includes learning rate and bias corrections."""
     m += (g - m) * (1 - settings.beta_1)
     v += (g * g - v) * (1 - settings.beta_2)
     w -= m * alpha / (np.sqrt(v) + settings.epsilon)
@@ -112,7 +112,7 @@ def replay_rows(
     *,
     rows: Array | None = None,
 ) -> int:
-    """Replay the steps that rows have missed, in place: each has L2 alone for its gradient.
+    """Replay the steps that rows have missed, in place; their gradient is only that of L2.
 
     Args:
         w: weights [N, d].
@@ -120,12 +120,12 @@ def replay_rows(
         v: Adam's second moments [N, d].
         last: number of steps each row has seen [N]; set to `to`.
         alphas: `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)` of every step, [T].
-        to: number of steps to come to, at most T.
+        to: replay up to this step, at most T.
         settings: L2 and Adam.
-        rows: the rows to look at, in any order, with any duplicates, int [n]; by default all.
+        rows: rows to check, int [n], in any order, with or without duplicates; by default all.
 
     Returns:
-        How many distinct rows had missed a step.
+        Number of distinct rows that had missed a step.
     """
     behind = 0
     for i in range(len(w)) if rows is None else rows:
@@ -147,24 +147,24 @@ def update_rows(
     *,
     rows: Array | None = None,
 ) -> Array:
-    """One step of the rows in the batch, in place: sum, L2, clip, Adam.
+    """Update the rows of the batch in place: sum, L2, clip, Adam.
 
     Args:
         w: weights [N, d].
         m: Adam's first moments [N, d].
         v: Adam's second moments [N, d].
-        groups: of the batch's ids.
+        groups: groups of the batch's ids.
         values: gradient of each occurrence, [n, d].
         alpha: learning rate with both bias corrections.
         settings: L2, clip (one of `choices.kernel_clips()`) and Adam.
-        rows: row of each distinct id, int [u]; by default w, m and v hold these rows alone, in
+        rows: row of each distinct id, int [u]; by default w, m and v hold only these rows, in
             the order of the ids.
 
     Returns:
         The clip factor of each distinct id, [u].
 
     Raises:
-        NonFiniteGradient: a summed gradient holds NaN or Inf; nothing was written.
+        NonFiniteGradient: if a summed gradient contains NaN or Inf; no table is changed.
     """
     ids = np.repeat(np.arange(len(groups.ids)), np.diff(groups.starts))
     summed = unique_rows(ids, np.asarray(values)[groups.order])
