@@ -1,4 +1,4 @@
-"""`cowclip_merlin.training.train`: a training run with its diagnostics.
+"""`cowclip_merlin.training.train`: run a training with its diagnostics.
 
 Training and diagnostics meet only here. Neither the training loop nor a run folder needs
 diagnostics.
@@ -31,22 +31,22 @@ def train(
 
     Args:
         data: folder that `prepare` wrote.
-        settings: of the run.
-        out: the run folder; must not hold a run yet, unless `resume`.
-        resume: go on from the last checkpoint in `out`.
-        checkpoint_every: steps between checkpoints within an epoch; 0: at its end only.
+        settings: the run's settings.
+        out: the run folder; it must not hold a run yet, unless `resume`.
+        resume: continue from the last checkpoint in `out`.
+        checkpoint_every: steps between checkpoints within an epoch; 0: only at its end.
         device: "auto", "cpu" or "gpu".
-        data_memory: MB of the device for rows; if they need more, they are streamed. None: what
-            is free on a GPU, no limit on the CPU. The result is the same.
+        data_memory: MB of device memory for rows; larger data is streamed, with the same result.
+            None: the free memory of a GPU, no limit on the CPU.
         diagnostics_every: steps between probes of the clip, which go to `diagnostics.csv` and
-            TensorBoard and change no weight; 0 for none. See `cowclip_merlin.diagnostics`.
+            TensorBoard and change no weight; 0: no probes. See `cowclip_merlin.diagnostics`.
 
     Returns:
         One record per epoch, as in `metrics.csv`; see `run_logs.METRICS`.
 
     Raises:
-        InputError: wrong input, named in one line.
-        Stopped: SIGINT or SIGTERM came; a checkpoint was written first.
+        InputError: if an input is wrong; the error names it in one line.
+        Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
     """
     if diagnostics_every < 0:
         raise InputError(f"--diagnostics-every is {diagnostics_every}; it must be 0 or more")

@@ -130,7 +130,7 @@ def test_a_run_with_a_new_clip(share, data, tmp_path, capsys):
 def test_settings_and_help_know_a_new_clip(share, data, tmp_path, capsys):
     assert "clippy, share (default: cowclip" in text_of_help(capsys)
     assert train(data, tmp_path / "run", "--model", "dcn", "--clip", "share", "--zeta", 1) == 2
-    assert "--zeta does nothing under the clip share" in capsys.readouterr().err
+    assert "--zeta has no effect with the clip share" in capsys.readouterr().err
     assert train(data, tmp_path / "run", "--model", "dcn", "--clip", "none", "--r", 1) == 2
     assert "use --clip cowclip or adaptive_field or share" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"unknown clip 'cow'; choose one of .*clippy, share$"):

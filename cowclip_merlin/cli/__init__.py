@@ -1,6 +1,6 @@
-"""The command `cowclip`: parse arguments, call the library, turn mistakes into one line.
+"""The command `cowclip`: parse arguments, call the library, report errors in one line.
 
-Exit codes: 0 done, 2 wrong input, 1 a fault of this program, 130/143 interrupted.
+Exit codes: 0 success, 2 wrong input, 1 a bug in this program, 130/143 interrupted.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ COMMANDS = (
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose complaints are one line, without the usage before it."""
+    """A parser that prints errors in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the line and exit with code 2."""
+        """Print the error and exit with code 2."""
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with one sub-parser per module of this package named in `COMMANDS`."""
+    """Build the parser, with one sub-parser for each command in `COMMANDS`."""
     parser = CommandParser(
         prog="cowclip",
         description="Train click-through-rate models with very large batches.",
@@ -68,44 +68,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     _escape_unencodable_output()
     args, unknown = build_parser().parse_known_args(argv)
     if unknown:
-        return _fail(f"unknown: {' '.join(unknown)}; see cowclip {args.command} --help")
+        return _fail(f"unknown arguments: {' '.join(unknown)}; see cowclip {args.command} --help")
     try:
         _check_paths(vars(args))
         with exit_on_sigterm():
             code = args.run(args) or 0
             sys.stdout.flush()
             return code
-    except BrokenPipeError:  # the reader of our output has seen enough, as in `| head`
-        # Python flushes once more at its end, which must not fail again.
+    except BrokenPipeError:  # the reader of the output has closed it, as `| head` does
+        # Python flushes again at exit; that must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         print("cowclip: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        words = error_message(error, target=_output_path(vars(args)))
-        return _fail(words) if words else _crash()
+        message = error_message(error, target=_output_path(vars(args)))
+        return _fail(message) if message else _crash()
 
 
 def _escape_unencodable_output() -> None:
-    """Let standard output show as an escape what its encoding lacks, as standard error does.
+    """Make standard output escape characters that its encoding lacks, as standard error does.
 
-    A column or a file may have any name, which must not end a run that has done its work.
+    Columns and files may have any name. Printing one must not fail after the work is done.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):  # not None, nor what a program put in its place
+    if isinstance(sys.stdout, io.TextIOWrapper):  # may be None, or replaced by a program
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _check_paths(given: Mapping[str, object]) -> None:
-    """An empty path, as from an unset variable of the shell, would mean the current folder."""
+    """Refuse empty paths: an unset shell variable gives one, which means the current folder."""
     for name in ("out", "data", "run_folder", "files", "results", "like", "lines"):
         value = given.get(name)
         if value == "" or (isinstance(value, list) and "" in value):
-            raise InputError(f"{name} is empty; give a value, or set the shell's variable")
+            raise InputError(f"{name} is empty; give a value, or set the shell variable")
 
 
 def _output_path(given: Mapping[str, object]) -> str | None:
-    """The path that the command was to write."""
+    """Return the path that the command writes."""
     paths = (given.get(name) for name in ("out", "predictions", "json"))
     return next((str(path) for path in paths if path), None)
 
@@ -117,5 +117,5 @@ def _fail(message: str) -> int:
 
 def _crash() -> int:
     traceback.print_exc()
-    print("cowclip: this is a fault of cowclip, please report it", file=sys.stderr)
+    print("cowclip: this is a bug in cowclip; please report it", file=sys.stderr)
     return 1

@@ -1,4 +1,4 @@
-"""`cowclip bench`: throughput of the training step, with and without the clip."""
+"""`cowclip bench`: measure the throughput of the training step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cowclip_merlin.cli.common_options import (
     parse_integers,
 )
 
-HELP = "measure the training step: batches, updates, with and without the clip"
+HELP = "measure the speed of the training step by batch size, update, backend and clip"
 EXAMPLES = """examples:
   cowclip bench
   cowclip bench --model deepfm,dcnv2 --batch-sizes 1024,65536 --vocabulary 1000000
@@ -21,7 +21,7 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `cowclip bench`."""
+    """Add the arguments of `cowclip bench`."""
     several = {
         "--model": ("deepfm", choices.MODELS),
         "--update": (",".join(choices.UPDATES), choices.UPDATES),
@@ -30,32 +30,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision": ("float32", choices.PRECISIONS),
     }
     for flag, (default, known) in several.items():
-        words = f"some of {', '.join(known)} (default: %(default)s)"
-        parser.add_argument(flag, default=default, metavar="A,B", help=words)
+        text = f"any of {', '.join(known)} (default: %(default)s)"
+        parser.add_argument(flag, default=default, metavar="A,B", help=text)
     parser.add_argument(
         "--batch-sizes",
         default="1024,8192,65536",
         metavar="N,N",
-        help="rows a step (default: %(default)s)",
+        help="rows per step (default: %(default)s)",
     )
     numbers = {
         "--vocabulary": (1_000_000, "ids in all 26 fields together"),
-        "--rounds": (5, "turns of each configuration, one after the other"),
-        "--rows-per-turn": (None, "rows trained in a turn, at least one batch"),
+        "--rounds": (5, "rounds; each one measures every configuration"),
+        "--rows-per-turn": (None, "rows per measurement, at least one batch"),
     }
-    for flag, (default, words) in numbers.items():
-        usual = "65,536, on a GPU 2,097,152" if default is None else "%(default)s"
-        words = f"{words} (default: {usual})"
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=words)
-    words = "let XLA compile the layers after the lookups, and the bare MLP"
-    parser.add_argument("--jit-compile", action="store_true", help=words)
+    for flag, (default, text) in numbers.items():
+        shown = "65,536, on a GPU 2,097,152" if default is None else "%(default)s"
+        text = f"{text} (default: {shown})"
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=text)
+    text = "compile the layers after the lookups, and the bare MLP, with XLA"
+    parser.add_argument("--jit-compile", action="store_true", help=text)
     add_device_option(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the result to this file"
+    )
     add_overwrite_option(parser, "FILE")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure and print."""
+    """Measure the speed and print a table."""
     from cowclip_merlin.bench.throughput import BenchSettings, format_table, measure
     from cowclip_merlin.system.files import check_writable, write_json
     from cowclip_merlin.training.build import choose_device
@@ -78,8 +80,8 @@ def run(args: argparse.Namespace) -> None:
     result = measure(settings)
     result["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
     print(format_table(result))
-    print("ratio: to the smallest batch with dense updates and no clip; of MLP: to the MLP alone;")
-    print("medians round by round")
+    print("ratio: speed relative to the smallest batch with dense updates and no clip")
+    print("of MLP: speed relative to the MLP alone; both are medians over the rounds")
     print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
     if args.json:
         write_json(args.json, result)

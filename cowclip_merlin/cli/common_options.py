@@ -1,4 +1,4 @@
-"""What several commands have in common on their command lines."""
+"""Command line options that several commands share."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from cowclip_merlin import choices
 
 
 def add_overwrite_option(parser: argparse.ArgumentParser, what: str) -> None:
-    """The option `--overwrite`.
+    """Add the option `--overwrite`.
 
     Args:
-        parser: of a command.
-        what: metavar of the file that is replaced.
+        parser: the command's parser.
+        what: metavar of the file to replace.
     """
-    parser.add_argument("--overwrite", action="store_true", help=f"replace {what} if it is there")
+    parser.add_argument("--overwrite", action="store_true", help=f"replace {what} if it exists")
 
 
 def add_device_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where to compute."""
+    """Add the option `--device`."""
     parser.add_argument(
         "--device",
         default="auto",
@@ -28,15 +28,15 @@ def add_device_option(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_integers(option: str, text: str, *, like: str) -> tuple[int, ...]:
-    """Whole numbers between commas.
+    """Parse whole numbers between commas.
 
     Args:
-        option: that took the text.
-        text: what it took.
-        like: an example, for the complaint.
+        option: name of the option.
+        text: value of the option.
+        like: an example for the error message.
 
     Raises:
-        InputError: it is something else.
+        InputError: if the text is anything else.
 
     >>> parse_integers("--mlp", "400,200", like="400,400,400")
     (400, 200)
@@ -46,4 +46,4 @@ def parse_integers(option: str, text: str, *, like: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
-        raise InputError(f"{option} {text!r} is no list of whole numbers like {like}") from None
+        raise InputError(f"{option} {text!r} is not a list of whole numbers like {like}") from None

@@ -13,18 +13,20 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `cowclip evaluate`."""
+    """Add the arguments of `cowclip evaluate`."""
     parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
     parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
-    split = "which rows of DATA (default: test)"
+    split = "rows of DATA to score (default: test)"
     parser.add_argument("--split", default="test", choices=("train", "test"), help=split)
-    parser.add_argument("--predictions", metavar="FILE", help="parquet: row, label, probability")
+    parser.add_argument(
+        "--predictions", metavar="FILE", help="parquet file to write: row, label, probability"
+    )
     add_overwrite_option(parser, "FILE")
     add_device_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the exact metrics."""
+    """Score the rows and print exact metrics."""
     from cowclip_merlin.training import evaluate_run
 
     result = evaluate_run(

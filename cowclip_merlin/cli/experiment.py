@@ -1,4 +1,4 @@
-"""`cowclip experiment`: tables and figures of the paper, and some beyond it."""
+"""`cowclip experiment`: reproduce tables and figures of the paper, and run further ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.experiments.definitions import Experiment
     from cowclip_merlin.experiments.session import Session
 
-HELP = "run a table or figure of the paper on your data, and print it beside the paper's"
+HELP = "reproduce a table or figure of the paper on your data, next to the paper's numbers"
 EXAMPLES = """examples:
   cowclip experiment --list
   cowclip experiment table2 --data DATA --dry-run
@@ -22,47 +22,51 @@ EXAMPLES = """examples:
   cowclip experiment table3 --data DATA --scale 1/64
   cowclip experiment mine.yaml --data DATA
 
-Runs that have a result in RESULTS are not made again, and a stopped one goes on where it was.
-Batches and rates follow from the number of rows; see docs/experiments.md."""
+Runs with a result in RESULTS are not repeated, and a stopped run resumes from its checkpoint.
+Batch sizes and rates depend on the number of rows; see docs/experiments.md."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `cowclip experiment`."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="names or YAML files; --list")
-    parser.add_argument("--list", action="store_true", help="list the experiments and stop")
+    """Add the arguments of `cowclip experiment`."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="names (see --list) or YAML files")
+    parser.add_argument("--list", action="store_true", help="list the experiments and exit")
     add_session_options(parser)
 
 
 def add_session_options(parser: argparse.ArgumentParser) -> None:
-    """What `experiment` and `sweep` have in common."""
+    """Add the options that `experiment` and `sweep` share."""
     parser.add_argument("--data", metavar="DATA", help="folder that cowclip prepare wrote")
-    parser.add_argument("--name", metavar="TEXT", help="what tables call the data set")
-    parser.add_argument("--epochs", type=int, metavar="N", help="passes (default: 10)")
+    parser.add_argument("--name", metavar="TEXT", help="name of the data set in the tables")
+    parser.add_argument(
+        "--epochs", type=int, metavar="N", help="passes over the rows (default: 10)"
+    )
     with_default = {
         "--out": ("results", "RESULTS", "results folder"),
-        "--scale": ("1", "S", "share of the rows, like 1/64"),
+        "--scale": ("1", "S", "fraction of the rows, like 1/64"),
         "--seeds": (3, "N", "runs of each cell"),
         "--update": ("exact", "UPDATE", ", ".join(choices.UPDATES)),
         "--mlp": ("400,400,400", "N,N", "hidden widths"),
     }
-    for flag, (default, metavar, words) in with_default.items():
-        words = f"{words} (default: %(default)s)"
-        parser.add_argument(flag, type=type(default), default=default, metavar=metavar, help=words)
+    for flag, (default, metavar, text) in with_default.items():
+        text = f"{text} (default: %(default)s)"
+        parser.add_argument(flag, type=type(default), default=default, metavar=metavar, help=text)
     sizes = {
-        "--max-multiplier": "largest batch / base batch (default: 32, from 20.6M rows on 128)",
-        "--steps": "least steps an epoch at the largest batch, below 20.6M rows (default: 50)",
+        "--max-multiplier": "largest batch / base batch (default: 32; 128 from 20.6M rows)",
+        "--steps": "minimum steps per epoch at the largest batch, below 20.6M rows (default: 50)",
     }
-    for flag, words in sizes.items():
-        parser.add_argument(flag, type=int, metavar="N", help=words)
+    for flag, text in sizes.items():
+        parser.add_argument(flag, type=int, metavar="N", help=text)
     parser.add_argument(
-        "--lines", metavar="LABELS", help="run these lines of the table only: a;b (default: all)"
+        "--lines", metavar="LABELS", help="run only these lines of the table: a;b (default: all)"
     )
     add_device_option(parser)
-    parser.add_argument("--dry-run", action="store_true", help="list the runs and their time")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the runs and their time, train nothing"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the experiments; 128 + signal number after a signal."""
+    """Run the experiments; return 128 + the signal's number after a signal."""
     from cowclip_merlin.errors import InputError
     from cowclip_merlin.experiments.definitions import experiment_names, load_experiment
 
@@ -71,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"{name:<18}{load_experiment(name).title}")
         return 0
     if not args.names:
-        raise InputError("no experiment is named; see cowclip experiment --list")
+        raise InputError("no experiment given; see cowclip experiment --list")
     return run_session(args, sweeps=False)
 
 
@@ -94,7 +98,7 @@ def run_session(args: argparse.Namespace, *, sweeps: bool) -> int:
         try:
             shown = run_experiment(session, experiment)
         except Stopped as stop:
-            print("cowclip: stopped; the same command goes on from here", file=sys.stderr)
+            print("cowclip: stopped; run the same command again to resume", file=sys.stderr)
             return 128 + stop.signal_number
         print("\n" + shown + "\n")
         if experiment.kind == "sweep":
@@ -103,16 +107,16 @@ def run_session(args: argparse.Namespace, *, sweeps: bool) -> int:
 
 
 def _print_train_command(session: Session, sweep: Experiment) -> None:
-    """What a person does with a sweep's result, beside experiments."""
+    """Print the command that trains with a sweep's best settings."""
     from cowclip_merlin.cli.train import train_command
 
     chosen = session.best_settings(sweep)
     if chosen is not None:
-        print(f"to train with the best of it:\n  {train_command(chosen)}\n")
+        print(f"to train with the best settings:\n  {train_command(chosen)}\n")
 
 
 def session_settings_from_args(args: argparse.Namespace):  # noqa: ANN201
-    """The settings that the arguments ask for."""
+    """Build the session's settings from the arguments."""
     from cowclip_merlin.errors import InputError
     from cowclip_merlin.experiments.session_settings import SessionSettings
 
@@ -135,10 +139,10 @@ def session_settings_from_args(args: argparse.Namespace):  # noqa: ANN201
 
 
 def parse_fraction(text: str) -> float:
-    """A share like 1/64 or 0.5.
+    """Parse a fraction like 1/64 or 0.5.
 
     Raises:
-        InputError: it is none.
+        InputError: if the text is anything else.
 
     >>> parse_fraction("1/64")
     0.015625
@@ -150,4 +154,4 @@ def parse_fraction(text: str) -> float:
     try:
         return float(Fraction(text))
     except (ValueError, ZeroDivisionError):
-        raise InputError(f"--scale {text!r} is no share; give one like 1/64 or 0.5") from None
+        raise InputError(f"--scale {text!r} is not a fraction; give one like 1/64 or 0.5") from None

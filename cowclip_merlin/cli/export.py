@@ -1,4 +1,4 @@
-"""`cowclip export`: the model of a run, for programs without this package."""
+"""`cowclip export`: write the model of a run for programs without this package."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ EXAMPLES = """examples:
   cowclip export RUN DATA --out MODEL
 
 Its signature "serving_default" takes one tensor [b] for each column, with ids and numbers as in
-DATA, and gives "probability" [b]. A column whose name TensorFlow refuses gets a similar one, which
-MODEL/assets.extra/columns.json maps to the column. How raw values become ids: docs/serving.md."""
+DATA, and returns "probability" [b]. If TensorFlow refuses a column's name, the tensor gets a
+similar name; MODEL/assets.extra/columns.json maps it to the column. docs/serving.md shows how raw
+values become ids."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `cowclip export`."""
+    """Add the arguments of `cowclip export`."""
     parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
-    parser.add_argument("data", metavar="DATA", help="folder that it was trained on")
+    parser.add_argument("data", metavar="DATA", help="folder that the run was trained on")
     parser.add_argument("--out", required=True, metavar="MODEL", help="folder to write")
     add_device_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the model and say what it takes."""
+    """Write the model and print its inputs."""
     from cowclip_merlin.training import export_run, input_columns
 
     inputs = export_run(args.run_folder, args.data, out=args.out, device=args.device)

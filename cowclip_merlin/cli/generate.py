@@ -13,16 +13,16 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `cowclip generate`."""
-    parser.add_argument("--rows", type=int, required=True, metavar="N", help="lines of the log")
-    seed = "another seed, another log (default: %(default)s)"
+    """Add the arguments of `cowclip generate`."""
+    parser.add_argument("--rows", type=int, required=True, metavar="N", help="number of rows")
+    seed = "random seed of the log (default: %(default)s)"
     parser.add_argument("--seed", type=int, default=1234, metavar="N", help=seed)
     parser.add_argument("--out", required=True, metavar="FILE", help="compressed if it ends in .gz")
     add_overwrite_option(parser, "FILE")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the log and say what is known about it."""
+    """Write the log and print its statistics."""
     from cowclip_merlin.synthetic.criteo_log import generate
 
     log = generate(args.out, rows=args.rows, seed=args.seed, overwrite=args.overwrite)

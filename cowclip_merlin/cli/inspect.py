@@ -1,4 +1,4 @@
-"""`cowclip inspect`: what the clip did in a run, as text and figures."""
+"""`cowclip inspect`: show what the clip did in a run, as text and figures."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ EXAMPLES = """examples:
   cowclip inspect RUN
   cowclip inspect RUN --out figures
 
-Reads what cowclip train --diagnostics-every N wrote (by default every 100 steps), also while the
-run is going on, and writes SVG figures to RUN/figures."""
+Reads the diagnostics that cowclip train --diagnostics-every N writes (default: every 100 steps),
+even during the run, and writes SVG figures to RUN/figures."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `cowclip inspect`."""
+    """Add the arguments of `cowclip inspect`."""
     parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
-    parser.add_argument("--out", metavar="DIR", help="folder for the figures (default RUN/figures)")
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace figures that are in DIR already"
+        "--out", metavar="DIR", help="folder for the figures (default: RUN/figures)"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace existing figures in DIR")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
 
     folder = Path(args.run_folder)
     out = Path(args.out) if args.out else folder / "figures"
-    if args.out and out.is_dir():  # the run's own figures are always those of the last call
+    if args.out and out.is_dir():  # RUN/figures always holds the figures of the last call
         for name in FIGURES:
             check_writable(out / f"{name}.svg", overwrite=args.overwrite)
     config, table = RunConfig.load(folder), read_diagnostics(folder)

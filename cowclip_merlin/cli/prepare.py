@@ -1,4 +1,4 @@
-"""`cowclip prepare`: turn a raw click log into a folder that trains."""
+"""`cowclip prepare`: turn a raw click log into a prepared folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `cowclip prepare`."""
-    kind = "how the log is laid out; table: columns that you name"
+    """Add the arguments of `cowclip prepare`."""
+    kind = "format of the log; table: columns that you name"
     parser.add_argument("kind", choices=("criteo", "avazu", "table"), help=kind)
     parser.add_argument("files", nargs="+", metavar="FILE", help="text, .gz or parquet, in order")
     parser.add_argument("--out", required=True, metavar="DATA", help="folder to write")
-    parser.add_argument("--label", metavar="COL", help="table: the 0/1 column")
-    parser.add_argument("--categorical", default="", metavar="COLS", help="table: a,b,c")
-    parser.add_argument("--continuous", default="", metavar="COLS", help="table: x,y,z")
+    parser.add_argument("--label", metavar="COL", help="table: label column of 0 and 1")
+    parser.add_argument(
+        "--categorical", default="", metavar="COLS", help="table: id columns, as a,b,c"
+    )
+    parser.add_argument(
+        "--continuous", default="", metavar="COLS", help="table: numeric columns, as x,y,z"
+    )
     parser.add_argument(
         "--split",
         default="random",
@@ -38,40 +42,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of the test rows (default: criteo 0.1, by time 1/7; avazu 0.2; table 0.1)",
     )
     parser.add_argument(
-        "--seed", type=int, default=1234, metavar="N", help="of the random split (default: 1234)"
+        "--seed",
+        type=int,
+        default=1234,
+        metavar="N",
+        help="seed of the random split (default: 1234)",
     )
     parser.add_argument(
         "--freq-threshold",
         type=int,
         default=0,
         metavar="N",
-        help="ids seen less often share one row (default: 0, all have their own)",
+        help="ids seen fewer times share one row (default: 0, each has its own)",
     )
-    parser.add_argument("--log", action="store_true", help="log(1 + x) of continuous columns")
+    parser.add_argument("--log", action="store_true", help="apply log(1 + x) to continuous columns")
     parser.add_argument(
         "--fit-on",
         default="train",
         choices=tuple(choices.FIT_ON),
-        help="rows that ids, counts and ranges are learned from; all: test rows, too, as the "
-        "paper's authors do (default: train)",
+        help="rows that ids, counts and ranges are learned from; all: also the test rows, as in "
+        "the authors' code (default: train)",
     )
-    parser.add_argument("--like", metavar="DATA", help="use its vocabulary; all rows become test")
-    parser.add_argument("--hugectr", action="store_true", help="write what HugeCTR reads, too")
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running Dask scheduler")
+    parser.add_argument(
+        "--like", metavar="DATA", help="use this folder's ids; all rows are test rows"
+    )
+    parser.add_argument("--hugectr", action="store_true", help="also write HugeCTR's input files")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="running Dask scheduler to use")
     add_device_option(parser)
     parser.add_argument(
         "--max-bad-fraction",
         type=float,
         default=0.001,
         metavar="F",
-        help="share of damaged rows above which nothing is written (default: 0.001)",
+        help="largest share of damaged rows; above it, nothing is written (default: 0.001)",
     )
     parser.add_argument(
         "--partition-mb",
         type=float,
         default=32,
         metavar="N",
-        help="text read at a time, 0.001 to 1024; the memory needed grows with it (default: 32)",
+        help="MB of text to read at a time, 0.001 to 1024; memory use grows with it (default: 32)",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace DATA if it is a prepared folder"
@@ -79,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prepare."""
+    """Prepare the log."""
     from cowclip_merlin.workflows import PrepareSettings, Recipe, prepare
 
     prepare(

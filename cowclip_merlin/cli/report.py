@@ -1,4 +1,4 @@
-"""`cowclip report`: one page from the results of experiments."""
+"""`cowclip report`: make one HTML page from the results of experiments."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `cowclip report`."""
+    """Add the arguments of `cowclip report`."""
     parser.add_argument(
-        "results", nargs="+", metavar="RESULTS", help="folders that cowclip experiment filled"
+        "results", nargs="+", metavar="RESULTS", help="folders that cowclip experiment wrote"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the page")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="page to write")
     add_overwrite_option(parser, "FILE")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the page, and say what is on it."""
+    """Write the page and print a summary."""
     from cowclip_merlin.experiments.report import write_report
 
-    on_it = write_report(args.results, args.out, overwrite=args.overwrite)
-    print(f"{args.out}: {on_it}")
+    summary = write_report(args.results, args.out, overwrite=args.overwrite)
+    print(f"{args.out}: {summary}")

@@ -1,4 +1,4 @@
-"""`cowclip scale`: the hyper-parameters of every rule, side by side."""
+"""`cowclip scale`: print the hyper-parameters of every rule side by side."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CLIP_HYPERPARAMETERS = ("r", "zeta")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `cowclip scale`."""
-    dataset = "whose values of the paper (default: %(default)s)"
+    """Add the arguments of `cowclip scale`."""
+    dataset = "data set of the paper to take values from (default: %(default)s)"
     parser.add_argument("--dataset", default="criteo", choices=sorted(PRESETS), help=dataset)
     parser.add_argument("--to", type=int, required=True, metavar="N", help="batch size in rows")
-    parser.add_argument("--rule", choices=sorted(RULES), help="show this rule only")
+    parser.add_argument("--rule", choices=sorted(RULES), help="show only this rule")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -23,17 +23,17 @@ EXAMPLES = """examples:
   cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \
       --optimizer adagrad --embedding-lr 0.02 --dense-lr 0.02 --l2 0 --validation-fraction 0.1
 
-The rates you give (or the preset's) are those at the base batch size; the rule scales them to
-the batch size, and the run prints what it used. Ctrl-C stops with a checkpoint."""
+The rates that you give (or the preset's) hold at the base batch size. The rule scales them to the
+batch size, and the run prints the scaled values. Ctrl-C writes a checkpoint and stops."""
 
 _HELP = {
-    "embedding_lr": "learning rate of the tables at the base batch size",
+    "embedding_lr": "learning rate of the embedding tables at the base batch size",
     "dense_lr": "learning rate of the other weights at the base batch size",
-    "l2": "L2 of the tables at the base batch size",
+    "l2": "L2 regularization of the embedding tables at the base batch size",
     "r": "clip threshold relative to a row's norm",
     "zeta": "lower bound of a row's norm, per coordinate",
-    "init_std": "standard deviation of the tables' initialisation",
-    "warmup_epochs": "epochs in which the dense rate rises from 0",
+    "init_std": "standard deviation of the tables' initial values",
+    "warmup_epochs": "epochs over which the dense learning rate rises from 0",
     "bound": "threshold of the constant clips at the base batch size",
     "lambda_rel": "bound on the change of a coordinate, relative to the coordinate",
     "lambda_abs": "constant that is added to that bound",
@@ -41,34 +41,34 @@ _HELP = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `cowclip train`."""
+    """Add the arguments of `cowclip train`."""
     parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
     parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(choices.MODELS))
-    parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows a step")
-    _add_option(parser, "base-batch-size", 1024, "N", "at which the rates below hold")
+    parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows per step")
+    _add_option(parser, "base-batch-size", 1024, "N", "batch size of the rates below")
     parser.add_argument(
         "--preset",
         metavar="NAME",
-        help=f"values for what is not given: {', '.join(PRESETS)} (default: that of the data's "
-        "kind; criteo for a table)",
+        help=f"values for rates not given: {', '.join(PRESETS)} (default: the data's kind; "
+        "criteo for a table)",
     )
     _add_option(parser, "rule", "cowclip", "RULE", ", ".join(RULES))
     parser.add_argument(
         "--clip",
         metavar="CLIP",
-        help=", ".join(choices.CLIPS) + " (default: cowclip under the rule cowclip, else none)",
+        help=", ".join(choices.CLIPS) + " (default: cowclip with the rule cowclip, else none)",
     )
     _add_option(parser, "update", "dense", "UPDATE", ", ".join(choices.UPDATES))
     _add_option(
-        parser, "backend", "auto", "NAME", f"what updates rows: {', '.join(choices.BACKENDS)}"
+        parser, "backend", "auto", "NAME", f"code that updates rows: {', '.join(choices.BACKENDS)}"
     )
     _add_option(parser, "optimizer", "adam", "NAME", ", ".join(choices.OPTIMIZERS))
     parser.add_argument(
         "--initial-accumulator",
         type=float,
         metavar="X",
-        help="where Adagrad's sums of squares start (default: Keras's 0.1)",
+        help="initial value of Adagrad's accumulators (default: Keras's 0.1)",
     )
     for name in OVERRIDES:
         flag = "--" + name.replace("_", "-")
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_option(
     parser: argparse.ArgumentParser, name: str, value: int | str, like: str, text: str
 ) -> None:
-    """An option with a default, which its help names."""
+    """Add an option and show its default in the help."""
     parser.add_argument(
         f"--{name}",
         type=type(value),
@@ -92,43 +92,43 @@ def _add_option(
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     _add_option(parser, "epochs", 10, "N", "passes over the training rows")
-    _add_option(parser, "seed", 1234, "N", "of initialisation and row order")
+    _add_option(parser, "seed", 1234, "N", "seed of initial weights and row order")
     _add_option(parser, "embedding-dim", 10, "N", "length of an embedding row")
     _add_option(parser, "mlp", "400,400,400", "N,N", "hidden widths")
     _add_option(parser, "continuous", "deep", "HOW", ", ".join(choices.CONTINUOUS))
     _add_option(parser, "tables", "fused", "HOW", ", ".join(choices.TABLES))
-    what = f"in which hidden and cross layers compute: {', '.join(choices.PRECISIONS)}"
-    _add_option(parser, "precision", "float32", "NAME", what)
-    words = "let XLA compile the layers after the lookups; pays on a GPU"
-    parser.add_argument("--jit-compile", action="store_true", help=words)
+    precision = f"precision of hidden and cross layers: {', '.join(choices.PRECISIONS)}"
+    _add_option(parser, "precision", "float32", "NAME", precision)
+    text = "compile the layers after the lookups with XLA; faster on a GPU"
+    parser.add_argument("--jit-compile", action="store_true", help=text)
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    steps = "steps between checkpoints, beside those after each epoch; 0: none"
-    _add_option(parser, "checkpoint-every", 0, "STEPS", steps)
-    looks = "steps between looks at clip and norms, for cowclip inspect; 0: none"
-    _add_option(parser, "diagnostics-every", 100, "STEPS", looks)
+    checkpoints = "steps between checkpoints within an epoch; 0: only after each epoch"
+    _add_option(parser, "checkpoint-every", 0, "STEPS", checkpoints)
+    probes = "steps between records of clip and norms for cowclip inspect; 0: no records"
+    _add_option(parser, "diagnostics-every", 100, "STEPS", probes)
     add_device_option(parser)
     parser.add_argument(
         "--data-memory",
         type=float,
         metavar="MB",
-        help="of the device, for rows; if they need more they are streamed (default: what is free "
-        "on a GPU, no limit on the CPU)",
+        help="device memory for rows; larger data is streamed (default: the free memory of a GPU, "
+        "no limit on the CPU)",
     )
     parser.add_argument(
         "--validation-fraction",
         type=float,
         default=0.0,
         metavar="F",
-        help="of the train rows: not trained on, and scored instead of the test rows; always "
-        "the same rows, whatever the seed",
+        help="fraction of the train rows to hold out and score instead of the test rows; the same "
+        "rows for every seed",
     )
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint")
 
 
 def settings_from_args(args: argparse.Namespace) -> RunSettings:
-    """The settings that the arguments ask for."""
+    """Build the run's settings from the arguments."""
     given = {name: getattr(args, name) for name in OVERRIDES}
     settings = RunSettings(
         model=args.model,
@@ -157,7 +157,7 @@ def settings_from_args(args: argparse.Namespace) -> RunSettings:
 
 
 def train_command(settings: RunSettings) -> str:
-    """The command that trains with these settings; DATA and RUN stand for the folders.
+    """Return the command that trains with these settings; DATA and RUN stand for the folders.
 
     >>> train_command(RunSettings(model="dcn", batch_size=8, mlp=(4, 2), overrides={"l2": 0.5}))
     'cowclip train DATA --out RUN --model dcn --batch-size 8 --mlp 4,2 --l2 0.5'
@@ -177,7 +177,7 @@ def train_command(settings: RunSettings) -> str:
 
 
 def _unused_overrides(settings: RunSettings) -> Mapping[str, tuple[str, ...]]:
-    """Overrides that the run's clip does not use, and the clips that do."""
+    """Map each override that the run's clip does not use to the clips that do."""
     known = choices.CLIPS[settings.effective_clip].settings
     names = [each.name for each in fields(ClipSettings) if each.name not in known]
     return {name: choices.clips_using(name) for name in names if name in settings.overrides}
@@ -186,13 +186,13 @@ def _unused_overrides(settings: RunSettings) -> Mapping[str, tuple[str, ...]]:
 def _check_overrides_used(settings: RunSettings) -> None:
     for name, clips in _unused_overrides(settings).items():
         raise InputError(
-            f"--{name.replace('_', '-')} does nothing under the clip {settings.effective_clip}; "
-            f"leave it away, or use --clip {' or '.join(clips)}"
+            f"--{name.replace('_', '-')} has no effect with the clip {settings.effective_clip}; "
+            f"remove it, or use --clip {' or '.join(clips)}"
         )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; 128 + signal number after a signal, as shells count."""
+    """Train; return 128 + the signal's number after a signal, as shells do."""
     settings = settings_from_args(args)
     from cowclip_merlin.training import Stopped, train
 
@@ -209,7 +209,7 @@ def run(args: argparse.Namespace) -> int:
         )
     except Stopped as stop:
         print(
-            f"cowclip: stopped with a checkpoint in {args.out}; go on with --resume",
+            f"cowclip: stopped with a checkpoint in {args.out}; resume with --resume",
             file=sys.stderr,
         )
         return 128 + stop.signal_number

@@ -1,7 +1,7 @@
-"""What the clip does while a model trains: measured beside the optimizer, never by it.
+"""Measure what the clip does during a training, without changing the training.
 
-A probe takes a batch that is about to be trained and goes forward and backward once more. It
-changes no weight: a run with diagnostics ends in the same weights, bit by bit, as one without.
+A probe makes one more forward and backward pass over the next batch. It changes no weight: a run
+with diagnostics ends in the same weights, bit by bit, as a run without them.
 """
 
 from __future__ import annotations

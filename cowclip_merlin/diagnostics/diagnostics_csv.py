@@ -1,4 +1,4 @@
-"""`diagnostics.csv`: one row per probe and group of rows; written whole block by whole block."""
+"""Write and read `diagnostics.csv`: one row for each probe and group of embedding rows."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ COLUMNS = (
 )
 """Columns of the file.
 
-`step`: steps done before the batch was looked at; `epoch`: the one it belongs to, from 1.
+`step`: number of steps done before the probe; `epoch`: epoch of the batch, counted from 1.
 `scope` and `group`: "all" and "all"; "field" and its name; "decile" and 1 (rarest) to 10.
 `MEASURES`: see `row_norms.RowNorms`; norms are means over the group's distinct rows.
-`least_count`, `most_count`: of the decile's ids in the training rows; only with scope "decile".
-`rows_per_second` since the last probe (none at the first one), learning rates of the step: only
-with scope "all". An empty cell is no value: `clipped_share` and `mean_clip_factor` have none with
-the clip "clippy", which does not act on gradients; see `clipped_share` of `metrics.csv` there.
+`least_count`, `most_count`: smallest and largest count of the decile's ids in the training rows;
+only with scope "decile".
+`rows_per_second`: since the last probe, empty at the first one; `embedding_lr`, `dense_lr`: of
+the next step; only with scope "all".
+`clipped_share` and `mean_clip_factor` are empty with the clip "clippy", which does not act on
+gradients; `metrics.csv` has its `clipped_share`.
 """
 
 SCALARS: Mapping[str, str] = {
@@ -51,7 +53,7 @@ SCALARS: Mapping[str, str] = {
     "embedding_lr": "learning_rate/embedding",
     "dense_lr": "learning_rate/dense",
 }
-"""Column -> name in TensorBoard; "/C3" or "/decile_1" follows for a group."""
+"""Column -> name in TensorBoard; a group appends its name, such as "/C3" or "/decile_1"."""
 
 _TENSORBOARD_COLUMNS = {
     "all": tuple(SCALARS),
@@ -65,13 +67,13 @@ Record = dict[str, Any]
 
 
 def probe_records(norms: RowNorms, deciles: Deciles, *, step: int, epoch: int) -> list[Record]:
-    """The records of one probe: of all rows, each field and each decile that has any.
+    """Make the records of one probe: for all rows, and for each field and decile with rows.
 
     Args:
-        norms: of the batch.
-        deciles: of the data set.
-        step: steps done before.
-        epoch: from 1.
+        norms: norms of the batch's rows.
+        deciles: deciles of the data set.
+        step: number of steps done.
+        epoch: the epoch, counted from 1.
     """
     head = {"step": step, "epoch": epoch}
     everything = _group_records(norms, "all", ("all",), np.zeros_like(norms.row))
@@ -96,7 +98,7 @@ def _group_records(
 
 
 def tensorboard_scalars(records: Iterable[Record]) -> dict[str, float]:
-    """What TensorBoard gets of one probe, by name.
+    """Return the scalars of one probe for TensorBoard, by name.
 
     >>> tensorboard_scalars([{"scope": "field", "group": "C3", "clipped_share": 0.5}])
     {'clip/share/C3': 0.5}
@@ -116,8 +118,8 @@ class DiagnosticsWriter:
 
     Args:
         folder: the run folder.
-        before: a resumed run keeps the probes before this step and drops the others, which it
-            will make again; 0 starts a new file.
+        before: step at which a run resumes: keep the probes of earlier steps, and delete the
+            others, which the run repeats; 0 starts a new file.
     """
 
     def __init__(self, folder: Path, *, before: int = 0) -> None:
@@ -127,7 +129,7 @@ class DiagnosticsWriter:
             temporary.write_text(_lines([dict(zip(COLUMNS, COLUMNS)), *kept]), encoding="utf-8")
 
     def append(self, records: Iterable[Record]) -> None:
-        """Write one probe, in one go."""
+        """Append the records of one probe in one write."""
         with self._path.open("a", newline="", encoding="utf-8") as file:
             file.write(_lines(records))
 
@@ -146,16 +148,16 @@ def _cell(value: Any) -> Any:
 
 
 def _complete_rows(path: Path, before: int) -> list[Record]:
-    """Rows of earlier steps; a last line that was cut short is no row."""
+    """Read the rows of steps before `before`, without an incomplete last line."""
     text = path.read_text(encoding="utf-8")
     whole = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
     if tuple(whole.fieldnames or ()) != COLUMNS:
-        raise InputError(f"{path}: damaged, its columns are not those of this version; train again")
+        raise InputError(f"{path}: damaged, or columns of another version; train again")
     return [row for row in whole if int(row["step"]) < before]
 
 
 def read_diagnostics(run: str | Path) -> Any:
-    """The diagnostics of a run as a pandas table, columns `diagnostics_csv.COLUMNS`.
+    """Read the diagnostics of a run as a pandas table with columns `diagnostics_csv.COLUMNS`.
 
     `table[table.scope == "field"].pivot(index="step", columns="group", values="clipped_share")`
     is the share of clipped rows by step and field.
@@ -164,14 +166,14 @@ def read_diagnostics(run: str | Path) -> Any:
         run: the run folder.
 
     Raises:
-        InputError: the run has no diagnostics, or the file is damaged.
+        InputError: if the run has no diagnostics, or the file is damaged.
     """
     import pandas as pd
 
     path = Path(run) / FILE
     if not path.exists():
         raise InputError(
-            f"{run}: no {FILE}, since it was trained without diagnostics; train with "
+            f"{run}: no {FILE}; the run was trained without diagnostics; train with "
             "--diagnostics-every 100"
         )
     kinds = {name: float for name in COLUMNS[4:]} | dict.fromkeys(("step", "epoch"), int)
@@ -184,5 +186,5 @@ def read_diagnostics(run: str | Path) -> Any:
     except (ValueError, TypeError) as error:
         raise InputError(f"{path}: damaged ({error}); train again") from error
     if table.empty:
-        raise InputError(f"{path}: no probe in it; let the run train at least one step")
+        raise InputError(f"{path}: the file has no probes; train for at least one step")
     return table

@@ -1,4 +1,4 @@
-"""Figure 4 of the paper: gradient norms of a batch's rows, and the same divided by the count."""
+"""Draw the paper's Figure 4: the gradient norms of a batch's rows, as such and over the count."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ BINS = 40
 
 
 def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Any:
-    """The paper's Figure 4: distribution of the norms of gradients, (a) as such, (b) over `cnt`.
+    """Draw the paper's Figure 4: the distribution of gradient norms, (a) as such, (b) over `cnt`.
 
-    One curve for each group of ids by their occurrences in the batch. In (a) the groups lie
-    apart, since a row's gradient is a sum over its occurrences; (b) shows how far the count
-    explains that. Gradients of norm 0 have no place on the logarithmic axis; the title says how
-    many are left out.
+    There is one curve for each group of ids by their occurrences in the batch. In (a) the groups
+    differ, since a row's gradient is a sum over its occurrences; (b) shows how much of that the
+    count explains. The logarithmic axis leaves out gradients of norm 0; the legend's title gives
+    their number.
 
     Args:
-        cnt: occurrences of each row in the batch, [u]; rows with 0 are left out.
-        g_norm: norm of its data gradient, [u]; see `gradient_norms` and `probe_run`.
+        cnt: occurrences of each row in the batch, [u]; the figure leaves out rows with 0.
+        g_norm: norm of each row's data gradient, [u]; see `gradient_norms` and `probe_run`.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: the two differ in length, or no row is in the batch.
+        ValueError: if the two differ in length, or every count is 0.
 
     >>> len(figure_4([1, 3, 0], [0.1, 0.4, 0.0]).axes)
     2
@@ -55,7 +55,7 @@ def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Any:
 def _present_rows(
     cnt: npt.NDArray[Any], g_norm: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
-    """Counts and norms of the rows that are in the batch."""
+    """Return the counts and norms of the rows that are in the batch."""
     if cnt.shape != g_norm.shape:
         raise ValueError(f"{cnt.shape} counts but {g_norm.shape} norms")
     present = cnt > 0
@@ -65,7 +65,7 @@ def _present_rows(
 
 
 def _draw(axes: Any, values: npt.NDArray[np.float64], cnt: npt.NDArray[Any]) -> None:
-    """The share of each group's rows by value, in bins of equal width on a logarithmic axis."""
+    """Draw the share of each group's rows by value, in bins of equal logarithmic width."""
     if not len(values):
         return
     low, high = np.log10(values.min()), np.log10(values.max())

@@ -1,4 +1,4 @@
-"""The figures of `cowclip inspect`, each from the table that `read_diagnostics` gives."""
+"""Draw the figures of `cowclip inspect` from the table that `read_diagnostics` returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NORMS = {
 
 
 def clip_over_steps(table: Any) -> Any:
-    """Share of the batch's distinct rows that are clipped, and mean factor, by step."""
+    """Draw the clipped share of the batch's distinct rows, and the mean factor, by step."""
     every = table[table.scope == "all"]
     figure = new_figure(7.2, 3.0)
     columns = {"clipped_share": "rows clipped (%)", "mean_clip_factor": "mean clip factor"}
@@ -34,14 +34,14 @@ def clip_over_steps(table: Any) -> Any:
 
 
 def _set_y_limits(axes: Any, least: float, most: float) -> None:
-    """Limits around the values, but no further than they can go, and never a hair's breadth."""
+    """Set limits around the values, within their possible range and at least 1% of it wide."""
     low, high = axes.dataLim.intervaly
     margin = max(0.08 * (high - low), 0.01 * (most - least))
     axes.set_ylim(max(least - 0.01 * most, low - margin), min(1.01 * most, high + margin))
 
 
 def clip_by_field(table: Any) -> Any:
-    """Left: share and factor of each field at the last probe; right: the share over the steps."""
+    """Draw each field's clipped share and factor at the last probe, and the share by step."""
     fields = table[table.scope == "field"]
     last = fields[fields.step == fields.step.max()].sort_values(["clipped_share", "rows"])
     figure = new_figure(8.4, 1.4 + 0.19 * len(last))
@@ -58,11 +58,11 @@ def clip_by_field(table: Any) -> Any:
 
 
 def _draw_heatmap(axes: Any, steps: npt.NDArray[Any], shares: npt.NDArray[np.float64]) -> Any:
-    """A cell for each field and probe, from its step to the next probe's."""
+    """Draw one cell for each field and probe, from the probe's step to the next probe's."""
     ends = np.append(steps, steps[-1] + (steps[-1] - steps[-2] if len(steps) > 1 else 1))
     most = max(1.0, float(np.nanmax(shares)))
     rows = np.arange(len(shares) + 1) - 0.5
-    # As pixels: thousands of squares would make a file that no browser likes.
+    # Rasterized: an SVG with thousands of squares is slow in browsers.
     image = axes.pcolormesh(ends, rows, shares, cmap="Blues", vmin=0, vmax=most, rasterized=True)
     axes.grid(False)
     axes.set(xlabel="step", title="rows clipped over the steps")
@@ -79,7 +79,7 @@ def _draw_last_probe(axes: Any, rows: Any, last: Any) -> None:
 
 
 def norms_by_decile(table: Any) -> Any:
-    """Mean norms by decile of frequency, at the first probe, in the middle and at the last one."""
+    """Draw the mean norms by frequency decile, at the first, the middle and the last probe."""
     deciles = table[table.scope == "decile"]
     steps = sorted(deciles.step.unique())
     shown = sorted({steps[0], steps[len(steps) // 2], steps[-1]})
@@ -99,7 +99,7 @@ def norms_by_decile(table: Any) -> Any:
 
 
 def rates_and_speed(table: Any) -> Any:
-    """Learning rates, and rows per second between the probes, by step."""
+    """Draw the learning rates, and the rows per second between probes, by step."""
     every = table[table.scope == "all"]
     figure = new_figure(7.2, 3.0)
     rates, speed = figure.subplots(1, 2)
@@ -128,10 +128,10 @@ _CLIP_FACTOR_FIGURES = ("clip", "fields")
 
 
 def write_figures(table: Any, folder: Path) -> list[Path]:
-    """Draw all figures as SVG, but for those of clip factors where there are none (Clippy).
+    """Draw all figures as SVG; leave out the figures of clip factors if none exist (Clippy).
 
     Returns:
-        The files.
+        The paths of the files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
@@ -141,6 +141,6 @@ def write_figures(table: Any, folder: Path) -> list[Path]:
             continue
         files.append(folder / f"{name}.svg")
         with looks(), atomic_write(files[-1]) as temporary:
-            # No date: the same numbers make the same file.
+            # Without a date, the same numbers make the same file.
             draw(table).savefig(temporary, format="svg", metadata={"Date": None})
     return files

@@ -1,4 +1,4 @@
-"""Which ids are frequent: deciles of the rows of a batch by their counts in the training data."""
+"""Divide embedding rows into deciles by the frequency of their ids in the training data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DECILES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Deciles:
-    """Every row's decile; it stays the same for a whole run.
+    """The decile of every embedding row, which is fixed for a run.
 
     Attributes:
         of_row: decile of each row, numbered through all fields, 0 (rarest) to 9, uint8 [N].
@@ -35,15 +35,15 @@ class Deciles:
 def decile_edges(
     count: npt.NDArray[np.int64], *, rows: int, batch_size: int
 ) -> npt.NDArray[np.int64]:
-    """Counts at which the deciles of a batch's distinct rows end, int64 [9].
+    """Compute the counts at which the deciles of a batch's distinct rows end, int64 [9].
 
     An id seen `count` times in `rows` rows is in a batch of `b` with probability
-    `1 - (1 - count / rows)^b`. With these weights the deciles are those of the distinct rows to
-    be expected in a batch, not those of the vocabulary, most of which no batch holds.
+    `1 - (1 - count / rows)^b`. With these weights, the deciles divide the distinct rows that a
+    batch is expected to have. Deciles of the vocabulary would consist mostly of absent ids.
 
     Args:
-        count: of each id, [N].
-        rows: training rows.
+        count: count of each id, [N].
+        rows: number of training rows.
         batch_size: rows in a batch.
 
     >>> decile_edges(np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), rows=10, batch_size=1000)
@@ -51,7 +51,7 @@ def decile_edges(
     """
     values, ids = np.unique(count, return_counts=True)
     share = np.minimum(values / max(rows, 1), 1.0)
-    with np.errstate(divide="ignore"):  # an id of every row: log(0), present for certain
+    with np.errstate(divide="ignore"):  # log(0) for an id in every row, which is always present
         present = -np.expm1(batch_size * np.log1p(-share))
     up_to = np.cumsum(ids * present)
     wanted = up_to[-1] * np.arange(1, DECILES) / DECILES
@@ -61,20 +61,20 @@ def decile_edges(
 def compute_deciles(
     counts: Sequence[npt.NDArray[np.int64]], *, rows: int, batch_size: int
 ) -> Deciles:
-    """The decile of every row; ids with equal counts are in the same.
+    """Compute the decile of every row; ids with equal counts share a decile.
 
-    Where many ids have the same count, a decile has more than a tenth of the rows, and the next
-    ones less, or none.
+    If many ids have the same count, a decile has more than a tenth of the rows, and the next
+    deciles have fewer rows or are empty.
 
     Args:
-        counts: of each field, by id.
-        rows: training rows.
+        counts: counts of each field's ids, in order of id.
+        rows: number of training rows.
         batch_size: rows in a batch.
     """
     count = np.concatenate(counts)
     ends = decile_edges(count, rows=rows, batch_size=batch_size)
     of_row = np.searchsorted(ends, count, side="left").astype(np.uint8)
-    # Ids that were never seen belong to the rarest, but say nothing of the counts in there.
+    # Ids with count 0 are in the rarest decile, but its smallest and largest count ignore them.
     seen = [count[(of_row == d) & (count > 0)] for d in range(DECILES)]
     return Deciles(
         of_row=of_row,
@@ -84,10 +84,10 @@ def compute_deciles(
 
 
 def read_deciles(data: PreparedData, *, batch_size: int) -> Deciles:
-    """The deciles of a prepared folder, from the counts that `prepare` wrote.
+    """Compute the deciles of a prepared folder from the counts that `prepare` wrote.
 
     Raises:
-        InputError: the counts are missing, or do not fit the vocabulary.
+        InputError: if the counts are missing, or do not match the vocabulary.
     """
     counts = [_counts(data, field) for field in data.categorical]
     return compute_deciles(counts, rows=data.fitted_rows, batch_size=batch_size)

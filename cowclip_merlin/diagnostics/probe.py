@@ -1,7 +1,7 @@
-"""The probe: norms and clip factors of a batch's rows, by one more forward and backward pass.
+"""Measure norms and clip factors of a batch's rows by one more forward and backward pass.
 
-It reads weights and writes none. With `update="exact"` the rows of the batch are brought up to
-date before they are read, as the step that follows would do, with the same result.
+The probe changes no weight. With `update="exact"`, it first brings the batch's rows up to date, as
+the next step would do, with the same result.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ tf = compat.tensorflow()
 
 
 def gradient_norms(model: Any, optimizer: Any, inputs: dict[str, Any], label: Any) -> RowNorms:
-    """Norms of the embedding rows in one batch, and of their gradients, before the step.
+    """Compute the norms of a batch's embedding rows and of their gradients, before the step.
 
-    The loss is the mean binary cross-entropy over the batch. The 1-dimensional weights of the
-    wide part are not looked at, unless the clip includes them in a norm.
+    The loss is the mean binary cross-entropy over the batch. The norms leave out the 1-dimensional
+    weights of the wide part, unless the clip includes them in a norm.
 
     Args:
-        model: one of the four models, its variables created.
-        optimizer: CowClip, or an optimizer that holds one.
+        model: one of the four models, with its variables created.
+        optimizer: CowClip, or an optimizer that wraps one.
         inputs: a batch, per column or stacked; see `models.Columns.stack`.
         label: 0 or 1, [b].
 
     Raises:
-        InputError: the optimizer holds no CowClip.
+        InputError: if the optimizer is not a CowClip and wraps none.
 
     Example:
         >>> from cowclip_merlin import optimizer
@@ -61,11 +61,11 @@ def gradient_norms(model: Any, optimizer: Any, inputs: dict[str, Any], label: An
 
 
 def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorms]:
-    """A function from a batch of `data` to its `RowNorms`, compiled once.
+    """Return a compiled function that maps a batch of `data` to its `RowNorms`.
 
     Args:
-        model: one of the four models, its variables created.
-        optimizer: CowClip, or an optimizer that holds one; attached to the model.
+        model: one of the four models, with its variables created.
+        optimizer: CowClip, or an optimizer that wraps one; attached to the model.
         data: `loading.Data`.
     """
 
@@ -77,45 +77,45 @@ def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorm
 
 
 def measure_rows(model: Any, optimizer: Any, inputs: Any, label: Any) -> tuple[Any, Any, Any]:
-    """The rows of a batch as tensors.
+    """Measure the rows of a batch, as tensors.
 
-    A clip of updates, such as Clippy, acts after the optimizer's step, so that its factors are not
-    known before it: they are NaN.
+    A clip of updates, such as Clippy, acts after the optimizer's step, so its factors are not
+    known yet: they are NaN.
 
     Returns:
-        Rows numbered through all fields, int64 [u]; occurrences, int64 [u]; `w_norm`, `g_norm`,
+        Row numbers in a fused table, int64 [u]; occurrences, int64 [u]; `w_norm`, `g_norm`,
         `l2_g_norm` and `factor`, float32 [4, u].
     """
     cowclip = find_cowclip(optimizer)
     if cowclip is None:
-        raise InputError(f"{type(optimizer).__name__} holds no CowClip; give the optimizer of one")
-    subjects = embedding_tables(model)
-    tables = [*subjects, *_other_clipped(model, cowclip, subjects)]
+        raise InputError(f"{type(optimizer).__name__} wraps no CowClip; give a CowClip optimizer")
+    embeddings = embedding_tables(model)
+    tables = [*embeddings, *_other_clipped(model, cowclip, embeddings)]
     slices = _gradients(model, optimizer, tables, inputs, label)
     unique = [sum_duplicates(each) for each in slices]
     factors = _factors(tables, unique, cowclip)
-    sizes = [int(table.shape[0]) for table in subjects]
+    sizes = [int(table.shape[0]) for table in embeddings]
     starts = np.cumsum([0, *sizes])[:-1]
     rows = [tf.cast(u.ids, tf.int64) + int(start) for u, start in zip(unique, starts)]
-    cnt = [tf.cast(u.cnt, tf.int64) for u, _ in zip(unique, subjects)]
-    norms = [_norms(u, t, f, cowclip) for u, t, f in zip(unique, subjects, factors)]
+    cnt = [tf.cast(u.cnt, tf.int64) for u, _ in zip(unique, embeddings)]
+    norms = [_norms(u, t, f, cowclip) for u, t, f in zip(unique, embeddings, factors)]
     return tf.concat(rows, 0), tf.concat(cnt, 0), tf.concat(norms, 1)
 
 
 def embedding_tables(model: Any) -> list[Any]:
-    """The variables of a model's embeddings: one for all fields, or one for each, in order."""
+    """List the variables of a model's embeddings: one for all fields, or one for each, in order."""
     layer = model.blocks[0].embedding
     return list(layer.tables) if hasattr(layer, "tables") else [layer.table]
 
 
 def to_row_norms(model: Any, measured: tuple[Any, Any, Any]) -> RowNorms:
-    """What `measure_rows` returned, as arrays by field."""
+    """Convert the tensors of `measure_rows` to arrays by field."""
     return row_norms_by_field(model.blocks[0].embedding.layout, *(x.numpy() for x in measured))
 
 
-def _other_clipped(model: Any, cowclip: Any, subjects: Sequence[Any]) -> list[Any]:
-    """Tables that the clip takes in besides the embeddings, since a global norm is over all."""
-    known = {table.ref() for table in subjects}
+def _other_clipped(model: Any, cowclip: Any, embeddings: Sequence[Any]) -> list[Any]:
+    """List the other tables that the clip includes, which count in a global norm."""
+    known = {table.ref() for table in embeddings}
     others = [v for v in model.trainable_variables if looks_like_table(v) and v.ref() not in known]
     return [table for table in others if not cowclip.tables.skips(table)]
 
@@ -123,7 +123,7 @@ def _other_clipped(model: Any, cowclip: Any, subjects: Sequence[Any]) -> list[An
 def _gradients(
     model: Any, optimizer: Any, tables: Sequence[Any], inputs: Any, label: Any
 ) -> list[Any]:
-    # As the step would have it: half-precision layers lose small gradients of an unscaled loss.
+    # Scaled as in the step: half-precision layers lose small gradients of an unscaled loss.
     scale = tf.cast(getattr(optimizer, "loss_scale", 1.0), tf.float32)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(tables)
@@ -135,7 +135,7 @@ def _gradients(
 
 
 def _factors(tables: Sequence[Any], unique: Sequence[Any], cowclip: Any) -> list[Any]:
-    """The factors of the batch's rows, one tensor per table; 1 where the table is not clipped."""
+    """Compute the factors of the batch's rows, one tensor per table; 1 in unclipped tables."""
     config = cowclip.config
     factors = [tf.ones_like(u.g[:, 0]) for u in unique]
     chosen = [i for i, table in enumerate(tables) if not cowclip.tables.skips(table)]

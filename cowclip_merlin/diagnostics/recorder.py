@@ -1,4 +1,4 @@
-"""The recorder: at every N-th step it probes, and writes what it saw."""
+"""Probe every N-th step of a training run, and write the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Stopwatch:
-    """Seconds of training, without pauses and probes.
+    """Measures the seconds of training, without pauses and probes.
 
     >>> watch = Stopwatch(clock=iter([1.0, 3.0, 10.0, 10.5]).__next__)
     >>> watch.start(); watch.stop(); watch.start(); watch.stop(); watch.lap()
@@ -33,31 +33,31 @@ class Stopwatch:
         self._clock, self._seconds, self._since = clock, 0.0, None
 
     def start(self) -> None:
-        """Start, unless it runs already."""
+        """Start the clock, unless it is running."""
         if self._since is None:
             self._since = self._clock()
 
     def stop(self) -> None:
-        """Stop, unless it has stopped already."""
+        """Stop the clock, unless it has stopped."""
         if self._since is not None:
             self._seconds += self._clock() - self._since
             self._since = None
 
     def lap(self) -> float:
-        """Seconds since the last lap."""
+        """Return the seconds since the last lap."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
 
 class Recorder:
-    """Probes batches before they are trained on, and records what it sees.
+    """Probes batches before the model trains on them, and writes the results.
 
     Args:
-        probe: batch -> its rows; see `probe.make_probe`.
-        deciles: of the data set.
-        every: steps between probes; the first is before the first step.
-        rates: reads the learning rates, embedding and dense, of the next step.
-        wait: returns when the device has done all steps.
+        probe: maps a batch to the norms of its rows; see `probe.make_probe`.
+        deciles: deciles of the data set.
+        every: steps between probes; the first probe is before the first step.
+        rates: returns the learning rates, embedding and dense, of the next step.
+        wait: waits until the device has finished all steps.
         folder: the run folder.
     """
 
@@ -76,29 +76,29 @@ class Recorder:
         self._watch, self._rows_before = Stopwatch(), -1
 
     def open(self, step: int, board: TensorBoard) -> None:
-        """Begin at this step; what an earlier run wrote of later ones is dropped.
+        """Start at this step, and delete earlier results of this and later steps.
 
         Args:
-            step: steps done.
-            board: of the run.
+            step: number of steps done.
+            board: TensorBoard writer of the run.
         """
         self._writer, self._board = DiagnosticsWriter(self._folder, before=step), board
 
     def before_step(self, batch: Any, *, step: int, epoch: int, rows: int) -> None:
-        """Look at a batch, if its turn has come.
+        """Probe a batch, if its step is a multiple of `every`.
 
         Args:
-            batch: that is trained on next.
-            step: steps done.
-            epoch: from 1.
-            rows: rows trained on in these steps.
+            batch: the batch of the next step.
+            step: number of steps done.
+            epoch: the epoch, counted from 1.
+            rows: number of rows in the steps done.
         """
         if step % self.every == 0:
             self._record(batch, step=step, epoch=epoch, rows=rows)
         self._watch.start()
 
     def pause(self) -> None:
-        """Training stands still until the next step: evaluation, checkpoint."""
+        """Stop the clock until the next step, for an evaluation or a checkpoint."""
         self._watch.stop()
 
     def _record(self, batch: Any, *, step: int, epoch: int, rows: int) -> None:
@@ -110,7 +110,7 @@ class Recorder:
         self._board.write(step, tensorboard_scalars(records))
 
     def _speeds(self, rows: int) -> dict[str, float]:
-        """Learning rates, and rows per second since the last probe, if there was one."""
+        """Return the learning rates, and the rows per second since the last probe, if any."""
         embedding_lr, dense_lr = self._rates()
         found = {"embedding_lr": embedding_lr, "dense_lr": dense_lr}
         seconds, before = self._watch.lap(), self._rows_before
@@ -119,15 +119,15 @@ class Recorder:
 
 
 def make_recorder(trainer: Trainer, data: PreparedData, *, every: int) -> Recorder:
-    """The recorder of a training run, a `training.step_recorder.StepRecorder`.
+    """Make the recorder of a training run, a `training.step_recorder.StepRecorder`.
 
     Args:
-        trainer: of the run, ready for its first step.
-        data: the prepared folder that it trains on.
+        trainer: the run's trainer, ready for its first step.
+        data: the prepared folder of the run.
         every: steps between probes.
 
     Raises:
-        InputError: the folder's counts of ids are missing or damaged.
+        InputError: if the folder's counts of ids are missing or damaged.
     """
     from cowclip_merlin.diagnostics.probe import make_probe  # it imports TensorFlow
 
@@ -136,7 +136,7 @@ def make_recorder(trainer: Trainer, data: PreparedData, *, every: int) -> Record
     probe = make_probe(trainer.model, trainer.optimizer, trainer.data)
     one_step = trainer.steps_per_execution == 1
     return Recorder(
-        # If a call gets the rows of several batches, probe the first batch.
+        # If a call takes the rows of several batches, probe the first batch.
         probe if one_step else lambda rows: probe(rows[:size]),
         deciles,
         every=every,

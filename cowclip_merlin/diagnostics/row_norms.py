@@ -1,4 +1,4 @@
-"""Norms of a batch's rows, and their means over groups of rows, in NumPy."""
+"""Store the norms of a batch's rows, and average them over groups of rows, in NumPy."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ MEASURES = (
     "l2_g_norm",
     "g_norm_per_cnt",
 )
-"""What is known of a group of rows, in the order of the columns of `diagnostics.csv`."""
+"""Measures of a group of rows, in the order of the columns of `diagnostics.csv`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowNorms:
-    """The distinct rows of one batch, each field's by rising id.
+    """The distinct rows of one batch, sorted by field and id.
 
     Attributes:
         fields: names of the fields.
-        row: number of the row through all fields, as in a fused table, int64 [u].
+        row: number of the row in a fused table, int64 [u].
         field: index of the row's field in `fields`, int64 [u].
         id: the row's id in its field, int64 [u].
         cnt: occurrences in the batch (`cnt` in Algorithm 1), int64 [u].
         w_norm: `||w||`, float32 [u].
         g_norm: `||g||` of the data gradient summed over the occurrences, without L2 and before
             the clip, float32 [u].
-        l2_g_norm: `||g + 2 * l2 * w||`, which is what the clip looks at, float32 [u].
-        factor: by which the clip multiplies the gradient, in [0, 1], float32 [u]; NaN with
-            "clippy", which does not clip gradients.
+        l2_g_norm: `||g + 2 * l2 * w||`, the norm that the clip bounds, float32 [u].
+        factor: factor in [0, 1] by which the clip multiplies the gradient, float32 [u]; NaN
+            with "clippy", which does not clip gradients.
     """
 
     fields: tuple[str, ...]
@@ -62,11 +62,11 @@ def row_norms_by_field(
     cnt: npt.NDArray[np.int64],
     values: npt.NDArray[np.float32],
 ) -> RowNorms:
-    """Rows numbered through all fields as rows of their field.
+    """Convert rows of a fused table to rows of their fields.
 
     Args:
-        layout: fields in the order in which the rows are numbered.
-        rows: numbers through all fields, distinct, integer [u].
+        layout: fields of the fused table.
+        rows: distinct row numbers in the fused table, integer [u].
         cnt: occurrences, integer [u].
         values: `w_norm`, `g_norm`, `l2_g_norm` and `factor`, float32 [4, u].
 
@@ -91,14 +91,14 @@ def row_norms_by_field(
 def group_means(
     norms: RowNorms, group: npt.NDArray[np.integer[Any]], groups: int
 ) -> dict[str, npt.NDArray[Any]]:
-    """`MEASURES` of each group of rows, [groups]; means over the rows, NaN for a group of none.
+    """Compute `MEASURES` of each group of rows, [groups]; means of an empty group are NaN.
 
     `g_norm_per_cnt` is the mean of `||g|| / cnt`, the paper's Figure 4 (b).
 
     Args:
-        norms: of one batch.
+        norms: norms of one batch.
         group: each row's group, integer [u], from 0 to groups - 1.
-        groups: how many there are.
+        groups: number of groups.
     """
     rows = np.bincount(group, minlength=groups)
 

@@ -1,4 +1,4 @@
-"""One look at the gradients of a training run at a given step: the data of the paper's Figure 4."""
+"""Probe the gradients of a training run at a given step, as data for the paper's Figure 4."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ def probe_run(
     overwrite: bool = False,
     device: str = "auto",
 ) -> RowNorms:
-    """Train to a step as `train` does on all train rows, and look at the next batch's rows.
+    """Train to a step as `train` does on all train rows, and probe the next batch's rows.
 
     Args:
         data: folder that `prepare` wrote.
-        settings: of the run.
-        step: steps that are done before the batch.
+        settings: the run's settings.
+        step: number of steps before the probe.
         out: parquet file to write: `field`, `id`, `count` (in the training rows), `cnt` (in the
             batch), `w_norm`, `g_norm`, one line per distinct row.
-        overwrite: replace `out` if the file is there.
+        overwrite: replace `out` if the file exists.
         device: "auto", "cpu" or "gpu".
 
     Raises:
-        InputError: wrong input, a step that the run does not reach, rows that are kept back to
-            validate on, or no place for `out`.
+        InputError: if an input is wrong, the run does not reach the step, a validation fraction
+            is set, or `out` cannot be written.
     """
     from cowclip_merlin.workflows import PreparedData
 
     prepared = PreparedData.load(data)
     check_sizes(prepared, settings)
     if settings.validation_fraction:
-        raise InputError("validation_fraction: rows are probed in training on all; set it to 0")
+        raise InputError("validation_fraction: a probe trains on all rows; set it to 0")
     if out is not None:
         check_writable(out, overwrite=overwrite)
     steps = steps_per_epoch(prepared.rows["train"], settings.batch_size)
     if not 0 <= step < steps * settings.epochs:
         raise InputError(
-            f"step {step}: the run has steps 0 to {steps * settings.epochs - 1}; ask for one of "
+            f"step {step}: the run has steps 0 to {steps * settings.epochs - 1}; choose one of "
             "them, or train for more epochs"
         )
     set_up_tensorflow(settings.seed, device)
@@ -92,7 +92,7 @@ def _batches(rows: Data, settings: RunSettings) -> Iterator[Any]:
 
 
 def write_rows(path: Path, norms: RowNorms, data: PreparedData) -> None:
-    """Write the rows of a batch as parquet, whole or not at all; see `probe_run`."""
+    """Write the rows of a batch as a parquet file, in one atomic step; see `probe_run`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""The text of `cowclip inspect`."""
+"""Format the text of `cowclip inspect`."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from cowclip_merlin import choices
 if TYPE_CHECKING:
     from cowclip_merlin.training.run_config import RunConfig
 
-LINES = 10  # probes that are shown of a long run
-FEW = 3  # below that, how to get more of them is said
+LINES = 10  # maximum number of probes in the table
+FEW = 3  # with fewer probes, the text says how to get more
 
 
 def format_report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table: Any) -> str:
-    """Everything as text.
+    """Format settings, metrics and diagnostics of a run as text.
 
     Args:
-        config: of the run.
+        config: the run's configuration.
         epochs: rows of `metrics.csv`.
-        table: what `read_diagnostics` gives.
+        table: the table that `read_diagnostics` returns.
     """
     last = int(table.step.max())
     probe = table[table.step == last]
     split = config.settings.scored_split
     parts = [format_settings(config), _epochs(epochs, split), "clip by step\n" + _steps(table)]
-    looks = table.step.nunique()
-    if looks < FEW:
+    probes = table.step.nunique()
+    if probes < FEW:
         parts.append(
-            f"{looks} look{'s' * (looks > 1)} in all: train with a smaller --diagnostics-every for "
-            "more"
+            f"{probes} probe{'s' * (probes > 1)} in total; for more, train with a smaller "
+            "--diagnostics-every"
         )
     clip = config.settings.effective_clip
     if choices.CLIPS[clip].acts_on == "update":
         parts.append(
-            f"the clip {clip} bounds steps, not gradients: how much is in the table of the epochs"
+            f"the clip {clip} bounds steps, not gradients; the table of epochs shows by how much"
         )
     parts.append(f"fields at step {last:,}, most clipped first\n" + _fields(probe))
     parts.append(
@@ -48,7 +48,7 @@ def format_report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table:
 
 
 def format_settings(config: RunConfig) -> str:
-    """Settings and scaled hyper-parameters in one line."""
+    """Format settings and scaled hyper-parameters in one line."""
     settings, values = config.settings, config.values
     return (
         f"{settings.model}, batch {settings.batch_size:,}, rule {settings.rule}, clip "
@@ -116,7 +116,7 @@ def _percent(share: float) -> str:
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table, cells to the right.
+    """Format a table with right-aligned cells.
 
     >>> print(format_table(("a", "long"), [("10", "2")]))
        a  long

@@ -24,7 +24,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # `train` also needs the diagnostics, which stand above the modules of this folder.
+    # `train` also imports the diagnostics, which import the modules of this folder.
     if name == "train":
         return importlib.import_module("cowclip_merlin.train").train
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

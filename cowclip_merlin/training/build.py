@@ -1,4 +1,4 @@
-"""Model and optimizer of a run, from its settings."""
+"""Build a run's model and optimizer from its settings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def choose_device(device: str) -> str:
-    """Make TensorFlow use the GPU or the CPU; returns "gpu" or "cpu".
+    """Make TensorFlow use the GPU or the CPU; return "gpu" or "cpu".
 
     Args:
         device: one of `choices.DEVICES`.
 
     Raises:
-        InputError: a GPU is asked for and TensorFlow sees none, or the CPU when TensorFlow has
-            started with a GPU.
+        InputError: if `device` is "gpu" and TensorFlow sees no GPU, or if it is "cpu" and
+            TensorFlow has started with a GPU.
     """
     tf = compat.tensorflow()
     if device == "cpu":
@@ -42,13 +42,15 @@ def choose_device(device: str) -> str:
             "or use --device cpu"
         )
     for gpu in gpus:
-        with suppress(RuntimeError, ValueError):  # TensorFlow has started, or memory was divided
+        with suppress(
+            RuntimeError, ValueError
+        ):  # TensorFlow has started, or its GPU memory is partitioned
             tf.config.experimental.set_memory_growth(gpu, True)
     return "gpu" if gpus else "cpu"
 
 
 def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedData) -> Any:
-    """The Merlin model of a run, its variables initialised from the seed."""
+    """Build the Merlin model of a run and initialize its variables from the seed."""
     from cowclip_merlin import models
     from cowclip_merlin.models.precision import computing_in
 
@@ -69,14 +71,14 @@ def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedDa
 def build_optimizer(
     settings: RunSettings, values: Hyperparameters, data: PreparedData, *, steps: int
 ) -> Any:
-    """CowClip around two optimizers of a kind, as the run asks for.
+    """Build CowClip with an inner optimizer for the embeddings and one for the dense weights.
 
     Args:
-        settings: of the run.
-        values: scaled hyper-parameters.
-        data: the prepared folder, for the fields of fused tables; a table of one field tells
-            its own when the optimizer is attached.
-        steps: steps per epoch, the unit of the warm-up.
+        settings: the run's settings.
+        values: the scaled hyper-parameters.
+        data: the prepared folder, which gives the fields of fused tables. The optimizer finds
+            the field of any other table when the model is attached to it.
+        steps: steps per epoch, to convert the warm-up from epochs to steps.
     """
     from cowclip_merlin.optimizer import CowClip
 
@@ -95,7 +97,7 @@ def build_optimizer(
 
 
 def _inner_optimizer(settings: RunSettings, rate: Any) -> Any:
-    """Keras's optimizer of the run's kind; `rate` is a number or a schedule."""
+    """Build the Keras optimizer that the run uses; `rate` is a number or a schedule."""
     legacy = compat.tensorflow().keras.optimizers.legacy
     if settings.optimizer == "adam":
         return legacy.Adam(rate)
@@ -105,7 +107,7 @@ def _inner_optimizer(settings: RunSettings, rate: Any) -> Any:
 
 
 def warmup_schedule(rate: float, steps: int) -> Any:
-    """A learning rate that rises linearly from 0 to `rate` over `steps` steps, then stays.
+    """Return a learning rate that rises linearly from 0 to `rate` over `steps` steps, then stays.
 
     >>> float(warmup_schedule(0.1, 10)(5))
     0.05000000074505806

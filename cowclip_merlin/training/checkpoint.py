@@ -1,4 +1,4 @@
-"""Checkpoints: weights, optimizer state and the position in the epoch, written whole."""
+"""Save and restore checkpoints: weights, optimizer state and the position in the epoch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Checkpoints:
     """The last checkpoints of a run.
 
     Args:
-        folder: where they are.
-        model: the Merlin model, its variables created.
-        optimizer: the CowClip optimizer, its variables created; None to read weights only.
-        keep: how many are kept.
+        folder: the folder of the checkpoints.
+        model: the Merlin model, with its variables created.
+        optimizer: the CowClip optimizer, with its variables created; None to read only weights.
+        keep: number of checkpoints to keep.
     """
 
     def __init__(self, folder: Path, model: Any, optimizer: Any = None, *, keep: int = 2) -> None:
@@ -41,31 +41,31 @@ class Checkpoints:
             parts |= {"optimizer": optimizer, "loss_sum": self.loss_sum}
         self._checkpoint = tf.train.Checkpoint(**parts)
         self._partial = optimizer is None
-        self.skipped: list[str] = []  # damaged checkpoints, as messages of `restore`
+        self.skipped: list[str] = []  # `restore` adds a message for each damaged checkpoint
         self._manager = None
         if optimizer is not None:
             _repair_checkpoint_list(folder)
             self._manager = tf.train.CheckpointManager(self._checkpoint, str(folder), keep)
 
     def save(self) -> str:
-        """Write a checkpoint; an interrupted write leaves the one before in place.
+        """Write a checkpoint; an interrupted write keeps the previous one.
 
         Raises:
-            OSError: the disk is full, or may not be written.
+            OSError: if the disk is full, or the folder is not writable.
         """
         with translate_write_errors(self._folder):
             return self._manager.save()
 
     def restore(self) -> str:
-        """Read the last checkpoint that is whole; returns its path.
+        """Restore the last undamaged checkpoint; return its path.
 
         Raises:
-            InputError: there is none, all are damaged, or it belongs to another model.
+            InputError: if no checkpoint exists, all are damaged, or it belongs to another model.
         """
         paths = list_checkpoints(self._folder)
         if not paths:
             raise InputError(
-                f"{self._folder}: no checkpoint, for the run ended before its first; delete "
+                f"{self._folder}: no checkpoint; the run ended before its first one; delete "
                 f"{self._folder.parent} and train again without --resume"
             )
         for path in paths:
@@ -73,10 +73,10 @@ class Checkpoints:
             if damage is None:
                 return path
             self.skipped.append(f"{path}: damaged checkpoint ({damage})")
-        raise InputError(f"{self.skipped[0]}, and no other one is whole; train again")
+        raise InputError(f"{self.skipped[0]}; all other checkpoints are damaged too; train again")
 
     def _read(self, path: str) -> str | None:
-        """Restore from one checkpoint; returns what is damaged about it."""
+        """Restore one checkpoint; return the error if it is damaged."""
         try:
             self._check_shapes(path)
             status = self._checkpoint.restore(path)
@@ -89,25 +89,25 @@ class Checkpoints:
             raise
         except (AssertionError, ValueError) as error:
             raise InputError(_OTHER_MODEL.format(path, _first_line(error))) from error
-        # TensorFlow, which has checksums of its own, reports damage in several ways.
+        # TensorFlow verifies checksums, and reports damage by several types of errors.
         except (self._tf.errors.OpError, RuntimeError, IndexError) as error:
             return _first_line(error)
         return None
 
     def _check_shapes(self, path: str) -> None:
-        """Refuse weights of other shapes; TensorFlow's own error is not clear."""
+        """Refuse weights of other shapes, with a clearer error than TensorFlow's."""
         shapes = self._tf.train.load_checkpoint(path).get_variable_to_shape_map()
         for index, variable in enumerate(self._variables):
             found = shapes.get(f"weights/variables_in_order/{index}/.ATTRIBUTES/VARIABLE_VALUE")
             if found != variable.shape.as_list():
-                reason = f"{variable.name} is {variable.shape.as_list()} here, {found} there"
+                reason = f"{variable.name} is {variable.shape.as_list()}, saved as {found}"
                 raise InputError(_OTHER_MODEL.format(path, reason))
 
 
 def list_checkpoints(folder: Path) -> list[str]:
-    """Paths of the checkpoints in a folder, the last one first.
+    """List the paths of the checkpoints in a folder, the latest first.
 
-    TensorFlow's own list, the file `checkpoint`, may be damaged, so this looks at the files.
+    TensorFlow's own list, the file `checkpoint`, may be damaged, so this lists the files.
     """
     numbers = [_NAME.fullmatch(file.name) for file in folder.glob("ckpt-*.index")]
     known = sorted((int(name[1]) for name in numbers if name), reverse=True)
@@ -115,22 +115,22 @@ def list_checkpoints(folder: Path) -> list[str]:
 
 
 def _repair_checkpoint_list(folder: Path) -> None:
-    """Write TensorFlow's list of checkpoints again if it differs from the files."""
-    tf, there = compat.tensorflow(), list_checkpoints(folder)
-    if not there:
+    """Rewrite TensorFlow's list of checkpoints if it differs from the files."""
+    tf, found = compat.tensorflow(), list_checkpoints(folder)
+    if not found:
         return
     try:
         state = tf.train.get_checkpoint_state(str(folder))
         known = [] if state is None else state.all_model_checkpoint_paths
     except (ValueError, tf.errors.OpError):
         known = []
-    if {Path(path).name for path in known} != {Path(path).name for path in there}:
+    if {Path(path).name for path in known} != {Path(path).name for path in found}:
         tf.compat.v1.train.update_checkpoint_state(
             str(folder),
-            there[0],
-            all_model_checkpoint_paths=there[::-1],
-            # Without times TensorFlow would keep these checkpoints for good.
-            all_model_checkpoint_timestamps=[_write_time(path) for path in there[::-1]],
+            found[0],
+            all_model_checkpoint_paths=found[::-1],
+            # Without times, TensorFlow would never delete these checkpoints.
+            all_model_checkpoint_timestamps=[_write_time(path) for path in found[::-1]],
             last_preserved_timestamp=0.0,
         )
 
@@ -140,10 +140,10 @@ def _write_time(path: str) -> float:
 
 
 def _check_readable(folder: Path) -> None:
-    """Check that all files can be read: TensorFlow takes unreadable files for missing or damaged.
+    """Check that all files are readable: TensorFlow reports unreadable files as missing or damaged.
 
     Raises:
-        OSError: one cannot be opened.
+        OSError: if a file cannot be opened.
     """
     for file in folder.iterdir() if folder.is_dir() else ():
         if file.is_file():
@@ -151,9 +151,9 @@ def _check_readable(folder: Path) -> None:
 
 
 def remove_unfinished_checkpoints(folder: Path) -> None:
-    """Remove what TensorFlow was writing when its process was killed.
+    """Remove the partial files that TensorFlow leaves when its process is killed.
 
-    Only for the one process that writes checkpoints there.
+    Call this only from the process that writes checkpoints to the folder.
     """
     for left in folder.glob("*_temp"):
         shutil.rmtree(left, ignore_errors=True)
@@ -164,7 +164,7 @@ def translate_write_errors(target: Path) -> Iterator[None]:
     """Raise TensorFlow's write errors as the `OSError` that Python itself would raise.
 
     Raises:
-        OSError: TensorFlow could not write to `target`.
+        OSError: if TensorFlow cannot write to `target`.
     """
     errors = compat.tensorflow().errors
     try:
@@ -182,7 +182,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _by_index(variables: Any) -> Any:
-    """Variables saved under their index: independent of how Merlin nests its layers."""
+    """Save variables under their index, which does not depend on how Merlin nests its layers."""
     holder = compat.tensorflow().Module()
     holder.variables_in_order = list(variables)
     return holder

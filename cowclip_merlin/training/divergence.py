@@ -1,4 +1,4 @@
-"""Errors for a training that reaches NaN or infinity."""
+"""Stop a training that reaches NaN or infinity, with a clear error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cowclip_merlin.errors import Diverged
 
 @contextmanager
 def raising_diverged() -> Iterator[None]:
-    """Turn the optimizer's error about a gradient that is not finite into `Diverged`.
+    """Raise the optimizer's error about a non-finite gradient as `Diverged`.
 
-    On a GPU only a later step, or the optimizer's `flush`, may raise it.
+    On a GPU, a later step or the optimizer's `flush` may raise the error.
 
     Raises:
-        Diverged: a gradient is not finite.
+        Diverged: if a gradient is not finite.
     """
     try:
         yield
@@ -34,20 +34,20 @@ def raising_diverged() -> Iterator[None]:
 
 
 def check_loss(loss: float, epoch: int) -> None:
-    """Check the sum of the losses of an epoch, numbered from 1.
+    """Check the sum of the losses of an epoch; epochs count from 1.
 
     Raises:
-        Diverged: it is not finite.
+        Diverged: if the sum is not finite.
     """
     if not math.isfinite(loss):
         raise _diverged(f"the loss is {loss} in epoch {epoch}")
 
 
 def check_probabilities(probabilities: npt.NDArray[Any], epoch: int) -> None:
-    """Check predictions after an epoch: its losses do not show what its last step did.
+    """Check the predictions after an epoch: its losses do not show the effect of its last step.
 
     Raises:
-        Diverged: one is NaN.
+        Diverged: if a probability is NaN.
     """
     if np.isnan(probabilities).any():
         raise _diverged(f"probabilities are NaN after epoch {epoch}")

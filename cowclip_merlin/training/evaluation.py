@@ -1,4 +1,4 @@
-"""Predictions of a model on a split, and their exact metrics."""
+"""Predict the rows of a split and compute exact metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Evaluation:
 
 
 class Predictor:
-    """Predicts click probabilities, batch by batch on the device."""
+    """Predicts click probabilities on the device, batch by batch."""
 
     def __init__(self, model: Any, data: Data) -> None:
         from cowclip_merlin import compat, models
@@ -48,7 +48,7 @@ class Predictor:
         self._score = score
 
     def predict(self) -> npt.NDArray[np.float64]:
-        """Probability of a click for every row, in order, [n]."""
+        """Return the click probability of every row, in file order, [n]."""
         logits = np.empty(self._data.rows, np.float64)
         for i, batch in enumerate(self._data.batches_in_file_order(PREDICTION_BATCH_SIZE)):
             logits[i * PREDICTION_BATCH_SIZE : (i + 1) * PREDICTION_BATCH_SIZE] = self._score(
@@ -64,7 +64,7 @@ def _sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def evaluate(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> Evaluation:
-    """Exact metrics of probabilities [n] against labels [n].
+    """Compute exact metrics of probabilities [n] against labels [n].
 
     >>> evaluate([0, 1], [0.25, 0.75]).auc
     1.0
@@ -79,7 +79,7 @@ def evaluate(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> Evaluation:
 def write_predictions(
     path: Path, labels: npt.NDArray[Any], probabilities: npt.NDArray[np.float64]
 ) -> None:
-    """Write parquet with columns row, label, probability; whole or not at all."""
+    """Write a parquet file with columns row, label, probability, in one atomic step."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

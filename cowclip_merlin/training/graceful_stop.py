@@ -11,10 +11,10 @@ from cowclip_merlin.system.signals import signal_handler
 
 
 class Stopped(Exception):
-    """A signal asked for an end; a checkpoint was written.
+    """A signal stopped the training, after a checkpoint was written.
 
     Attributes:
-        signal_number: the signal.
+        signal_number: number of the signal.
     """
 
     def __init__(self, signal_number: int) -> None:
@@ -26,14 +26,14 @@ class GracefulStop:
     """Remembers SIGINT and SIGTERM; a second signal ends the program at once.
 
     Attributes:
-        signal_number: the signal that came, or None.
+        signal_number: number of the signal, None before any signal.
     """
 
     signal_number: int | None = None
 
     @contextmanager
     def catch_signals(self) -> Iterator[None]:
-        """Catch the signals within the block, in the main thread; other threads get none."""
+        """Catch the signals within the block. Only the main thread receives signals."""
 
         def remember(number: int, _: Any) -> None:
             if self.signal_number:

@@ -1,4 +1,4 @@
-"""A training run as a folder: start it, resume it."""
+"""Start or resume a training run in a run folder."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def run_training(
 
     Args:
         data: the prepared folder.
-        settings: of the run.
+        settings: the run's settings.
         out: the run folder.
-        resume: go on from the last checkpoint.
+        resume: continue from the last checkpoint.
         checkpoint_every: steps between checkpoints.
         device: "auto", "cpu" or "gpu".
-        data_memory: MB of the device for rows.
+        data_memory: MB of device memory for rows.
         recorder: makes the recorder that sees each batch before its step; None: no recorder.
     """
     from cowclip_merlin.workflows import PreparedData
@@ -77,12 +77,12 @@ def run_training(
     _check_both_labels(prepared, settings.scored_split, columns[settings.scored_split])
     created = not out.exists()
     with lock_folder(out, "another process writes a run there; use another --out"):
-        if resume:  # any other folder may hold files of the user's
+        if resume:  # any other folder may hold the user's files
             remove_unfinished_checkpoints(out / "checkpoints")
         try:
             return _train(config, prepared, columns, trainer_settings, out, resume, used, recorder)
         except BaseException:
-            # Nothing that could be resumed was written: leave no half of a run behind.
+            # Without a checkpoint this run cannot be resumed, so remove its folder.
             if created and not list_checkpoints(out / "checkpoints"):
                 shutil.rmtree(out, ignore_errors=True)
             raise
@@ -114,7 +114,7 @@ def _check_resume(out: Path, config: RunConfig, resume: bool) -> None:
 def _open_splits(
     prepared: PreparedData, settings: RunSettings, memory: int | None
 ) -> dict[str, ColumnArrays]:
-    """Rows to train on and rows to score, by their split; test rows only if these are scored."""
+    """Open the rows to train on and the rows to score, by the name of their split."""
     if settings.scored_split == "test":
         return {
             "train": open_train_columns(prepared, memory=memory),
@@ -127,26 +127,26 @@ def _open_splits(
 
 
 def _existing_run_message(out: Path) -> str:
-    """The error for a run folder that exists, with the remedy."""
+    """Return the error for an existing run folder, with the remedy."""
     if list_checkpoints(out / "checkpoints"):
-        return "holds a run already; use --resume or another --out"
+        return "already holds a run; use --resume or another --out"
     return (
-        "holds a run without a checkpoint; if nothing trains there any more, delete the folder, or "
-        "use another --out"
+        "holds a run without a checkpoint; if no process trains there, delete the folder, or use "
+        "another --out"
     )
 
 
 def _check_both_labels(prepared: PreparedData, split: str, scored: ColumnArrays) -> None:
-    """Check, before training, that the scored rows have both labels, which an AUC needs."""
+    """Check before training that the scored rows have both labels, which an AUC needs."""
     if len(found := np.unique(scored.label)) < 2:
         raise InputError(
-            f"{prepared.path}: all {len(scored)} {split} rows have the label {found[0]:g}, an AUC "
-            "needs both; prepare with a larger --test-fraction, or another --split"
+            f"{prepared.path}: all {len(scored)} {split} rows have the label {found[0]:g}; an AUC "
+            "needs both labels; prepare with a larger --test-fraction, or another --split"
         )
 
 
 def set_up_tensorflow(seed: int, device: str) -> str:
-    """Seed TensorFlow and choose its device; returns "gpu" or "cpu"."""
+    """Seed TensorFlow and choose its device; return "gpu" or "cpu"."""
     tf = compat.tensorflow()
     used = choose_device(device)
     tf.keras.utils.set_random_seed(seed)
@@ -208,7 +208,7 @@ def _log_settings(
     )
     last = rows["train"] - (steps - 1) * settings.batch_size
     log.info(
-        "batch %d = %g x %d: %d steps an epoch, the last one of %d rows",
+        "batch %d = %g x %d: %d steps per epoch, %d rows in the last",
         settings.batch_size,
         settings.batch_size / settings.base_batch_size,
         settings.base_batch_size,
@@ -234,7 +234,7 @@ def _log_settings(
 
 
 def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
-    """Check that a folder has the rows that these settings need."""
+    """Check that a prepared folder has enough rows for these settings."""
     rows = prepared.rows["train"]
     if rows == 0:
         raise InputError(f"{prepared.path}: no training rows; prepare a folder with a train split")

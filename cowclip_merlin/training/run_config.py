@@ -1,4 +1,4 @@
-"""`config.json` of a run folder: what a run was started with."""
+"""Read and write `config.json` of a run folder: the run's settings, values and data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What `config.json` of a run folder says.
+    """The content of a run folder's `config.json`.
 
     Attributes:
-        settings: as given.
-        values: hyper-parameters after scaling, as used.
-        fingerprint: of the prepared data.
-        vocabulary: of the prepared data, as in `PreparedData`.
+        settings: the settings that the user gave.
+        values: the hyper-parameters after scaling.
+        fingerprint: fingerprint of the prepared data.
+        vocabulary: vocabulary of the prepared data, as in `PreparedData`.
     """
 
     settings: RunSettings
@@ -32,7 +32,7 @@ class RunConfig:
     vocabulary: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values for JSON."""
         return {
             "format_version": FORMAT_VERSION,
             "settings": self.settings.as_dict(),
@@ -44,18 +44,19 @@ class RunConfig:
 
     @classmethod
     def load(cls, run: Path) -> RunConfig:
-        """Read a run folder.
+        """Read the configuration of a run folder.
 
         Raises:
-            InputError: it is no run folder, damaged, or one of another format.
+            InputError: if the folder is not a run folder, is damaged or has another format.
         """
         if not (run / "config.json").exists():
-            raise InputError(f"{run}: no config.json, so no run folder; give the --out of a train")
+            raise InputError(f"{run}: no config.json; give the run folder that cowclip train wrote")
         config = read_json(run / "config.json")
         version = config.get("format_version") if isinstance(config, dict) else None
         if version != FORMAT_VERSION:
             raise InputError(
-                f"{run}: run of format {version}, this version reads {FORMAT_VERSION}; train again"
+                f"{run}: run of format {version}; this version reads format {FORMAT_VERSION}; "
+                "train again"
             )
         try:
             values = dict(config["hyperparameters"])
@@ -71,10 +72,10 @@ class RunConfig:
 
 
 def check_run_folder(out: Path) -> None:
-    """Check that a path can become a run folder: not a file, not a folder of prepared data.
+    """Check that a path can become a run folder.
 
     Raises:
-        InputError: it is one.
+        InputError: if the path is a file or a folder of prepared data.
     """
     if (out / "dataset.json").exists():
         raise InputError(f"{out}: holds prepared data; use another --out for the run")
@@ -83,10 +84,11 @@ def check_run_folder(out: Path) -> None:
 
 
 def check_same_run(out: Path, config: RunConfig) -> None:
-    """Check that a run folder belongs to the run that goes on there.
+    """Check that a run folder belongs to the run that resumes there.
 
     Raises:
-        InputError: it is no run folder, or its settings but `epochs`, or its data, differ.
+        InputError: if the folder is not a run folder, or its data or a setting other than
+            `epochs` differs.
     """
     before = RunConfig.load(out)
     old, new = before.settings.as_dict(), config.settings.as_dict()

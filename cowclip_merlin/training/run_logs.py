@@ -1,4 +1,4 @@
-"""The run folder: configuration, versions, log, one CSV row per epoch, TensorBoard events."""
+"""Write the logs of a run: train.log, one CSV row per epoch, TensorBoard events."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ METRICS = (
     "validation_log_loss",
     "validation_seconds",
 )
-"""Columns of `metrics.csv`; those of the rows that a run does not score stay empty."""
+"""Columns of `metrics.csv`; the columns of a split that the run does not score stay empty."""
 
 
 @contextmanager
 def run_logger(path: Path) -> Iterator[logging.Logger]:
-    """A logger that writes to the file with times, and to standard output without."""
+    """Open a logger that writes to the file with times, and to standard output without times."""
     logger = logging.getLogger(f"cowclip_merlin.run.{path}")
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -54,10 +54,10 @@ def run_logger(path: Path) -> Iterator[logging.Logger]:
 
 
 def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
-    """The rows of the first `epochs` epochs as text; none if there is no file yet.
+    """Read the rows of the first `epochs` epochs as text; return [] if the file does not exist.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: if the file is damaged.
     """
     if not path.exists():
         return []
@@ -69,14 +69,14 @@ def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
             raise ValueError("columns or epochs that no run writes")
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: damaged ({error!s:.80}); put a copy back, or delete it: --resume then goes "
-            "on from the checkpoint, without the records of earlier epochs"
+            f"{path}: damaged ({error!s:.80}); restore a copy, or delete it: --resume then "
+            "continues from the checkpoint, without the records of earlier epochs"
         ) from error
     return [row for row, epoch in zip(rows, known, strict=True) if epoch <= epochs]
 
 
 def parse_metrics_row(row: Mapping[str, str]) -> dict[str, Any]:
-    """Numbers of a row that was read as text; columns without a value are left out.
+    """Convert a row of text to numbers, without its empty columns.
 
     >>> parse_metrics_row({"epoch": "2", "test_auc": "0.75", "validation_auc": ""})
     {'epoch': 2, 'test_auc': 0.75}
@@ -86,21 +86,23 @@ def parse_metrics_row(row: Mapping[str, str]) -> dict[str, Any]:
 
 
 def epoch_seconds(row: Mapping[str, Any], rows: int) -> float:
-    """Seconds of a whole epoch; a resumed epoch recorded only the seconds after the resume.
+    """Return the seconds of a whole epoch; a resumed epoch records only those after the resume.
 
     Args:
-        row: of the metrics.
-        rows: of an epoch.
+        row: row of the metrics.
+        rows: rows in an epoch.
 
     >>> epoch_seconds({"rows_per_second": "1000.0", "seconds": "0.1"}, 500)
     0.5
     """
     speed = float(row["rows_per_second"])
-    return rows / speed if speed else float(row["seconds"])  # 0: stopped in its last step
+    return (
+        rows / speed if speed else float(row["seconds"])
+    )  # 0: the run stopped in the epoch's last step
 
 
 def write_metrics(path: Path, rows: list[Mapping[str, Any]]) -> None:
-    """Write all rows, whole or not at all."""
+    """Write all rows in one atomic step."""
     with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, METRICS)
         writer.writeheader()
@@ -108,7 +110,7 @@ def write_metrics(path: Path, rows: list[Mapping[str, Any]]) -> None:
 
 
 class TensorBoard:
-    """Scalars of a run for TensorBoard."""
+    """Writes the scalars of a run for TensorBoard."""
 
     def __init__(self, folder: Path) -> None:
         from cowclip_merlin import compat
@@ -117,15 +119,15 @@ class TensorBoard:
         self._writer = self._tf.summary.create_file_writer(str(folder))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write scalars at a step."""
+        """Write the scalars of one step."""
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
-        # In one event: `tf.summary.scalar` for each would take longer than a training step.
-        # Serialised messages put end to end are one, with the values of all.
+        # One event for all: `tf.summary.scalar` for each takes longer than a training step.
+        # Concatenated serialized messages parse as one message with all their values.
         event = b"".join(scalar_pb(n, value).SerializeToString() for n, value in scalars.items())
         with self._writer.as_default():
             self._tf.summary.experimental.write_raw_pb(event, step=step)
 
     def close(self) -> None:
-        """Write out what is buffered."""
+        """Flush the buffer and close the file."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""What one training run is: its settings, checked, and the hyper-parameters they end in."""
+"""Settings of one training run, and the hyper-parameters that follow from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scale
 
 OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name != "batch_size")
-"""Hyper-parameters that a run may set at its base batch size."""
+"""Hyper-parameters that a user may set at the base batch size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,31 +22,30 @@ class RunSettings:
     Attributes:
         model: one of `choices.MODELS`.
         batch_size: rows per step.
-        base_batch_size: batch size at which the preset's and the overriding values hold.
-        preset: name of a preset; by default the kind of the data if it has one, else "criteo".
+        base_batch_size: batch size at which the values of `preset` and `overrides` hold.
+        preset: name of a preset; by default that of the data's kind if it has one, else "criteo".
         rule: scaling rule from the base batch to `batch_size`.
-        clip: one of `choices.CLIPS`; by default "cowclip" under the rule of that name, "none"
-            under any other.
+        clip: one of `choices.CLIPS`; by default "cowclip" with the rule of that name, "none"
+            with any other.
         update: one of `choices.UPDATES`; see `CowClip`.
-        backend: what updates rows, one of `choices.BACKENDS`; see `CowClip`.
-        optimizer: one of `choices.OPTIMIZERS`, for tables and dense weights alike. The rates of
-            the presets are those of Adam.
-        initial_accumulator: where Adagrad's sums of squares start; None: at Keras's 0.1.
+        backend: code that updates rows, one of `choices.BACKENDS`; see `CowClip`.
+        optimizer: one of `choices.OPTIMIZERS`, for tables and dense weights. The rates of the
+            presets are for Adam.
+        initial_accumulator: initial value of Adagrad's accumulators; None: Keras's 0.1.
         epochs: passes over the training rows.
-        seed: of initialisation and row order.
+        seed: random seed of initial weights and row order.
         overrides: values at the base batch size that replace the preset's.
         embedding_dim: length of an embedding row.
         mlp: widths of the hidden layers.
         continuous: one of `choices.CONTINUOUS`; see the models.
         tables: one of `choices.TABLES`; see the models.
-        validation_fraction: share of the train rows, in [0, 1), that is not trained on and that
-            the metrics are of, instead of the test rows; 0: none, the metrics are of the test
-            rows. Which rows these are does not depend on `seed`.
-        precision: in which the hidden and cross layers compute, one of `choices.PRECISIONS`.
+        validation_fraction: fraction of the train rows, in [0, 1), to hold out and score instead
+            of the test rows; 0: score the test rows. The held-out rows do not depend on `seed`.
+        precision: precision of the hidden and cross layers, one of `choices.PRECISIONS`.
         jit_compile: whether XLA compiles the layers after the lookups.
 
     Raises:
-        InputError: a value is unknown or out of range.
+        InputError: if a value is unknown or out of range.
 
     >>> RunSettings(model="deepfm", batch_size=4096).hyperparameters("criteo").l2
     4e-05
@@ -74,7 +73,7 @@ class RunSettings:
     jit_compile: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what could only fail later."""
+        """Check the values."""
         one_of("model", self.model, choices.MODELS)
         one_of("rule", self.rule, RULES)
         one_of("update", self.update, choices.UPDATES)
@@ -109,32 +108,32 @@ class RunSettings:
             return
         if self.optimizer != "adagrad":
             raise InputError(
-                f"initial_accumulator is Adagrad's, the optimizer is {self.optimizer!r}; use "
-                '"adagrad" or leave it away'
+                f"initial_accumulator is for Adagrad, but the optimizer is {self.optimizer!r}; "
+                'use "adagrad", or remove initial_accumulator'
             )
         check_not_negative({"initial_accumulator": start})
 
     @property
     def scored_split(self) -> str:
-        """Rows that the metrics of a run are of: "test" or "validation"."""
+        """The split that the run scores: "test" or "validation"."""
         return "validation" if self.validation_fraction else "test"
 
     @property
     def effective_clip(self) -> str:
-        """The clip in force."""
+        """The clip that the run uses: `clip`, or the default of its rule."""
         return self.clip or ("cowclip" if self.rule == "cowclip" else "none")
 
     def hyperparameters(self, kind: str) -> Hyperparameters:
-        """The values this run trains with on data of this kind ("criteo", "avazu", "table")."""
+        """Return the scaled values for data of this kind ("criteo", "avazu", "table")."""
         name = self.preset or (kind if kind in PRESETS else "criteo")
         preset = rebase(name, batch_size=self.base_batch_size, values=self.overrides)
         return scale(preset, to=self.batch_size, rule=self.rule)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values for JSON."""
         return asdict(self) | {"overrides": dict(self.overrides), "mlp": list(self.mlp)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSettings:
-        """The inverse of `as_dict`."""
+        """Build settings from the values that `as_dict` returned."""
         return cls(**{**values, "mlp": tuple(values["mlp"])})

@@ -1,4 +1,4 @@
-"""What the training loop tells a recorder about its steps.
+"""Protocol of recorders, which the training loop calls before its steps.
 
 `cowclip_merlin.diagnostics` has a recorder. Training knows only this protocol, so that diagnostics
 can stand above it.
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 
 class StepRecorder(Protocol):
-    """Looks at batches before the model is trained on them, and changes no weight.
+    """Records batches before the model trains on them, and changes no weight.
 
     Attributes:
-        every: steps between two looks. The loop then passes exactly those batches; 0: none.
+        every: steps between two records. The loop passes exactly those batches; 0: no batch.
     """
 
     every: int
 
     def open(self, step: int, board: TensorBoard) -> None:
-        """Start writing at this step; called once, before the first step."""
+        """Start recording at this step. The loop calls this once, before the first step."""
 
     def before_step(self, batch: Any, *, step: int, epoch: int, rows: int) -> None:
-        """Look at the batch of the next step, if it is due.
+        """Record the batch of the next step, if it is due.
 
         Args:
-            batch: what the next call of the train function gets.
-            step: steps done.
-            epoch: from 1.
-            rows: rows trained on in these steps.
+            batch: the argument of the next call of the train function.
+            step: number of steps done.
+            epoch: the epoch, counted from 1.
+            rows: number of rows in the steps done.
         """
 
     def pause(self) -> None:
-        """Training stops until the next step, for an evaluation or a checkpoint."""
+        """Pause until the next step, while the loop evaluates or writes a checkpoint."""
 
 
 class NoRecorder:

@@ -1,4 +1,4 @@
-"""Training steps as graphs."""
+"""Compile training steps as TensorFlow graphs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
-    """One training step as a graph: a batch of `data` in, weights moved, loss summed.
+    """Return a graph that trains on one batch of `data` and adds its loss to `loss_sum`.
 
-    The loss is the mean binary cross-entropy of the batch, computed from logits.
+    The gradient is that of the batch's mean binary cross-entropy, computed from logits.
     """
     from cowclip_merlin import models
 
@@ -30,7 +30,7 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
         with tf.GradientTape() as tape:
             z = models.logits(model, inputs, training=True)[:, 0]
             losses = losses_of(label, z)
-            # The mean; for the gradient of `reduce_mean` the host would wait for the device.
+            # With the gradient of `reduce_mean`, the host would wait for the device.
             loss = tf.reduce_sum(losses) / tf.cast(tf.size(losses), tf.float32)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
@@ -43,7 +43,7 @@ MAX_ROWS_PER_EXECUTION, MAX_STEPS_PER_EXECUTION = 16384, 16
 
 
 def steps_per_execution(batch_size: int) -> int:
-    """Steps in one call of a graph: with small batches, the call itself takes much of the time.
+    """Return the number of steps per graph call: with small batches, a call is slow itself.
 
     >>> [steps_per_execution(batch_size) for batch_size in (64, 1024, 5000, 131072)]
     [16, 16, 3, 1]
@@ -54,14 +54,14 @@ def steps_per_execution(batch_size: int) -> int:
 def execution_lengths(
     first: int, steps: int, most: int, stops: Sequence[tuple[int, int]]
 ) -> Iterator[int]:
-    """How many steps each execution makes, from step `first` on.
+    """Yield the number of steps of each execution, from step `first` on.
 
     Args:
-        first: steps that are done.
-        steps: of the epoch.
-        most: steps of one execution.
-        stops: pairs (every, before): between two steps something looks at the run, whenever
-            the steps of this epoch and `before` others are a multiple of `every`.
+        first: number of steps done in this epoch.
+        steps: number of steps in the epoch.
+        most: maximum number of steps in one execution.
+        stops: pairs (every, before). An execution ends whenever the steps of this epoch plus
+            `before` are a multiple of `every`.
 
     >>> list(execution_lengths(0, 40, 16, [(10, 5)]))
     [5, 10, 10, 10, 5]
@@ -75,7 +75,7 @@ def execution_lengths(
 
 
 def make_train_function(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any) -> Any:
-    """A function of row numbers and a batch size, which makes one step for each batch of them.
+    """Return a function of row numbers and a batch size that makes one step for each batch.
 
     The last batch may be smaller.
     """

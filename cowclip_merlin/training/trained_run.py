@@ -1,4 +1,4 @@
-"""A finished run: load its model, evaluate it, export it for other programs."""
+"""Load, evaluate and export the model of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.models.columns import Columns
     from cowclip_merlin.workflows import PreparedData
 
-COLUMNS_FILE = "assets.extra/columns.json"  # TensorFlow and its servers leave this folder alone
+COLUMNS_FILE = "assets.extra/columns.json"  # TensorFlow and its servers ignore this folder
 
 
 def evaluate_run(
@@ -38,10 +38,10 @@ def evaluate_run(
 
     Args:
         run: the run folder.
-        data: the folder it was trained on, or one prepared like it.
+        data: the folder that the run was trained on, or one prepared with its vocabulary.
         split: "train" or "test".
         predictions: parquet file to write: row, label, probability.
-        overwrite: replace `predictions` if the file is there.
+        overwrite: replace `predictions` if the file exists.
         device: "auto", "cpu" or "gpu".
 
     Raises:
@@ -54,7 +54,7 @@ def evaluate_run(
         check_writable(predictions, overwrite=overwrite)
     check_choices("split", [split], tuple(prepared.rows))
     if prepared.rows[split] == 0:
-        raise InputError(f"{data}: no rows in the {split} split; choose the other one")
+        raise InputError(f"{data}: no rows in the {split} split; choose the other split")
     set_up_tensorflow(config.settings.seed, device)
     model = _load_model(Path(run), config, prepared)
     columns = open_columns(prepared, split)
@@ -66,7 +66,7 @@ def evaluate_run(
 
 
 def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRModel:
-    """The model of a run with the weights of its last checkpoint, not compiled.
+    """Load the model of a run with the weights of its last checkpoint, not compiled.
 
     Args:
         run: the run folder.
@@ -74,8 +74,8 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
         device: "auto", "cpu" or "gpu".
 
     Returns:
-        A Keras model. It takes a dictionary with one entry [b] for each column, ids and numbers
-        as `data` has them, and gives click probabilities [b, 1].
+        A Keras model. Its input is a dictionary with one entry [b] for each column, with ids and
+        numbers as in `data`. It returns click probabilities [b, 1].
 
     Raises:
         InputError: wrong input, named in one line.
@@ -90,14 +90,14 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
 def _load_model(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
     if len({config.vocabulary, prepared.vocabulary} - {None}) > 1:
         raise InputError(
-            f"{prepared.path}: its ids or scaled numbers stand for other values than those that "
-            f"{run} was trained on; prepare it with --like and the folder of the training"
+            f"{prepared.path}: its ids or scaled numbers stand for other values than in the data "
+            f"of {run}; prepare it with --like and the folder that the run was trained on"
         )
     model = build_model(config.settings, config.values, prepared)
     checkpoints = Checkpoints(run / "checkpoints", model)
     path = checkpoints.restore()
     for damage in checkpoints.skipped:
-        logging.getLogger(__name__).warning("%s; %s is used, which is older", damage, path)
+        logging.getLogger(__name__).warning("%s; using %s, which is older", damage, path)
     return model
 
 
@@ -107,16 +107,16 @@ def export_run(
     """Write the model of a run as a TensorFlow SavedModel, for programs without this package.
 
     Its signature "serving_default" takes one tensor [b] for each column, ids as int64 and numbers
-    as float32, and gives "probability", float32 [b]. An id outside of its column's table is an
-    error that names the column. `load_model` reads it as a Keras model, too.
+    as float32. It returns "probability", float32 [b]. An id outside of its column's table raises
+    an error that names the column. `load_model` can load the folder as a Keras model.
 
-    An input has the name of its column where TensorFlow allows that, and a similar one elsewhere.
+    An input has the name of its column if TensorFlow allows it, else a similar name.
     `assets.extra/columns.json` in the folder maps every input to its column.
 
     Args:
         run: the run folder.
         data: the folder it was trained on, or one prepared like it; only its columns are read.
-        out: folder to write; must not exist.
+        out: folder to write; it must not exist.
         device: "auto", "cpu" or "gpu".
 
     Returns:
@@ -140,13 +140,13 @@ def export_run(
 
 
 def input_columns(model: str | Path) -> dict[str, str]:
-    """Of an exported model: input name -> name of its column, in the model's order.
+    """Map the inputs of an exported model to the names of their columns, in the model's order.
 
     Args:
         model: the folder that `export_run` wrote.
 
     Raises:
-        InputError: there is no such file, or it is damaged.
+        InputError: if the folder has no `assets.extra/columns.json`, or the file is damaged.
     """
     return read_json(Path(model) / COLUMNS_FILE)["inputs"]
 
@@ -163,17 +163,17 @@ def _input_signature(columns: Columns, names: dict[str, str]) -> dict[str, Any]:
 
 
 def _serving_function(model: CTRModel, inputs: dict[str, Any], names: dict[str, str]) -> Any:
-    """The function that is called in the SavedModel."""
+    """Build the function that serves the SavedModel's signature."""
     tf, fields = compat.tensorflow(), model.blocks[0].columns.fields
-    told_names, sizes = tf.constant(list(fields)), tf.constant(list(fields.values()), tf.int64)
+    all_names, sizes = tf.constant(list(fields)), tf.constant(list(fields.values()), tf.int64)
 
     @tf.function(input_signature=[inputs])
     def serve(given: dict[str, Any]) -> dict[str, Any]:
         columns = {column: given[name] for column, name in names.items()}
         ids = tf.stack([columns[name] for name in fields], axis=1)
         wrong = tf.reduce_any((ids < 0) | (ids >= sizes), axis=0)
-        told = ["ids outside of the tables of these columns:", tf.boolean_mask(told_names, wrong)]
-        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(wrong), told)]):
+        error = ["ids outside of the tables of these columns:", tf.boolean_mask(all_names, wrong)]
+        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(wrong), error)]):
             return {"probability": tf.reshape(model(columns), [-1])}
 
     return serve

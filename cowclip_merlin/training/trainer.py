@@ -1,4 +1,4 @@
-"""The training loop: epochs, steps, checkpoints."""
+"""Train a model: the loop over epochs and steps, with checkpoints."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """How far and in which order to train.
+    """Settings of the training loop.
 
     Attributes:
         batch_size: rows per step.
         epochs: passes over the rows.
-        seed: of the row order.
-        checkpoint_every: steps between checkpoints within an epoch; 0 for none but at its end.
-        data_memory: bytes of the device for rows; None: what is free, no limit on the CPU.
-        scored_split: name of the rows that are scored after an epoch: "test" or "validation".
+        seed: random seed of the row order.
+        checkpoint_every: steps between checkpoints within an epoch; 0: only at its end.
+        data_memory: bytes of device memory for rows; None: all that is free, no limit on the CPU.
+        scored_split: name of the rows to score after each epoch: "test" or "validation".
     """
 
     batch_size: int
@@ -51,20 +51,20 @@ class TrainerSettings:
 
 
 class Trainer:
-    """Trains one model on one prepared data set and records what happens.
+    """Trains one model on one prepared data set and writes its metrics.
 
     Args:
         model: Merlin model with its variables created.
         optimizer: `CowClip`.
         train: training rows.
-        scored: rows that the metrics are of, never trained on.
-        settings: how far and in which order.
+        scored: rows to compute the metrics on; the model never trains on them.
+        settings: settings of the loop.
         folder: run folder for metrics.csv, events and checkpoints.
-        log: where lines for the person at the prompt go.
+        log: logger for the lines that the user sees.
 
     Attributes:
-        recorder: looks at batches before they are trained on; set it before `run`.
-        steps_per_execution: most steps of one call of the train function.
+        recorder: records batches before the model trains on them; set it before `run`.
+        steps_per_execution: maximum number of steps in one call of the train function.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Trainer:
     ) -> None:
         self.settings, self.log, self.folder = settings, log, folder
         self.model, self.optimizer = model, optimizer
-        # Slots must exist before a checkpoint is read, or the first step would start from 0.
+        # Slots must exist before a checkpoint is restored, or the first step starts from 0.
         optimizer.create_state(model.trainable_variables)
         loaded = load_to_device(
             train,
@@ -108,21 +108,21 @@ class Trainer:
         self.recorder: StepRecorder = NoRecorder()
 
     def wait(self) -> None:
-        """Return when the device has done all steps so far."""
+        """Wait until the device has finished all steps so far."""
         self.checkpoints.loss_sum.numpy()
 
     def learning_rates(self) -> tuple[float, float]:
-        """Learning rates of the next step, of the embeddings and of the dense weights."""
+        """Return the next step's learning rates of the embeddings and of the dense weights."""
         optimizer = self.optimizer
         parts = (optimizer.embedding_optimizer, optimizer.dense_optimizer)
         embedding_lr, dense_lr = map(_learning_rate, parts)
         return embedding_lr, dense_lr
 
     def resume(self) -> None:
-        """Go on from the last checkpoint."""
+        """Restore the last checkpoint and the metrics up to it."""
         path = self.checkpoints.restore()
         for damage in self.checkpoints.skipped:
-            self.log.warning("%s; an older one is used", damage)
+            self.log.warning("%s; using an older one", damage)
         done = int(self.checkpoints.epoch.numpy())
         before = run_logs.read_metrics(self.folder / "metrics.csv", epochs=done)
         self.rows = [run_logs.parse_metrics_row(row) for row in before]
@@ -131,10 +131,10 @@ class Trainer:
         )
 
     def run(self) -> list[dict[str, Any]]:
-        """Train all epochs; returns one record per epoch.
+        """Train all epochs; return one record per epoch.
 
         Raises:
-            Stopped: SIGINT or SIGTERM came; a checkpoint was written first.
+            Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
         """
         board = run_logs.TensorBoard(self.folder / "events")
         first, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
@@ -149,13 +149,13 @@ class Trainer:
         return self.rows
 
     def _train_epoch(self, epoch: int) -> tuple[float, int]:
-        """Steps of one epoch from the checkpoint's step on: seconds and rows trained."""
+        """Train an epoch from the checkpoint's step on; return seconds and rows trained."""
         settings, first = self.settings, int(self.checkpoints.step.numpy())
         if first == 0:
             self.checkpoints.loss_sum.assign(0.0)
         started, paused, step = time.perf_counter(), 0.0, first
         lengths, batches = self._executions(epoch, first)
-        # Closed on every way out: the thread of streamed rows ends here.
+        # `closing` ends the thread that streams rows, even after an error.
         with self._progress_bar(epoch, first) as bar, closing(batches):
             for steps, batch in zip(lengths, batches, strict=True):
                 self._observe(batch, epoch, step)
@@ -168,15 +168,15 @@ class Trainer:
                     self._save(step)
                     paused += time.perf_counter()
         with raising_diverged():
-            self.optimizer.flush()  # part of the work that update="exact" has put off
+            self.optimizer.flush()  # do the work that update="exact" has postponed
         self.wait()
         seconds = time.perf_counter() - started - paused
         self.recorder.pause()
-        # A run that was stopped in the last step of an epoch has no rows left in it.
+        # A run that stopped in the last step of an epoch has no rows left to train.
         return seconds, max(0, self.data.rows - first * settings.batch_size)
 
     def _executions(self, epoch: int, first: int) -> tuple[list[int], Iterator[Any]]:
-        """Steps of every call from step `first` of this epoch on, and what each call is given."""
+        """Return the number of steps of each call from step `first` on, and the calls' batches."""
         settings, done = self.settings, epoch * self.steps
         stops = [(settings.checkpoint_every, 0), (self.recorder.every, done)]
         stops = [stop for stop in stops if stop[0]]
@@ -189,7 +189,7 @@ class Trainer:
         )
 
     def _observe(self, batch: Any, epoch: int, done: int) -> None:
-        """Let the recorder see the batch that comes after `done` steps of this epoch."""
+        """Pass the recorder the batch that follows `done` steps of this epoch."""
         step, rows = epoch * self.steps + done, epoch * self.data.rows
         rows += done * self.settings.batch_size
         self.recorder.before_step(batch, step=step, epoch=epoch + 1, rows=rows)
@@ -210,7 +210,7 @@ class Trainer:
 
     def _save(self, step: int) -> None:
         with raising_diverged():
-            self.optimizer.flush()  # so that the weights alone can be read from the checkpoint
+            self.optimizer.flush()  # so that evaluation can read the weights without the optimizer
         self.recorder.pause()
         self.checkpoints.step.assign(step)
         self.checkpoints.save()

@@ -106,7 +106,7 @@ def test_a_missing_module_of_ours_is_a_fault_of_ours(monkeypatch, capsys):
 
     monkeypatch.setattr("cowclip_merlin.cli.scale.scale", lacking)
     assert main(["scale", "--to", "2048"]) == 1
-    assert "fault of cowclip" in capsys.readouterr().err
+    assert "bug in cowclip" in capsys.readouterr().err
 
 
 def test_sigterm_unwinds_and_the_handler_of_before_is_back(monkeypatch):

@@ -106,7 +106,7 @@ def test_a_run_on_validation_rows_shows_their_scores(data, tmp_path, capsys):
 def test_few_looks_are_said_with_the_remedy(data, run, tmp_path, capsys):
     train(data, replace(SETTINGS, epochs=1), out=tmp_path / "run", diagnostics_every=1000)
     assert main(["inspect", str(tmp_path / "run")]) == 0
-    assert "1 look in all: train with a smaller --diagnostics-every" in capsys.readouterr().out
+    assert "1 probe in total; for more, train with a smaller" in capsys.readouterr().out
     assert main(["inspect", str(run[0])]) == 0
     assert "in all" not in capsys.readouterr().out
 
@@ -127,7 +127,7 @@ def test_a_share_that_never_changes_can_be_drawn(run, clip_all):
 
 def test_no_run_folder(tmp_path, capsys):
     assert main(["inspect", str(tmp_path)]) == 2
-    assert "no config.json, so no run folder" in capsys.readouterr().err
+    assert "no config.json; give the run folder" in capsys.readouterr().err
 
 
 def test_a_run_without_diagnostics_says_which_option_to_use(run, tmp_path, capsys):

@@ -179,7 +179,7 @@ def test_a_new_run_starts_a_new_file(tmp_path):
     DiagnosticsWriter(tmp_path).append([record])
     assert len(read_diagnostics(tmp_path)) == 1
     DiagnosticsWriter(tmp_path)
-    with pytest.raises(InputError, match="no probe in it"):
+    with pytest.raises(InputError, match="the file has no probes"):
         read_diagnostics(tmp_path)
 
 

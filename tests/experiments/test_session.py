@@ -70,7 +70,7 @@ def test_a_stopped_experiment_goes_on(mine, data, tmp_path, capsys):
         assert experiment(mine, data, stopped, *only) == 130
     finally:
         signal.signal(signal.SIGINT, before)
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "run the same command again" in capsys.readouterr().err
     assert read_results(stopped) == []
     assert experiment(mine, data, stopped, *only) == 0
     (a,), (b,) = read_results(whole), read_results(stopped)
@@ -214,11 +214,11 @@ def test_the_command_takes_the_same_share_of_the_rows(data, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "no experiment is named"),
+        ([], "no experiment given"),
         (["table2"], "--data is missing"),
         (["table2", "--data", "nowhere"], "nowhere: no such folder"),
         (["table2", "--data", "DATA", "--scale", "2"], "--scale is 2"),
-        (["table2", "--data", "DATA", "--scale", "half"], "--scale 'half' is no share"),
+        (["table2", "--data", "DATA", "--scale", "half"], "--scale 'half' is not a fraction"),
         (["table2", "--data", "DATA", "--seeds", "0"], "--seeds is 0"),
         (["table2", "--data", "DATA", "--lines", "x"], "table2 has no line 'x'"),
         (["table2", "table6", "--data", "DATA", "--lines", "linear"], "table6 has no line"),

@@ -88,7 +88,7 @@ def test_the_list_of_checkpoints_is_not_needed(run, spoil):
     else:
         file.write_bytes(b"" if spoil == "empty" else b"\xff\xfe\x00" * 9)
     assert evaluate_run(folder, data) == whole
-    with pytest.raises(InputError, match="holds a run already; use --resume"):
+    with pytest.raises(InputError, match="already holds a run; use --resume"):
         train(data, SMALL, out=folder)
     assert [row["epoch"] for row in train(data, LONGER, out=folder, resume=True)] == [1, 2, 3]
     assert len(list_checkpoints(folder / "checkpoints")) == 2  # older ones are still deleted
@@ -119,7 +119,9 @@ def test_only_damaged_checkpoints_are_named(run):
     for file in (folder / "checkpoints").glob("*.data-*"):
         flip(file, position=file.stat().st_size - 64)
     last = list_checkpoints(folder / "checkpoints")[0]
-    with pytest.raises(InputError, match=rf"{last}: damaged checkpoint .* no other one is whole"):
+    with pytest.raises(
+        InputError, match=rf"{last}: damaged checkpoint .* all other checkpoints are damaged too"
+    ):
         evaluate_run(folder, data)
 
 

@@ -171,7 +171,7 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
     ("given", "message"),
     [
         ({"optimizer": "lamb"}, "unknown optimizer 'lamb'; choose one of adam, adagrad"),
-        ({"initial_accumulator": 0.1}, "is Adagrad's, the optimizer is 'adam'"),
+        ({"initial_accumulator": 0.1}, "is for Adagrad, but the optimizer is 'adam'"),
         ({"optimizer": "adagrad", "initial_accumulator": -1.0}, "initial_accumulator is -1"),
         ({"validation_fraction": 1.0}, "validation_fraction is 1;"),
         ({"validation_fraction": float("nan")}, "validation_fraction is nan"),
