@@ -13,12 +13,12 @@ from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_fo
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.dask_cluster import clear_category_cache, dask_cluster, use_gpu
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
-from cowclip_merlin.workflows.prepare_settings import PrepareSettings, separator
+from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 from cowclip_merlin.workflows.prepared.counts import write_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData, write_description
 from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
 from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult
-from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.log_format import LogFormat, separator_of
 from cowclip_merlin.workflows.raw.train_test_split import Split
 
 
@@ -101,7 +101,7 @@ def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat
                 )
     base.verify_categories()
     if settings.kind == "table":
-        return replace(log_format, separator=separator(settings.files[0]))
+        return replace(log_format, separator=separator_of(settings.files[0]))
     return log_format
 
 

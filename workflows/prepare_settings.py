@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
-from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
+from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat, separator_of
 from cowclip_merlin.workflows.raw.train_test_split import Split
 
 KINDS = {"criteo": CRITEO, "avazu": AVAZU}
@@ -119,7 +119,7 @@ class PrepareSettings:
             label=self.label,
             categorical=self.categorical,
             continuous=self.continuous,
-            separator=separator(self.files[0]),
+            separator=separator_of(self.files[0]),
         )
 
     def make_split(self) -> Split:
@@ -127,8 +127,3 @@ class PrepareSettings:
         usual = TEST_FRACTION.get((self.kind, self.split), 0.1)
         fraction = usual if self.test_fraction is None else self.test_fraction
         return Split(how=self.split, test_fraction=fraction, seed=self.seed)
-
-
-def separator(file: Path) -> str:
-    """Return a table's column separator: a tab for .tsv and .txt files, else a comma."""
-    return "\t" if file.name.removesuffix(".gz").endswith((".tsv", ".txt")) else ","

@@ -10,7 +10,7 @@ from pathlib import Path
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions.experiment import Experiment
 from cowclip_merlin.experiments.definitions.parser import parse_experiment
-from cowclip_merlin.experiments.definitions.yaml_file import read_yaml
+from cowclip_merlin.system.yaml_file import read_yaml
 
 FOLDER = Path(__file__).parent
 
@@ -53,7 +53,7 @@ def load_experiment(name: str) -> Experiment:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"no experiment {name!r}; {hint}there are {', '.join(known)}")
-    return parse_experiment(path, read_yaml(path))
+    return parse_experiment(path, read_yaml(path, first_key="title"))
 
 
 def _load_own(path: Path) -> Experiment:
@@ -61,7 +61,7 @@ def _load_own(path: Path) -> Experiment:
         raise InputError(f"{path}: no such file; check the path")
     if path.stem in _files():
         raise InputError(f"{path}: {path.stem} is an experiment of this package; rename the file")
-    return replace(parse_experiment(path, read_yaml(path)), source=path.name)
+    return replace(parse_experiment(path, read_yaml(path, first_key="title")), source=path.name)
 
 
 def load_experiments(names: Sequence[str], *, sweeps: bool) -> list[Experiment]:

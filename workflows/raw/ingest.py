@@ -12,12 +12,11 @@ import numpy as np
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import count_rows, read_parquet_rows
-from cowclip_merlin.workflows.raw.text_blocks import Block, count_lines, read_blocks
-from cowclip_merlin.workflows.raw.text_lines import BadLine, LineParser, ParsedRows, read_header
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
+from cowclip_merlin.workflows.raw.quarantine import Quarantine
+from cowclip_merlin.workflows.raw.text_blocks import count_lines
+from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
-
-SHOWN_BAD_LINES = 20
-_MIN_ROWS_TO_JUDGE = 1000  # rows to read before the share of damaged rows is checked
 
 
 @dataclass
@@ -64,8 +63,8 @@ class Ingest:
         quarantine: Path,
     ) -> None:
         self.log_format, self.split = log_format, split
-        self.max_bad_fraction, self.block_bytes = max_bad_fraction, block_bytes
-        self.stage, self.quarantine = stage, quarantine
+        self.block_bytes, self.stage = block_bytes, stage
+        self.quarantine = Quarantine(quarantine, max_bad_fraction=max_bad_fraction)
         self.result = IngestResult()
 
     def run(self, files: Sequence[Path]) -> IngestResult:
@@ -100,44 +99,11 @@ class Ingest:
     def _read_rows(self, file: Path) -> Iterator[ParsedRows]:
         if file.suffix == ".parquet":
             return read_parquet_rows(file, self.log_format, max(1, self.block_bytes // 256))
-        return self._text(file)
-
-    def _text(self, file: Path) -> Iterator[ParsedRows]:
-        parser = None
-        for block in read_blocks(file, self.block_bytes):
-            if parser is None:
-                columns, block = self._columns(file, block)
-                parser = LineParser(self.log_format, file, columns)
-            if not block.text:
-                continue
-            lines = block.text.count(b"\n")
-            table, positions, bad = parser.parse(block, self._allowed_bad_lines(lines))
-            yield ParsedRows(table, positions.astype(np.uint64), lines, bad)
+        return read_text_rows(file, self.log_format, self.block_bytes, self._allowed_bad_lines)
 
     def _allowed_bad_lines(self, lines: int) -> int | None:
-        """Return how many of the next lines may be damaged before reading stops at once."""
-        total = self.result.total + lines
-        if total < _MIN_ROWS_TO_JUDGE:
-            return None
-        return max(0, int(self.max_bad_fraction * total) - self.result.quarantined)
-
-    def _columns(self, file: Path, block: Block) -> tuple[list[str], Block]:
-        """Return the columns of the file, and the block without its header."""
-        first, _, rest = block.text.partition(b"\n")
-        if self.log_format.header:
-            columns = read_header(first.removesuffix(b"\r"), self.log_format, file)
-            return columns, Block(block.first_line + 1, rest)
-        columns = list(self.log_format.file_columns)
-        found = first.count(self.log_format.separator.encode()) + 1
-        if found != len(columns) and not any(
-            line.count(self.log_format.separator.encode()) + 1 == len(columns)
-            for line in rest.split(b"\n", 100)[:100]
-        ):
-            raise InputError(
-                f"{file}: line 1 has {found} columns, but a {self.log_format.kind} log has "
-                f"{len(columns)}; check the kind and the file"
-            )
-        return columns, block
+        """Damaged lines that the next ones may have without ending it all at once."""
+        return self.quarantine.allowed(self.result.total + lines)
 
     def _stage_rows(self, parsed: ParsedRows, file: Path, total: int | None) -> None:
         """Split, stage and count the rows of one block."""
@@ -152,9 +118,9 @@ class Ingest:
             self._write(name, parsed.table.filter(mask))
         result.clicks += int(np.asarray(parsed.table[self.log_format.label]).sum())
         result.total += parsed.lines
-        self._write_quarantine(parsed.bad)
-        if result.total >= _MIN_ROWS_TO_JUDGE:
-            self._check_bad_fraction(file)
+        self.quarantine.add(parsed.bad)
+        result.quarantined, result.first_bad = self.quarantine.count, self.quarantine.first
+        self.quarantine.check(file, result.total)
 
     def _write(self, split: str, table: Any) -> None:
         import pyarrow.parquet as pq
@@ -167,31 +133,9 @@ class Ingest:
         files.append(path)
         self.result.rows[split] += table.num_rows
 
-    def _write_quarantine(self, bad: list[BadLine]) -> None:
-        if not bad:
-            return
-        self.quarantine.parent.mkdir(exist_ok=True)
-        with self.quarantine.open("ab") as file:
-            for line in bad:
-                head = f"{line.file}\t{line.line}\t{line.reason}\t".encode()
-                file.write(head + line.text + b"\n")
-        self.result.quarantined += len(bad)
-        room = SHOWN_BAD_LINES - len(self.result.first_bad)
-        self.result.first_bad += bad[:room]
-
-    def _check_bad_fraction(self, file: Path) -> None:
-        result = self.result
-        if result.quarantined > self.max_bad_fraction * result.total:
-            first = result.first_bad[0]
-            raise InputError(
-                f"{file}: {result.quarantined} or more of {result.total} rows are damaged, above "
-                f"{self.max_bad_fraction:.2%}; the first is {first.file}:{first.line}: "
-                f"{first.reason}; repair the file or raise --max-bad-fraction"
-            )
-
     def _check_end(self, files: Sequence[Path]) -> None:
         result = self.result
-        self._check_bad_fraction(files[-1])
+        self.quarantine.check(files[-1], result.total, at_end=True)
         kept = sum(result.rows.values())
         if kept + result.quarantined != result.total:
             raise RuntimeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,3 +70,8 @@ AVAZU = LogFormat(
     ),
 )
 """Avazu click-through rate prediction, `train`: `id` is dropped, `hour` is a category."""
+
+
+def separator_of(file: Path) -> str:
+    """What a table's columns are divided by: tabs in .tsv and .txt, else commas."""
+    return "\t" if file.name.removesuffix(".gz").endswith((".tsv", ".txt")) else ","

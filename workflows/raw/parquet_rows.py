@@ -12,7 +12,7 @@ import numpy as np
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.text_lines import BadLine, ParsedRows
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
 
 
 def count_rows(file: Path) -> int:
@@ -21,7 +21,7 @@ def count_rows(file: Path) -> int:
     Raises:
         InputError: if the file does not exist or is not parquet.
     """
-    return _open(file).metadata.num_rows
+    return open_parquet(file).metadata.num_rows
 
 
 def read_parquet_rows(file: Path, log_format: LogFormat, rows: int) -> Iterator[ParsedRows]:
@@ -30,7 +30,7 @@ def read_parquet_rows(file: Path, log_format: LogFormat, rows: int) -> Iterator[
     Raises:
         InputError: if the file is missing or damaged, or a column is missing or has a wrong type.
     """
-    parquet = _open(file)
+    parquet = open_parquet(file)
     names = [log_format.label, *log_format.categorical, *log_format.continuous]
     for name in names:
         if name not in parquet.schema_arrow.names:
@@ -41,7 +41,12 @@ def read_parquet_rows(file: Path, log_format: LogFormat, rows: int) -> Iterator[
         start += batch.num_rows
 
 
-def _open(file: Path) -> Any:
+def open_parquet(file: Path) -> Any:
+    """A `pyarrow.parquet.ParquetFile`.
+
+    Raises:
+        InputError: it does not exist or is no parquet.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,43 +13,10 @@ import numpy.typing as npt
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 from cowclip_merlin.workflows.raw.text_blocks import Block
 
 _LINES_PER_CHECK = 1024  # lines per piece that is parsed again if the block has a damaged line
-
-
-@dataclass(frozen=True)
-class BadLine:
-    """A damaged line.
-
-    Attributes:
-        file: name of the file.
-        line: line number in the file, from 1.
-        reason: what is wrong.
-        text: the line.
-    """
-
-    file: str
-    line: int
-    reason: str
-    text: bytes
-
-
-@dataclass(frozen=True)
-class ParsedRows:
-    """Rows of one block.
-
-    Attributes:
-        table: Arrow table of the log's columns.
-        positions: position of each row from the start of the block.
-        lines: rows in the block, including damaged ones.
-        bad: the damaged lines.
-    """
-
-    table: Any
-    positions: Any
-    lines: int
-    bad: list[BadLine]
 
 
 def read_header(text: bytes, log_format: LogFormat, file: Path) -> list[str]:

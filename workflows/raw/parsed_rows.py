@@ -1,0 +1,42 @@
+"""Rows of a raw log after parsing, and the lines that are no rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that is no row of this log.
+
+    Attributes:
+        file: name of the file.
+        line: its number there, from 1.
+        reason: what is wrong.
+        text: the line.
+    """
+
+    file: str
+    line: int
+    reason: str
+    text: bytes
+
+
+@dataclass(frozen=True)
+class ParsedRows:
+    """Rows of one block.
+
+    Attributes:
+        table: Arrow table of the log's columns.
+        positions: position of each row from the start of the block.
+        lines: rows in the block, bad ones included.
+        bad: its damaged lines.
+        text: the lines themselves; empty for parquet.
+    """
+
+    table: Any
+    positions: Any
+    lines: int
+    bad: list[BadLine]
+    text: bytes = b""

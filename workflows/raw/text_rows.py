@@ -1,0 +1,63 @@
+"""Rows of a raw log that is text, plain or compressed: read in blocks and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows
+from cowclip_merlin.workflows.raw.text_blocks import Block, read_blocks
+from cowclip_merlin.workflows.raw.text_lines import LineParser, read_header
+
+
+def read_text_rows(
+    file: Path,
+    log_format: LogFormat,
+    block_bytes: int,
+    allowed_bad_lines: Callable[[int], int | None],
+) -> Iterator[ParsedRows]:
+    """The file in pieces of so many bytes.
+
+    Args:
+        file: to read.
+        log_format: the columns.
+        block_bytes: bytes of text that are parsed at a time.
+        allowed_bad_lines: lines of the next piece -> damaged ones among them after which it is
+            pointless to look for more; None for no limit.
+
+    Raises:
+        InputError: the file is missing, empty, damaged, or of other columns.
+    """
+    parser = None
+    for block in read_blocks(file, block_bytes):
+        if parser is None:
+            columns, block = _columns(file, block, log_format)
+            parser = LineParser(log_format, file, columns)
+        if not block.text:
+            continue
+        lines = block.text.count(b"\n")
+        table, positions, bad = parser.parse(block, allowed_bad_lines(lines))
+        yield ParsedRows(table, positions.astype(np.uint64), lines, bad, block.text)
+
+
+def _columns(file: Path, block: Block, log_format: LogFormat) -> tuple[list[str], Block]:
+    """Columns of the file, and the block without its header."""
+    first, _, rest = block.text.partition(b"\n")
+    if log_format.header:
+        columns = read_header(first.removesuffix(b"\r"), log_format, file)
+        return columns, Block(block.first_line + 1, rest)
+    columns = list(log_format.file_columns)
+    found = first.count(log_format.separator.encode()) + 1
+    if found != len(columns) and not any(
+        line.count(log_format.separator.encode()) + 1 == len(columns)
+        for line in rest.split(b"\n", 100)[:100]
+    ):
+        raise InputError(
+            f"{file}: line 1 has {found} columns, a {log_format.kind} log has "
+            f"{len(columns)}; check the kind and the file"
+        )
+    return columns, block
