@@ -57,7 +57,7 @@ def _columns(file: Path, block: Block, log_format: LogFormat) -> tuple[list[str]
         for line in rest.split(b"\n", 100)[:100]
     ):
         raise InputError(
-            f"{file}: line 1 has {found} columns, a {log_format.kind} log has "
+            f"{file}: line 1 has {found} columns, but a {log_format.kind} log has "
             f"{len(columns)}; check the kind and the file"
         )
     return columns, block
