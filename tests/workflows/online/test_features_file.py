@@ -1,0 +1,91 @@
+import pytest
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.online.features import CategoricalColumn
+from cowclip_merlin.workflows.online.features_file import load_features
+from cowclip_merlin.workflows.online.numbers import NumberScaling
+
+LIST = "label: y\ntime: t\n"
+
+
+def test_a_whole_file(features_file):
+    features = features_file()
+    assert (features.label, features.time, features.key) == ("click", "time", "request")
+    assert features.categorical == (
+        CategoricalColumn(name="user", ttl=0, admit=1),
+        CategoricalColumn(name="item", ttl=5 * 86_400, admit=2),
+    )
+    assert [c.scaling for c in features.continuous] == [
+        NumberScaling(transform="signed_log"),
+        NumberScaling(transform="none", lower=0, upper=100),
+    ]
+    assert features.inputs == ("user", "item", "price", "age")
+
+
+@pytest.mark.parametrize(
+    ("ttl", "seconds"), [("90", 90), ("45s", 45), ("30min", 1800), ("5h", 18_000), ("2d", 172_800)]
+)
+def test_times_to_live(features_file, ttl, seconds):
+    assert (
+        features_file(LIST + f"categorical: [{{name: a, ttl: {ttl}}}]\n").categorical[0].ttl
+        == seconds
+    )
+
+
+def test_time_and_key_may_be_categorical_too(features_file):
+    features = features_file(LIST + "key: k\ncategorical: [t, k]\n")
+    assert features.identifiers == ("t", "k")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("time: t\ncategorical: [a]\n", "line 1: no 'label'; name the column"),
+        ("label: y\ncategorical: [a]\n", "line 1: no 'time'"),
+        ("label: 3\ntime: t\ncategorical: [a]\n", "line 1: label is 3; give a column's name"),
+        (LIST, "line 1: names no categorical and no continuous column"),
+        (LIST + "categorical: a\n", "line 3: categorical is 'a'; give a list of columns"),
+        (LIST + "categorical:\n- a\n- 7\n", "line 5: name of categorical column 2 is 7"),
+        (LIST + "categorical: [a]\ntypo: 1\n", "line 4: unknown 'typo'; there are label, time"),
+        (LIST + "categorical:\n- name: a\n  tll: 1d\n", "line 5: unknown 'tll'; there are name"),
+        (LIST + "categorical:\n- {name: a, ttl: soon}\n", "line 4: ttl of 'a' is 'soon'; give"),
+        (LIST + "categorical:\n- {name: a, ttl: 0}\n", "line 4: ttl of 'a' is 0; give whole"),
+        (LIST + "categorical:\n- {name: a, ttl: true}\n", "line 4: ttl of 'a' is True"),
+        (LIST + "categorical:\n- {name: a, ttl: 9999999d}\n", "line 4: ttl of 'a'"),
+        (
+            LIST + "categorical:\n- a\n- {name: b, admit: 0}\n",
+            "line 5: admit of 'b' is 0; give",
+        ),
+        (LIST + "categorical:\n- {name: a, admit: 256}\n", "line 4: admit of 'a' is 256"),
+        (LIST + "categorical: [a, a]\n", "line 3: column 'a' is also categorical; give each"),
+        (LIST + "categorical: [y]\n", "line 3: column 'y' is also label"),
+        (LIST + "categorical: [a]\ncontinuous: [a]\n", "line 4: column 'a' is also categorical"),
+        (LIST + "continuous: [t]\n", "line 3: column 't' is also time"),
+        (LIST + "continuous: [{name: x, transform: sqrt}]\n", "'x': transform is 'sqrt'; choose"),
+        (LIST + "continuous: [{name: x, transform: [1]}]\n", r"'x': transform is \[1\]"),
+        (LIST + "continuous: [{name: x, minimum: 1}]\n", "'x': has one of minimum and maximum"),
+        (LIST + "continuous: [{name: x, minimum: a, maximum: 1}]\n", "'x': minimum is 'a'; give"),
+        (LIST + "continuous: [{name: x, minimum: 0, maximum: .inf}]\n", "'x': maximum is inf"),
+        (LIST + "continuous: [{name: x, minimum: 2, maximum: 2}]\n", "give a larger maximum"),
+        (
+            LIST + "continuous: [{name: x, transform: log, minimum: -9, maximum: -1}]\n",
+            "line 3: 'x': minimum is -9 and maximum -1, which 'log' turns into 0 and 0",
+        ),
+        (LIST + "categorical: [a]\ncolumns: []\n", r"line 4: columns is \[\]; list all columns"),
+        (LIST + "categorical: [a]\ncolumns: [y, t, y]\n", "line 4: column 'y' twice"),
+        (LIST + "categorical: [a]\ncolumns: [y, t]\n", "line 3: column 'a' is not among `columns`"),
+        (LIST + "categorical: [a]\nprepared: none\n", "line 4: .*none: no such folder"),
+        ("- a\n", "holds no mapping; begin with `label:`"),
+        ("label: y\nlabel: z\n", "no YAML"),
+        ("label: [\n", "no YAML"),
+    ],
+)
+def test_errors_name_the_file_and_the_line(features_file, text, complaint):
+    with pytest.raises(InputError, match=complaint) as error:
+        features_file(text)
+    assert "f.yaml: " in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(InputError, match=r"f\.yaml: no such file; check the path"):
+        load_features(tmp_path / "f.yaml")

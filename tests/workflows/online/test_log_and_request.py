@@ -1,0 +1,178 @@
+"""The same row has equal ids and numbers, whether a log or a request gives it."""
+
+import csv
+import gzip
+import io
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cowclip_merlin.workflows.online.event_log import EventLog
+from cowclip_merlin.workflows.online.ids import MISSING, text_id
+from cowclip_merlin.workflows.online.requests import encode_requests
+
+LINE_BREAKS = "\r\n"  # a text file cannot hold them in a value
+ANY = st.characters(exclude_categories=["Cs"])
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=LINE_BREAKS))
+IDS = (
+    st.none()
+    | TEXT
+    | st.integers(-(2**66), 2**66)
+    | st.sampled_from(
+        ["1.0", "1", "01", "-0", " 1", "é", "e\u0301", "", "null", "NaN", "None", '"']
+    )
+)
+NUMBERS = (
+    st.none()
+    | st.integers(-(2**66), 2**66)
+    | st.floats(width=64)
+    | st.floats().map(repr)
+    | st.sampled_from(["1.0", " 2", "1e3", "-.5", "two", "1,5", "0x10", "1_0", "-", " ", ""])
+)
+ROWS = st.lists(st.tuples(IDS, IDS, NUMBERS, NUMBERS), min_size=1, max_size=8)
+quick = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def as_text(value):
+    return "" if value is None else str(value)
+
+
+def written(rows, separator):
+    """A text file of the rows; each one's time is its position."""
+    text = io.StringIO()
+    text.write(separator.join(["click", "time", "request", "user", "item", "price", "age"]) + "\n")
+    if separator == ",":
+        writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        writer.writerows([1, i, i, *map(as_text, row)] for i, row in enumerate(rows))
+    else:
+        for i, row in enumerate(rows):
+            text.write("\t".join(map(as_text, [1, i, i, *row])) + "\n")
+    return text.getvalue().encode()
+
+
+def requests_of(rows):
+    return [dict(zip(["user", "item", "price", "age"], row, strict=True)) for row in rows]
+
+
+def whole_log(file, features):
+    """All events of a log, and the positions of its damaged rows."""
+    log = EventLog([file], features, max_bad_fraction=1, block_bytes=64)
+    try:
+        pieces = list(log)
+    except Exception as error:
+        assert "no events" in str(error)
+        pieces = []
+    first = 1 if file.suffix == ".parquet" else 2  # a header is line 1
+    ids = np.concatenate([p.ids for p in pieces]) if pieces else np.empty((0, 2), np.int64)
+    numbers = [p.numbers for p in pieces] or [np.empty((0, 2), np.float32)]
+    bad = {line.line - first for line in log.damaged.first}
+    assert len(ids) + log.damaged.count == log.rows
+    return ids, np.concatenate(numbers), bad
+
+
+def assert_equal(rows, file, features):
+    ids, numbers, bad = whole_log(file, features)
+    request = encode_requests(requests_of(rows), features)
+    assert set(request.damaged) == bad
+    np.testing.assert_array_equal(request.events.ids, ids)
+    np.testing.assert_array_equal(request.events.numbers, numbers)
+
+
+@quick
+@given(rows=ROWS)
+def test_comma_separated_text(rows, features_file, tmp_path):
+    file = tmp_path / "log.csv"
+    file.write_bytes(written(rows, ","))
+    assert_equal(rows, file, features_file())
+
+
+@quick
+@given(rows=ROWS)
+def test_tab_separated_compressed_text(rows, features_file, tmp_path):
+    rows = [tuple(x.replace("\t", "") if isinstance(x, str) else x for x in row) for row in rows]
+    file = tmp_path / "log.tsv.gz"
+    file.write_bytes(gzip.compress(written(rows, "\t")))
+    assert_equal(rows, file, features_file())
+
+
+INTS = st.none() | st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.none() | st.floats(width=64)
+STRINGS = st.none() | st.text(ANY)
+PARQUET_ROWS = st.lists(st.tuples(INTS, STRINGS, FLOATS, INTS), min_size=1, max_size=8)
+
+
+@quick
+@given(rows=PARQUET_ROWS)
+def test_parquet(rows, features_file, tmp_path):
+    """Columns of a type each; text may hold line breaks."""
+    kinds = (pa.int64(), pa.large_string(), pa.float64(), pa.int64())
+    columns = [
+        pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)
+    ]
+    n = pa.array(range(len(rows)))
+    table = pa.table(
+        [pa.array([True] * len(rows)), n, n, *columns],
+        names=["click", "time", "request", "user", "item", "price", "age"],
+    )
+    pq.write_table(table, tmp_path / "log.parquet")
+    assert_equal(rows, tmp_path / "log.parquet", features_file())
+
+
+@quick
+@given(rows=ROWS, cut=st.integers(0, 8))
+def test_a_request_does_not_depend_on_those_beside_it(rows, cut, features_file):
+    features, requests = features_file(), requests_of(rows)
+    whole = encode_requests(requests, features)
+    parts = [encode_requests(part, features) for part in (requests[:cut], requests[cut:]) if part]
+    for name in ("ids", "numbers"):
+        joined = np.concatenate([getattr(part.events, name) for part in parts])
+        np.testing.assert_array_equal(getattr(whole.events, name), joined)
+    assert len(whole.damaged) == sum(len(part.damaged) for part in parts)
+
+
+def test_values_of_a_request(features_file):
+    given = {"user": 7, "item": "a", "price": -1.5, "age": "25", "other": object()}
+    absent = {"user": "", "item": None, "price": None, "age": ""}
+    done = encode_requests([given, absent], features_file())
+    assert not done.damaged and done.events.labels is None and done.events.times is None
+    assert done.events.ids.tolist() == [[7, text_id("a")], [MISSING, MISSING]]
+    wanted = np.float32([[-np.log(2.5), 0.25], [0, 0]])
+    np.testing.assert_array_equal(done.events.numbers, wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"user": 1.0}, r"user is 1.0 \(float\); give text or a whole number"),
+        ({"item": ["a"]}, r"item is \['a'\] \(list\); give text"),
+        ({"item": "\ud800"}, r"item is '\\ud800', which UTF-8 cannot express"),
+        ({"user": 10**5000}, "user has hundreds of digits; give it as text"),
+        ({"price": float("nan")}, "price is 'nan', not a finite number"),
+        ({"price": "1e999"}, "price is '1e999', not a finite number"),
+        ({"price": True}, "price is 'true', not a number"),
+        ({"age": {}}, r"age is \{\} \(dict\); give a number"),
+        ({"age": "old"}, "age is 'old', not a number"),
+    ],
+)
+def test_a_damaged_request_is_set_aside_with_its_reason(features_file, change, reason):
+    usual = {"user": 7, "item": "a", "price": 1, "age": 2}
+    done = encode_requests([usual, usual | change, usual], features_file())
+    assert list(done.damaged) == [1] and len(done.events) == 2
+    assert re.search(reason, done.damaged[1])
+
+
+def test_a_request_without_a_column(features_file):
+    done = encode_requests([{"user": 7, "item": "a", "price": 1}], features_file())
+    assert done.damaged == {0: "no 'age'; give null for a missing value"}
+
+
+def test_no_requests(features_file):
+    done = encode_requests([], features_file())
+    assert done.events.ids.shape == (0, 2) and done.events.numbers.shape == (0, 2)

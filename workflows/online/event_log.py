@@ -1,0 +1,156 @@
+"""A log of events, read in order of time in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.online.events import Damage, Events, encode_log
+from cowclip_merlin.workflows.online.features import LogFeatures
+from cowclip_merlin.workflows.online.times import format_time
+from cowclip_merlin.workflows.raw.parquet_rows import open_parquet, read_parquet_rows
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
+from cowclip_merlin.workflows.raw.quarantine import Quarantine
+from cowclip_merlin.workflows.raw.text_rows import read_text_rows
+
+BLOCK_BYTES = 1 << 22
+
+
+class EventLog:
+    """The events of some files, in pieces; iterating again reads the files again.
+
+    Damaged rows are counted and set aside with their reason. The others have to be in order of
+    time, over all files.
+
+    Args:
+        files: text, .gz or parquet, in order of time.
+        features: their columns.
+        max_bad_fraction: share of damaged rows above which reading stops.
+        quarantine: file to which the damaged rows are appended; None only counts them.
+        block_bytes: bytes of text that are read at a time.
+
+    Attributes:
+        rows: rows read so far, header lines aside.
+        events: those that are whole.
+        damaged: how many were set aside, and the first of them.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str | Path],
+        features: LogFeatures,
+        *,
+        max_bad_fraction: float = 0.001,
+        quarantine: Path | None = None,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self.files, self.features = [Path(file) for file in files], features
+        self.max_bad_fraction, self.quarantine = max_bad_fraction, quarantine
+        self.block_bytes = block_bytes
+        self._restart()
+
+    def _restart(self) -> None:
+        self.rows = self.events = 0
+        self.damaged = Quarantine(self.quarantine, max_bad_fraction=self.max_bad_fraction)
+        self._last = (0, "")  # time and line of the last event
+
+    def __iter__(self) -> Iterator[Events]:
+        """Pieces of the log, none of them empty.
+
+        Raises:
+            InputError: a file is missing, empty, damaged or of other columns; times go backwards;
+                too many rows are damaged, or all.
+        """
+        self._restart()
+        for file in self.files:
+            before = self.rows
+            for parsed in self._read_rows(file):
+                events = self._encode(parsed, file, self.rows - before)
+                self.rows += parsed.lines
+                self.events += len(events)
+                self.damaged.check(file, self.rows)
+                if len(events):
+                    yield events
+            self.damaged.check(file, self.rows, at_end=True)
+        if self.events + self.damaged.count != self.rows:
+            raise RuntimeError(
+                f"{self.rows} rows in, but {self.events} events and {self.damaged.count} set aside"
+            )
+        if not self.events:
+            raise InputError(f"{self.files[0]}: no events; give a log with at least one row")
+
+    def _read_rows(self, file: Path) -> Iterator[ParsedRows]:
+        log_format = self.features.log_format(file)
+        if file.suffix != ".parquet":
+            return read_text_rows(
+                file, log_format, self.block_bytes, lambda n: self.damaged.allowed(self.rows + n)
+            )
+        _check_types(file, self.features)
+        return read_parquet_rows(file, log_format, max(1, self.block_bytes // 256))
+
+    def _encode(self, parsed: ParsedRows, file: Path, before: int) -> Events:
+        """The good events of one piece; the others are set aside.
+
+        Args:
+            parsed: the piece.
+            file: it comes from.
+            before: rows of the file before it.
+        """
+        damage = Damage()
+        events = encode_log(parsed.table, self.features, damage)
+        good = damage.good(len(events))
+        header = file.suffix != ".parquet" and not self.features.columns
+        lines = parsed.positions.astype(np.int64) + before + 1 + header
+        bad = [
+            BadLine(str(file), int(lines[i]), reason, _line(parsed, i))
+            for i, reason in damage.reasons.items()
+        ]
+        self.damaged.add(sorted([*parsed.bad, *bad], key=lambda line: line.line))
+        events, lines = events.filter(good), lines[good]
+        self._check_order(events, lines, file)
+        return events
+
+    def _check_order(self, events: Events, lines: Any, file: Path) -> None:
+        """Refuse times that go backwards."""
+        if not len(events):
+            return
+        previous = np.concatenate(([self._last[0]], events.times[:-1]))
+        back = np.flatnonzero(events.times < previous)
+        if back.size:
+            i = int(back[0])
+            earlier = f"line {lines[i - 1]}" if i else self._last[1]
+            name = self.features.time
+            raise InputError(
+                f"{file}: line {lines[i]}: {name} is {format_time(int(events.times[i]))}, before "
+                f"{format_time(int(previous[i]))} of {earlier}; sort the log by {name}"
+            )
+        self._last = (int(events.times[-1]), f"{file}, line {lines[-1]}")
+
+
+def _line(parsed: ParsedRows, row: int) -> bytes:
+    """The line of a row that is text."""
+    return parsed.text.split(b"\n")[int(parsed.positions[row])] if parsed.text else b""
+
+
+def _check_types(file: Path, features: LogFeatures) -> None:
+    """Refuse a parquet file whose columns of ids are neither text nor whole numbers.
+
+    The text of a fractional number or a date is not unique, so a request could give another id.
+    """
+    import pyarrow.types as types
+
+    schema = open_parquet(file).schema_arrow
+    for name in features.identifiers:
+        if name not in schema.names:
+            continue  # the reader says so
+        kind = schema.field(name).type
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        usable = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean)
+        if not any(test(kind) for test in (*usable, types.is_null)):
+            raise InputError(
+                f"{file}: column {name!r} is {kind}; convert it to text or whole numbers"
+            )

@@ -1,0 +1,168 @@
+"""Events as a model reads them, made from columns of text: the same for a log and a request.
+
+Whatever an event comes from, its values become text first: `text_of_value` for a request, Arrow
+for parquet. So what a value is depends on its text alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.workflows.online.features import ContinuousColumn, LogFeatures
+from cowclip_merlin.workflows.online.ids import text_ids
+from cowclip_merlin.workflows.online.times import LATEST, cast_each, parse_times
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Events:
+    """Events in the order of the log or the request.
+
+    Attributes:
+        ids: of the categorical columns, int64 [n, fields].
+        numbers: of the continuous columns, float32 [n, columns].
+        labels: int8 [n]; None in a request.
+        times: whole seconds since 1970, int64 [n]; None in a request.
+        keys: 64-bit ids of the key column, int64 [n]; None without one, and in a request.
+    """
+
+    ids: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.int8] | None = None
+    times: npt.NDArray[np.int64] | None = None
+    keys: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        """Number of events."""
+        return len(self.ids)
+
+    def filter(self, mask: Mask) -> Events:
+        """The events where the mask is true."""
+        return Events(
+            ids=self.ids[mask],
+            numbers=self.numbers[mask],
+            labels=None if self.labels is None else self.labels[mask],
+            times=None if self.times is None else self.times[mask],
+            keys=None if self.keys is None else self.keys[mask],
+        )
+
+
+class Damage:
+    """What is wrong with each damaged row: the first reason found.
+
+    Attributes:
+        reasons: position of a row -> reason.
+    """
+
+    def __init__(self) -> None:
+        self.reasons: dict[int, str] = {}
+
+    def add(self, wrong: Mask, reason: Callable[[int], str]) -> None:
+        """Note the rows where the mask is true."""
+        for i in np.flatnonzero(wrong).tolist():
+            self.reasons.setdefault(i, reason(i))
+
+    def good(self, rows: int) -> Mask:
+        """The rows of so many that nothing is wrong with."""
+        mask = np.ones(rows, bool)
+        mask[list(self.reasons)] = False
+        return mask
+
+
+def encode_inputs(table: Any, features: LogFeatures, damage: Damage) -> Events:
+    """Ids and numbers of all rows, those of damaged ones without meaning.
+
+    Args:
+        table: Arrow table of text; null is a missing value.
+        features: the columns.
+        damage: takes what is wrong.
+    """
+    rows = table.num_rows
+    ids = [text_ids(table[column.name]) for column in features.categorical]
+    numbers = [_scaled(_array(table[c.name]), c, damage) for c in features.continuous]
+    return Events(
+        ids=np.stack(ids, axis=1) if ids else np.empty((rows, 0), np.int64),
+        numbers=np.stack(numbers, axis=1) if numbers else np.empty((rows, 0), np.float32),
+    )
+
+
+def encode_log(table: Any, features: LogFeatures, damage: Damage) -> Events:
+    """As `encode_inputs`, with labels, times and keys.
+
+    Args:
+        table: Arrow table of text, and the label as int8.
+        features: the columns.
+        damage: takes what is wrong.
+    """
+    inputs = encode_inputs(table, features, damage)
+    times = _times(_array(table[features.time]), features.time, damage)
+    keys = None
+    if features.key:
+        keys = text_ids(table[features.key])
+        missing = np.asarray(table[features.key].is_null())
+        damage.add(missing, lambda _: f"{features.key} is missing; an event needs its key")
+    return Events(
+        ids=inputs.ids,
+        numbers=inputs.numbers,
+        labels=np.asarray(table[features.label]).astype(np.int8),
+        times=times,
+        keys=keys,
+    )
+
+
+def _array(column: Any) -> Any:
+    """A column of a table as one Arrow array."""
+    import pyarrow as pa
+
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _scaled(text: Any, column: ContinuousColumn, damage: Damage) -> npt.NDArray[np.float32]:
+    """Numbers of a column as the model takes them."""
+    numbers = column.scaling.apply(_numbers(text, column.name, damage))
+    damage.add(
+        ~np.isfinite(numbers),
+        lambda i: f"{column.name} is {text[i].as_py()!r:.60}, too large for a 32-bit number",
+    )
+    return numbers
+
+
+def _numbers(text: Any, name: str, damage: Damage) -> npt.NDArray[np.float64]:
+    """Numbers of a column, 0 where a value is missing or wrong."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    numbers = cast_each(pc.utf8_trim(text, " "), pa.float64())
+    wrong = np.asarray(pc.and_(pc.is_null(numbers), pc.is_valid(text)))
+    damage.add(wrong, lambda i: f"{name} is {text[i].as_py()!r:.60}, not a number")
+    values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+    infinite = ~np.isfinite(values)
+    damage.add(infinite, lambda i: f"{name} is {text[i].as_py()!r:.60}, not a finite number")
+    return np.where(infinite, 0, values)
+
+
+def _times(text: Any, name: str, damage: Damage) -> npt.NDArray[np.int64]:
+    """Whole seconds since 1970, 0 where a time is missing or wrong."""
+    damage.add(np.asarray(text.is_null()), lambda _: f"{name} is missing")
+    seconds = parse_times(text)
+
+    def given(i: int) -> str:
+        return f"{name} is {text[i].as_py()!r:.60}"
+
+    damage.add(
+        np.isnan(seconds),
+        lambda i: f"{given(i)}, neither seconds since 1970 nor a date like 2001-01-31 23:59:00",
+    )
+    damage.add(seconds < 0, lambda i: f"{given(i)}, before 1970")
+    damage.add(
+        seconds > LATEST,
+        lambda i: f"{given(i)}, after 2106; give seconds, not milliseconds",
+    )
+    usable = (seconds >= 0) & (seconds <= LATEST)
+    return np.where(usable, seconds, 0).astype(np.int64)

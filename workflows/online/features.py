@@ -1,0 +1,85 @@
+"""What the columns of a log of events are: its features file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cowclip_merlin.workflows.online.numbers import NumberScaling
+from cowclip_merlin.workflows.raw.log_format import LogFormat, separator_of
+
+MOST_ADMIT = 255
+"""Largest threshold of admission: the counters of growing tables are one byte wide."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoricalColumn:
+    """A column of ids.
+
+    Attributes:
+        name: of the column.
+        ttl: seconds of event time without an occurrence after which an id expires; 0 for never.
+        admit: occurrences after which an id gets an embedding row, 1 to 255.
+    """
+
+    name: str
+    ttl: int = 0
+    admit: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuousColumn:
+    """A column of numbers.
+
+    Attributes:
+        name: of the column.
+        scaling: how its values are transformed.
+    """
+
+    name: str
+    scaling: NumberScaling = field(default_factory=NumberScaling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFeatures:
+    """The columns of a log of events.
+
+    Attributes:
+        label: name of the 0/1 column.
+        time: name of the column with the time of an event: seconds since 1970, or a date.
+        categorical: columns of ids, in model order.
+        continuous: columns of numbers, in model order.
+        key: name of the column that identifies an event, if there is one.
+        columns: all columns of a text file without a header, in file order; empty if its first
+            line names them.
+    """
+
+    label: str
+    time: str
+    categorical: tuple[CategoricalColumn, ...]
+    continuous: tuple[ContinuousColumn, ...] = ()
+    key: str | None = None
+    columns: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the columns that a model reads, which a request has to give."""
+        return tuple(column.name for column in (*self.categorical, *self.continuous))
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """Names of the columns that become 64-bit ids: the categorical ones and the key."""
+        names = [column.name for column in self.categorical]
+        return tuple(dict.fromkeys([*names, self.key] if self.key else names))
+
+    def log_format(self, file: Path) -> LogFormat:
+        """How to read a file of this log: every column but the label as text."""
+        names = [self.time, *([self.key] if self.key else []), *self.inputs]
+        return LogFormat(
+            kind="table",
+            label=self.label,
+            categorical=tuple(dict.fromkeys(names)),
+            file_columns=self.columns,
+            header=not self.columns,
+            separator=separator_of(file),
+        )

@@ -1,0 +1,182 @@
+"""Reads and checks a features file, the YAML description of a log of events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.yaml_file import line_of_key, read_yaml
+from cowclip_merlin.workflows.online.durations import parse_duration
+from cowclip_merlin.workflows.online.features import (
+    MOST_ADMIT,
+    CategoricalColumn,
+    ContinuousColumn,
+    LogFeatures,
+)
+from cowclip_merlin.workflows.online.numbers import TRANSFORMS, NumberScaling
+from cowclip_merlin.workflows.prepared.folder import PreparedData
+
+_KEYS = ("label", "time", "key", "categorical", "continuous", "columns", "prepared")
+_CATEGORICAL = ("name", "ttl", "admit")
+_SHARED_ROLES = {("time", "categorical"), ("key", "categorical")}
+_CONTINUOUS = ("name", "transform", "minimum", "maximum")
+
+
+def load_features(path: str | Path) -> LogFeatures:
+    """Read a features file.
+
+    Raises:
+        InputError: it is missing, no YAML, or says something that cannot be; with its line.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; check the path")
+    return _FeaturesFile(path, read_yaml(path, first_key="label")).parse()
+
+
+class _FeaturesFile:
+    """One file that is being checked."""
+
+    def __init__(self, path: Path, value: Mapping[str, Any]) -> None:
+        self.path, self.value = path, value
+
+    def parse(self) -> LogFeatures:
+        """The features."""
+        self._check_keys(self.value, _KEYS)
+        prepared = self._prepared()
+        categorical = self._entries("categorical", _CATEGORICAL)
+        continuous = self._entries("continuous", _CONTINUOUS)
+        features = LogFeatures(
+            label=self._name("label"),
+            time=self._name("time"),
+            key=self._name("key") if "key" in self.value else None,
+            categorical=tuple(self._categorical(*entry) for entry in enumerate(categorical)),
+            continuous=tuple(self._continuous(*entry, prepared) for entry in enumerate(continuous)),
+            columns=self._columns(),
+        )
+        if not features.inputs:
+            self._refuse("names no categorical and no continuous column; name at least one")
+        self._check_roles(features)
+        return features
+
+    def _refuse(self, what: str, *keys: str | int) -> NoReturn:
+        raise InputError(f"{self.path}: line {line_of_key(self.path, *keys)}: {what}")
+
+    def _check_keys(self, given: Mapping[str, Any], known: Sequence[str], *keys: str | int) -> None:
+        for key in given:
+            if key not in known:
+                self._refuse(f"unknown {key!r}; there are {', '.join(known)}", *keys, key)
+
+    def _name(self, key: str) -> str:
+        """A column's name that has to be there."""
+        if key not in self.value:
+            self._refuse(f"no {key!r}; name the column of the log, as in `{key}: {key}`")
+        return self._checked_name(self.value[key], key, key)
+
+    def _checked_name(self, name: Any, what: str, *keys: str | int) -> str:
+        if not isinstance(name, str) or not name:
+            self._refuse(
+                f"{what} is {name!r}; give a column's name, in quotes if it looks like a number",
+                *keys,
+            )
+        return name
+
+    def _entries(self, key: str, known: Sequence[str]) -> list[dict[str, Any]]:
+        """The columns of a list as mappings, a plain name as one with a name only."""
+        given = self.value.get(key, [])
+        if not isinstance(given, list):
+            self._refuse(f"{key} is {given!r}; give a list of columns, each after a dash", key)
+        entries = [item if isinstance(item, dict) else {"name": item} for item in given]
+        for i, entry in enumerate(entries):
+            self._check_keys(entry, known, key, i)
+            self._checked_name(entry.get("name"), f"name of {key} column {i + 1}", key, i)
+        return entries
+
+    def _categorical(self, i: int, entry: Mapping[str, Any]) -> CategoricalColumn:
+        name, ttl, admit = entry["name"], entry.get("ttl"), entry.get("admit", 1)
+        if type(admit) is not int or not 1 <= admit <= MOST_ADMIT:
+            what = f"admit of {name!r} is {admit!r}; give a whole number from 1 to {MOST_ADMIT}"
+            self._refuse(what, "categorical", i, "admit")
+        try:
+            seconds = 0 if ttl is None else parse_duration(ttl, f"ttl of {name!r}")
+        except InputError as error:
+            self._refuse(str(error), "categorical", i, "ttl")
+        return CategoricalColumn(name=name, ttl=seconds, admit=admit)
+
+    def _continuous(
+        self, i: int, entry: Mapping[str, Any], prepared: PreparedData | None
+    ) -> ContinuousColumn:
+        name = entry["name"]
+        try:
+            if prepared is None:
+                return ContinuousColumn(name=name, scaling=_scaling(entry))
+            if len(entry) > 1:
+                raise InputError("the prepared folder gives the transform; name the column only")
+            return ContinuousColumn(name=name, scaling=NumberScaling.from_prepared(prepared, name))
+        except InputError as error:
+            self._refuse(f"{name!r}: {error}", "continuous", i)
+
+    def _prepared(self) -> PreparedData | None:
+        """The folder whose transform of numbers is to be used, relative to the file."""
+        if "prepared" not in self.value:
+            return None
+        folder = self._checked_name(self.value["prepared"], "prepared", "prepared")
+        try:
+            return PreparedData.load(self.path.parent / folder)
+        except InputError as error:
+            self._refuse(str(error), "prepared")
+
+    def _columns(self) -> tuple[str, ...]:
+        given = self.value.get("columns", [])
+        if not isinstance(given, list) or ("columns" in self.value and not given):
+            self._refuse(
+                f"columns is {given!r}; list all columns of a file without a header", "columns"
+            )
+        for i, name in enumerate(given):
+            self._checked_name(name, f"column {i + 1}", "columns", i)
+            if name in given[:i]:
+                self._refuse(f"column {name!r} twice; give each one a name", "columns", i)
+        return tuple(given)
+
+    def _check_roles(self, features: LogFeatures) -> None:
+        """Refuse a column of two roles; only time and key may be categorical, too."""
+        roles = [(features.label, ("label",)), (features.time, ("time",))]
+        if features.key:
+            roles.append((features.key, ("key",)))
+        for kind in ("categorical", "continuous"):
+            columns = getattr(features, kind)
+            roles += [(column.name, (kind, i)) for i, column in enumerate(columns)]
+        for i, (name, keys) in enumerate(roles):
+            for earlier, (first, *_) in roles[:i]:
+                if name == earlier and (first, keys[0]) not in _SHARED_ROLES:
+                    what = f"column {name!r} is also {first}; give each column one role"
+                    self._refuse(what, *keys)
+            if features.columns and name not in features.columns:
+                self._refuse(f"column {name!r} is not among `columns`; check the names", *keys)
+
+
+def _scaling(entry: Mapping[str, Any]) -> NumberScaling:
+    """The scaling that a continuous column's entry asks for.
+
+    Raises:
+        InputError: a setting is unknown or no number, or one of the ends is missing.
+    """
+    transform = entry.get("transform", "signed_log")
+    if not isinstance(transform, str) or transform not in TRANSFORMS:
+        raise InputError(f"transform is {transform!r}; choose one of {', '.join(TRANSFORMS)}")
+    ends = [entry.get(key) for key in ("minimum", "maximum")]
+    for key, end in zip(("minimum", "maximum"), ends):
+        if (end is None and key in entry) or (end is not None and not _is_finite(end)):
+            raise InputError(f"{key} is {end!r}; give a number")
+    if ends == [None, None]:
+        return NumberScaling(transform=transform)
+    if None in ends:
+        raise InputError("has one of minimum and maximum; give both or neither")
+    return NumberScaling.from_range(transform, *ends)
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
