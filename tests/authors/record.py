@@ -30,7 +30,7 @@ def occurrences(ids):
 
 def single_calls(cow_clip, rng, record):
     """Calls with r = 1 and r = 10; their bound is r * sqrt(d) * zeta, and r comes in again."""
-    place = 0
+    position = 0
     for rows, dim in SIZES:
         for r in (1.0, 10.0):
             for scale in (1e-3, 1.0):
@@ -45,9 +45,9 @@ def single_calls(cow_clip, rng, record):
                 )
                 names = ("w", "g", "ids", "r", "clipped")
                 for name, value in zip(names, (w, g, ids, r, out.numpy())):
-                    record[f"call{place}_{name}"] = value
-                place += 1
-    record["calls"] = place
+                    record[f"call{position}_{name}"] = value
+                position += 1
+    record["calls"] = position
 
 
 def training(cow_clip, rng, record, r):
@@ -98,8 +98,8 @@ def replicas(cow_clip, rng, record, r):
         adam.apply_gradients([(g, table)])
 
     tables = [table.numpy()]
-    for place in range(STEPS):
-        strategy.run(step, (tf.constant(ids[place]), tf.constant(label[place])))
+    for position in range(STEPS):
+        strategy.run(step, (tf.constant(ids[position]), tf.constant(label[position])))
         tables.append(table.numpy())
     names = ("tables", "direction", "ids", "label")
     for name, value in zip(names, (np.stack(tables), direction, ids, label)):

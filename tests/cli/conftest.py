@@ -77,16 +77,16 @@ def trained(data, make_once):
 
 
 @pytest.fixture
-def place(tmp_path, data, trained, log):
+def workspace(tmp_path, data, trained, log):
     return Workspace(tmp_path, data, trained, log)
 
 
 @pytest.fixture
-def refused(place, capsys):
+def refused(workspace, capsys):
     """Checks that a command ends in one clear line and exit code 2, nothing left behind."""
 
     def check(make, pattern):
-        command = make(place)
+        command = make(workspace)
         before = {path for path in place.path.rglob("*")}
         try:
             code = main(list(command))

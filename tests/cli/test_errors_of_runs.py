@@ -269,14 +269,14 @@ def test_one_line_and_exit_code_2(case, refused):
     refused(*CASES[case])
 
 
-def test_a_second_training_into_the_same_folder_is_refused(refused, place):
-    run = place.path / "out"
+def test_a_second_training_into_the_same_folder_is_refused(refused, workspace):
+    run = workspace.path / "out"
     run.mkdir()
     first = os.open(run, os.O_RDONLY)
     fcntl.flock(first, fcntl.LOCK_EX)
-    data = place.data()
+    data = workspace.data()
     try:
         refused(lambda p: p.train(data), r"out: another process writes a run there; use another")
     finally:
         os.close(first)
-    assert main(place.train(data)) == 0
+    assert main(workspace.train(data)) == 0

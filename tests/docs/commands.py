@@ -71,10 +71,10 @@ def _small(words: list[str]) -> list[str]:
     words = list(words)
     for option, most in MOST.items():
         if option in words:
-            place = words.index(option) + 1
-            words[place] = str(min(int(words[place]), most))
+            index = words.index(option) + 1
+            words[index] = str(min(int(words[index]), most))
     if "--out" in words:
-        place = words.index("--out") + 1
-        while Path(words[place]).is_dir():
-            words[place] += "-too"
+        index = words.index("--out") + 1
+        while Path(words[index]).is_dir():
+            words[index] += "-too"
     return words

@@ -91,8 +91,8 @@ def repeated(tf, update):
 
 def batch_by_batch(tf, update):
     trainee, seen = Trainee(tf, update), []
-    for place in range(0, 43, BATCH):
-        part = slice(place, place + BATCH)
+    for start in range(0, 43, BATCH):
+        part = slice(start, start + BATCH)
         seen.append(trainee.model.train_on_batch(trainee.ids[part], trainee.y[part]))
     losses = trainee.model.evaluate(trainee.ids, trainee.y, verbose=0, callbacks=[trainee.current])
     return [*trainee.end(), seen, losses]

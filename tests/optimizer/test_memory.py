@@ -129,14 +129,14 @@ def test_what_was_assigned_from_a_table_or_its_slots_stays(tf, on_cpu, update):
         assert (variable.numpy() != kept).any()
 
 
-def huge_around(place):
+def huge_around(where):
     """Kilobytes in pages of 2 MB of the part of memory that an address is in."""
     inside = False
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         head = line.split()[0]
         if not head.endswith(":"):  # a part begins
             first, _, end = head.partition("-")
-            inside = int(first, 16) <= place < int(end, 16)
+            inside = int(first, 16) <= where < int(end, 16)
         elif inside and head == "AnonHugePages:":
             return int(line.split()[1])
     return 0

@@ -32,7 +32,7 @@ def as_nobody():
 
 
 @pytest.fixture
-def place():
+def folder():
     """A folder that anyone can look into: not below pytest's, which is root's alone."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
@@ -46,26 +46,26 @@ def run(data, tmp_path_factory):
     return out
 
 
-def test_a_split_that_may_not_be_read_is_not_called_empty(data, place):
-    prepared = PreparedData.load(shutil.copytree(data, place / "data"))
-    (place / "data" / "train").chmod(0)
+def test_a_split_that_may_not_be_read_is_not_called_empty(data, folder):
+    prepared = PreparedData.load(shutil.copytree(data, folder / "data"))
+    (folder / "data" / "train").chmod(0)
     try:
         with as_nobody(), pytest.raises(PermissionError) as failure:
             prepared.files("train")
     finally:
-        (place / "data" / "train").chmod(0o755)
-    assert error_message(failure.value).startswith(f"{place}/data/train: Permission denied")
+        (folder / "data" / "train").chmod(0o755)
+    assert error_message(failure.value).startswith(f"{folder}/data/train: Permission denied")
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "*.index", "*.data-*"])
-def test_a_checkpoint_that_may_not_be_read_is_not_called_missing(run, data, place, name):
-    shutil.copytree(run, place / "run")
-    readable = shutil.copytree(data, place / "data")
-    evaluate_run(place / "run", readable)  # all that it needs is imported, which nobody may do
-    (file,) = (place / "run" / "checkpoints").glob(name)
+def test_a_checkpoint_that_may_not_be_read_is_not_called_missing(run, data, folder, name):
+    shutil.copytree(run, folder / "run")
+    readable = shutil.copytree(data, folder / "data")
+    evaluate_run(folder / "run", readable)  # all that it needs is imported, which nobody may do
+    (file,) = (folder / "run" / "checkpoints").glob(name)
     file.chmod(0)
     with as_nobody(), pytest.raises(PermissionError) as failure:
-        evaluate_run(place / "run", readable)
+        evaluate_run(folder / "run", readable)
     assert (
         error_message(failure.value) == f"{file}: Permission denied; check the path and its rights"
     )

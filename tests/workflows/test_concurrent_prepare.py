@@ -31,11 +31,11 @@ with {way}(Path(sys.argv[1])) as work:
 
 @pytest.fixture
 def other():
-    """Starts a process that makes `place` and does not end."""
+    """Starts a process that makes `target` and does not end."""
     started = []
 
-    def start(place, way="work_folder"):
-        command = [sys.executable, "-c", STAYS.format(way=way), str(place)]
+    def start(target, way="work_folder"):
+        command = [sys.executable, "-c", STAYS.format(way=way), str(target)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         started.append(process)
         return process, Path(process.stdout.readline().strip())
@@ -99,18 +99,18 @@ def test_what_was_replaced_by_a_killed_process_comes_back(log, tmp_path, other):
 
 
 def test_half_a_file_of_a_killed_process_is_removed(tmp_path, other):
-    place = tmp_path / "a.json"
-    process, half = other(place, "replacing")
-    with atomic_write(place) as temporary:  # while the other one lives, both may write
+    target = tmp_path / "a.json"
+    process, half = other(target, "atomic_write")
+    with atomic_write(target) as temporary:  # while the other one lives, both may write
         temporary.write_text("one")
     assert half.exists()
     killed(process)
     mine = [tmp_path / ".a.json.notes.tmp", tmp_path / ".a.json.tmp"]
     for file in mine:
         file.write_text("the user's own")
-    with atomic_write(place) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_text("two")
-    assert place.read_text() == "two"
+    assert target.read_text() == "two"
     assert names(tmp_path) == [*(file.name for file in mine), "a.json"]
 
 
