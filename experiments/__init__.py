@@ -1,1 +1,1 @@
-"""Every table and figure of the paper as a file of settings, and what runs them."""
+"""Run the paper's tables and figures, each described by a YAML file."""

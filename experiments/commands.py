@@ -1,4 +1,4 @@
-"""What `cowclip experiment` and `cowclip sweep` do: plan, run what is missing, show."""
+"""Run `cowclip experiment` and `cowclip sweep`: plan, train missing runs, show results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cowclip_merlin.experiments.running.runner import train_runs
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.system.locks import lock_folder
 
-_TAKEN = "another experiment or sweep is working in it; wait for it, or use another --out"
+_TAKEN = "another experiment or sweep uses this folder; wait until it ends, or use another --out"
 
 
 def dry_run(session: Session, experiment: Experiment) -> str:
-    """The runs that are missing, and about how long they take; trains only a few steps."""
+    """List the missing runs and estimate their time; train only a few steps."""
     if experiment.kind == "gradients":
         (run,) = session.runs(experiment)[:1]
         return f"{experiment.title}\none training of {run.label}, up to {GRADIENT_STEP} steps"
@@ -33,7 +33,7 @@ def dry_run(session: Session, experiment: Experiment) -> str:
 
 
 def run_experiment(session: Session, experiment: Experiment) -> str:
-    """Run what is missing, write the table or figure, and return its text.
+    """Train the missing runs, write the table or figure, and return its text.
 
     Prints a line for each run as it ends.
     """
@@ -45,7 +45,7 @@ def run_experiment(session: Session, experiment: Experiment) -> str:
 
 def _train(session: Session, experiment: Experiment) -> None:
     print(session.sizing(experiment).describe())
-    while pending := session.pending_runs(experiment):  # results of a sweep may add points
+    while pending := session.pending_runs(experiment):  # a sweep may add points after each result
         total, started = len(pending), time.perf_counter()
         for number, result in enumerate(train_runs(pending, session.context), 1):
             rest = (time.perf_counter() - started) / number * (total - number)
@@ -63,7 +63,7 @@ def _progress(result: Result) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that reads best.
+    """Format seconds in a suitable unit.
 
     >>> duration(50), duration(600), duration(9000)
     ('50 s', '10 min', '2.5 h')

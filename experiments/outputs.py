@@ -1,4 +1,4 @@
-"""The table or figure that an experiment ends in: written to the results folder, and printed."""
+"""Write the table or figure of an experiment to the results folder, and print it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cowclip_merlin.experiments.tables.text import table_text
 
 
 def write_outputs(session: Session, experiment: Experiment) -> Iterator[str]:
-    """Write the outputs of an experiment; yields the text to print."""
+    """Write the outputs of an experiment; yield the text to print."""
     yield from _WRITERS[experiment.kind](session, experiment)
 
 
@@ -83,7 +83,7 @@ _NO_FIGURE = "no figure: every run diverged"
 
 
 def _finished(session: Session, experiment: Experiment) -> RunResults:
-    """The results of runs that did not diverge."""
+    """Return the results of runs that did not diverge."""
     found = session.results(experiment)
     return {run: result for run, result in found.items() if result.status == "done"}
 

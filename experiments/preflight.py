@@ -1,4 +1,4 @@
-"""Checks of an experiment before anything is trained, maybe for hours."""
+"""Check an experiment before training, which may take hours."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cowclip_merlin.training.build import build_optimizer, choose_device
 
 
 def check_experiment(session: Session, experiment: Experiment) -> None:
-    """Refuse an experiment that cannot run as asked.
+    """Reject an experiment that cannot run with these settings.
 
     Raises:
-        InputError: the data have too few rows, settings of a line do not go together, or a line
-            that is asked for does not exist.
+        InputError: if the data have too few rows, settings of a line conflict, or a requested
+            line does not exist.
     """
     runs = session.runs(experiment)
     if experiment.kind in TRAINING_KINDS:
@@ -38,9 +38,9 @@ def _check_batches(session: Session, experiment: Experiment, runs: Sequence[Plan
 
 
 def _check_settings(session: Session, experiment: Experiment, runs: Sequence[PlannedRun]) -> None:
-    """Build each run's optimizer, which refuses settings that do not go together."""
+    """Build each run's optimizer, which rejects conflicting settings."""
     data = session.context.data
-    if runs:  # an optimizer asks TensorFlow for its GPUs, which starts it on them
+    if runs:  # building an optimizer initializes TensorFlow on its GPUs
         choose_device(session.settings.device)
     for run in runs:
         values = run.settings.hyperparameters(data.kind)

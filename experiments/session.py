@@ -1,4 +1,4 @@
-"""One data set and its results folder: which runs an experiment has, and which results exist."""
+"""Connect one data set and its results folder: planned runs and existing results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Session:
     """One data set and its results folder.
 
     Raises:
-        InputError: the data folder is not prepared, or has too few rows for the sizing.
+        InputError: if the data folder is not prepared, or has too few rows for the sizing.
     """
 
     def __init__(self, settings: SessionSettings) -> None:
@@ -44,7 +44,7 @@ class Session:
         )
 
     def sizing(self, experiment: Experiment) -> Sizing:
-        """Batches and rates of an experiment on these data."""
+        """Return the batches and rates of an experiment on these data."""
         given = self.settings
         return sizing_for(
             int(given.scale * self.context.data.rows["train"]),
@@ -55,7 +55,7 @@ class Session:
         )
 
     def runs(self, experiment: Experiment) -> list[PlannedRun]:
-        """All runs of an experiment or sweep, with or without a result."""
+        """Return all runs of an experiment or sweep, with or without a result."""
         if experiment.kind not in TRAINING_KINDS:
             return []
         given, sizing = self.settings, self.sizing(experiment)
@@ -71,19 +71,19 @@ class Session:
         return plan_runs(experiment, sizing, **options)
 
     def pending_runs(self, experiment: Experiment) -> list[PlannedRun]:
-        """Runs of the chosen lines that have no result yet."""
+        """Return the runs of the chosen lines that have no result yet."""
         chosen, runs = self.settings.lines, self.runs(experiment)
         return pending_runs([r for r in runs if not chosen or r.label in chosen], self.context)
 
     def results(self, experiment: Experiment) -> dict[PlannedRun, Result]:
-        """The existing results of an experiment's runs."""
+        """Return the existing results of an experiment's runs."""
         return self._existing_results(self.runs(experiment))
 
     def _existing_results(self, runs: Sequence[PlannedRun]) -> dict[PlannedRun, Result]:
         return existing_results(runs, self.context)
 
     def tuned_key(self, experiment: Experiment) -> str:
-        """Key of tuned values: data and sizes, since base values mean nothing at other sizes."""
+        """Return the key of tuned values: data and sizes, because values depend on the sizes."""
         sizing = self.sizing(experiment)
         return (
             f"{self.context.fingerprint} {sizing.rows} rows, batches {sizing.base_batch} to "
@@ -92,26 +92,26 @@ class Session:
         )
 
     def is_complete(self, sweep: Experiment) -> bool:
-        """Whether a sweep has all its results, and at least one run did not diverge."""
+        """Return whether a sweep has all its results, and at least one run did not diverge."""
         results = self.results(sweep)
         return len(results) == len(self.runs(sweep)) and any_finished(results)
 
     def best_settings(self, sweep: Experiment) -> RunSettings | None:
-        """The sweep's best settings, to train with; None before it has all its results.
+        """Return the sweep's best settings, to train with; None before it has all its results.
 
-        Also None for a share of the rows: all rows have another sizing.
+        Also None for a share of the rows, because all rows have another sizing.
         """
         if self.settings.scale < 1 or not self.is_complete(sweep):
             return None
         return best_settings(self.results(sweep))
 
     def data(self) -> PreparedData:
-        """The share of the data that the session uses."""
+        """Return the share of the data that the session uses."""
         variant = DataVariant(fraction=self.settings.scale)
         return derive_data(self.context.data, variant, self.context.out / "data")
 
     def describe_data(self) -> str:
-        """The data set and the model's width, in one line."""
+        """Describe the data set and the model's width in one line."""
         data, share = self.context.data, self.settings.scale
         about = "about " if share < 1 else ""  # a random choice decides about each row
         rows = ", ".join(
@@ -123,7 +123,7 @@ class Session:
         return f"{self.context.data_name}: {rows}, {ids}{whole}; MLP {widths}"
 
     def command(self, experiment: Experiment) -> str:
-        """The command that makes this again; DATA and RESULTS stand for the two folders."""
+        """Return the command that reproduces this; DATA and RESULTS stand for the two folders."""
         usual = asdict(SessionSettings(data=Path(), out=Path()))
         given = asdict(self.settings)
         words = ["cowclip", "sweep" if experiment.kind == "sweep" else "experiment"]
@@ -136,5 +136,5 @@ class Session:
 
 def _argument(value: object) -> str:
     if isinstance(value, float):
-        return f"{value!r}"  # in full: another share is another choice of rows
+        return f"{value!r}"  # all digits, because another share chooses other rows
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,4 +1,4 @@
-"""What the command line gives to `cowclip experiment` and `cowclip sweep`."""
+"""Settings of `cowclip experiment` and `cowclip sweep` from the command line."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from cowclip_merlin.experiments.planning.data_variant import DataVariant
 
 @dataclass(frozen=True, kw_only=True)
 class SessionSettings:
-    """Settings that all experiments of a session share, as the command line gives them.
+    """Settings from the command line that all experiments of a session share.
 
     Attributes:
         data: prepared folder.
         out: results folder.
-        name: of the data set, for readers; None: the folder's name.
+        name: name of the data set for readers; None: the folder's name.
         scale: share of the rows to use.
         seeds: runs of each cell.
-        epochs: None: the paper's 10.
-        update: for lines that name none.
-        max_multiplier: of the largest batch; None: as in `sizing_for`.
-        steps: least steps an epoch at the largest batch, at reduced size; None: as in
+        epochs: number of epochs; None: the paper's 10.
+        update: default for lines without an update.
+        max_multiplier: multiplier of the largest batch; None: as in `sizing_for`.
+        steps: minimum steps per epoch at the largest batch, at reduced size; None: as in
             `sizing_for`.
         device: "auto", "cpu" or "gpu".
         mlp: widths of the hidden layers.
         lines: labels of the lines to run; empty: all. Tables show all of them.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: if a value is out of range.
     """
 
     data: Path
@@ -46,7 +46,7 @@ class SessionSettings:
     lines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse values that would fail only later."""
+        """Reject values that would fail later."""
         for name in ("seeds", "max_multiplier", "steps", "epochs"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -1,4 +1,4 @@
-"""Experiments as YAML files, in folders beside this module, and what reads and checks them."""
+"""Read and check experiments from YAML files in the folders next to this module."""
 
 from cowclip_merlin.experiments.definitions.experiment import (
     MEASURES,

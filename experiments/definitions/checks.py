@@ -1,4 +1,4 @@
-"""Checks of single values of an experiment's file; every error names the file and the key."""
+"""Check single values of an experiment's file; every error names the file and the key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cowclip_merlin.training.run_settings import OVERRIDES
 def check_known(
     path: Path, where: str, given: Mapping[Any, Any], dataclass: Any, without: tuple[str, ...] = ()
 ) -> None:
-    """Refuse keys that a dataclass does not have."""
+    """Reject keys that a dataclass does not have."""
     known = [f.name for f in fields(dataclass) if f.name not in without]
     for key in given:
         if key not in known:
@@ -23,20 +23,20 @@ def check_known(
 
 
 def check_required(path: Path, where: str, given: Mapping[str, Any], keys: tuple[str, ...]) -> None:
-    """Refuse a mapping that lacks one of these keys."""
+    """Reject a mapping that lacks one of these keys."""
     for key in keys:
         if key not in given:
             raise InputError(f"{path}: {where}{key} is missing; give it")
 
 
 def check_one_of(path: Path, name: str, value: Any, known: Collection[str]) -> None:
-    """Refuse a value that is not among the known ones."""
+    """Reject a value that is not among the known ones."""
     if value not in list(known):
         raise InputError(f"{path}: {name} is {value!r}; choose one of {', '.join(known)}")
 
 
 def check_types(path: Path, where: str, given: Mapping[str, Any], dataclass: Any) -> None:
-    """Refuse values that do not fit the annotations of a dataclass."""
+    """Reject values that do not match the annotations of a dataclass."""
     annotations = {field.name: str(field.type) for field in fields(dataclass)}
     for name, value in given.items():
         fits, words = _FIELD_CHECKS[annotations[name]]
@@ -91,7 +91,7 @@ _FIELD_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_rates(path: Path, where: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """Base values by name, as numbers; YAML reads 1e-4, without a point, as text."""
+    """Convert base values to numbers, by name; YAML reads 1e-4, without a point, as text."""
     return {name: _rate(path, where, name, value) for name, value in values.items()}
 
 

@@ -1,4 +1,4 @@
-"""What an experiment is: some lines, each with the settings of its runs."""
+"""Define an experiment: several lines, each with the settings of its runs."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class ExperimentLine:
         published: multiplier -> the paper's number.
         model: name of the architecture.
         rule: scaling rule.
-        clip: None: the rule's own.
+        clip: name of the clip; None: that of the rule.
         optimizer: "adam" or "adagrad".
-        update: None: as the command line asks.
-        epochs: None: as the sizing says.
+        update: name of the update; None: that of the command line.
+        epochs: number of epochs; None: that of the sizing.
         overrides: values at the base batch. They replace those of the sizing and the preset.
         factors: factors of the rates at the base batch.
         dense_rule: None, or "linear": the dense rate grows with s, not with its square root.
         keep_top: number of ids to keep per field, the most frequent ones. The others become out
             of vocabulary.
         min_count: keep only ids that occur at least this often in the training rows.
-        notes: multiplier -> what a reader should know about the published number.
+        notes: multiplier -> note for readers about the published number.
         group: None: use only the tuned values of "cowclip" or "baseline", by rule and clip.
             Another name: use the values of that sweep too. They win over `overrides`.
     """
@@ -61,35 +61,35 @@ class ExperimentLine:
 
     @property
     def tuned_group(self) -> str:
-        """Group whose tuned values the line uses."""
+        """Group whose tuned values apply to the line."""
         return self.group or self.base_group
 
     @property
     def base_group(self) -> str:
-        """Group whose base rates the line starts from: "cowclip" if its rule or clip is CowClip."""
+        """Group of the line's base rates: "cowclip" if its rule or clip is CowClip."""
         return "cowclip" if "cowclip" in (self.rule, self.clip) else "baseline"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One YAML file.
+    """An experiment, as read from a YAML file.
 
     Attributes:
-        name: of the file.
-        title: one line.
-        claim: what the paper shows with it, or why it is here.
+        name: name of the file.
+        title: title in one line.
+        claim: the paper's claim, or the purpose of the experiment.
         kind: "runs" for a table of training runs, "curves" and "time" for figures of some; a
-            "sweep" is scored on validation rows; the others need no such runs.
+            "sweep" is scored on validation rows; other kinds train no such runs.
         lines: rows of the table, or curves of the figure.
-        measure: what a cell holds, of `MEASURES`.
+        measure: the measure in a cell, a name of `MEASURES`.
         corner: heading of the first column.
-        preset: whose rates, "criteo" or "avazu".
+        preset: preset of the rates, "criteo" or "avazu".
         reference: label and multiplier of the cell that all cells are compared with.
-        caption: below a figure.
-        notes: below the table.
+        caption: text below a figure.
+        notes: text below the table.
         grid: for "sweep": name -> values to try at the base batch.
         grid_factors: for "sweep": name -> factors of the base value to try.
-        source: name of a file of your own; empty for the experiments of this package.
+        source: name of the user's file; empty for the experiments of this package.
     """
 
     name: str

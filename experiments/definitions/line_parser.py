@@ -1,4 +1,4 @@
-"""One line of an experiment, from what its YAML file holds."""
+"""Parse one line of an experiment from its YAML mapping."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def _known_values() -> Mapping[str, Any]:
 
 
 def parse_line(path: Path, number: int, value: Any) -> ExperimentLine:
-    """Line `number` of an experiment, counted from 1, from what its file holds.
+    """Parse line `number` of an experiment, counted from 1.
 
     Raises:
-        InputError: a key or value is unknown, missing or of the wrong type.
+        InputError: if a key or value is unknown, missing or of the wrong type.
     """
     where = f"lines[{number}]."
     if not isinstance(value, dict):
@@ -54,7 +54,7 @@ def parse_line(path: Path, number: int, value: Any) -> ExperimentLine:
 
 
 def _check_multipliers(path: Path, where: str, multipliers: Sequence[Any]) -> None:
-    """Refuse multipliers that are neither numbers nor names, or that come twice."""
+    """Reject multipliers that are neither numbers nor names, and duplicates."""
     if not multipliers:
         raise InputError(f"{path}: {where}multipliers is []; give a list like [1, 8]")
     for index, multiplier in enumerate(multipliers):
@@ -69,11 +69,11 @@ def _check_multipliers(path: Path, where: str, multipliers: Sequence[Any]) -> No
 
 
 def _check_cells(path: Path, where: str, given: Mapping[str, Any]) -> None:
-    """Refuse published numbers and notes of multipliers that the line does not have."""
+    """Reject published numbers and notes for multipliers that the line does not have."""
     for name in ("published", "notes"):
         for multiplier in given.get(name, ()):
             if multiplier not in given["multipliers"]:
                 raise InputError(
                     f"{path}: {where}{name} is for {multiplier!r}, which is not among the "
-                    "multipliers; add it there, or take it out here"
+                    "multipliers; add it there, or remove it here"
                 )

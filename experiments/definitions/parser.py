@@ -1,4 +1,4 @@
-"""From what a YAML file holds to an `Experiment`; anything that cannot be run is refused."""
+"""Parse an `Experiment` from a YAML mapping; reject settings that cannot run."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from cowclip_merlin.experiments.definitions.experiment import (
 from cowclip_merlin.experiments.definitions.line_parser import parse_line
 from cowclip_merlin.scaling import PRESETS
 
-# These are listed at the paper's sizes, whatever data set is given.
+# These kinds use the paper's sizes for every data set.
 _PAPER_SIZE_KINDS = ("hyperparameters", "parameters")
 
 
 def parse_experiment(path: Path, value: Mapping[str, Any]) -> Experiment:
-    """An experiment from what its file holds; a key without a value counts as absent.
+    """Parse an experiment; a key without a value counts as absent.
 
     Raises:
-        InputError: a key or value is unknown, missing or of the wrong type.
+        InputError: if a key or value is unknown, missing or of the wrong type.
     """
     given = {key: each for key, each in value.items() if each is not None}
     check_known(path, "", given, Experiment, without=("name", "source"))
@@ -68,13 +68,13 @@ def _check_choices(path: Path, given: Mapping[str, Any]) -> None:
 
 
 def _check_labels(path: Path, lines: Sequence[ExperimentLine]) -> None:
-    """Refuse a label that two lines have: tables and results tell lines apart by it."""
+    """Reject duplicate labels, because tables and results identify lines by their labels."""
     first: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if first.setdefault(line.label, number) != number:
             raise InputError(
-                f"{path}: lines[{number}].label is {line.label!r}, as that of "
-                f"lines[{first[line.label]}]; give each line a label of its own"
+                f"{path}: lines[{number}].label is {line.label!r}, the same as "
+                f"lines[{first[line.label]}].label; give each line its own label"
             )
 
 
@@ -84,13 +84,13 @@ def _check_reference(path: Path, experiment: Experiment) -> None:
     cells = [(line.label, m) for line in experiment.lines for m in line.multipliers]
     if experiment.reference not in cells:
         raise InputError(
-            f"{path}: reference is {list(experiment.reference)!r}, which is no cell of the table; "
+            f"{path}: reference is {list(experiment.reference)!r}, which is not a cell; "
             "give a label and one of its multipliers"
         )
 
 
 def _check_paper_sizes(path: Path, experiment: Experiment) -> None:
-    """Refuse "largest" and "beyond" where no data set says which batch is the largest."""
+    """Reject "largest" and "beyond" if no data set defines the largest batch."""
     if experiment.kind not in _PAPER_SIZE_KINDS:
         return
     for number, line in enumerate(experiment.lines, 1):
@@ -103,7 +103,7 @@ def _check_paper_sizes(path: Path, experiment: Experiment) -> None:
 
 
 def _sweep(path: Path, experiment: Experiment) -> Experiment:
-    """The sweep, with the values of its grid as numbers."""
+    """Return the sweep with the values of its grid as numbers."""
     if len(experiment.lines) != 1:
         raise InputError(f"{path}: a sweep needs one line, not {len(experiment.lines)}; give one")
     if not experiment.grid and not experiment.grid_factors:
@@ -111,7 +111,7 @@ def _sweep(path: Path, experiment: Experiment) -> Experiment:
     grids = {n: _grid(path, n, getattr(experiment, n)) for n in ("grid", "grid_factors")}
     for name in grids["grid"]:
         if name in grids["grid_factors"]:
-            raise InputError(f"{path}: {name} is in grid and in grid_factors; leave one out")
+            raise InputError(f"{path}: {name} is in grid and in grid_factors; remove one")
     return replace(experiment, **grids)
 
 

@@ -1,4 +1,4 @@
-"""Experiments by name, or from files of your own."""
+"""Load experiments by name, or from the user's files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent
 
 
 def experiment_names() -> list[str]:
-    """Names of this package's experiments, tables first.
+    """Return the names of this package's experiments, tables first.
 
     >>> "table2" in experiment_names()
     True
@@ -25,7 +25,7 @@ def experiment_names() -> list[str]:
 
 
 def _files() -> dict[str, Path]:
-    """The files by name, whatever folder they are in."""
+    """Return the files of all folders by name."""
     return {path.stem: path for path in FOLDER.glob("*/*.yaml")}
 
 
@@ -37,10 +37,10 @@ def _order(name: str) -> tuple[int, int, str]:
 
 
 def load_experiment(name: str) -> Experiment:
-    """Read one experiment of this package by its name, or a YAML file of your own.
+    """Load one experiment of this package by its name, or from the user's YAML file.
 
     Raises:
-        InputError: no such experiment or file, or it holds something that cannot be run.
+        InputError: if the experiment or file does not exist, or has settings that cannot run.
 
     >>> load_experiment("table2").corner
     'rule'
@@ -52,7 +52,7 @@ def load_experiment(name: str) -> Experiment:
         known = experiment_names()
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"no experiment {name!r}; {hint}there are {', '.join(known)}")
+        raise InputError(f"no experiment {name!r}; {hint}use one of {', '.join(known)}")
     return parse_experiment(path, read_yaml(path, first_key="title"))
 
 
@@ -65,14 +65,14 @@ def _load_own(path: Path) -> Experiment:
 
 
 def load_experiments(names: Sequence[str], *, sweeps: bool) -> list[Experiment]:
-    """Read experiments by name.
+    """Load experiments by name.
 
     Args:
-        names: of experiments or files.
-        sweeps: whether all of them must be sweeps; otherwise none may be one.
+        names: names of experiments or files.
+        sweeps: True accepts only sweeps, False only other experiments.
 
     Raises:
-        InputError: one does not exist, or the other command runs it.
+        InputError: if an experiment does not exist, or the other command runs it.
     """
     found = [load_experiment(name) for name in names]
     for experiment in found:

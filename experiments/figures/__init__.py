@@ -1,4 +1,4 @@
-"""Figures of the paper from plain numbers, as matplotlib figures and as SVG files."""
+"""Draw the paper's figures from plain numbers, as matplotlib figures and as SVG files."""
 
 from cowclip_merlin.experiments.figures.curve import Curve
 from cowclip_merlin.experiments.figures.epochs import draw_epochs

@@ -1,4 +1,4 @@
-"""Panels, styles, legends and axes that all figures share."""
+"""Create the panels, styles, legends and axes that all figures share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from cowclip_merlin.experiments.figures.curve import Curve
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 
-# Markers and dashes tell curves apart in print. Seven colors and four dashes have no common
+# Markers and dashes distinguish curves in print. Seven colors and four dashes have no common
 # divisor, so pairs repeat only after 28 curves.
 COLORS = (BLUE, VERMILION, BLACK, GREEN, PURPLE, ORANGE, SKY_BLUE)
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
@@ -17,7 +17,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 
 
 def style(index: int) -> dict[str, Any]:
-    """Color, marker and dashes of a curve, by its index in the legend.
+    """Return color, marker and dashes of a curve, by its index in the legend.
 
     >>> style(0)["color"], style(7)["color"], style(0)["linestyle"] == style(7)["linestyle"]
     ('#0072B2', '#0072B2', False)
@@ -32,7 +32,7 @@ def style(index: int) -> dict[str, Any]:
 
 
 def escape_dollars(text: str) -> str:
-    """The text with dollar signs that matplotlib does not read as a formula.
+    """Escape dollar signs, so that matplotlib does not read them as a formula.
 
     >>> print(escape_dollars("5$ and 6$"))
     5\\$ and 6\\$
@@ -41,7 +41,7 @@ def escape_dollars(text: str) -> str:
 
 
 def batch_text(batch: float) -> str:
-    """A batch as the paper writes it; "K" means 1024.
+    """Format a batch size like the paper; "K" means 1024.
 
     >>> batch_text(512), batch_text(131072), batch_text(1536)
     ('512', '128K', '1536')
@@ -51,7 +51,7 @@ def batch_text(batch: float) -> str:
 
 
 def panels(count: int, *, width: float = 4.0, height: float = 3.4) -> tuple[Any, list[Any]]:
-    """A figure and its panels, two in a row; one panel alone is wider."""
+    """Create a figure and its panels, two per row; a single panel is wider."""
     from matplotlib.figure import Figure
 
     columns, rows = min(count, 2), math.ceil(count / 2)
@@ -77,7 +77,7 @@ def draw_curve(axes: Any, curve: Curve, look: dict[str, Any]) -> None:
 
 
 def legend_below(figure: Any, axes: Any, *, title: str = "") -> None:
-    """Put one legend for all panels below them, where it hides nothing."""
+    """Put one legend for all panels below them, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
     # A letter of this size is about 5 points wide, a line and its margins 60.
     entry = 60 + 5 * max(map(len, labels), default=0)

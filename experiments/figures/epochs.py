@@ -1,4 +1,4 @@
-"""Figures 5 and 6: test AUC, log loss and train loss by epoch."""
+"""Draw Figures 5 and 6: test AUC, log loss and train loss by epoch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cowclip_merlin.experiments.figures.curve import Curve
 
 
 def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Any:
-    """One panel per measure: the mean over seeds by epoch, and their range as a band.
+    """Draw one panel per measure: the mean over seeds by epoch, and their range as a band.
 
     Args:
         measures: label of the vertical axis -> curves over epochs, counted from 1. Curves with the
@@ -26,7 +26,7 @@ def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Any:
         A matplotlib `Figure`.
 
     Raises:
-        ValueError: no data to draw.
+        ValueError: if there are no data to draw.
 
     >>> curve = Curve(label="baseline", x=(1, 2), runs=((78.0, 79.0), (78.2, 79.1)))
     >>> len(draw_epochs({"test AUC, %": [curve]}).axes)
@@ -42,7 +42,7 @@ def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Any:
         one.set(xlabel="epoch", ylabel=escape_dollars(measure))
         _whole_epochs(one)
     seeds = max(len(curve.runs) for curves in measures.values() for curve in curves)
-    title = "line: mean over seeds; band: least to most" if seeds > 1 else "one seed"
+    title = "line: mean over seeds; band: minimum to maximum" if seeds > 1 else "one seed"
     legend_below(figure, _fullest(axes), title=title)
     return figure
 

@@ -1,4 +1,4 @@
-"""Figures as files: `NAME.svg`, and `NAME.json` with what a reader must know about it."""
+"""Write and read figures as files: `NAME.svg`, and `NAME.json` with title, caption and data."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import atomic_write, read_json, write_json
 
-# Text as paths looks the same everywhere, whatever fonts are installed. With fixed ids and no
-# date, the same numbers make the same file.
+# Text as paths looks the same with any installed fonts. With fixed ids and no date, the same
+# numbers make the same file.
 _SVG_SETTINGS = {"svg.fonttype": "path", "svg.hashsalt": "cowclip"}
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureFile:
-    """A figure with its text.
+    """A figure with its texts.
 
     Attributes:
-        name: of the experiment, and of the files.
-        title: one line.
-        caption: below the figure.
-        alt: what it shows, for those who cannot see it.
+        name: name of the experiment and of the files.
+        title: title in one line.
+        caption: text below the figure.
+        alt: description for readers who cannot see the figure.
         data: name of the data set and its size.
-        command: the command that makes it again.
+        command: the command that reproduces it.
         svg: the drawing.
     """
 
@@ -57,23 +57,23 @@ def write_figure(
     data: str,
     command: str,
 ) -> Path:
-    """Save a matplotlib figure as `<folder>/<name>.svg`, and its text beside it.
+    """Save a matplotlib figure as `<folder>/<name>.svg`, and its texts as `<name>.json`.
 
     Args:
         folder: created if missing.
         figure: a matplotlib `Figure`.
         name: letters, digits, `-` and `_`; every id in the SVG begins with it.
-        title: one line.
+        title: title in one line.
         caption: what the figure shows, and what the reader should see.
-        alt: what it shows, for those who cannot see it.
+        alt: description for readers who cannot see the figure.
         data: name of the data set and its size.
-        command: the command that makes it again.
+        command: the command that reproduces it.
 
     Returns:
         The path of the SVG.
 
     Raises:
-        ValueError: the name holds other characters.
+        ValueError: if the name contains other characters.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot name a figure: letters, digits, - and _ only")
@@ -100,7 +100,7 @@ def _svg_text(figure: Any, name: str) -> str:
 
 
 def with_prefix(svg: str, prefix: str) -> str:
-    """The drawing with every id, and what refers to it, behind a prefix.
+    """Add a prefix to every id of the drawing and to every reference to an id.
 
     >>> with_prefix('<g id="a"/><use xlink:href="#a" style="clip-path: url(#a)"/>', "f-")
     '<g id="f-a"/><use xlink:href="#f-a" style="clip-path: url(#f-a)"/>'
@@ -111,24 +111,26 @@ def with_prefix(svg: str, prefix: str) -> str:
 
 
 def read_figure(path: str | Path) -> FigureFile:
-    """Read what `write_figure` wrote, given the path of the JSON or of the SVG.
+    """Read a figure of `write_figure`, given the path of the JSON or of the SVG.
 
     Raises:
-        InputError: one of the two files is missing or damaged.
+        InputError: if one of the two files is missing or damaged.
     """
     path = Path(path).with_suffix(".json")
     texts = read_json(path)
     if not isinstance(texts, dict):
-        raise InputError(f"{path}: holds no figure's text; make it again with cowclip experiment")
+        raise InputError(
+            f"{path}: is not the text of a figure; write it again with cowclip experiment"
+        )
     for name in _TEXTS:
         if not isinstance(texts.get(name), str):
-            raise InputError(f"{path}: {name} is {texts.get(name)!r}, not a text; make it again")
+            raise InputError(f"{path}: {name} is {texts.get(name)!r}, not a text; write it again")
     if texts["name"] != path.stem or not _NAME.fullmatch(path.stem):  # ids on the page
-        raise InputError(f"{path}: name is {texts['name']!r:.40}, not the file's; make it again")
+        raise InputError(f"{path}: name is {texts['name']!r:.40}, not the file's; write it again")
     try:
         svg = path.with_suffix(".svg").read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(f"{path.with_suffix('.svg')}: no such file; make it again") from None
+        raise InputError(f"{path.with_suffix('.svg')}: no such file; write it again") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path.with_suffix('.svg')}: no SVG ({error}); make it again") from None
+        raise InputError(f"{path.with_suffix('.svg')}: not SVG ({error}); write it again") from None
     return FigureFile(**{name: texts[name] for name in _TEXTS}, svg=svg)

@@ -1,4 +1,4 @@
-"""The paper's figures from results and data."""
+"""Draw the paper's figures from results and data."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _PANELS = {
     "test log loss": ("test_log_loss", 1.0),
     "training loss": ("train_loss", 1.0),
 }
-"""Label of the vertical axis -> column of `metrics.csv`, and its factor."""
+"""Label of the vertical axis -> column of `metrics.csv` and its factor."""
 
 
 def epoch_figure(results: RunResults, sizing: Sizing, runs_folder: Path) -> Any:
-    """Figures 5 and 6: test AUC and losses by epoch, a curve for each line and batch.
+    """Draw Figures 5 and 6: test AUC and losses by epoch, one curve per line and batch.
 
     Args:
-        results: of the runs; at least one must not have diverged. Diverged ones are left out.
+        results: results of the runs, without the diverged ones; one or more must remain.
         sizing: batches of the runs.
-        runs_folder: holds the run folders.
+        runs_folder: parent of the run folders.
 
     Raises:
-        InputError: a run folder lacks metrics.
+        InputError: if a run folder lacks metrics.
     """
     groups = _by_line_and_multiplier(results)
     return draw_epochs(
@@ -70,13 +70,13 @@ def _metrics(runs_folder: Path, result: Result) -> list[dict[str, str]]:
     if len(found) < result.epochs:
         raise InputError(
             f"{path}: has {len(found)} of {result.epochs} epochs; a figure by epoch needs the run "
-            "folders: put them back, or use another --out"
+            "folders; restore them, or use another --out"
         )
     return found
 
 
 def time_figure(results: RunResults, sizing: Sizing) -> Any:
-    """Figure 1: relative time of an epoch and time of a step, by batch, beside the paper's."""
+    """Draw Figure 1: relative time of an epoch and time of a step, by batch, with the paper's."""
     curves = []
     for label in dict.fromkeys(run.label for run in results):
         groups = {sizing.batch(m): group for m, group in _by_multiplier(label, results).items()}
@@ -86,7 +86,7 @@ def time_figure(results: RunResults, sizing: Sizing) -> Any:
 
 
 def multiplier_figure(experiment: Experiment, results: RunResults) -> Any | None:
-    """AUC against the multiple of the base batch; None if no line has several multiples."""
+    """Draw AUC against the multiple of the base batch; None if no line has several multiples."""
     ours = [_auc_curve(line.label, results) for line in experiment.lines]
     curves = [curve for curve in ours if curve is not None]
     if not any(len(curve.x) > 1 for curve in curves):
@@ -108,18 +108,18 @@ def _auc_curve(label: str, results: RunResults) -> Curve | None:
 
 
 def _by_seed(values: Sequence[Sequence[float]]) -> list[list[float]]:
-    """From the seeds' values at each multiplier to a run for each seed that all of them have."""
+    """Transpose the values of each multiplier to one run per seed that all multipliers have."""
     return [list(run) for run in zip(*values)]
 
 
 def _by_multiplier(label: str, results: RunResults) -> dict[int | str, list[Result]]:
-    """A line's results that did not diverge, by multiplier."""
+    """Return a line's results by multiplier, without diverged runs."""
     groups = _by_line_and_multiplier(results)
     return {multiplier: group for (name, multiplier), group in groups.items() if name == label}
 
 
 def _by_line_and_multiplier(results: RunResults) -> Mapping[tuple[str, int | str], list[Result]]:
-    """Results that did not diverge, by line and multiplier."""
+    """Return the results by line and multiplier, without diverged runs."""
     groups: dict[tuple[str, int | str], list[Result]] = {}
     for run, result in results.items():
         if result.status == "done":
@@ -133,12 +133,12 @@ def _label(key: tuple[str, int | str], sizing: Sizing) -> str:
 
 
 def id_frequency_figure(data: PreparedData) -> Any:
-    """Figure 3: how often each id of a field occurs in the training rows."""
+    """Draw Figure 3: how often each id of a field occurs in the training rows."""
     return draw_ids({field: frequencies(data, field) for field in data.categorical})
 
 
 def gradient_figure(run: PlannedRun, data: PreparedData, *, device: str) -> tuple[Any, int]:
-    """Figure 4: norms of the gradients of the rows in one batch, and the step of that batch."""
+    """Draw Figure 4, gradient norms of the rows in one batch; also return the batch's step."""
     from cowclip_merlin.diagnostics import figure_4, probe_run
 
     steps = steps_per_epoch(data.rows["train"], run.settings.batch_size)

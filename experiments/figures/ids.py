@@ -1,4 +1,4 @@
-"""Figure 3: how often ids occur."""
+"""Draw Figure 3: how often ids occur."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cowclip_merlin.workflows.prepared.report import plot_frequencies
 
 
 def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Any:
-    """Left: occurrences by rank, a line per field; right: number of ids by occurrences, all fields.
+    """Draw occurrences by rank, one line per field (left), and ids by occurrences (right).
 
     Args:
         counts: field -> occurrences of each of its ids in the training rows, in any order; see
-            `workflows.report.frequencies`. Zeros are left out.
+            `workflows.prepared.report.frequencies`. Zeros are omitted.
 
     Returns:
         A matplotlib `Figure`.
 
     Raises:
-        ValueError: there is no id at all.
+        ValueError: if there are no ids.
 
     >>> len(draw_ids({"C1": [5, 1, 1], "C2": [7]}).axes)
     2
@@ -36,7 +36,7 @@ def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Any:
     few = len(falling) <= 10
     figure, (left, right) = panels(2, width=4.2, height=3.4 if few else 4.4)
     plot_frequencies(left, falling)
-    left.set(xlabel="id, by falling frequency", ylabel="occurrences in the training rows")
+    left.set(xlabel="id, by descending frequency", ylabel="occurrences in the training rows")
     _histogram(right, together)
     legend_below(figure, left, title="field")
     return figure
@@ -48,7 +48,7 @@ def _falling(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 def _histogram(axes: Any, counts: npt.NDArray[np.int64]) -> None:
-    """Ids by occurrences in bins that double: 1, 2 to 3, 4 to 7, ..."""
+    """Draw ids by occurrences in bins that double: 1, 2 to 3, 4 to 7, ..."""
     heights = np.bincount(np.log2(counts).astype(int))
     edges = 2.0 ** np.arange(len(heights) + 1)
     axes.stairs(heights, edges, fill=True, color=SKY_BLUE, edgecolor=BLACK, linewidth=0.8)

@@ -1,4 +1,4 @@
-"""Tables 2, 3 and 4 as a figure: a measure against the multiple of the base batch."""
+"""Draw Tables 2, 3 and 4 as a figure: a measure against the multiple of the base batch."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from cowclip_merlin.experiments.figures.curve import Curve
 def draw_multipliers(
     ours: Sequence[Curve], published: Sequence[Curve] = (), *, measure: str = "test AUC, %"
 ) -> Any:
-    """A measure against the batch as a multiple of the base batch, ours beside the paper's.
+    """Draw a measure against the multiple of the base batch, ours next to the paper's.
 
     Each panel has its own scale: on another data set the heights differ, so compare the shapes.
     Bars span the minimum to the maximum of the seeds.
 
     Args:
         ours: curves over multipliers.
-        published: the paper's numbers, with the labels of ours; no second panel if empty.
+        published: the paper's numbers with the same labels; if empty, omit the second panel.
         measure: label of the vertical axis.
 
     Returns:
         A matplotlib `Figure`.
 
     Raises:
-        ValueError: no data to draw.
+        ValueError: if there are no data to draw.
 
     >>> curve = Curve(label="sqrt", x=(1, 8), runs=((78.0, 77.0),))
     >>> len(draw_multipliers([curve], [curve]).axes)
@@ -51,7 +51,7 @@ def draw_multipliers(
         one.set(xlabel="batch, as a multiple of the base batch", ylabel=escape_dollars(measure))
     several = any(len(curve.runs) > 1 for curve in ours)
     fullest = max(axes, key=lambda one: len(one.get_legend_handles_labels()[1]))
-    legend_below(figure, fullest, title="bars: least to most of the seeds" if several else "")
+    legend_below(figure, fullest, title="bars: minimum to maximum of the seeds" if several else "")
     return figure
 
 

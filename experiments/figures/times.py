@@ -1,4 +1,4 @@
-"""Figure 1: time of an epoch and of a step against the batch."""
+"""Draw Figure 1: time of an epoch and of a step against the batch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cowclip_merlin.experiments.figures.axes import (
 from cowclip_merlin.experiments.figures.curve import Curve
 from cowclip_merlin.experiments.planning.sizing import PAPER_ROWS
 
-# 10 epochs of DeepFM on Criteo on one V100, the published minutes as seconds an epoch.
+# 10 epochs of DeepFM on Criteo on one V100: the published minutes as seconds per epoch.
 PAPER_EPOCH_SECONDS: Mapping[int, float] = {
     1024 * 2**i: minutes * 60 / 10 for i, minutes in enumerate((768, 390, 204, 102, 48, 27, 15, 9))
 }
 
 
 def paper_times() -> Curve:
-    """The paper's seconds an epoch by batch."""
+    """Return the paper's seconds per epoch by batch."""
     return Curve(
         label="paper, one V100",
         x=tuple(PAPER_EPOCH_SECONDS),
@@ -32,7 +32,7 @@ def paper_times() -> Curve:
 
 
 def step_ms(curve: Curve, rows: int) -> Curve:
-    """Milliseconds per step, from seconds per epoch and the rows of an epoch.
+    """Compute milliseconds per step from seconds per epoch and the rows of an epoch.
 
     >>> [round(ms) for ms in step_ms(paper_times(), PAPER_ROWS).runs[0]][::7]
     [114, 171]
@@ -43,27 +43,27 @@ def step_ms(curve: Curve, rows: int) -> Curve:
 
 
 def relative(curve: Curve, unit: float) -> Curve:
-    """The curve divided by a number of seconds."""
+    """Divide the curve by a number of seconds."""
     runs = [[seconds / unit for seconds in run] for run in curve.runs]
     return Curve(label=curve.label, x=curve.x, runs=runs)
 
 
 def draw_times(ours: Sequence[Curve], *, rows: int, paper: bool = True) -> Any:
-    """Left: relative time of an epoch; right: milliseconds of a step; both against the batch.
+    """Draw relative time of an epoch (left) and milliseconds of a step (right) by batch.
 
     All of our curves are relative to the smallest batch of the first one. So a cheaper update at
     the small batch is visible. The paper's curve is relative to its own smallest batch.
 
     Args:
-        ours: seconds of an epoch by batch.
-        rows: of an epoch, from which the number of steps follows.
+        ours: seconds per epoch by batch.
+        rows: rows of an epoch, to compute the number of steps.
         paper: also draw the paper's curve.
 
     Returns:
         A matplotlib `Figure`.
 
     Raises:
-        ValueError: no data to draw.
+        ValueError: if there are no data to draw.
 
     >>> figure = draw_times([Curve(label="dense", x=(256, 512), runs=((9.0, 5.0),))], rows=10_000)
     >>> [axes.get_xscale() for axes in figure.axes]
@@ -80,7 +80,7 @@ def draw_times(ours: Sequence[Curve], *, rows: int, paper: bool = True) -> Any:
         draw_curve(left, relative(curve, one), style(index))
         draw_curve(right, step_ms(curve, count), style(index))
     batches = [x for curve, _, _ in curves for x in curve.x]
-    for axes, name in ((left, "time of an epoch, relative"), (right, "ms a step")):
+    for axes, name in ((left, "time of an epoch, relative"), (right, "ms per step")):
         axes.set_yscale("log")
         batch_axis(axes, batches)
         axes.set(xlabel="batch", ylabel=name)
@@ -90,12 +90,12 @@ def draw_times(ours: Sequence[Curve], *, rows: int, paper: bool = True) -> Any:
 
 
 def _plain_numbers(axes: Any) -> None:
-    """Write 40, not 4 x 10^1: readers take numbers from this axis."""
+    """Write 40, not 4 x 10^1, because readers read numbers from this axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
     low, high = axes.get_ylim()
     marks = (1.0,) if high / low > 1000 else (1.0, 2.0, 5.0)
-    # A short axis may hold no power of ten, nor 2 or 5 times one.
+    # A short axis may contain no power of ten, nor 2 or 5 times a power of ten.
     short = high / low < 10
     locator = MaxNLocator(6) if short else LogLocator(subs=marks, numticks=20)
     axes.yaxis.set_major_locator(locator)

@@ -1,1 +1,1 @@
-"""From an experiment to its runs: batches and rates for the data's size, settings, sweeps."""
+"""Plan the runs of an experiment: batches and rates for the data's size, settings, sweeps."""

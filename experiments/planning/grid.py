@@ -1,4 +1,4 @@
-"""The points of a sweep: its grid, and the neighbors of a point, also beyond the grid's ends."""
+"""Compute the points of a sweep: its grid, and neighbors of a point, also beyond the grid."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ STEPS_BEYOND = 3
 """How many values an axis may go beyond each of its ends."""
 
 Point = tuple[float, ...]
-"""A value for each axis."""
+"""One value per axis."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One value that a sweep varies.
+    """One hyper-parameter that a sweep varies.
 
     Attributes:
-        name: of the value.
-        values: of the grid, in the file's order.
-        factor: whether they multiply the base value, or replace it.
+        name: name of the hyper-parameter.
+        values: values of the grid, in the file's order.
+        factor: whether the values multiply the base value, or replace it.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Axis:
     factor: bool
 
     def extended_values(self) -> list[float]:
-        """The values in order, and more at both ends in the ratio of the last two there.
+        """Sort the values, and extend both ends by the ratio of the last two values there.
 
         >>> Axis(name="r", values=(1.0, 0.1), factor=False).extended_values()
         [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
@@ -42,7 +42,7 @@ class Axis:
 
 
 def _beyond(end: float, before: float) -> list[float]:
-    """Values beyond an end; empty where one of the two is 0, which has no ratio."""
+    """Return the values beyond an end; empty if one of the two is 0, which has no ratio."""
     if 0 in (end, before):
         return []
     ratio = end / before
@@ -50,18 +50,18 @@ def _beyond(end: float, before: float) -> list[float]:
 
 
 def sweep_axes(sweep: Experiment) -> list[Axis]:
-    """The values that a sweep varies."""
+    """Return the axes of a sweep."""
     plain = [Axis(name=n, values=v, factor=False) for n, v in sweep.grid.items()]
     return plain + [Axis(name=n, values=v, factor=True) for n, v in sweep.grid_factors.items()]
 
 
 def grid_points(sweep: Experiment) -> list[Point]:
-    """All points of the file's grid."""
+    """Return all points of the file's grid."""
     return list(itertools.product(*(axis.values for axis in sweep_axes(sweep))))
 
 
 def neighbors(sweep: Experiment, point: Point) -> list[Point]:
-    """The points that differ from this one by one step on one axis.
+    """Return the points that differ from this one by one step on one axis.
 
     >>> from cowclip_merlin.experiments.definitions import load_experiment
     >>> neighbors(load_experiment("sweep_lr"), (4.0,))
@@ -77,7 +77,7 @@ def neighbors(sweep: Experiment, point: Point) -> list[Point]:
 
 
 def point_label(sweep: Experiment, point: Point) -> str:
-    """The label of a point's line.
+    """Return the label of a point's line.
 
     >>> from cowclip_merlin.experiments.definitions import load_experiment
     >>> point_label(load_experiment("sweep_r"), (1.0, 3.0, 1.0, 0.1))
@@ -88,7 +88,7 @@ def point_label(sweep: Experiment, point: Point) -> str:
 
 
 def expand_sweep(sweep: Experiment, points: Sequence[Point] | None = None) -> Experiment:
-    """The sweep as an experiment with one line per point; by default those of its grid.
+    """Convert the sweep to an experiment with one line per point; by default all grid points.
 
     >>> from cowclip_merlin.experiments.definitions import load_experiment
     >>> [line.label for line in expand_sweep(load_experiment("sweep_lr")).lines][:2]

@@ -1,4 +1,4 @@
-"""The settings of one run: base values from four places, and the update that can reach them."""
+"""Make the settings of one run: merge base values from four sources, and choose the update."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_run_settings(
     validation_fraction: float,
     mlp: tuple[int, ...],
 ) -> RunSettings:
-    """Settings of one run; see `plan_runs` for the arguments."""
+    """Make the settings of one run; see `plan_runs` for the arguments."""
     settings = RunSettings(
         model=line.model,
         batch_size=sizing.batch(multiplier),
@@ -49,9 +49,10 @@ def make_run_settings(
 
 
 def supports_exact(settings: RunSettings, preset: str) -> bool:
-    """Whether `update="exact"` is possible: only L2 may update absent rows, without a clip.
+    """Return whether `update="exact"` is possible.
 
-    The optimizer can replay only Adam's steps, so Adagrad must leave absent rows alone.
+    Only L2 may update absent rows, without a clip. The optimizer can replay only Adam's steps, so
+    Adagrad must not update absent rows.
     """
     values = settings.hyperparameters(preset)
     if settings.optimizer == "adagrad" and values.l2:
@@ -63,17 +64,17 @@ def supports_exact(settings: RunSettings, preset: str) -> bool:
 def base_values(
     preset: str, line: ExperimentLine, sizing: Sizing, *, factor: int, tuned: TunedValues
 ) -> dict[str, float]:
-    """Values that replace the preset's at the base batch.
+    """Return the values that replace the preset's at the base batch.
 
-    Later ones win: the sizing's rates, tuned values, the line's overrides, values of the line's
-    own sweep. The line's factors come last.
+    Later sources win: the sizing's rates, tuned values, the line's overrides, values of the
+    line's own sweep. The line's factors are applied last.
 
     Args:
         preset: "criteo" or "avazu".
-        line: of the experiment.
+        line: line of the experiment.
         sizing: batches and base rates.
         factor: the batch as a multiple of the base batch.
-        tuned: what sweeps chose.
+        tuned: values that sweeps chose.
     """
     group = line.base_group
     known = getattr(PRESETS[preset], group)

@@ -1,4 +1,4 @@
-"""From an experiment to its runs, as far as the size of the data allows."""
+"""Plan the runs of an experiment, as far as the size of the data allows."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def plan_runs(
     validation_fraction: float = 0.0,
     mlp: tuple[int, ...] = (400, 400, 400),
 ) -> list[PlannedRun]:
-    """All runs of an experiment that its sizing allows, line by line.
+    """Return all runs of an experiment that its sizing allows, line by line.
 
     Args:
-        experiment: of a kind that trains.
+        experiment: an experiment of a kind that trains.
         sizing: batches and base rates.
         seeds: runs of each cell, with seeds 1 to `seeds`.
-        update: for lines that name none; "dense" where "exact" is asked for and not possible.
+        update: default for lines without one; "dense" replaces "exact" if that is not possible.
         fraction: share of the rows to use.
-        tuned: what sweeps chose.
+        tuned: values that sweeps chose.
         validation_fraction: share of the training rows to score instead of the test rows.
         mlp: widths of the hidden layers.
     """
@@ -64,7 +64,7 @@ def plan_runs(
 def feasible_multipliers(
     line: ExperimentLine, sizing: Sizing, validation_fraction: float = 0.0
 ) -> Iterator[int | str]:
-    """The line's multipliers whose batch is not too large; held-out rows do not count."""
+    """Return the line's multipliers whose batch is not too large; ignore held-out rows."""
     rows = sizing.rows
     if validation_fraction:
         rows -= validation_rows(rows, validation_fraction)
@@ -77,12 +77,14 @@ def feasible_multipliers(
 def describe_infeasible(
     experiment: Experiment, sizing: Sizing, validation_fraction: float = 0.0
 ) -> list[str]:
-    """A text for each line some of whose batches are too large for the data."""
+    """Return one text for each line with batches that are too large for the data."""
     texts = []
     for line in experiment.lines:
         feasible = set(feasible_multipliers(line, sizing, validation_fraction))
         left_out = [m for m in line.multipliers if m not in feasible]
         if left_out:
             batches = ", ".join(f"{sizing.factor(m)} times" for m in left_out)
-            texts.append(f"{line.label} at {batches} the base batch: more than this size carries")
+            texts.append(
+                f"{line.label} at {batches} the base batch: too large for this number of rows"
+            )
     return texts

@@ -1,4 +1,4 @@
-"""One training run of a plan, and the hash that names it."""
+"""Define one training run of a plan, and its hash."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class PlannedRun:
 
     Attributes:
         label: label of its line.
-        multiplier: of the base batch, as the line gives it.
-        settings: of the training.
-        variant: of the data.
+        multiplier: multiple of the base batch, as in the line.
+        settings: settings of the training.
+        variant: subset of the data.
     """
 
     label: str
@@ -29,10 +29,10 @@ class PlannedRun:
     variant: DataVariant
 
     def config_hash(self, fingerprint: str) -> str:
-        """Equal for runs that must come out equal; `fingerprint` is that of the given data.
+        """Return a hash that is equal for runs with equal results.
 
-        Settings at their defaults are left out. So an option that is added later does not change
-        the names of earlier runs.
+        `fingerprint` is that of the given data. Settings at their defaults are omitted, so that a
+        new option does not change the names of earlier runs.
         """
         given = self.settings.as_dict()
         usual = RunSettings(model="deepfm", batch_size=1).as_dict()
@@ -41,11 +41,11 @@ class PlannedRun:
         return hashlib.sha256(whole.encode()).hexdigest()[:12]
 
     def run_id(self, fingerprint: str) -> str:
-        """A readable name for the run's folder."""
+        """Return a readable name for the run's folder."""
         s = self.settings
         parts = (s.model, s.rule, s.effective_clip, f"b{s.batch_size}", f"s{s.seed}")
         return "-".join((*parts, self.config_hash(fingerprint)))
 
 
 RunResults = Mapping[PlannedRun, Result]
-"""The results that exist, by run."""
+"""The existing results, by run."""

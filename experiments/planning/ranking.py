@@ -1,4 +1,4 @@
-"""Which point of a sweep is the best, by the AUC of its runs on the validation rows."""
+"""Rank the points of a sweep by the AUC of their runs on the validation rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Scores = dict[str, dict[int | str, list[float]]]
 
 
 def validation_scores(results: RunResults) -> Scores:
-    """Validation AUC of each point's runs by multiplier; a diverged run counts as 0."""
+    """Return the validation AUC of each point's runs by multiplier; 0 for a diverged run."""
     found: Scores = {}
     for run, result in results.items():
         auc = 0.0 if math.isnan(result.auc) else result.auc
@@ -25,14 +25,14 @@ def validation_scores(results: RunResults) -> Scores:
 
 
 def mean_score(by_multiplier: Mapping[int | str, list[float]]) -> float:
-    """The mean over the multipliers of the mean over the seeds."""
+    """Return the mean over the multipliers of the mean over the seeds."""
     return statistics.fmean(map(statistics.fmean, by_multiplier.values()))
 
 
 def ranked_labels(results: RunResults) -> list[str]:
-    """Labels of the points by their mean score, best first; ties keep the order of the runs.
+    """Sort labels of the points by mean score, best first; ties keep the order of the runs.
 
-    A point that lacks one of the batches is left out.
+    Points that lack one of the batches are omitted.
     """
     scores = validation_scores(results)
     batches = max(map(len, scores.values()))
@@ -41,13 +41,13 @@ def ranked_labels(results: RunResults) -> list[str]:
 
 
 def best_values(sweep: Experiment, results: RunResults) -> dict[str, float]:
-    """Base values of the best point."""
+    """Return the base values of the best point."""
     values = best_settings(results).overrides
     return {name: values[name] for name in (*sweep.grid, *sweep.grid_factors)}
 
 
 def best_settings(results: RunResults) -> RunSettings:
-    """Settings of the best point at its largest batch, to train on all training rows."""
+    """Return the settings of the best point at its largest batch, to train on all rows."""
     chosen = ranked_labels(results)[0]
     tried = (run.settings for run in results if run.label == chosen)
     largest = max(tried, key=lambda settings: settings.batch_size)
@@ -55,5 +55,5 @@ def best_settings(results: RunResults) -> RunSettings:
 
 
 def any_finished(results: RunResults) -> bool:
-    """Whether at least one run did not diverge, so that there is a choice."""
+    """Return whether at least one run did not diverge."""
     return any(not math.isnan(result.auc) for result in results.values())

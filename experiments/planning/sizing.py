@@ -1,24 +1,24 @@
-"""Batches and rates at which a data set of any size can show what the paper shows at its own.
+"""Choose batches and rates so that a data set of any size can show the paper's effects.
 
-The paper trains 41.3 million rows for 10 epochs. Its batches go from 1,024 (40 thousand steps an
+The paper trains 41.3 million rows for 10 epochs. Its batches go from 1,024 (40 thousand steps per
 epoch) to 131,072 (315 steps), with the embedding learning rate fixed at 1e-4. Three things decide
-whether the large batch can work. They stay the same here where the number of rows allows:
+whether the large batch can work. They stay the same here if the number of rows allows it:
 
-1. *Steps.* Adam moves a coordinate by about one learning rate a step, in mostly random
+1. *Steps.* Adam changes a coordinate by about one learning rate per step, in mostly random
    directions. So a table moves about as far as a random walk: `embedding_lr * sqrt(steps)`, at
-   the paper's largest batch `1e-4 * sqrt(315 * 10)`. With fewer steps the rate rises until that
+   the paper's largest batch `1e-4 * sqrt(315 * 10)`. With fewer steps, the rate rises until that
    distance is the same, but never above `MAX_LR`, Adam's usual rate. (Malladi et al., arXiv
    2205.10287: runs of Adam with equal `lr ** 2 * steps` follow the same stochastic differential
    equation.)
-2. *L2.* Between two occurrences of an id only L2 moves its row, by up to one learning rate a step
-   once Adam's second moment has decayed. That drift per epoch grows with
+2. *L2.* Between two occurrences of an id, only L2 updates its row, by up to one learning rate per
+   step once Adam's second moment has decayed. That drift per epoch grows with
    `l2 * embedding_lr * rows`, which stays the same.
 3. *Dense weights.* The paper's own rule for another batch, the square root, gives the rate at the
    base batch from that at 1,024.
 
 The number of steps at the base batch cannot stay the same. With 0.5 million rows, 40 thousand
-steps an epoch would need a batch of 11: hours of work that measure the processor, not the method.
-So the multiplier goes to 32 instead of 128, and the largest batch makes 50 steps or more.
+steps per epoch would need a batch of 11: hours that measure the processor, not the method.
+So the multiplier goes to 32 instead of 128, and the largest batch takes 50 steps or more.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Sizing:
 
     Attributes:
         rows: training rows.
-        base_batch: the small batch, rows a step.
+        base_batch: rows per step of the small batch.
         max_multiplier: the largest batch is this many times the small one.
-        epochs: passes.
+        epochs: number of epochs.
         baseline: base rates of training without the clip.
-        cowclip: base rates under the `cowclip` rule.
+        cowclip: base rates for the `cowclip` rule.
     """
 
     rows: int
@@ -60,25 +60,25 @@ class Sizing:
 
     @property
     def steps_at_largest(self) -> int:
-        """Steps of an epoch at the largest batch."""
+        """Steps per epoch at the largest batch."""
         return math.ceil(self.rows / (self.base_batch * self.max_multiplier))
 
     def factor(self, multiplier: int | str) -> int:
-        """A multiplier as a number, "largest" and "beyond" included."""
+        """Convert a multiplier, also "largest" or "beyond", to a number."""
         return NAMED_MULTIPLIERS.get(multiplier, 0) * self.max_multiplier or int(multiplier)
 
     def batch(self, multiplier: int | str) -> int:
-        """Rows a step at a multiple of the base batch."""
+        """Return the rows per step at a multiple of the base batch."""
         return self.factor(multiplier) * self.base_batch
 
     def describe(self) -> str:
-        """The sizing in one line."""
+        """Describe the sizing in one line."""
         rates: Any = self.cowclip or {"embedding_lr": "the preset's"}
         texts = (f"{n} {v:.3g}" if isinstance(v, float) else f"{n} {v}" for n, v in rates.items())
         largest = self.base_batch * self.max_multiplier
         return (
             f"{self.rows:,} training rows: base batch {self.base_batch:,}, largest {largest:,} "
-            f"({self.steps_at_largest} steps an epoch), {self.epochs} epochs; "
+            f"({self.steps_at_largest} steps per epoch), {self.epochs} epochs; "
             f"CowClip's base rates: {', '.join(texts)}"
         )
 
@@ -91,18 +91,19 @@ def sizing_for(
     max_multiplier: int | None = None,
     steps: int | None = None,
 ) -> Sizing:
-    """The sizing for a number of training rows; from half the paper's on, the paper's own.
+    """Return the sizing for a number of training rows; from half the paper's rows, the paper's.
 
     Args:
         rows: training rows.
-        preset: "criteo" or "avazu": where the rates start from.
-        epochs: passes.
-        max_multiplier: of the largest batch; None: 32, and from half the paper's rows on 128.
-        steps: least number of steps an epoch at the largest batch; None: 50.
+        preset: preset of the rates, "criteo" or "avazu".
+        epochs: number of epochs.
+        max_multiplier: multiplier of the largest batch; None: 32, or 128 from half the paper's
+            rows on.
+        steps: minimum number of steps per epoch at the largest batch; None: 50.
 
     Raises:
-        InputError: the rows make fewer steps even at base batch 1, or steps are given where the
-            base batch is the paper's.
+        InputError: if the rows give fewer steps even at base batch 1, or `steps` is given but
+            the base batch is the paper's.
 
     >>> small = sizing_for(450_000, epochs=4)
     >>> small.base_batch, small.max_multiplier, small.steps_at_largest
@@ -130,7 +131,7 @@ def sizing_for(
 
 
 def _reduced(rows: int, preset: str, epochs: int, max_multiplier: int, steps: int) -> Sizing:
-    """The sizing for far fewer rows than the paper's."""
+    """Return the sizing for far fewer rows than the paper's."""
     if rows < steps * max_multiplier:
         raise InputError(
             f"{rows} training rows are too few for {steps} steps at {max_multiplier} times the "
@@ -154,5 +155,5 @@ def _reduced(rows: int, preset: str, epochs: int, max_multiplier: int, steps: in
 
 
 def _raised(rate: float, steps: int) -> float:
-    """The rate whose random walk is as wide as that of the paper's largest batch."""
+    """Return the rate whose random walk goes as far as that of the paper's largest batch."""
     return min(MAX_LR, rate * max(1.0, math.sqrt(PAPER_STEPS * PAPER_EPOCHS / steps)))

@@ -1,4 +1,4 @@
-"""Runs of a sweep: a grid of base values, then the neighbors of its best points."""
+"""Plan the runs of a sweep: a grid of base values, then the neighbors of its best points."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cowclip_merlin.experiments.results.tuned import TunedValues
 
 VALIDATION_FRACTION = 0.1
 BEAM_WIDTH = 2
-"""For how many of the best points a sweep tries all neighbors."""
+"""Number of best points whose neighbors a sweep tries."""
 
 
 def plan_sweep(
@@ -32,19 +32,19 @@ def plan_sweep(
     tuned: TunedValues,
     **options: Any,
 ) -> list[PlannedRun]:
-    """Runs of a sweep: trained without the validation rows, scored on them.
+    """Plan the runs of a sweep: train without the validation rows, then score them.
 
-    First the runs of the grid. Once all of them have results, also those of the neighbors of the
-    two best points, and so on until these two stay the best. So the end of the grid does not
-    limit the search, nor does one lower hill. An epoch lacks the held-out rows, so the largest
-    batch makes a few steps less.
+    First come the runs of the grid. When all have results, add the neighbors of the two best
+    points, and repeat until these two stay the best. So neither the end of the grid nor one local
+    maximum limits the search. An epoch lacks the held-out rows, so the largest batch takes a few
+    steps less.
 
     Args:
-        sweep: of kind "sweep".
+        sweep: an experiment of kind "sweep".
         sizing: batches and base rates.
-        results_of: gives the results of some runs, as far as they exist.
-        tuned: what sweeps chose; the choice of this sweep does not count.
-        **options: of `plan_runs`.
+        results_of: function that returns the existing results of runs.
+        tuned: values that sweeps chose; those of this sweep are ignored.
+        **options: options of `plan_runs`.
     """
     own = sweep.lines[0].tuned_group
     others = {group: values for group, values in tuned.items() if group != own}
@@ -64,7 +64,7 @@ def plan_sweep(
 def _untried_neighbors(
     sweep: Experiment, points: Sequence[Point], results: RunResults
 ) -> list[Point]:
-    """Neighbors of the best points that are not among `points`."""
+    """Return the neighbors of the best points that are not in `points`."""
     by_label = {point_label(sweep, point): point for point in points}
     best = [by_label[label] for label in ranked_labels(results)[:BEAM_WIDTH]]
     near = (neighbor for point in best for neighbor in neighbors(sweep, point))

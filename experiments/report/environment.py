@@ -1,4 +1,4 @@
-"""Where the numbers come from: machine, versions, and values that sweeps chose."""
+"""List the machine, the versions, and the values that sweeps chose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cowclip_merlin.experiments.report.results_folder import ResultsFolder
 
 
 def environment(folder: ResultsFolder) -> list[tuple[str, str]]:
-    """Heading and text of each fact about the machine and the software."""
+    """Return heading and text of each fact about the machine and the software."""
     runs = folder.results
     if not runs:
         return []
@@ -30,7 +30,7 @@ def environment(folder: ResultsFolder) -> list[tuple[str, str]]:
 
 
 def _tuned(folder: ResultsFolder) -> str:
-    """Values by group: "cowclip" and "baseline" hold for all lines, others for one line."""
+    """Format values by group: "cowclip" and "baseline" apply to all lines, others to one."""
     return "; ".join(
         f"{group}{f' ({size})' if len(folder.tuned) > 1 else ''}: "
         + ", ".join(f"{name} {value:.3g}" for name, value in values.items())

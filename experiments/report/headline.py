@@ -1,4 +1,4 @@
-"""The first lines of the page, as sentences."""
+"""Write the first lines of the page as sentences."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Headline:
 
 
 def headline(folder: ResultsFolder) -> Headline:
-    """The headline of a results folder, by its verdicts."""
+    """Make the headline of a results folder from its verdicts."""
     cells = auc_cells(folder.tables)
     found = paper_effect(cells)
     return Headline(

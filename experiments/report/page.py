@@ -1,4 +1,4 @@
-"""The page, from results folders."""
+"""Write the report page from results folders."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: b
     The same folders make the same file.
 
     Args:
-        folders: that `cowclip experiment` wrote, usually one per data set.
+        folders: results folders of `cowclip experiment`, usually one per data set.
         out: file of the page.
         overwrite: replace `out` if the file exists.
 
     Returns:
-        What the page holds, in one line.
+        A summary of the page in one line.
 
     Raises:
-        InputError: a folder or a file in it cannot be read, or the page cannot be written.
+        InputError: if a folder or a file in it cannot be read, or the page cannot be written.
     """
     out = Path(out)
     if out.is_dir():
@@ -49,7 +49,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: b
 
 
 def render(sections: Sequence[Section]) -> str:
-    """The whole page."""
+    """Render the whole page."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -69,7 +69,7 @@ def render(sections: Sequence[Section]) -> str:
 
 
 def prose(text: str) -> str:
-    """Text as HTML, with text between backticks as code.
+    """Convert text to HTML, with text between backticks as code.
 
     >>> prose("`exact` < `dense`")
     '<code>exact</code> &lt; <code>dense</code>'
@@ -78,7 +78,7 @@ def prose(text: str) -> str:
 
 
 def summary(sections: Sequence[Section], size: int) -> str:
-    """What the page holds, in one line."""
+    """Summarize the page in one line."""
     tables = sum(len(s.tables) for s in sections)
     figures = sum(len(s.folder.figures) for s in sections)
     runs = sum(len(s.runs) for s in sections)

@@ -1,4 +1,4 @@
-"""A results folder, read and checked."""
+"""Read and check a results folder."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from cowclip_merlin.system.files import read_json
 
 @dataclass(frozen=True, kw_only=True)
 class ResultsFolder:
-    """What a results folder holds.
+    """Content of a results folder.
 
     Attributes:
-        path: of the folder.
+        path: path of the folder.
         title: names of the data sets in it.
         results: the runs, in the order in which they ended.
-        tables: in natural order of their names, "table2" before "table10".
-        figures: in the same order.
-        versions: package -> versions that its runs were made with.
-        tuned: what sweeps chose for the data: sizes -> group -> name -> base value.
+        tables: tables in natural order of their names, "table2" before "table10".
+        figures: figures in the same order.
+        versions: package -> versions that the runs used.
+        tuned: values that sweeps chose for the data: sizes -> group -> name -> base value.
     """
 
     path: Path
@@ -44,20 +44,20 @@ def read_results_folder(path: str | Path) -> ResultsFolder:
     """Read a results folder.
 
     Raises:
-        InputError: it is missing, has no results, or a file in it is damaged.
+        InputError: if it is missing, has no results, or a file in it is damaged.
     """
     path = Path(path)
     if not path.is_dir():
-        raise InputError(f"{path}: no such folder; give what cowclip experiment wrote")
+        raise InputError(f"{path}: no such folder; give a results folder of cowclip experiment")
     if (path / "config.json").is_file():
         raise InputError(
-            f"{path}: is one run, which cowclip inspect shows; give what cowclip experiment wrote"
+            f"{path}: is one run, which cowclip inspect shows; give a results folder of experiments"
         )
     results = read_results(path)
     tables = [read_table(file) for file in _files(path / "tables")]
     figures = [read_figure(file) for file in _figure_files(path / "figures")]
     if not (results or tables or figures):
-        raise InputError(f"{path}: no results in it; make them with cowclip experiment")
+        raise InputError(f"{path}: has no results; create them with cowclip experiment")
     return ResultsFolder(
         path=path,
         title=_title(results) or path.resolve().name,
@@ -70,12 +70,12 @@ def read_results_folder(path: str | Path) -> ResultsFolder:
 
 
 def _tuned(path: Path, results: Sequence[Result]) -> Mapping[str, TunedValues]:
-    """Tuned values of the last run's data; those of other data belong to another data set."""
+    """Return the tuned values of the last run's data; other values belong to other data sets."""
     return tuned_by_size(path, results[-1].data_fingerprint) if results else {}
 
 
 def _title(results: Sequence[Result]) -> str:
-    """Names of the data sets; of a data set with several names, the last."""
+    """Return the names of the data sets; if a data set has several names, the last."""
     names = {result.data_fingerprint: result.data for result in results if result.data}
     return ", ".join(dict.fromkeys(names.values()))
 
@@ -85,13 +85,13 @@ def _files(folder: Path, pattern: str = "*.json") -> list[Path]:
 
 
 def _figure_files(folder: Path) -> list[Path]:
-    """Text files of all figures; reading one that a drawing lacks will be an error."""
+    """Return the text files of all figures, also missing ones, which then fail to read."""
     stems = {file.stem for pattern in ("*.json", "*.svg") for file in _files(folder, pattern)}
     return [folder / f"{stem}.json" for stem in sorted(stems, key=natural_order)]
 
 
 def natural_order(name: str) -> tuple[object, ...]:
-    """Sort key: the paper's tables and figures first, by their numbers.
+    """Return a sort key: the paper's tables and figures first, by their numbers.
 
     >>> sorted(["updates", "table10", "table2", "figure3"], key=natural_order)
     ['table2', 'table10', 'figure3', 'updates']
@@ -110,9 +110,9 @@ def _versions(path: Path, results: Sequence[Result]) -> dict[str, list[str]]:
         described = read_json(config)
         versions = described.get("versions", {}) if isinstance(described, dict) else None
         if not isinstance(versions, dict) or not all(isinstance(v, str) for v in versions.values()):
-            raise InputError(f"{config}: holds no versions by name; delete the file")
+            raise InputError(f"{config}: does not have versions by name; delete the file")
         for package, version in versions.items():
-            # The revision has a line of its own, from the results.
+            # The revision has a separate line, from the results.
             if package != "git_revision" and version not in found.setdefault(package, []):
                 found[package].append(version)
     return found

@@ -1,4 +1,4 @@
-"""The list of every run on the page."""
+"""Format the list of all runs on the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN_COLUMNS = (
 
 
 def run_rows(runs: Sequence[Result]) -> list[list[str]]:
-    """Every run as text, in the order of `RUN_COLUMNS`."""
+    """Format every run as text, in the order of `RUN_COLUMNS`."""
     several = len({run.data_fingerprint for run in runs}) > 1
     return [_row(run, f"{run.data} {run.variant}" if several else run.variant) for run in runs]
 

@@ -1,4 +1,4 @@
-"""One section of the page: all that it shows of one results folder."""
+"""Make one section of the page, which shows one results folder."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class PageFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """All of one results folder, ready for the template.
+    """One results folder, ready for the template.
 
     Attributes:
         anchor: id of the section.
-        folder: with results, tables and figures.
+        folder: the results folder.
         headline: the answer for its data set.
         overview: for each table, its view and the numbers of cells: better, within noise, worse
             (empty without a comparison), measured, and not run.
-        tables: as text, each with the figures of the same results.
+        tables: tables as text, each with the figures of the same results.
         figures: the other figures.
-        missing: heading, and what was not run.
+        missing: heading and list of experiments or lines that were not run.
         environment: heading and text.
         runs: one list of texts per run.
     """
@@ -61,7 +61,7 @@ class Section:
 
 
 def make_section(folder: ResultsFolder, anchor: str) -> Section:
-    """The section of one results folder."""
+    """Make the section of one results folder."""
     tables = [view_table(table, anchor=f"{anchor}-{table.name}") for table in folder.tables]
     figures = [_figure(folder, figure, anchor) for figure in folder.figures]
     sources = [source_table(figure.text.name, folder.tables) for figure in figures]
@@ -83,7 +83,7 @@ def make_section(folder: ResultsFolder, anchor: str) -> Section:
 
 
 def source_table(figure: str, tables: Sequence[Table]) -> str | None:
-    """The table that shows the same results as a figure, by its name; None without one.
+    """Return the name of the table with the same results as a figure; None if there is none.
 
     >>> one = Table(
     ...     name="table1", title="", claim="", unit="", corner="", columns=(), rows=()
@@ -104,11 +104,11 @@ def _figure(folder: ResultsFolder, figure: FigureFile, anchor: str) -> PageFigur
 
 
 def _missing(folder: ResultsFolder) -> list[tuple[str, Sequence[str]]]:
-    """What the tables lack, and the experiments without a table or figure in the folder."""
+    """List missing runs of tables, and experiments without a table or figure in the folder."""
     missing = [(table.title, table.missing) for table in folder.tables if table.missing]
     made = {one.name for one in (*folder.tables, *folder.figures)}
     absent = [load_experiment(name).title for name in experiment_names() if name not in made]
-    return [*missing, ("Experiments that were not made", absent)] if absent else missing
+    return [*missing, ("Experiments that were not run", absent)] if absent else missing
 
 
 def _counts(table: Table) -> list[int | str]:

@@ -1,4 +1,4 @@
-"""A table as the page shows it."""
+"""Format a table for the page."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class CellView:
             without a comparison.
         value: mean, or the text in its place.
         spread: "±0.01", or "".
-        sign: of the verdict.
+        sign: sign of the verdict.
         words: the verdict for screen readers.
         published: the paper's number, or "".
-        seeds: "1 seed" where the number of seeds differs from that of most cells.
+        seeds: "1 seed" if the number of seeds differs from that of most cells.
         note_letter: letter of the note below the table, or "".
     """
 
@@ -45,7 +45,7 @@ class TableView:
     """One table as text.
 
     Attributes:
-        table: with the numbers.
+        table: the table.
         anchor: id of its section.
         rows: heading and cells.
         notes: letter, or "", and text.
@@ -62,7 +62,7 @@ class TableView:
 
 
 def signed(value: float, decimals: int) -> str:
-    """A number with its sign, and a minus as wide as the plus.
+    """Format a number with its sign, and a minus as wide as the plus.
 
     >>> signed(-0.5, 1) == MINUS + "0.5", signed(0.5, 1)
     (True, '+0.5')
@@ -71,7 +71,7 @@ def signed(value: float, decimals: int) -> str:
 
 
 def view_table(table: Table, *, anchor: str) -> TableView:
-    """A table as text, ready for the template."""
+    """Format a table as text, ready for the template."""
     cells = [cell for _, row in table.rows for cell in row]
     seeds = _usual_seeds(cells)
     letters = _note_letters(cells)
@@ -110,12 +110,12 @@ def _view(
 
 
 def _kind_of(text: str) -> str:
-    """CSS class of the text in place of a number."""
+    """Return the CSS class of the text in place of a number."""
     return "absent" if text in ("", "not run", "diverged") else "text"
 
 
 def _usual_seeds(cells: Sequence[Cell]) -> int:
-    """The number of seeds that most measured cells have."""
+    """Return the number of seeds that most measured cells have."""
     runs = Counter(cell.runs for cell in cells if cell.mean is not None)
     return runs.most_common(1)[0][0] if runs else 0
 
@@ -125,7 +125,7 @@ def _seeds_text(runs: int) -> str:
 
 
 def _note_letters(cells: Sequence[Cell]) -> dict[str, str]:
-    """Note -> letter; equal notes share one.
+    """Return note -> letter; equal notes share one letter.
 
     >>> _note_letters([Cell(note="misprint"), Cell(), Cell(note="misprint")])
     {'misprint': 'a'}
@@ -135,7 +135,7 @@ def _note_letters(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def _notes(table: Table, letters: dict[str, str]) -> list[tuple[str, str]]:
-    """Notes of cells by their letters, then those of the table that do not repeat one."""
+    """Return the notes of cells by letter, then notes of the table that do not repeat them."""
     of_cells = [(letter, note) for note, letter in letters.items()]
     # The table's note is "line, x8: note" where that of its cell is "note".
     repeated = tuple(f": {note}" for note in letters)
@@ -144,7 +144,7 @@ def _notes(table: Table, letters: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _letters(index: int) -> str:
-    """A letter, and from the 27th on two of them.
+    """Return a letter, and two letters from the 27th note on.
 
     >>> _letters(0), _letters(25), _letters(26)
     ('a', 'z', 'aa')

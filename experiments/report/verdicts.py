@@ -1,4 +1,4 @@
-"""Whether the verdicts of our tables agree with the paper's own differences."""
+"""Check whether the verdicts of our tables agree with the paper's differences."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from cowclip_merlin.experiments.tables.table import NOISE, Cell, Table
 
-# The paper gives the spread over seeds as below 0.012 AUC points. The rule for our own numbers
-# then decides which of the paper's numbers differ.
+# The paper states a spread over seeds below 0.012 AUC points. With it, the rule for our numbers
+# decides which of the paper's numbers differ.
 PAPER_NOISE = NOISE * math.sqrt(2) * 0.012
 
 
@@ -18,12 +18,12 @@ class JudgedCell:
     """One cell, compared with its table's reference.
 
     Attributes:
-        table: that the cell is from.
+        table: table of the cell.
         row: heading of its row.
         column: heading of its column.
         cell: the cell.
         outcome: "better", "worse" or "noise"; a diverged run is worse.
-        difference: from the reference's mean, in the table's unit; None if it diverged.
+        difference: difference from the reference's mean, in the table's unit; None if diverged.
         paper: the paper's difference from its own reference; None without published numbers.
     """
 
@@ -37,7 +37,7 @@ class JudgedCell:
 
 
 def reference_cell(table: Table) -> Cell | None:
-    """The cell that verdicts compare with: the one with a spread but without a verdict.
+    """Return the cell that verdicts compare with: it has a spread but no verdict.
 
     Returns:
         None if the table has no verdicts.
@@ -58,7 +58,7 @@ def reference_cell(table: Table) -> Cell | None:
 
 
 def judged_cells(table: Table) -> Iterator[JudgedCell]:
-    """The cells of a table that have a verdict, and those of diverged runs."""
+    """Yield the cells of a table with a verdict, and those of diverged runs."""
     reference = reference_cell(table)
     if reference is None:
         return
@@ -82,12 +82,12 @@ def _minus(a: float | None, b: float | None) -> float | None:
 
 
 def count_verdicts(cells: Sequence[JudgedCell], outcome: str) -> int:
-    """Number of cells with this outcome."""
+    """Count the cells with this outcome."""
     return sum(judged.outcome == outcome for judged in cells)
 
 
 def auc_cells(tables: Sequence[Table]) -> list[JudgedCell]:
-    """The judged cells of all tables in AUC; a cell that an earlier table has too comes once."""
+    """Return the judged AUC cells of all tables; omit cells that an earlier table has, too."""
     found: list[JudgedCell] = []
     for table in tables:
         if not table.unit.startswith("AUC"):
@@ -98,7 +98,7 @@ def auc_cells(tables: Sequence[Table]) -> list[JudgedCell]:
 
 
 def largest_speedup(tables: Sequence[Table]) -> tuple[JudgedCell, float] | None:
-    """The judged time with the largest speedup beyond noise, and that speedup.
+    """Return the judged time with the largest speedup beyond noise, and that speedup.
 
     Returns:
         None if no time is better than its reference.
@@ -113,7 +113,7 @@ def largest_speedup(tables: Sequence[Table]) -> tuple[JudgedCell, float] | None:
 
 
 def _identity(judged: JudgedCell) -> tuple[object, ...]:
-    """Equal for the same runs and reference; diverged runs compare by row and column."""
+    """Return a key for the same runs and reference; row and column for diverged runs."""
     cell = judged.cell
     key = (judged.row, judged.column) if cell.mean is None else (cell.mean, cell.spread)
     return (*key, reference_cell(judged.table))
@@ -121,11 +121,11 @@ def _identity(judged: JudgedCell) -> tuple[object, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperEffect:
-    """How a data set's numbers compare with the paper's differences.
+    """Comparison of a data set's numbers with the paper's differences.
 
     Attributes:
-        kept: cells that in the paper are no worse than the reference.
-        lost: cells that in the paper are worse than the reference.
+        kept: cells that are not worse than the reference in the paper.
+        lost: cells that are worse than the reference in the paper.
     """
 
     kept: Sequence[JudgedCell]
@@ -135,7 +135,7 @@ class PaperEffect:
     def conclusion(self) -> str:
         """ "seen" (all), "seen in part" (most of either kind), "not seen", or "not judged".
 
-        Cells of one kind alone can miss the effect, but cannot show it.
+        With cells of only one kind, the effect can be missing, but not shown.
         """
         groups = [
             (len(self.kept) - count_verdicts(self.kept, "worse"), len(self.kept)),
@@ -149,7 +149,7 @@ class PaperEffect:
 
 
 def paper_effect(cells: Sequence[JudgedCell]) -> PaperEffect:
-    """The judged cells with a published number, split by what the paper found."""
+    """Split the judged cells with a published number by the paper's outcome."""
     published = [judged for judged in cells if judged.paper is not None]
     return PaperEffect(
         kept=[judged for judged in published if judged.paper >= -PAPER_NOISE],
@@ -158,7 +158,7 @@ def paper_effect(cells: Sequence[JudgedCell]) -> PaperEffect:
 
 
 def largest_changes(cells: Sequence[JudgedCell]) -> tuple[JudgedCell | None, JudgedCell | None]:
-    """The largest gain and the largest loss beyond noise; None without one."""
+    """Return the largest gain and the largest loss beyond noise; None if there is none."""
     better = [judged for judged in cells if judged.outcome == "better"]
     worse = [
         judged for judged in cells if judged.outcome == "worse" and judged.difference is not None

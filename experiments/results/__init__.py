@@ -1,1 +1,1 @@
-"""The files of a results folder that runs and sweeps write: `results.csv` and `tuned.json`."""
+"""Read and write the results of runs and sweeps: `results.csv` and `tuned.json`."""

@@ -1,4 +1,4 @@
-"""What is kept of a run: its settings, scores, versions and hardware."""
+"""Define the result of a run: its settings, scores, versions and hardware."""
 
 from __future__ import annotations
 
@@ -8,48 +8,47 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One row of the results table: a run that ended.
+    """One row of the results table: a finished run.
 
     Attributes:
-        run_id: name of its folder below `runs/`.
-        config_hash: of settings, data variant and data fingerprint; equal runs have equal ones.
+        run_id: name of its folder in `runs/`.
+        config_hash: hash of settings, data variant and data fingerprint; equal for equal runs.
         status: "done" or "diverged".
-        data: name of the data set, as a reader should see it.
-        data_fingerprint: of the prepared data that was given.
-        variant: what was changed in it, as text; empty for nothing.
-        train_rows: rows trained on, an epoch.
-        split: what the scores are of, "test" or "validation".
+        data: name of the data set for readers.
+        data_fingerprint: fingerprint of the given prepared data.
+        variant: changes to the data, as text; empty for all of the data.
+        train_rows: training rows per epoch.
+        split: split of the scores, "test" or "validation".
         model: name of the architecture.
-        mlp: widths of its hidden layers, such as "400-400-400".
+        mlp: widths of the hidden layers, such as "400-400-400".
         optimizer: "adam" or "adagrad".
         rule: scaling rule.
-        clip: the clip in force.
+        clip: name of the clip that was used.
         update: "dense", "exact" or "lazy".
-        batch_size: rows a step.
-        base_batch_size: where the rates hold before scaling.
-        embedding_lr: of the tables, as used.
-        dense_lr: of the other weights, as used.
+        batch_size: rows per step.
+        base_batch_size: batch size of the unscaled rates.
+        embedding_lr: learning rate of the tables, as used.
+        dense_lr: learning rate of the other weights, as used.
         l2: as used.
         r: as used.
         zeta: as used.
         init_std: as used.
         warmup_epochs: as used.
-        epochs: passes.
-        seed: of initialisation and row order.
-        auc: after the last epoch, 0 to 1; NaN if it diverged.
-        log_loss: after the last epoch, in nats; NaN if it diverged.
-        best_auc: of the best epoch.
-        best_epoch: counted from 1.
-        seconds: of training, all epochs, scoring left out.
+        epochs: number of epochs.
+        seed: seed of initialization and row order.
+        auc: AUC after the last epoch, 0 to 1; NaN if it diverged.
+        log_loss: log loss after the last epoch, in nats; NaN if it diverged.
+        best_auc: AUC of the best epoch.
+        best_epoch: number of the best epoch, counted from 1.
+        seconds: training time of all epochs, without evaluation.
         rows_per_second: mean over all epochs.
-        steps_per_epoch: steps.
-        started: UTC, ISO 8601.
+        steps_per_epoch: number of steps per epoch.
+        started: start of the run, UTC, ISO 8601.
         revision: git revision of this package, or its version.
-        tensorflow: version.
-        hardware: processor or GPU, in words.
+        tensorflow: version of TensorFlow.
+        hardware: name of the processor or GPU.
         load: running processes in the minute before the run began.
-        versions: of Python and of the packages that it stands on, as text; empty in tables of
-            before they were kept.
+        versions: versions of Python and of the dependencies, as text; empty in older tables.
     """
 
     run_id: str
@@ -98,6 +97,6 @@ COLUMN_TYPES = {field.name: _TYPES[str(field.type)] for field in fields(Result)}
 
 
 def example_result(**changed: Any) -> Result:
-    """A result with made-up values, for examples and tests."""
+    """Return a result with made-up values, for examples and tests."""
     blank = {name: type_() for name, type_ in COLUMN_TYPES.items()}
     return Result(**blank | {"status": "done", "split": "test", "auc": 0.78} | changed)

@@ -1,4 +1,4 @@
-"""The results table: one row per finished run, in `results.csv` of a results folder."""
+"""Read and write the results table `results.csv`, with one row per finished run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _WITHOUT_VERSIONS = COLUMNS[:-1]
 
 
 def read_results(folder: str | Path) -> list[Result]:
-    """All runs of a results folder in the order in which they ended; empty without a table.
+    """Read all runs of a results folder in the order in which they ended; empty without a table.
 
     Raises:
-        InputError: the table is damaged, or another version wrote it.
+        InputError: if the table is damaged, or another version wrote it.
     """
     path = Path(folder) / "results.csv"
     if not path.exists():
@@ -31,7 +31,7 @@ def read_results(folder: str | Path) -> list[Result]:
         with path.open(newline="", encoding="utf-8") as file:
             return list(_results(path, csv.DictReader(file)))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: no table of runs ({error}); use another folder") from None
+        raise InputError(f"{path}: not a table of runs ({error}); use another folder") from None
 
 
 def _results(path: Path, reader: csv.DictReader[str]) -> Iterator[Result]:
@@ -43,7 +43,7 @@ def _results(path: Path, reader: csv.DictReader[str]) -> Iterator[Result]:
         result = _result(path, number, {"versions": ""} | row)
         if first.setdefault(result.config_hash, number) != number:
             raise InputError(
-                f"{path}: line {number} is of the same run as line {first[result.config_hash]} "
+                f"{path}: line {number} has the same run as line {first[result.config_hash]} "
                 f"(config_hash {result.config_hash}); delete one of them"
             )
         yield result
@@ -52,7 +52,7 @@ def _results(path: Path, reader: csv.DictReader[str]) -> Iterator[Result]:
 def _result(path: Path, number: int, row: Mapping[str, str]) -> Result:
     try:
         if None in row or None in row.values():
-            raise ValueError(f"it has not {len(COLUMNS)} cells")
+            raise ValueError(f"it does not have {len(COLUMNS)} cells")
         result = Result(**{name: convert(row[name]) for name, convert in COLUMN_TYPES.items()})
         _check(result)
     except (TypeError, ValueError) as error:
@@ -61,10 +61,10 @@ def _result(path: Path, number: int, row: Mapping[str, str]) -> Result:
 
 
 def _check(result: Result) -> None:
-    """Refuse values that no run can have written.
+    """Reject values that a run cannot have.
 
     Raises:
-        ValueError: a column cannot have this value.
+        ValueError: if a column cannot have this value.
     """
     for name, known in (("status", STATUSES), ("split", SPLITS)):
         if getattr(result, name) not in known:
@@ -78,7 +78,7 @@ def _check(result: Result) -> None:
 
 
 def write_results(folder: str | Path, results: Iterable[Result]) -> None:
-    """Write the table; if that fails, the old one stays as it is."""
+    """Write the table; if this fails, the old table stays unchanged."""
     path = Path(folder) / "results.csv"
     with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -87,7 +87,7 @@ def write_results(folder: str | Path, results: Iterable[Result]) -> None:
 
 
 def append_result(folder: str | Path, result: Result) -> None:
-    """Add one run; an earlier one with the same hash is replaced.
+    """Add one run; replace an earlier run with the same hash.
 
     >>> import tempfile
     >>> from cowclip_merlin.experiments.results.result import example_result

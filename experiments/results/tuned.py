@@ -1,4 +1,4 @@
-"""What sweeps chose, in `tuned.json` of a results folder."""
+"""Read and write the values that sweeps chose: `tuned.json` of a results folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TunedValues = Mapping[str, Mapping[str, float]]
 
 
 def read_tuned(out: Path, key: str) -> TunedValues:
-    """What sweeps chose for one data set and sizing; empty before they have.
+    """Read the values that sweeps chose for one data set and sizing; empty before a sweep.
 
     Args:
         out: results folder.
@@ -28,10 +28,10 @@ def read_tuned(out: Path, key: str) -> TunedValues:
 
 
 def tuned_by_size(out: Path, fingerprint: str) -> dict[str, TunedValues]:
-    """What sweeps chose for this data set, by the sizes that they ran at.
+    """Read the values that sweeps chose for this data set, by sizing.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: if the file is damaged.
     """
     every = _read_all(out / "tuned.json").items()
     parts = ((*key.partition(" "), tuned) for key, tuned in every)
@@ -39,7 +39,7 @@ def tuned_by_size(out: Path, fingerprint: str) -> dict[str, TunedValues]:
 
 
 def _read_all(path: Path) -> dict[str, dict[str, dict[str, float]]]:
-    """The values of all data sets and sizes, by key; empty without a file."""
+    """Read the values of all data sets and sizings, by key; empty without a file."""
     every = read_json(path) if path.exists() else {}
     for of_data in _mapping(path, every).values():
         for values in _mapping(path, of_data).values():
@@ -50,13 +50,13 @@ def _read_all(path: Path) -> dict[str, dict[str, dict[str, float]]]:
 def _mapping(path: Path, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(
-            f"{path}: holds {value!r:.40} in place of a mapping; delete the file and sweep again"
+            f"{path}: has {value!r:.40} instead of a mapping; delete the file and sweep again"
         )
     return value
 
 
 def write_tuned(out: Path, key: str, group: str, values: Mapping[str, float]) -> None:
-    """Add what a sweep chose to what other sweeps of its group chose."""
+    """Add the values of a sweep to those of other sweeps of its group."""
     path = out / "tuned.json"
     every = _read_all(path)
     mine = every.setdefault(key, {})

@@ -1,1 +1,1 @@
-"""Training planned runs: data variants, one run after another, and how long they will take."""
+"""Train planned runs: derive data variants, train run after run, and estimate the time."""

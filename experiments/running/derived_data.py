@@ -1,7 +1,7 @@
-"""A prepared folder with fewer rows or fewer ids.
+"""Derive a prepared folder with fewer rows or fewer ids.
 
-Ids that are left out become out of vocabulary. The others get new numbers by falling frequency,
-so that the tables have no row that no training row reads.
+Removed ids become out of vocabulary. The others are renumbered by descending frequency, so that
+every table row from 3 on occurs in the training rows.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Maps = dict[str, npt.NDArray[np.int32]]
 
 
 def derive_data(data: PreparedData, variant: DataVariant, folder: Path) -> PreparedData:
-    """The changed data set: a folder below `folder`, written at the first call.
+    """Return the derived data set, a folder in `folder`; write it at the first call.
 
-    It has splits, schema and counts, but no NVTabular workflow: it cannot prepare raw rows.
+    It has splits, schema and counts, but no NVTabular workflow, so it cannot prepare raw rows.
     """
     if not str(variant):
         return data
@@ -76,7 +76,7 @@ def _write(data: PreparedData, variant: DataVariant, out: Path) -> None:
 def _description(
     data: PreparedData, variant: DataVariant, rows: Mapping[str, int], clicks: int
 ) -> dict[str, Any]:
-    """The data's description, with what the variant changes."""
+    """Return the data's description with the changes of the variant."""
     fingerprint = variant.fingerprint(data)
     return dict(data.description) | {
         "recipe": asdict(replace(data.recipe, fit_on="train")),  # the counts are of these rows
@@ -90,12 +90,12 @@ def _description(
 
 
 def renumbered_ids(cnt: npt.NDArray[np.int64], variant: DataVariant) -> npt.NDArray[np.int32]:
-    """The new id of every old one.
+    """Return the new id of every old id.
 
     Args:
         cnt: occurrences of each id in the training rows, [ids]; the first three are padding,
             missing and out of vocabulary.
-        variant: which ids are kept.
+        variant: which ids to keep.
 
     >>> renumbered_ids(np.array([0, 4, 1, 2, 9, 5, 0]), DataVariant(keep_top=2)).tolist()
     [0, 1, 2, 2, 3, 4, 2]
@@ -117,7 +117,7 @@ def _counts(data: PreparedData, fraction: float) -> dict[str, npt.NDArray[np.int
 
 
 def _tables(data: PreparedData, split: str, fraction: float) -> Iterator[Any]:
-    """Arrow tables of the split's chosen rows, in order; the same ones at every call."""
+    """Yield Arrow tables of the split's chosen rows, in order; every call chooses the same."""
     import pyarrow.parquet as pq
 
     rng = np.random.default_rng([SAMPLE_SEED, SPLITS.index(split)])
@@ -142,7 +142,7 @@ def _choice(rng: np.random.Generator, rows: int, fraction: float) -> Any:
 def _write_split(
     data: PreparedData, split: str, fraction: float, maps: Maps, folder: Path
 ) -> tuple[int, int]:
-    """Rows written, and clicks among them."""
+    """Write a split; return the numbers of rows and clicks."""
     rows = clicks = 0
     with _ParquetWriter(folder / "part_0.parquet") as write:
         for batch in _tables(data, split, fraction):
@@ -163,7 +163,7 @@ def _renumbered(batch: Any, maps: Maps) -> Any:
 
 
 class _ParquetWriter:
-    """Writes tables to a parquet file, which it opens at the first table for its schema."""
+    """Write tables to a parquet file; the first table defines its schema."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -185,7 +185,7 @@ class _ParquetWriter:
 
 
 def _write_counts(out: Path, counts: dict[str, npt.NDArray[np.int64]], maps: Maps) -> None:
-    """Write `counts/<field>.parquet` with the new ids, without the names of their values."""
+    """Write `counts/<field>.parquet` with the new ids, without their values."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""How long runs will take, from a few steps of each model at its smallest and largest batch."""
+"""Estimate the time of runs from a few steps of each model at its smallest and largest batch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ModelAndUpdate = tuple[str, str]
 
 
 def estimate_seconds(runs: Sequence[PlannedRun], data: PreparedData) -> float:
-    """Seconds that these runs will take, with scoring and set-up.
+    """Estimate the seconds of these runs, with evaluation and set-up.
 
-    The model of a step's time is a constant plus a share per row. Both are measured for each
+    The time of a step is modeled as a constant plus a cost per row. Both are measured for each
     model and update.
     """
     costs = {key: _step_cost(settings, data) for key, settings in _grouped(runs).items()}
@@ -40,7 +40,7 @@ def _grouped(runs: Sequence[PlannedRun]) -> dict[ModelAndUpdate, list[RunSetting
 
 
 def _step_cost(settings: Sequence[RunSettings], data: PreparedData) -> tuple[float, float]:
-    """Seconds of a step without rows, and of each row."""
+    """Return the seconds of a step without rows, and those of each row."""
     small = min(settings, key=lambda s: s.batch_size)
     large = max(settings, key=lambda s: s.batch_size)
     first, last = step_seconds(small, data), step_seconds(large, data)
@@ -57,7 +57,7 @@ def _seconds(run: PlannedRun, rows: Mapping[str, int], fixed: float, slope: floa
 
 
 def step_seconds(settings: RunSettings, data: PreparedData) -> float:
-    """Median seconds of a training step on rows of this data set, called as in training."""
+    """Measure the median seconds of a training step on this data set, called as in training."""
     import statistics
 
     train, calls = _stepper(settings, data)
@@ -71,7 +71,7 @@ def step_seconds(settings: RunSettings, data: PreparedData) -> float:
 
 
 def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, Iterable[Any]]:
-    """A function that trains on the rows of one call, and the rows of some calls."""
+    """Return a function that trains on the rows of one call, and the rows of some calls."""
     from cowclip_merlin.loading import DeviceData, open_train_columns
     from cowclip_merlin.training.build import build_model, build_optimizer
     from cowclip_merlin.training.train_step import make_train_function, steps_per_execution

@@ -1,4 +1,4 @@
-"""The result of a run, from its metrics and the machine it ran on."""
+"""Make the result of a run from its metrics and its machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES = ("python", *PACKAGES)
 
 @dataclass(frozen=True, kw_only=True)
 class RunStart:
-    """The moment before a run began.
+    """Time and load of the machine before a run.
 
     Attributes:
         time: UTC, ISO 8601.
@@ -33,7 +33,7 @@ class RunStart:
 
     @classmethod
     def now(cls) -> RunStart:
-        """This moment."""
+        """Return the current time and load."""
         time = datetime.now(timezone.utc).isoformat(timespec="seconds")
         return cls(time=time, load=round(os.getloadavg()[0], 2))
 
@@ -48,16 +48,16 @@ def make_result(
     fingerprint: str,
     data_name: str,
 ) -> Result:
-    """The row of the results table for a run that ended.
+    """Make the row of the results table for a finished run.
 
     Args:
-        run: that ended.
-        data: that it was trained on.
+        run: the finished run.
+        data: its training data.
         epochs: metrics of each epoch.
         status: "done" or "diverged".
-        start: of the run.
-        fingerprint: of the data before the run's variant was derived.
-        data_name: for readers.
+        start: time and load before the run.
+        fingerprint: fingerprint of the data before the run's variant was derived.
+        data_name: name of the data set for readers.
     """
     made_with = versions()
     rows = rows_trained(data, run)
@@ -82,7 +82,7 @@ def make_result(
 
 
 def _settings(run: PlannedRun, data: PreparedData) -> dict[str, Any]:
-    """The columns that hold settings."""
+    """Return the columns with settings."""
     settings = run.settings
     values = settings.hyperparameters(data.kind)
     scaled = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs")
@@ -97,7 +97,7 @@ def _settings(run: PlannedRun, data: PreparedData) -> dict[str, Any]:
 
 
 def rows_trained(data: PreparedData, run: PlannedRun) -> int:
-    """Rows of an epoch: without those that are held out for validation."""
+    """Return the rows of an epoch, without those held out for validation."""
     rows, fraction = data.rows["train"], run.settings.validation_fraction
     return rows - validation_rows(rows, fraction) if fraction else rows
 
@@ -105,7 +105,7 @@ def rows_trained(data: PreparedData, run: PlannedRun) -> int:
 def _scores(
     epochs: Sequence[Any], status: str, validation: bool, rows: int
 ) -> dict[str, float | int]:
-    """The columns that hold scores and times; NaN for what a diverged run does not have."""
+    """Return the columns with scores and times; NaN for values that a diverged run lacks."""
     prefix = "validation" if validation else "test"
     auc = [float(epoch[f"{prefix}_auc"]) for epoch in epochs]
     seconds = sum(run_logs.epoch_seconds(epoch, rows) for epoch in epochs)
@@ -121,7 +121,7 @@ def _scores(
 
 
 def describe_hardware(machine: Mapping[str, Any]) -> str:
-    """The GPU, or the processor and its cores, of what `hardware` found.
+    """Describe the GPU, or the processor and its cores, from the output of `hardware`.
 
     >>> cpu = {"gpus": 0, "gpu": "", "cores": 2, "processor": "AMD EPYC", "machine": "x86_64"}
     >>> describe_hardware(cpu)

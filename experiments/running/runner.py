@@ -1,4 +1,4 @@
-"""Trains the runs that have no result yet, one after the other, and records each result."""
+"""Train the runs without a result, one after the other, and record each result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cowclip_merlin.workflows import PreparedData
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """What all runs share: the data, the results folder and the device.
+    """Context of all runs: the data, the results folder and the device.
 
     Attributes:
         data: the prepared folder.
@@ -46,7 +46,7 @@ class RunContext:
 
 
 def pending_runs(runs: Sequence[PlannedRun], context: RunContext) -> list[PlannedRun]:
-    """The runs that have no result yet; equal ones come once."""
+    """Return the runs without a result; equal runs only once."""
     done = {result.config_hash for result in read_results(context.out)}
     pending: dict[str, PlannedRun] = {}
     for run in runs:
@@ -57,7 +57,7 @@ def pending_runs(runs: Sequence[PlannedRun], context: RunContext) -> list[Planne
 
 
 def existing_results(runs: Sequence[PlannedRun], context: RunContext) -> dict[PlannedRun, Result]:
-    """The results that exist, by run."""
+    """Return the existing results, by run."""
     found = {result.config_hash: result for result in read_results(context.out)}
     pairs = ((run, found.get(run.config_hash(context.fingerprint))) for run in runs)
     return {run: result for run, result in pairs if result is not None}
@@ -69,22 +69,22 @@ def train_runs(runs: Sequence[PlannedRun], context: RunContext) -> Iterator[Resu
     A run that a signal stopped continues from its checkpoint at the next call.
 
     Raises:
-        InputError: the data or a setting is wrong.
-        Stopped: a signal came; all results so far are recorded.
+        InputError: if the data or a setting is wrong.
+        Stopped: if a signal stops it; all results so far are recorded.
     """
     for run in runs:
         result = train_run(run, context)
         append_result(context.out, result)
         checkpoints = context.out / "runs" / result.run_id / "checkpoints"
         if checkpoints.exists():
-            # They take three times the size of the tables, for every run. They stay until the
-            # result is recorded: training cannot resume from half of them.
+            # Checkpoints take three times the size of the tables, for every run. Keep them until
+            # the result is recorded, because training cannot resume from half of them.
             shutil.rmtree(checkpoints)
         yield result
 
 
 def train_run(run: PlannedRun, context: RunContext) -> Result:
-    """Train one run; a diverged run gives a result, too."""
+    """Train one run and make its result, also if it diverged."""
     data = derive_data(context.data, run.variant, context.out / "data")
     folder = context.out / "runs" / run.run_id(context.fingerprint)
     start = RunStart.now()
@@ -107,7 +107,7 @@ def train_run(run: PlannedRun, context: RunContext) -> Result:
 def _train(
     run: PlannedRun, data: PreparedData, folder: Path, *, resume: bool, device: str
 ) -> tuple[str, Sequence[Any]]:
-    """The status of a run, and the metrics of its epochs."""
+    """Train a run; return its status and the metrics of its epochs."""
     try:
         with redirect_stdout(io.StringIO()), _quiet():  # the run's train.log has the output
             return "done", train(data.path, run.settings, out=folder, resume=resume, device=device)
@@ -118,7 +118,7 @@ def _train(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide TensorFlow's warning about tracing many functions: each run traces its own."""
+    """Hide TensorFlow's warning about tracing many functions, because each run traces its own."""
     logger = logging.getLogger("tensorflow")
     before = logger.level
     logger.setLevel(logging.ERROR)

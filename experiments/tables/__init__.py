@@ -1,1 +1,1 @@
-"""Tables of the paper with our numbers: from results to cells, text and JSON files."""
+"""Make the paper's tables with our numbers: cells, text and JSON files."""

@@ -1,4 +1,4 @@
-"""Tables as files: `tables/<name>.json` of a results folder."""
+"""Write and read tables as files: `tables/<name>.json` of a results folder."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cowclip_merlin.experiments.tables.table import Cell, Table
 from cowclip_merlin.system.files import atomic_write, read_json
 
 VERDICTS = ("better", "worse", "noise", "")
-_REMEDY = "make it again with cowclip experiment"
+_REMEDY = "write it again with cowclip experiment"
 
 
 def write_table(folder: str | Path, table: Table) -> Path:
-    """Write a table as `<folder>/<name>.json`; if that fails, an old one stays as it is.
+    """Write a table as `<folder>/<name>.json`; if this fails, an old file stays unchanged.
 
     Args:
         folder: created if missing.
         table: its numbers must be finite; a cell of diverged runs has no mean.
 
     Raises:
-        ValueError: a number is not finite.
+        ValueError: if a number is not finite.
 
     >>> import tempfile
     >>> table = Table(
@@ -45,10 +45,10 @@ def write_table(folder: str | Path, table: Table) -> Path:
 
 
 def read_table(path: str | Path) -> Table:
-    """Read a table that `write_table` wrote.
+    """Read a table of `write_table`.
 
     Raises:
-        InputError: it is missing or damaged, or another version wrote it.
+        InputError: if it is missing or damaged, or another version wrote it.
     """
     value = _of_type(path, "the file", read_json(path), dict)
     rows = _of_type(path, "rows", value.get("rows"), list)
@@ -66,7 +66,7 @@ def read_table(path: str | Path) -> Table:
 
 def _row(path: str | Path, number: int, value: Any) -> tuple[str, tuple[Cell, ...]]:
     if not isinstance(value, list) or len(value) != 2:
-        raise InputError(f"{path}: row {number} is no heading with cells; {_REMEDY}")
+        raise InputError(f"{path}: row {number} is not a heading with cells; {_REMEDY}")
     heading = _of_type(path, f"heading of row {number}", value[0], str)
     cells = _of_type(path, f"cells of row {number}", value[1], list)
     return heading, tuple(_cell(path, f"row {number}, cell {k}", c) for k, c in enumerate(cells, 1))
@@ -82,7 +82,7 @@ def _cell(path: str | Path, where: str, value: Any) -> Cell:
 def _checked(
     path: str | Path, where: str, value: Mapping[str, Any], dataclass: Any
 ) -> dict[str, Any]:
-    """The values of a dataclass, each of the type that its annotation says."""
+    """Return the values of a dataclass; check each against its annotation."""
     annotations = {field.name: str(field.type) for field in fields(dataclass)}
     for name in value:
         if name not in annotations:
@@ -111,5 +111,5 @@ def _value(path: str | Path, where: str, value: Any, annotation: str) -> Any:
 
 def _of_type(path: str | Path, where: str, value: Any, type_: Any) -> Any:
     if not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool):
-        raise InputError(f"{path}: {where} is {value!r:.60}, which cannot stand there; {_REMEDY}")
+        raise InputError(f"{path}: {where} is {value!r:.60}, which has a wrong type; {_REMEDY}")
     return value

@@ -1,4 +1,4 @@
-"""Tables 8 and 9: hyper-parameters that the scaling rules give, without training."""
+"""Make Tables 8 and 9: hyper-parameters from the scaling rules, without training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMES = ("embedding_lr", "dense_lr", "l2")
 
 
 def hyperparameter_table(experiment: Experiment, *, command: str) -> Table:
-    """What the scaling rules give at the paper's sizes: a row per line, a column per batch.
+    """Apply the scaling rules at the paper's sizes: one row per line, one column per batch.
 
     A cell is "embedding rate / dense rate / L2", under CowClip with "/ r / zeta".
     """
@@ -43,7 +43,7 @@ def _text(values: Hyperparameters, rule: str) -> str:
 
 
 def short_number(number: float) -> str:
-    """A rate with three significant digits.
+    """Format a rate with three significant digits.
 
     >>> short_number(2.262742e-3), short_number(1.0)
     ('2.26e-3', '1')
@@ -55,7 +55,7 @@ def short_number(number: float) -> str:
 
 
 def _misprints(experiment: Experiment) -> list[str]:
-    """Notes on numbers that the paper prints and that differ from its rule."""
+    """Return notes on printed numbers of the paper that differ from its rule."""
     return [
         f"{line.label} at {multiplier}K: {text}"
         for line in experiment.lines

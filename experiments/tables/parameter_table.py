@@ -1,4 +1,4 @@
-"""Table 7: parameter counts of the models, without training."""
+"""Make Table 7: parameter counts of the models, without training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cowclip_merlin.experiments.tables.table import Cell, Table, experiment_tabl
 
 
 def parameter_table(experiment: Experiment, *, command: str) -> Table:
-    """Dense parameters of the four models on Criteo's 26 + 13 columns, beside the paper's."""
+    """Count the dense parameters of the four models on Criteo's 26 + 13 columns."""
     return experiment_table(
         experiment,
         unit="million parameters",
@@ -30,7 +30,7 @@ def _cells(line: ExperimentLine) -> tuple[Cell, ...]:
 
 
 def dense_parameters(model: str, continuous: str) -> int:
-    """Number of weights of a model outside its embedding tables.
+    """Count the weights of a model outside its embedding tables.
 
     Args:
         model: name of the architecture.

@@ -1,4 +1,4 @@
-"""Tables of training runs: a row for each line of the experiment, a column for each batch."""
+"""Make tables of training runs: one row per line of the experiment, one column per batch."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Cells = Mapping[tuple[str, int | str], Cell]
 def run_table(
     experiment: Experiment, sizing: Sizing, results: RunResults, *, data: str, command: str
 ) -> Table:
-    """The table of an experiment of kind "runs".
+    """Make the table of an experiment of kind "runs".
 
     Args:
-        experiment: that the table shows.
+        experiment: the experiment.
         sizing: batches of the runs.
-        results: of the runs that ended.
+        results: results of the finished runs.
         data: name and size of the data set.
-        command: the command that makes the table again.
+        command: the command that reproduces the table.
     """
     multipliers = _multipliers(experiment, sizing)
     cells = _judged(experiment, _cells(experiment, multipliers, results))
@@ -62,13 +62,13 @@ def run_table(
 
 
 def _multipliers(experiment: Experiment, sizing: Sizing) -> list[int | str]:
-    """All multipliers of the lines, in order of size."""
+    """Return all multipliers of the lines, in order of size."""
     every = {m for line in experiment.lines for m in line.multipliers}
     return sorted(every, key=lambda m: (sizing.factor(m), str(m)))
 
 
 def _headings(multipliers: Sequence[int | str], sizing: Sizing) -> tuple[str, ...]:
-    """The columns' headings; where a named multiplier repeats another one, with its name."""
+    """Return the columns' headings; add the name if a named multiplier repeats another one."""
     plain = [column_heading(m, sizing) for m in multipliers]
     return tuple(
         f"{text} ({m})" if m in NAMED_MULTIPLIERS and plain.count(text) > 1 else text
@@ -77,7 +77,7 @@ def _headings(multipliers: Sequence[int | str], sizing: Sizing) -> tuple[str, ..
 
 
 def column_heading(multiplier: int | str, sizing: Sizing) -> str:
-    """`x8 = 2,048`: the multiplier, and the batch at this size."""
+    """Format the multiplier and the batch at this size: `x8 = 2,048`."""
     return f"x{sizing.factor(multiplier)} = {sizing.batch(multiplier):,}"
 
 
@@ -114,7 +114,7 @@ def _value(measure: str, result: Result) -> float:
 
 
 def _judged(experiment: Experiment, cells: Cells) -> Cells:
-    """The cells with their verdicts; lines with other ids than the reference get none."""
+    """Add verdicts to the cells, but not to lines with other ids than the reference."""
     if experiment.reference is None:
         return cells
     reference = cells[tuple(experiment.reference)]

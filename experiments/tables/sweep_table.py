@@ -1,4 +1,4 @@
-"""The table of a sweep: its points with their scores, best first."""
+"""Make the table of a sweep: its points with their scores, best first."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cowclip_merlin.experiments.tables.run_table import column_heading
 from cowclip_merlin.experiments.tables.table import Cell, Table, experiment_table, mean_cell
 
 _NOTES = (
-    "Scored on rows cut from the training split; test rows are not seen.",
-    "Neighbours of the two best points were tried until none was better.",
+    "Scored on rows held out from the training split; test rows are not used.",
+    "Neighbors of the two best points were tried until no neighbor was better.",
 )
 
 
 def sweep_table(
     sweep: Experiment, sizing: Sizing, results: RunResults, *, data: str, command: str
 ) -> Table:
-    """The points with their scores: a column for each batch, and one for their mean."""
+    """Make the table: one row per point, one column per batch, and one for their mean."""
     scores, multipliers = validation_scores(results), sweep.lines[0].multipliers
     several = len(multipliers) > 1
     return experiment_table(
@@ -38,7 +38,7 @@ def sweep_table(
 
 
 def _order(sweep: Experiment, scores: Scores) -> list[str]:
-    """Labels of all points, best first, then those of the grid without a score."""
+    """Sort labels of all points, best first, then those of the grid without a score."""
     scored = sorted(scores, key=lambda label: -mean_score(scores[label]))
     return scored + [line.label for line in expand_sweep(sweep).lines if line.label not in scores]
 

@@ -1,4 +1,4 @@
-"""A table of the paper with our numbers in it: means, spreads, and how they compare."""
+"""Define a table of the paper with our numbers: means, spreads and verdicts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Cell:
 
     Attributes:
         text: shown if nothing was measured: "not run", "diverged", or a plain value.
-        mean: over the seeds, in the table's unit; None if nothing was measured.
+        mean: mean over the seeds, in the table's unit; None if nothing was measured.
         spread: sample standard deviation over the seeds; None with fewer than two.
         runs: number of seeds.
-        published: the paper's number, in the same unit; None without one.
-        verdict: compared with the table's reference: "better", "worse", "noise", or "" for none.
-        note: what a reader should know about this number, such as a misprint.
+        published: the paper's number, in the same unit; None if there is none.
+        verdict: comparison with the reference: "better", "worse", "noise", or "" without one.
+        note: note for readers about this number, such as a misprint.
     """
 
     text: str = "not run"
@@ -38,21 +38,21 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One table, ready to be printed or written.
+    """One table, ready to print or write.
 
     Attributes:
-        name: of the experiment.
-        title: one line.
-        claim: what the paper says with it.
+        name: name of the experiment.
+        title: title in one line.
+        claim: the paper's claim.
         unit: of all numbers, such as "AUC %".
         corner: heading of the first column, such as "rule".
         columns: headings.
         rows: heading and cells of each row, as many cells as columns.
         data: name of the data set and its size.
-        reference: label and batch of the cell that verdicts compare with; empty for none.
+        reference: label and batch of the cell that verdicts compare with; may be empty.
         notes: lines below the table.
         missing: runs that were not made, and why.
-        command: the command that makes it again.
+        command: the command that reproduces it.
         decimals: digits after the decimal point.
     """
 
@@ -72,10 +72,10 @@ class Table:
 
 
 def experiment_table(experiment: Experiment, *, notes: Sequence[str] = (), **rest: Any) -> Table:
-    """A table with the name, title, claim, corner and notes of its experiment.
+    """Make a table with the name, title, claim, corner and notes of its experiment.
 
     Args:
-        experiment: that the table shows.
+        experiment: the experiment.
         notes: lines below the table, after the experiment's own.
         rest: the other attributes of `Table`.
     """
@@ -90,7 +90,7 @@ def experiment_table(experiment: Experiment, *, notes: Sequence[str] = (), **res
 
 
 def mean_cell(values: Sequence[float], **known: object) -> Cell:
-    """The cell of runs that differ only in their seed.
+    """Make the cell of runs that differ only in their seed.
 
     >>> mean_cell([80.0, 81.0]).mean
     80.5
@@ -100,10 +100,10 @@ def mean_cell(values: Sequence[float], **known: object) -> Cell:
 
 
 def verdict(cell: Cell, reference: Cell, *, higher_is_better: bool = True) -> str:
-    """Whether two means differ by more than `NOISE` standard errors of their difference.
+    """Judge whether two means differ by more than `NOISE` standard errors of their difference.
 
     Returns:
-        "better", "worse" or "noise"; "" if one is missing, or has no spread.
+        "better", "worse" or "noise"; "" if a mean or a spread is missing.
 
     >>> verdict(mean_cell([80.0, 80.2]), mean_cell([70.0, 70.2]))
     'better'

@@ -1,4 +1,4 @@
-"""Tables as text for a terminal."""
+"""Format tables as text for a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cowclip_merlin.experiments.tables.table import Cell, Table
 
 
 def cell_text(cell: Cell, *, decimals: int = 2) -> str:
-    """A cell as text: mean, spread, and the paper's number in brackets.
+    """Format a cell as text: mean, spread, and the paper's number in brackets.
 
     >>> cell_text(Cell(mean=80.9, spread=0.01, runs=3, published=80.97))
     '80.90 ±0.01 [80.97]'
@@ -20,7 +20,7 @@ def cell_text(cell: Cell, *, decimals: int = 2) -> str:
 
 
 def table_text(table: Table) -> str:
-    """The table for a terminal."""
+    """Format the table for a terminal."""
     marks = {"better": "+", "worse": "-", "noise": "=", "": ""}
     body = [
         [heading, *(cell_text(c, decimals=table.decimals) + marks[c.verdict] for c in cells)]
@@ -36,7 +36,7 @@ def table_text(table: Table) -> str:
 
 
 def _legend(table: Table) -> str:
-    """What the parts of the cells mean."""
+    """Explain the parts of the cells."""
     cells = [cell for _, row in table.rows for cell in row]
     parts = [table.unit]
     if any(cell.spread is not None for cell in cells):

@@ -81,12 +81,12 @@ def test_every_file_is_sound(name):
         ({"kind": "run"}, "kind is 'run'"),
         ({"measure": "auroc"}, "measure is 'auroc'"),
         ({"preset": "criteo2"}, "preset is 'criteo2'"),
-        ({"reference": ["b", 1]}, "no cell of the table"),
+        ({"reference": ["b", 1]}, "not a cell; "),
         ({"title": 5}, "title is 5; give a text"),
         ({"notes": "one"}, "notes is 'one'; give a list of texts"),
         ({"reference": "a"}, "reference is 'a'; give a label and a multiplier"),
         ({"lines": [LINE | {"label": False}]}, r"lines\[1\]\.label is False; give a text"),
-        ({"lines": [LINE, LINE]}, r"lines\[2\]\.label is 'a', as that of lines\[1\]"),
+        ({"lines": [LINE, LINE]}, r"lines\[2\]\.label is 'a', the same as lines\[1\]"),
         ({"lines": [LINE | {"multipliers": [True]}]}, "multipliers holds True"),
         ({"lines": [LINE | {"multipliers": [[1]]}]}, r"multipliers holds \[1\]"),
         ({"lines": [LINE | {"multipliers": [1, 8, 1]}]}, "multipliers holds 1 twice"),
@@ -144,18 +144,18 @@ def test_a_key_without_a_value_is_as_good_as_absent(tmp_path):
 def test_a_key_that_is_given_twice(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("title: t\nclaim: c\nlines: [{label: a, label: b, multipliers: [1]}]")
-    with pytest.raises(InputError, match=r"mine\.yaml: no YAML \(label twice in line 3"):
+    with pytest.raises(InputError, match=r"mine\.yaml: not valid YAML \(label twice in line 3"):
         load_experiment(str(file))
 
 
 def test_a_file_that_is_no_yaml(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("title: [")
-    with pytest.raises(InputError, match=r"mine\.yaml: no YAML") as error:
+    with pytest.raises(InputError, match=r"mine\.yaml: not valid YAML") as error:
         load_experiment(str(file))
     assert "\n" not in str(error.value)
     file.write_text("just words")
-    with pytest.raises(InputError, match="holds no mapping"):
+    with pytest.raises(InputError, match="is not a mapping"):
         load_experiment(str(file))
 
 

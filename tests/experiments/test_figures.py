@@ -198,7 +198,7 @@ def spoilt(change):
         (lambda t: t.update(decimals=True), "decimals is True"),
         (lambda t: t.update(notes=[1]), "notes is 1"),
         (lambda t: t["rows"][0][1].pop(), "row 1 has 1 cells for 2 columns"),
-        (lambda t: t["rows"].append(["only a heading"]), "row 2 is no heading"),
+        (lambda t: t["rows"].append(["only a heading"]), "row 2 is not a heading"),
         (lambda t: t["rows"][0][1][0].update(mean="80"), "row 1, cell 1, mean is '80'"),
         (lambda t: t["rows"][0][1][0].update(mean=math.nan), "mean is nan"),
         (lambda t: t["rows"][0][1][1].update(verdict="good"), "verdict is 'good'"),

@@ -126,7 +126,7 @@ def test_a_diverged_run_took_no_time_that_counts():
 def test_what_the_size_cannot_carry_is_said():
     assert describe_infeasible(load_experiment("table3"), PAPER) == []
     (line, *_) = describe_infeasible(load_experiment("table3"), SMALL)
-    assert line == "DeepFM at 64 times, 128 times the base batch: more than this size carries"
+    assert line == "DeepFM at 64 times, 128 times the base batch: too large for this number of rows"
 
 
 def test_two_columns_of_one_batch_have_two_headings():
@@ -180,7 +180,7 @@ def test_rows_that_are_held_out_count_for_no_batch():
         "largest",
     ] and not describe_infeasible(sweep, size)
     assert [*feasible_multipliers(sweep.lines[0], size, 0.1)] == [1]  # 29,700 rows are trained on
-    assert "at 32 times the base batch: more than this" in describe_infeasible(sweep, size, 0.1)[0]
+    assert "at 32 times the base batch: too large for" in describe_infeasible(sweep, size, 0.1)[0]
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.25])

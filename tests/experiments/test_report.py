@@ -122,7 +122,7 @@ def test_how_to_repeat_what_was_not_run_and_the_environment_are_there(page):
 
 
 def test_experiments_without_a_result_are_listed(page):
-    listed = page.text.partition("Experiments that were not made")[2].partition("second log")[0]
+    listed = page.text.partition("Experiments that were not run")[2].partition("second log")[0]
     for title in ("Table 6: five clips", "Table 12: what each part"):
         assert title in listed
     assert "Table 2: scaling" not in listed
@@ -164,7 +164,7 @@ DAMAGE = {
         ),
         r"figure6\.json: name is 'x><script>', not the file's",
     ),
-    "odd size": (lambda f: spoil_svg(f, SVG.replace("0 0 9 9", "a b c d")), r"no four numbers"),
+    "odd size": (lambda f: spoil_svg(f, SVG.replace("0 0 9 9", "a b c d")), r"not four numbers"),
     "hidden address": (lambda f: spoil_svg(f, SVG.format(r'<g style="\75rl(//e)"/>')), r"style"),
     "no size": (lambda f: spoil_svg(f, SVG.replace("viewBox", "x")), r"viewBox"),
     "script": (lambda f: spoil_svg(f, SVG.format("<script>1</script>")), r"<script>"),
@@ -174,11 +174,11 @@ DAMAGE = {
     "versions": (lambda f: (f / "runs/none-256-1/config.json").write_text("{"), r"config\.json"),
     "versions that are none": (
         lambda f: (f / "runs/none-256-1/config.json").write_text('{"versions": [1]}'),
-        r"config\.json: holds no versions by name",
+        r"config\.json: does not have versions by name",
     ),
     "what sweeps chose": (
         lambda f: (f / "tuned.json").write_text("[1]"),
-        r"tuned\.json: holds \[1\]",
+        r"tuned\.json: has \[1\]",
     ),
 }
 
@@ -209,7 +209,7 @@ def test_a_place_that_cannot_hold_the_page(spare, tmp_path, capsys, out, message
 
 def test_a_folder_without_results_is_refused(tmp_path, capsys):
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "r.html")]) == 2
-    assert "no results in it; make them with cowclip experiment" in capsys.readouterr().err
+    assert "has no results; create them with cowclip experiment" in capsys.readouterr().err
 
 
 def test_a_run_in_place_of_results_is_named_as_such(tmp_path, capsys):

@@ -32,7 +32,7 @@ def test_runs_once_records_and_prints(mine, data, tmp_path, capsys):
     assert experiment(mine, data, out) == 0
     printed = capsys.readouterr().out
     assert "A small table" in printed and "[80.76]" in printed
-    assert "CowClip at 64 times the base batch: more than this size carries" in printed
+    assert "CowClip at 64 times the base batch: too large for this number of rows" in printed
     results = read_results(out)
     assert len(results) == 6 and {r.status for r in results} == {"done"}
     for result in results:
@@ -190,7 +190,7 @@ def test_a_figure_of_runs_that_all_diverged(kind, data, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("lines: [{label: a, multipliers: [512]}]", "a at 512 times the base batch: more than"),
+        ("lines: [{label: a, multipliers: [512]}]", "a at 512 times the base batch: too large"),
         ("kind: gradients\nlines: [{label: a, multipliers: [512]}]", "use more rows, or smaller"),
         ("lines: [{label: a, clip: global, update: exact, multipliers: [1]}]", "mine.yaml, a: up"),
     ],
@@ -271,7 +271,7 @@ def test_one_process_at_a_time_works_in_a_folder(mine, data, tmp_path, capsys):
     out = tmp_path / "results"
     with lock_folder(out, "taken"):
         assert experiment(mine, data, out) == 2
-    assert "another experiment or sweep is working in it" in capsys.readouterr().err
+    assert "another experiment or sweep uses this folder" in capsys.readouterr().err
     assert read_results(out) == []
 
 

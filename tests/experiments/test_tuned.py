@@ -48,7 +48,7 @@ def test_a_sweep_keeps_its_best_and_experiments_use_it(mine, data, tmp_path, cap
     ((key, tuned),) = json.loads((out / "tuned.json").read_text()).items()
     assert tuned == {"cowclip": {"r": chosen.r}} and " 1 epochs, mlp " in key
     printed = capsys.readouterr().out
-    assert "test rows are not seen" in printed
+    assert "test rows are not used" in printed
     assert experiment(mine, data, out, "--lines", "CowClip", "--seeds", "1") == 0
     used = read_results(out)[-1]
     assert used.r == chosen.r
