@@ -1,11 +1,11 @@
-"""MovieLens-100K as a click log: a CSV that `cowclip prepare table` takes.
+"""Convert MovieLens-100K to a click log: a CSV file for `cowclip prepare table`.
 
     python examples/movielens.py FOLDER --out ratings.csv
 
-FOLDER holds u.data, u.user and u.item as GroupLens publishes them, or the same in atomic files
-(ml-100k.inter, .user, .item). A rating of 4 or 5 is a click. Rows come out in the order of time.
-Beside the columns of the files there are three crossed ones (user x genre, item x age, item x
-occupation): many ids, most of them rare, which is what the clip is made for.
+FOLDER has u.data, u.user and u.item as GroupLens publishes them, or the same data in atomic files
+(ml-100k.inter, .user, .item). A rating of 4 or 5 is a click. Rows are sorted by time. The log has
+the columns of the files and three crossed columns (user x genre, item x age, item x occupation).
+These have many ids, most of them rare, for which the clip is made.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CATEGORICAL = (*FIELDS, *CROSSES)
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """How one edition writes its three tables.
+    """Format of the three tables in one edition.
 
     Attributes:
         ratings: name of the file: user, item, rating, seconds, separated by tabs.
@@ -46,7 +46,7 @@ class Source:
         items: name of the file: item, and its genres after the first columns.
         separator: between the columns of users and items.
         header: whether the first line of a file names its columns.
-        flags: whether genres are columns of 0 and 1 (from the sixth on), or words in the fourth.
+        flags: whether genres are 0/1 columns (from the sixth on), or words in the fourth column.
     """
 
     ratings: str
@@ -73,25 +73,25 @@ SOURCES = (
 
 
 def find_source(folder: Path) -> Source:
-    """The edition that lies in this folder.
+    """Find the edition in this folder.
 
     Raises:
-        InputError: neither does.
+        InputError: if the folder has no known edition.
     """
     for source in SOURCES:
         if all((folder / name).is_file() for name in (source.ratings, source.users, source.items)):
             return source
     raise InputError(
-        f"{folder}: neither u.data, u.user, u.item nor ml-100k.inter, .user, .item are in it; "
-        "name the folder with MovieLens-100K's files"
+        f"{folder}: has neither u.data, u.user, u.item nor ml-100k.inter, .user, .item; "
+        "give the folder with MovieLens-100K's files"
     )
 
 
 def rows_of(file: Path, separator: str, header: bool, columns: int) -> Iterator[list[str]]:
-    """Rows of one file, split.
+    """Read the rows of one file as lists of cells.
 
     Raises:
-        InputError: a row has fewer than `columns` columns.
+        InputError: if a row has fewer than `columns` columns.
     """
     with file.open(encoding="latin-1", newline="") as lines:
         for row_number, line in enumerate(lines, start=1):
@@ -101,13 +101,13 @@ def rows_of(file: Path, separator: str, header: bool, columns: int) -> Iterator[
             if len(row) < columns:
                 raise InputError(
                     f"{file}, line {row_number}: {len(row)} columns, need at least {columns}; "
-                    "take a fresh copy of the file"
+                    "download the file again"
                 )
             yield row
 
 
 def genres_of(row: Sequence[str], source: Source) -> list[str]:
-    """Genres of one item, in the files' order; of none, "none".
+    """Return the genres of one item, in the files' order; "none" if it has no genre.
 
     >>> genres_of(["1", "Toy Story", "", "", "", "0", "0", "1", "1"], SOURCES[0])
     ['2', '3']
@@ -122,22 +122,22 @@ def genres_of(row: Sequence[str], source: Source) -> list[str]:
 
 
 def number(text: str, file: Path) -> float:
-    """A finite number of one file.
+    """Convert a text of one file to a finite number.
 
     Raises:
-        InputError: it is none.
+        InputError: if it is not a finite number.
     """
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{file}: {text!r} is no number; take a fresh copy of the file")
+        raise InputError(f"{file}: {text!r} is not a number; download the file again")
     return value
 
 
 def read_users(folder: Path, source: Source) -> dict[str, dict[str, str]]:
-    """Age (in tens of years), gender and occupation of each user."""
+    """Read age (in tens of years), gender and occupation of each user."""
     file = folder / source.users
     rows = rows_of(file, source.separator, source.header, 4)
     return {
@@ -151,7 +151,7 @@ def read_users(folder: Path, source: Source) -> dict[str, dict[str, str]]:
 
 
 def read_items(folder: Path, source: Source) -> dict[str, dict[str, str]]:
-    """All genres of each item, and the first of them."""
+    """Read all genres of each item, and the first genre."""
     columns = 6 if source.flags else 4
     items = {}
     for row in rows_of(folder / source.items, source.separator, source.header, columns):
@@ -163,7 +163,7 @@ def read_items(folder: Path, source: Source) -> dict[str, dict[str, str]]:
 def click(
     user: str, item: str, stars: float, users: Mapping[str, Any], items: Mapping[str, Any]
 ) -> dict[str, str]:
-    """One row of the log."""
+    """Make one row of the log."""
     row = {"user": user, "item": item, **users[user], **items[item]}
     row |= {name: "x".join(row[part] for part in parts) for name, parts in CROSSES.items()}
     return {LABEL: str(int(stars >= 4)), **{name: row[name] for name in CATEGORICAL}}
@@ -172,24 +172,24 @@ def click(
 def read_ratings(
     folder: Path, source: Source, users: Mapping[str, Any], items: Mapping[str, Any]
 ) -> list[tuple[str, str, float]]:
-    """User, item and stars in the order of time; ties stay in the file's order.
+    """Read user, item and stars, sorted by time; ties keep the file's order.
 
     Raises:
-        InputError: a user or an item is not in its table.
+        InputError: if a user or an item is not in its table.
     """
     file, ratings = folder / source.ratings, []
     for user, item, stars, time, *_ in rows_of(file, "\t", source.header, 4):
         if user not in users or item not in items:
             raise InputError(
-                f"{file}: user {user} or item {item} is in no table; "
-                "take all three files from one edition"
+                f"{file}: user {user} or item {item} is not in its table; "
+                "use all three files of one edition"
             )
         ratings.append((number(time, file), (user, item, number(stars, file))))
     return [rating for _, rating in sorted(ratings, key=lambda timed: timed[0])]
 
 
 def convert(folder: Path, out: Path, *, overwrite: bool = False) -> int:
-    """Write the log, whole or not at all, and return its number of rows."""
+    """Write the log, completely or not at all, and return its number of rows."""
     check_writable(out, overwrite=overwrite)
     source = find_source(folder)
     users, items = read_users(folder, source), read_items(folder, source)
@@ -202,11 +202,11 @@ def convert(folder: Path, out: Path, *, overwrite: bool = False) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Convert; 2 if the input is wrong."""
+    """Convert the files; return 2 if the input is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     args = parser.parse_args(argv)
     try:
         rows = convert(args.folder, args.out, overwrite=args.overwrite)

@@ -1,4 +1,4 @@
-"""Stands in for TensorFlow and Merlin while the site is built, which needs docstrings only."""
+"""Replace TensorFlow and Merlin while Sphinx builds the site, which only reads docstrings."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 
 class Absent:
-    """Has every attribute, is the base of any class, and leaves what it decorates alone."""
+    """Dummy that has every attribute, can be a base class, and decorates without effect."""
 
     def __getattr__(self, name: str) -> Absent:
-        """Itself, whatever is asked for; but nothing that Python itself asks for."""
+        """Return the dummy itself, except for Python's special names."""
         if name.startswith("__"):
             raise AttributeError(name)
         return self
 
     def __call__(self, *_: Any, **__: Any) -> Callable[[Any], Any]:
-        """A decorator that does nothing."""
+        """Return a decorator that does nothing."""
         return lambda decorated: decorated
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[()]:
-        """As a base class: none."""
+        """Return no base classes."""
         return ()

@@ -1,4 +1,4 @@
-"""Where a Python file defines a name."""
+"""Find the line of a Python file that defines a name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def line_of(name: str, file: Path) -> int | None:
-    """Line of a class, function, method (`Class.method`) or module constant; None if not there.
+    """Return the line of a class, function, method (`Class.method`) or constant; None if missing.
 
-    A public name such as `cc.models.deepfm` is looked for by its last part.
+    A public name such as `cc.models.deepfm` is found by its last part.
     """
     if name.startswith("cc."):
         name = name.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""A Sphinx extension: equations as MathML, which browsers draw without any script."""
+"""Sphinx extension that writes equations as MathML, which browsers render without scripts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from latex2mathml.converter import convert
 
 
 def inline(writer: Any, node: nodes.Node) -> None:
-    """`$...$` within a line."""
+    """Write `$...$` within a line."""
     writer.body.append(convert(node.astext()))
     raise nodes.SkipNode
 
 
 def block(writer: Any, node: nodes.Node) -> None:
-    """`$$...$$` on lines of its own, with its number at the right if it has a `\\tag`."""
+    """Write `$$...$$` on separate lines, with its number at the right if it has a `\\tag`."""
     text, tag, number = node.astext().partition(r"\tag{")
     math = convert(text.strip(), display="block")
     number = f"<span>({number.strip().removesuffix('}')})</span>" if tag else ""

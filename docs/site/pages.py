@@ -1,4 +1,4 @@
-"""A Sphinx extension: what the site adds to pages that are plain Markdown on a code host."""
+"""Sphinx extension that adds site-only parts to the plain Markdown pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFERENCE = """
 
 
 def contents(text: str) -> str:
-    """The index, and under each of its sections the pages that it links to."""
+    """Add to each section of the index the pages that it links to."""
     begin, *sections = text.split("\n## ")
     return "\n## ".join([begin, *map(_with_pages, sections)])
 
@@ -31,14 +31,14 @@ def _with_pages(section: str) -> str:
 
 
 def reference(text: str) -> str:
-    """The tables of public names, and the docstrings of each."""
+    """Add the docstring of each public name below the tables."""
     names = re.findall(r"^\| \[`cc\.([\w.]+)`\]", text, re.MULTILINE)
     directives = "\n\n".join(directive(f"cowclip_merlin.{name}") for name in names)
     return text + REFERENCE.format(directives=directives)
 
 
 def directive(name: str) -> str:
-    """What makes Sphinx write down one public name, by how the name is spelt."""
+    """Return the Sphinx directive for one public name, chosen by its spelling."""
     last = name.rpartition(".")[2]
     if last.isupper():
         return f".. autodata:: {name}\n   :no-value:"
@@ -48,7 +48,7 @@ def directive(name: str) -> str:
 
 
 def containers(_: str) -> str:
-    """The page that lies with the Dockerfiles."""
+    """Return the page in the folder of the Dockerfiles."""
     return (ROOT / "containers/README.md").read_text()
 
 
@@ -56,12 +56,12 @@ ADDED = {"index": contents, "api": reference, "containers": containers}
 
 
 def complete(app: Any, docname: str, source: list[str]) -> None:
-    """Give one page what the site adds to it."""
+    """Add the site-only parts to one page."""
     if docname in ADDED:
         source[0] = ADDED[docname](source[0])
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Register."""
+    """Register the extension."""
     app.connect("source-read", complete)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,8 +1,8 @@
-"""A Sphinx extension: links to files outside the pages lead to a page with that file.
+"""Sphinx extension that makes links to source files lead to a page with that file.
 
-A link such as [`clip_rows`](../cowclip_merlin/kernels/reference.py) works on a code host as it
-is. In the site it leads to the line where that name is defined; a name that is not there is a
-warning, and so ends a build with -W.
+A link such as [`clip_rows`](../cowclip_merlin/kernels/reference.py) works unchanged on a code
+host. On the site it leads to the line that defines the name. A missing name causes a warning,
+which ends a build with -W.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ log = logging.getLogger(__name__)
 
 
 class LinkToSource(SphinxTransform):
-    """Turn what would be a download into a link to the file's own page."""
+    """Replace a download link by a link to the file's page."""
 
     default_priority = 400
 
     def apply(self, **_: Any) -> None:
-        """Every link of one page."""
+        """Replace all links of one page."""
         for node in list(self.document.findall(addnodes.download_reference)):
             file = (Path(self.env.doc2path(self.env.docname)).parent / node["reftarget"]).resolve()
             name = file.relative_to(ROOT).as_posix()
-            link = nodes.reference(refuri=page(name) + ".html" + self._place(node, file))
+            link = nodes.reference(refuri=page(name) + ".html" + self._line_anchor(node, file))
             link["source_file"] = name
             link += node.children
             node.replace_self(link)
 
-    def _place(self, node: nodes.Node, file: Path) -> str:
-        """`#line-N` of the definition that the link's text names, if its text is code."""
+    def _line_anchor(self, node: nodes.Node, file: Path) -> str:
+        """Return `#line-N` of the definition that the link's text names, if its text is code."""
         name = node.astext()
         is_code = next(node.findall(nodes.literal), None) is not None
         if not is_code or file.suffix != ".py" or name.endswith(".py"):
@@ -53,12 +53,12 @@ class LinkToSource(SphinxTransform):
 
 
 def page(name: str) -> str:
-    """Name of the page of one file."""
+    """Return the name of the page of one file."""
     return f"source/{name}"
 
 
 def source_pages(app: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """One page for every file that is linked."""
+    """Yield one page for every linked file."""
     linked: set[str] = set()
     for docname in app.env.found_docs:
         for node in app.env.get_doctree(docname).findall(nodes.reference):
@@ -69,7 +69,7 @@ def source_pages(app: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def highlighted(file: Path) -> str:
-    """The file as HTML with an anchor on every line."""
+    """Convert the file to HTML with an anchor on every line."""
     try:
         lexer = get_lexer_for_filename(file.name)
     except ClassNotFound:
@@ -79,7 +79,7 @@ def highlighted(file: Path) -> str:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Register."""
+    """Register the extension."""
     app.add_transform(LinkToSource)
     app.connect("html-collect-pages", source_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
