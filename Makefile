@@ -1,11 +1,11 @@
-# Needs nothing but Python 3.11, 3.10 or 3.12: every target makes its own environment.
+# Needs only Python 3.11, 3.10 or 3.12: every target makes its own environment.
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 DOCS_VENV ?= .venv-docs
 SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/doctrees
 WORK ?= work/demo
 PARALLEL := -n auto --dist worksteal
-# Two peers run in environments of their own, with packages that are not in $(VENV).
+# Two peers run in separate environments, with packages that are not in $(VENV).
 FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py
 
 .PHONY: help venv demo test doctest lint format smoke gpu-check docs linkcheck lock clean
@@ -13,44 +13,44 @@ FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contes
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
 
-venv: ## make .venv with the pinned packages (the first time: one or two minutes)
+venv: ## create .venv with the pinned packages (one or two minutes at the first call)
 	@requirements/make_venv.sh default $(VENV)
 
-demo: venv ## the main job end to end: generate, prepare, train, compare
+demo: venv ## run the main job end to end: generate, prepare, train, compare
 	@$(PYTHON) -m cowclip_merlin.demo --work $(WORK)
 
-test: venv ## the whole test suite, in one process for each core; PYTEST_ARGS="-n 0" for one
+test: venv ## run all tests, one process per core; PYTEST_ARGS="-n 0" for one process
 	@$(PYTHON) -m pytest $(PARALLEL) --durations=10 $(PYTEST_ARGS)
 
-doctest: venv ## the examples in the docstrings
+doctest: venv ## run the examples in the docstrings
 	@$(PYTHON) -m pytest --doctest-modules cowclip_merlin models workflows experiments examples $(PYTEST_ARGS)
 	@$(PYTHON) -m pytest --doctest-modules -o pythonpath=benchmarks $(FOREIGN) benchmarks $(PYTEST_ARGS)
 
-lint: venv ## ruff: rules and format
+lint: venv ## check rules and format with ruff
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 
-format: venv ## ruff: mend what can be mended
+format: venv ## fix rules and format with ruff, where it can
 	@$(PYTHON) -m ruff check --fix .
 	@$(PYTHON) -m ruff format .
 
-smoke: venv ## prepare, 20 steps of all four models, save and load
+smoke: venv ## prepare, train all four models for 20 steps, save and load
 	@$(PYTHON) tests/smoke.py
 
-gpu-check: ## for a machine with a GPU: tests and speed of the GPU kernels, with PYTHON=...
+gpu-check: ## test and time the GPU kernels on a machine with a GPU, with PYTHON=...
 	@PYTHON=$(if $(filter command line,$(origin PYTHON)),$(PYTHON),python3) benchmarks/gpu_check.sh
 
-docs: ## the documentation as a site with search: build/docs/index.html
+docs: ## build the documentation as a site with search: build/docs/index.html
 	@requirements/make_venv.sh docs $(DOCS_VENV)
 	@$(SPHINX) -b html docs build/docs
 	@echo "open build/docs/index.html"
 
-linkcheck: ## ask the network about the links that lead out of the documentation
+linkcheck: ## check the external links of the documentation over the network
 	@requirements/make_venv.sh docs $(DOCS_VENV)
 	@$(SPHINX) -b linkcheck docs build/linkcheck
 
-lock: ## resolve requirements/*.in anew into full pins
+lock: ## resolve requirements/*.in again into full pins
 	@requirements/lock.sh
 
-clean: ## remove what the other targets made
+clean: ## remove the files of the other targets
 	rm -rf $(VENV) .venv-* work build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The paper's baseline beside CowClip at growing batches: seconds an epoch and test AUC.
+"""Compare the paper's baseline with CowClip at growing batches: epoch time and test AUC.
 
     python benchmarks/baseline.py [--data DIR | --rows 1000000 --seed 7] [--work DIR]
         [--model deepfm] [--mlp 400,400,400] [--base-batch-size 1024]
@@ -6,28 +6,27 @@
         [--embedding-lr X --dense-lr X --l2 X ...] [--epochs 3] [--seeds 3] [--rounds 1]
         [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
-Without --data a Criteo-format log is generated and prepared once in --work. The lines:
+Without --data, a Criteo-format log is generated and prepared once in --work. The lines:
 
-1K baseline  base batch, no scaling, no clip, every row of the tables updated at every step
-1K exact     the same numbers, but only the rows of the batch are touched: what the small batch
-             costs without the sweeps over the tables
+1K baseline  base batch, no scaling, no clip; every step updates all rows of the tables
+1K exact     the same numbers, but a step touches only the rows of the batch: the cost of the
+             small batch without updates of whole tables
 8K CowClip   and so on: rule and clip "cowclip" at multiples of the base batch
 
-"Seconds" are those of the training steps alone, as in `metrics.csv`: no evaluation, and with
-"exact" the work that was put off is in them. They are the median over all epochs, seeds and
-rounds. The first epoch of a run also compiles the graph: give at least 3 epochs, so that the
-median is that of a later one.
+"Seconds" are those of the training steps, as in `metrics.csv`: without evaluation, and with the
+postponed work of "exact". They are the median over all epochs, seeds and rounds. The first epoch
+of a run also compiles the graph. Use at least 3 epochs, so that the median is a later epoch.
 
-A run trains to its end before the next one starts, so a machine that gets slower on the way makes
-the later lines slower. The lines are gone through once for every seed, and all of that --rounds
-times; the speed-up is computed within each pass over the lines, from the medians of its epochs,
-and then the median is taken over the passes. On the CPU a second round gives the same AUCs.
+Each run trains to its end before the next one starts, so a machine that slows down makes the
+later lines slower. Each seed trains all lines once, and --rounds repeats everything. The speedup
+is computed within each pass over the lines, from the medians of its epochs. The table shows the
+median over the passes. On the CPU, a second round gives the same AUCs.
 
-AUCs are means over the seeds: of the best epoch, and of the last one. The difference is that of
-the last epoch to the baseline's with the same seed, in points of a hundredth. "Best" is chosen on
-the test rows, so it is on the high side, for all lines.
+AUCs are means over the seeds, for the best and the last epoch. The difference is that between the
+last epochs of a line and of the baseline with the same seed, in hundredths. "Best" is chosen on the
+test rows, so it is too high for all lines.
 
-Finished runs in WORK/runs are used again if they have the same settings and data.
+Finished runs in WORK/runs are reused if they have the same settings and data.
 Their checkpoints are deleted at the end of each run.
 """
 
@@ -60,7 +59,7 @@ Run = dict[str, Any]
 
 
 def open_data(settings: BaselineSettings) -> tuple[PreparedData, float | None]:
-    """The prepared folder, and the best AUC that is possible on it where that is known."""
+    """Return the prepared folder, and the best possible AUC on it if that is known."""
     from cowclip_merlin.workflows import PreparedData
 
     if settings.data is not None:
@@ -72,13 +71,13 @@ def open_data(settings: BaselineSettings) -> tuple[PreparedData, float | None]:
 
 
 def fitting(settings: BaselineSettings, data: PreparedData) -> list[Configuration]:
-    """The configurations whose batch the training rows fill; prints the names of the others."""
+    """Return the configurations whose batch fits the training rows; print the others."""
     rows, kept = data.rows["train"], []
     for each in settings.configurations():
         if each.multiplier * settings.base_batch <= rows:
             kept.append(each)
         else:
-            print(f"left out: {each.name} ({each.update}): only {rows:,} training rows")
+            print(f"omitted: {each.name} ({each.update}): only {rows:,} training rows")
     return kept
 
 
@@ -89,7 +88,7 @@ def run(
     seed: int,
     number: int,
 ) -> Run:
-    """One run: per epoch, the training seconds and the test AUC."""
+    """Train one run; return training seconds and test AUC of each epoch."""
     wanted = settings.run_settings(configuration, seed=seed)
     folder = settings.work / "runs" / configuration.folder(seed=seed, number=number)
     done = (folder / "config.json").exists()
@@ -102,11 +101,11 @@ def run(
         )
         folder.parent.mkdir(parents=True, exist_ok=True)
         train(data.path, wanted, out=folder, device=settings.device)
-        # Three times the tables for each run, and nothing here reads them.
+        # Checkpoints take three times the size of the tables, and nothing reads them.
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     rows = read_metrics(folder / "metrics.csv", epochs=settings.epochs)
     if len(rows) < settings.epochs:
-        raise InputError(f"{folder}: this run is not finished; delete it, it will be made again")
+        raise InputError(f"{folder}: this run is not finished; delete the folder to train it again")
     return {
         "seed": seed,
         "round": number,
@@ -119,11 +118,11 @@ def run(
 
 def _refuse_another(folder: Path, config: RunConfig, wanted: Run, fingerprint: str) -> None:
     if config.settings.as_dict() != wanted or config.fingerprint != fingerprint:
-        raise InputError(f"{folder}: holds a run of other settings or data; use another --work")
+        raise InputError(f"{folder}: has a run with other settings or data; use another --work")
 
 
 def compare(settings: BaselineSettings) -> dict[str, Any]:
-    """All runs, round by round; ready for JSON."""
+    """Train all runs, round by round; return a result for JSON."""
     data, bayes_auc = open_data(settings)
     configurations = fitting(settings, data)
     if not configurations:
@@ -131,7 +130,7 @@ def compare(settings: BaselineSettings) -> dict[str, Any]:
     runs = _runs(settings, data, configurations)
     same = ("model", "base_batch", "epochs", "seeds", "rounds")
     return {
-        "what": "seconds an epoch and test AUC, the paper's baseline and CowClip",
+        "what": "seconds per epoch and test AUC, the paper's baseline and CowClip",
         **{name: getattr(settings, name) for name in same},
         "mlp": list(settings.mlp),
         "overrides": dict(settings.overrides),
@@ -182,14 +181,14 @@ def _result(
 
 
 def _speed_ups(mine: list[Run], base: list[Run]) -> list[float]:
-    """The baseline's seconds over a configuration's, in each pass over the configurations."""
+    """Divide the baseline's seconds by a configuration's, in each pass over all of them."""
     seconds = [[statistics.median(r["seconds"]) for r in runs] for runs in (base, mine)]
     return ratios(*seconds)
 
 
 def table(result: dict[str, Any]) -> str:
-    """The comparison as Markdown."""
-    head = ("line", "update", "steps an epoch", "seconds an epoch (min to max)", "speed-up")
+    """Format the comparison as Markdown."""
+    head = ("line", "update", "steps per epoch", "seconds per epoch (min to max)", "speed-up")
     head += ("best AUC %", "last AUC %", "to the baseline")
     return markdown(head, "llrrrrrr", [_cells(r) for r in result["results"]])
 
@@ -208,14 +207,14 @@ def _cells(r: dict[str, Any]) -> tuple[str, ...]:
 
 
 def text(result: dict[str, Any]) -> str:
-    """The table, and the best possible AUC where it is known."""
+    """Format the table, and the best possible AUC if it is known."""
     best = result["best_possible_auc"]
     known = f"\nbest possible AUC on this log: {100 * best:.2f}%" if best else ""
     return f"\n{table(result)}{known}"
 
 
 def measure(settings: BaselineSettings) -> dict[str, Any]:
-    """Compare; a signal ends the process with the folder to delete."""
+    """Compare; a signal ends the process with a message that names the folder to delete."""
     try:
         return compare(settings)
     except Stopped as stop:
@@ -232,7 +231,7 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
 
 def _read_overrides(args: argparse.Namespace) -> dict[str, Any]:
     if args.data is not None and (args.rows, args.seed) != (None, None):
-        raise InputError("--rows and --seed are of a generated log; leave them away with --data")
+        raise InputError("--rows and --seed are for a generated log; omit them with --data")
     given = {name: getattr(args, name) for name in OVERRIDES}
     return {"overrides": {name: value for name, value in given.items() if value is not None}}
 

@@ -1,4 +1,4 @@
-"""What `baseconfiguration.py` compares: its settings, and each configuration of a run."""
+"""Settings of `baseline.py`, and the configurations that it compares."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ UPDATES = tuple(update for update in choices.UPDATES if update != "lazy")  # ano
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineSettings:
-    """What is compared.
+    """Settings of the comparison.
 
     Attributes:
         work: folder for the log, the data and the runs.
         data: a prepared folder; None to generate and prepare a log.
-        rows: of the generated log.
-        log_seed: of the generated log.
+        rows: rows of the generated log.
+        log_seed: seed of the generated log.
         model: name of a model.
-        base_batch: the baseline's batch, where the rates hold.
-        multipliers: CowClip's batches are these times the base batch.
-        updates: with CowClip, "exact" and "dense".
-        epochs: passes of every run.
-        seeds: seeds of initialisation and row order, from 1 on.
-        rounds: times that all runs are repeated.
+        base_batch: the baseline's batch size, for which the rates are given.
+        multipliers: CowClip's batches as multiples of the base batch.
+        updates: updates of CowClip, "exact" and "dense".
+        epochs: epochs of every run.
+        seeds: number of seeds of initialization and row order, from 1 on.
+        rounds: repetitions of all runs.
         mlp: widths of the hidden layers.
         overrides: rates at the base batch that replace the preset's.
         device: "auto", "cpu" or "gpu".
 
     Raises:
-        InputError: a name is unknown or a number out of range.
+        InputError: if a name is unknown or a number out of range.
     """
 
     work: Path = option(Path("work/baseline"), "folder of log, data and runs")
@@ -45,21 +45,21 @@ class BaselineSettings:
     log_seed: int = option(7, "of the generated log", flag="--seed", kind=int)
     model: str = option("deepfm", f"one of {', '.join(choices.MODELS)}")
     base_batch: int = option(
-        1024, "of the baseline, where the rates hold", flag="--base-batch-size"
+        1024, "of the baseline, for which the rates are given", flag="--base-batch-size"
     )
     multipliers: tuple[int, ...] = option(
-        (8, 16, 32, 64, 128), "CowClip's batches, in base batches"
+        (8, 16, 32, 64, 128), "CowClip's batches, as multiples of the base batch"
     )
     updates: tuple[str, ...] = option(("exact",), "of CowClip's lines: exact, dense")
-    epochs: int = option(3, "passes of every run")
+    epochs: int = option(3, "epochs of every run")
     seeds: int = option(3, "runs of every line, with seeds from 1 on")
-    rounds: int = option(1, "times that all runs are gone through")
+    rounds: int = option(1, "repetitions of all runs")
     mlp: tuple[int, ...] = option((400, 400, 400), "widths of the hidden layers")
     overrides: Mapping[str, float] = field(default_factory=dict)
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be compared."""
+        """Reject values that cannot be compared."""
         check_choices("--updates", self.updates, UPDATES)
         check_unique({"--multipliers": self.multipliers, "--updates": self.updates})
         counts = {"--base-batch-size": self.base_batch, "--multipliers": self.multipliers}
@@ -69,10 +69,10 @@ class BaselineSettings:
             raise InputError(f"--seed is {self.log_seed}; give 0 or more, below 2**64")
         self.run_settings(
             self.configurations()[0], seed=1
-        )  # refuses a model or an MLP that cannot be
+        )  # rejects an unknown model or an invalid MLP
 
     def configurations(self) -> list[Configuration]:
-        """What is compared, in the order of the table."""
+        """Return the configurations in the order of the table."""
         base = batch_name(self.base_batch)
         first = [
             Configuration(name=f"{base} baseline", multiplier=1, rule="none", update="dense"),
@@ -87,7 +87,7 @@ class BaselineSettings:
                 yield Configuration(name=name, multiplier=multiplier, rule="cowclip", update=update)
 
     def run_settings(self, configuration: Configuration, *, seed: int) -> RunSettings:
-        """The run of one configuration."""
+        """Return the settings of one configuration's run."""
         return RunSettings(
             model=self.model,
             batch_size=configuration.multiplier * self.base_batch,
@@ -106,9 +106,9 @@ class Configuration:
     """A batch, rule and update: one line of the table.
 
     Attributes:
-        name: in the table.
-        multiplier: its batch, in base batches.
-        rule: scaling rule; "none" comes without a clip, "cowclip" with it.
+        name: name in the table.
+        multiplier: batch as a multiple of the base batch.
+        rule: scaling rule; "none" trains without a clip, "cowclip" with it.
         update: "dense" or "exact".
     """
 
@@ -118,12 +118,12 @@ class Configuration:
     update: str
 
     def folder(self, *, seed: int, number: int) -> str:
-        """Name of the run folder of one seed in one round."""
+        """Return the name of the run folder of one seed in one round."""
         return f"{self.rule}-{self.multiplier}x-{self.update}-seed{seed}-round{number}"
 
 
 def batch_name(batch: int) -> str:
-    """A batch size in few letters.
+    """Format a batch size briefly.
 
     >>> batch_name(512), batch_name(65536), batch_name(1500)
     ('512', '64K', '1500')

@@ -1,19 +1,19 @@
-"""What the diagnostics cost: training steps with and without them, in turn.
+"""Measure the cost of the diagnostics: training steps with and without them, in turn.
 
     python benchmarks/diagnostics.py [--batch-sizes 1024,16384] [--update exact] [--every 100]
         [--vocabulary 300000] [--mlp 400,400,400] [--rounds 5] [--seconds 60]
         [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
-A DeepFM with embeddings of 10 on random rows with power-law ids, as in `cowclip bench`. A turn is
---every steps; with diagnostics one of them is preceded by a probe, whose numbers go to a CSV file
-and to TensorBoard. Turns with and without alternate in one process, the first of a round in turn;
-the cost is the median over the rounds of their ratio, less 1. Each batch size has --rounds rounds
-or more, until --seconds have passed.
+It trains a DeepFM with embeddings of 10 on random rows with power-law ids, as `cowclip bench`. A
+turn has --every steps. With diagnostics, a probe runs before one of them and writes its numbers to
+a CSV file and to TensorBoard. Turns with and without diagnostics alternate in one process, and each
+comes first in every second round. The cost is the median over the rounds of their ratio, minus 1.
+Each batch size has at least --rounds rounds, and more until --seconds have passed.
 
-On a machine that others use, this ratio scatters by more than the cost. So the probe is timed on
-its own, too: "probe, steps" is the median time of a probe over that of a step, and divided by
---every it is the cost again, from other numbers. Compiling the probe, once a run, is in neither;
-it is reported as "first probe".
+On a shared machine, this ratio varies by more than the cost. So the probe is also timed alone.
+"probe, steps" is the median time of a probe divided by that of a step. Divided by --every, it is a
+second estimate of the cost. Both exclude the compilation of the probe, once per run, which is
+reported as "first probe".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ IN_JSON = ("update", "every", "vocabulary", "rounds", "seconds")
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosticsSettings:
-    """What is measured.
+    """Settings of the measurement.
 
     Attributes:
         batches: batch sizes.
@@ -58,23 +58,23 @@ class DiagnosticsSettings:
         every: steps between probes, and steps of a turn.
         vocabulary: ids of all fields together.
         mlp: widths of the hidden layers.
-        rounds: at least so many of each batch size.
-        seconds: at least so long.
+        rounds: minimum number of rounds per batch size.
+        seconds: minimum time per batch size.
 
     Raises:
-        InputError: a value is unknown, out of range or there twice.
+        InputError: if a value is unknown, out of range or given twice.
     """
 
-    batches: Sequence[int] = option((1024, 16384), "rows of a step", flag="--batch-sizes")
+    batches: Sequence[int] = option((1024, 16384), "rows per step", flag="--batch-sizes")
     update: str = option("exact", ", ".join(choices.UPDATES))
     every: int = option(100, "steps between probes, and of a turn")
     vocabulary: int = option(300_000, "ids of all fields together")
     mlp: tuple[int, ...] = option((400, 400, 400), "widths of the hidden layers")
-    rounds: int = option(5, "of each batch size, at least")
-    seconds: float = option(60.0, "go on with rounds until so many have passed")
+    rounds: int = option(5, "minimum number per batch size")
+    seconds: float = option(60.0, "continue with rounds until this many have passed")
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
+        """Reject values that cannot be measured."""
         check_choices("--update", (self.update,), choices.UPDATES)
         check_at_least_one({"--batch-sizes": self.batches, "--mlp": self.mlp})
         check_at_least_one({"--every": self.every, "--rounds": self.rounds})
@@ -86,13 +86,13 @@ class DiagnosticsSettings:
 
 @dataclass
 class Times:
-    """Seconds of one batch size.
+    """Seconds for one batch size.
 
     Attributes:
-        plain: of turns without diagnostics.
-        watched: of turns with them.
-        probes: of the probes alone.
-        first: of the first probe, which compiles.
+        plain: turns without diagnostics.
+        watched: turns with diagnostics.
+        probes: single probes.
+        first: the first probe, with its compilation.
     """
 
     plain: list[float] = field(default_factory=list)
@@ -105,9 +105,9 @@ class RecordedTraining:
     """A model in training, with a recorder.
 
     Args:
-        settings: of the measurement.
-        batch: rows of a step.
-        folder: for what the recorder writes.
+        settings: settings of the measurement.
+        batch: rows per step.
+        folder: folder for the recorder's files.
     """
 
     def __init__(self, settings: DiagnosticsSettings, batch: int, folder: Path) -> None:
@@ -127,11 +127,11 @@ class RecordedTraining:
         self._recorder.open(0, TensorBoard(folder))
 
     def wait(self) -> None:
-        """Return when the device is done."""
+        """Wait until the device is done."""
         self._loss_sum.numpy()
 
     def turn(self, steps: int) -> float:
-        """Seconds of so many steps."""
+        """Train this many steps and return the seconds."""
         started = time.perf_counter()
         for _ in range(steps):
             self._step(self._next())
@@ -140,9 +140,9 @@ class RecordedTraining:
         return time.perf_counter() - started
 
     def probe(self) -> float:
-        """Seconds of a probe and of writing it."""
+        """Run and write a probe, and return the seconds."""
         started = time.perf_counter()
-        # The recorder's turn comes at multiples of its interval, whatever was done before.
+        # The recorder runs at multiples of its interval, independent of earlier steps.
         step = self._done // self._every * self._every
         self._recorder.before_step(self._next(), step=step, epoch=1, rows=step * self._batch)
         return time.perf_counter() - started
@@ -189,7 +189,7 @@ def _recorder(
 
 
 def measure(settings: DiagnosticsSettings) -> dict[str, Any]:
-    """Every batch size; ready for JSON."""
+    """Measure every batch size; return a result for JSON."""
     results = []
     for batch in settings.batches:
         with tempfile.TemporaryDirectory() as folder:
@@ -239,8 +239,8 @@ def _result(settings: DiagnosticsSettings, batch: int, times: Times) -> dict[str
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as Markdown."""
-    head = ("batch", "cost (min to max)", "rounds", "ms a step", "ms a probe")
+    """Format the result as Markdown."""
+    head = ("batch", "cost (min to max)", "rounds", "ms per step", "ms per probe")
     head += ("probe, steps", "cost by probes", "first probe, s")
     return markdown(head, "rrrrrrrr", [_cells(r) for r in result["results"]])
 

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command: the tests that can run on one, the speed of the kernels,
-# of the training step (all models; DeepFM with Criteo's 33.8 million ids), where its time goes kernel
-# by kernel and its counted limit, the speed of the loaders, the cost against the vocabulary, and the
-# baseline beside CowClip.
+# Run everything that needs a GPU: the tests for GPUs, the speed of the kernels and of the training
+# step (all models; DeepFM with Criteo's 33.8 million ids), the step's profile by kernel and its counted
+# limit, the speed of the loaders, the cost by vocabulary, and the baseline compared with CowClip.
 #
-#   benchmarks/gpu_check.sh            with the Python that is active, or PYTHON=...
-#   DRY_RUN=1 benchmarks/gpu_check.sh  prints the commands and runs none
+#   benchmarks/gpu_check.sh            with the active Python, or PYTHON=...
+#   DRY_RUN=1 benchmarks/gpu_check.sh  prints the commands without running them
 #
 # Writes DATE-TIME-GPU-*.json and DATE-TIME-GPU-check.log into benchmarks/results, or RESULTS.
-# Goes on after a failure, and exits with 1 if there was one; with 3 if there is no GPU.
+# Continues after a failure, and then exits with 1; exits with 3 if there is no GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}

@@ -1,22 +1,23 @@
-"""Speed of the row kernels, beside the copy bandwidth that the machine shows in the same run.
+"""Measure the row kernels, and the machine's copy bandwidth in the same run.
 
     python benchmarks/kernels.py [--backend auto|numba|cupy] [--batches 1024 8192 65536]
         [--gaps 1 10 100 1000] [--d 10] [--vocabulary 1000000] [--rounds 5] [--copy-mb 256]
         [--json FILE] [--overwrite]
 
-Ids are Criteo-like: 26 fields, power law, n = 26 * batch of them, u distinct. Bytes are those that
-a kernel cannot avoid: each input read once, each output written once, indexes of 4 bytes.
+Ids are Criteo-like: 26 fields, a power law, n = 26 * batch ids, u distinct. Bytes are the minimum
+traffic of a kernel: each input read once, each output written once, indexes of 4 bytes.
 
 - group: 8 n + 8 u (ids in; order, distinct ids and where they start out)
 - unique: 4 n + 4 n d + 8 u + 4 u d (ids and gradients in; distinct ids, counts and sums out)
 - clip: 12 u d + 8 u (g, w and counts in; g and factors out)
 - update: 4 n + 4 n d + 24 u d + 8 u (order and gradients in; w, m and v in and out; starts in,
   factors out)
-- replay: 24 u d + 8 u (w, m, v and last in and out), however many steps are replayed; all rows
-  have missed the same number here
+- replay: 24 u d + 8 u (w, m, v and last in and out), for any number of replayed steps; here all
+  rows have missed the same number
 
-Milliseconds are medians over rounds in which every case has its turn; a turn's time is the median
-of its calls. On a GPU the clock is CUDA's events. Nothing here imports TensorFlow.
+Milliseconds are medians over rounds, in which every case has one turn. The time of a turn is the
+median of its calls. On a GPU, CUDA's events measure the time. This benchmark does not import
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ SETTINGS = RowSettings(l2=1e-4)
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSettings:
-    """What is measured.
+    """Settings of the measurement.
 
     Attributes:
         backend: "auto", "numba" or "cupy".
-        batches: rows of a batch.
-        gaps: steps that a replay makes up.
+        batches: rows per batch.
+        gaps: numbers of steps to replay.
         d: length of a row of the table.
         vocabulary: ids of all fields together.
         rounds: turns of every kernel.
-        copy_mb: megabytes of the array whose copy shows the bandwidth.
+        copy_mb: megabytes of the array that is copied to measure the bandwidth.
 
     Raises:
-        InputError: a value is out of range or there twice.
+        InputError: if a value is out of range or given twice.
     """
 
     backend: str = option("auto", "auto: cupy on a GPU", choices=("auto", *choices.KERNEL_BACKENDS))
     batches: Sequence[int] = option((1024, 8192, 65536), "rows", nargs="+")
     gaps: Sequence[int] = option(
-        (1, 10, 100, 1000), "steps that a replay makes up; none: no replay", nargs="*"
+        (1, 10, 100, 1000), "numbers of steps to replay; without values: no replay", nargs="*"
     )
     d: int = option(10, "length of a row of the table")
     vocabulary: int = option(1_000_000, "ids of all fields together")
@@ -71,7 +72,7 @@ class KernelSettings:
     copy_mb: int = option(256, "megabytes of the array that is copied")
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
+        """Reject values that cannot be measured."""
         lists = {"--batches": self.batches, "--gaps": self.gaps}
         check_unique(lists)
         check_at_least_one(
@@ -81,7 +82,7 @@ class KernelSettings:
 
 
 def cases_of(backend: Backend, batch: int, settings: KernelSettings) -> list[KernelCase]:
-    """All kernels on one batch."""
+    """Return all kernels on one batch."""
     sizes, rng, d = field_sizes(settings.vocabulary), np.random.default_rng(1), settings.d
     kernels, to_device = load(backend.name), backend.to_device
     offsets = np.cumsum([0, *sizes.values()])[:FIELDS].astype(np.int32)
@@ -126,7 +127,7 @@ def cases_of(backend: Backend, batch: int, settings: KernelSettings) -> list[Ker
 
 
 def measure(settings: KernelSettings) -> dict[str, Any]:
-    """The copy, and every kernel at every batch; ready for JSON."""
+    """Measure the copy, and every kernel at every batch; return a result for JSON."""
     backend = choose_backend(settings.backend)
     cases = [copy_case(backend, settings.copy_mb)]
     for batch in settings.batches:
@@ -142,7 +143,7 @@ def measure(settings: KernelSettings) -> dict[str, Any]:
 
 
 def results_of(backend: Backend, cases: list[KernelCase], rounds: int) -> list[dict[str, Any]]:
-    """Medians of every case; the first case is the copy."""
+    """Measure the median of every case; the first case is the copy."""
     calls = {i: partial(time_case, backend, case) for i, case in enumerate(cases)}
     times = in_turn(calls, rounds, warm_up=1)  # the first round compiles
     copy = cases[0].bytes / statistics.median(times[0]) / 1e9
@@ -166,7 +167,7 @@ def _result(case: KernelCase, times: list[float], copy: float) -> dict[str, Any]
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """The results as text."""
+    """Format the results as a table."""
     lines = [
         f"{'kernel':<8}{'batch':>8}{'distinct':>10}{'gap':>6}{'ms':>11}{'MB':>9}{'GB/s':>9}"
         f"{'of copy':>9}{'Gsteps/s':>10}"
@@ -182,7 +183,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def text(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as text."""
     return f"{table(result['results'])}\n{result['backend']} kernels, d = {result['d']}"
 
 

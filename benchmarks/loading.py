@@ -1,14 +1,14 @@
-"""Rows per second of the loaders, and of the training step that they feed, in one process.
+"""Measure rows per second of the loaders and of the training step, in one process.
 
     python benchmarks/loading.py [--rows 1000000] [--batch-sizes 1024 131072] [--model deepfm]
         [--rounds 5] [--seconds 2] [--data-memory MB] [--work DIR] [--device auto|cpu|gpu]
         [--json FILE] [--overwrite]
 
-A generated Criteo-format log is prepared once in --work. Resident and streamed rows are those of
-`cowclip train`, the streamed ones with --data-memory for a third of them (and no less than three
-batches need); Merlin's Loader reads the same folder. The step is the model's with CowClip and dense
-updates. Every round gives each of them a turn of the same length; medians and ratios are over
-the rounds. A turn starts with the epoch, so shuffling and the first chunk are in it.
+A generated Criteo-format log is prepared once in --work. Resident and streamed rows are loaded as
+by `cowclip train`. Streaming gets --data-memory for a third of the rows, and at least for three
+batches. Merlin's Loader reads the same folder. The step trains the model with CowClip and dense
+updates. In every round, each of them has a turn of the same length. Medians and ratios are over
+the rounds. A turn starts with an epoch, so it includes shuffling and the first chunk.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ LOADERS = ("resident", "streamed", "merlin", "step")
 
 @dataclass(frozen=True, kw_only=True)
 class LoadingSettings:
-    """What is measured.
+    """Settings of the measurement.
 
     Attributes:
-        rows: of the generated log.
+        rows: rows of the generated log.
         batches: batch sizes.
-        model: name of a model, of the step.
-        rounds: turns of each.
-        seconds: least length of a turn.
+        model: name of the model of the step.
+        rounds: turns of each loader.
+        seconds: minimum length of a turn.
         memory: bytes for the streamed rows; None for a third of all.
         work: folder of the prepared log.
 
     Raises:
-        InputError: a value is unknown, out of range or there twice.
+        InputError: if a value is unknown, out of range or given twice.
     """
 
     rows: int = option(1_000_000, "of the generated log")
     batches: Sequence[int] = option(
-        (1024, 131072), "rows of a batch", flag="--batch-sizes", nargs="+"
+        (1024, 131072), "rows per batch", flag="--batch-sizes", nargs="+"
     )
     model: str = option("deepfm", f"one of {', '.join(choices.MODELS)}")
-    rounds: int = option(5, "turns of each")
-    seconds: float = option(2.0, "least length of a turn")
+    rounds: int = option(5, "turns of each loader")
+    seconds: float = option(2.0, "minimum length of a turn")
     memory: int | None = option(
         None,
         "for the streamed rows (default: a third of all)",
@@ -87,7 +87,7 @@ class LoadingSettings:
     work: Path = option(Path("work/loading"), "folder of the prepared log")
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
+        """Reject values that cannot be measured."""
         check_choices("--model", (self.model,), choices.MODELS)
         check_unique({"--batch-sizes": self.batches})
         check_at_least_one(
@@ -97,7 +97,7 @@ class LoadingSettings:
 
 
 def prepared(work: Path, rows: int) -> PreparedData:
-    """The prepared log of this size, made if need be."""
+    """Open the prepared log of this size; create it if it is missing."""
     folder = work / f"data-{rows}"
     if not (folder / "dataset.json").exists():
         work.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def prepared(work: Path, rows: int) -> PreparedData:
 
 
 def rate(epochs: Callable[[int], Iterator[int]], seconds: float) -> Turn:
-    """A turn: rows per second over one epoch after another, until the time is up."""
+    """Return a turn that measures rows per second over epochs until the time is up."""
     epoch = iter(range(1 << 30))
 
     def turn() -> float:
@@ -124,7 +124,7 @@ def rate(epochs: Callable[[int], Iterator[int]], seconds: float) -> Turn:
 
 
 def ours(data: Data, batch_size: int) -> Callable[[int], Iterator[int]]:
-    """Batches taken as a training step takes them, one in a call, and nothing done with them."""
+    """Return epochs that fetch batches like a training step, one per call, without training."""
     tf = compat.tensorflow()
 
     @tf.function(input_signature=[data.signature])
@@ -141,7 +141,7 @@ def ours(data: Data, batch_size: int) -> Callable[[int], Iterator[int]]:
 
 
 def merlins(data: PreparedData, batch_size: int) -> Callable[[int], Iterator[int]]:
-    """Batches of Merlin's Loader, shuffled as it does, over the parquet files."""
+    """Return epochs of Merlin's Loader over the parquet files, with its shuffling."""
     compat.merlin_models()
     from merlin.io import Dataset
     from merlin.models.tf import Loader
@@ -160,7 +160,7 @@ def merlins(data: PreparedData, batch_size: int) -> Callable[[int], Iterator[int
 def training(
     data: PreparedData, rows: DeviceData, batch_size: int, model: str
 ) -> Callable[[int], Iterator[int]]:
-    """Training steps on resident rows, as many in a call as training makes."""
+    """Return epochs of training steps on resident rows, with as many steps per call as training."""
     settings = RunSettings(model=model, batch_size=batch_size, base_batch_size=batch_size)
     values, tf = settings.hyperparameters(data.kind), compat.tensorflow()
     built = build_model(settings, values, data)
@@ -185,7 +185,7 @@ def training(
 def turns(
     data: PreparedData, columns: ColumnArrays, batch_size: int, settings: LoadingSettings
 ) -> dict[str, Turn]:
-    """Everything that has a turn at this batch size."""
+    """Return all turns at this batch size."""
     resident = DeviceData(columns)
     memory = settings.memory or columns.bytes_per_row * len(columns) // 3
     memory = max(memory, min_streaming_bytes(len(columns), columns.bytes_per_row, batch_size))
@@ -201,7 +201,7 @@ def turns(
 def results_of(
     data: PreparedData, columns: ColumnArrays, batch_size: int, settings: LoadingSettings
 ) -> list[dict[str, Any]]:
-    """Medians of all, over interleaved rounds after one that warms up."""
+    """Measure the medians over interleaved rounds, after one warm-up round."""
     speeds = in_turn(turns(data, columns, batch_size, settings), settings.rounds, warm_up=1)
     return [_result(loader, batch_size, speeds) for loader in LOADERS]
 
@@ -220,7 +220,7 @@ def _result(loader: str, batch_size: int, speeds: dict[str, list[float]]) -> dic
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """The results as Markdown."""
+    """Format the results as Markdown."""
     head = ("batch", "what", "rows/s", "slowest to fastest", "times the step")
     rows = [
         (
@@ -236,17 +236,17 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def measure(settings: LoadingSettings) -> dict[str, Any]:
-    """Everything at every batch size; ready for JSON.
+    """Measure every batch size; return a result for JSON.
 
     Raises:
-        InputError: a batch is larger than the training rows.
+        InputError: if a batch is larger than the training rows.
     """
     data = prepared(settings.work, settings.rows)
     columns = open_columns(data, "train")
     if max(settings.batches) > len(columns):
         raise InputError(
-            f"--batch-sizes {max(settings.batches)}: of --rows {settings.rows} only {len(columns)} "
-            "are training rows; give more rows"
+            f"--batch-sizes {max(settings.batches)}: only {len(columns)} of the "
+            f"{settings.rows} rows are training rows; use more --rows"
         )
     results = [r for b in settings.batches for r in results_of(data, columns, b, settings)]
     return {
@@ -262,11 +262,11 @@ def measure(settings: LoadingSettings) -> dict[str, Any]:
 
 
 def text(result: dict[str, Any]) -> str:
-    """The result as text, and what the rows need."""
+    """Format the result as text, with the memory of the rows."""
     size, rows = result["bytes_per_row"], result["rows"]
     return (
         f"{table(result['results'])}\n"
-        f"{size} bytes a row: {rows:,} rows are {rows * size / 1e6:,.0f} MB\n"
+        f"{size} bytes per row: {rows:,} rows are {rows * size / 1e6:,.0f} MB\n"
         f"41.3 million rows would be {41.3e6 * size / 1e9:.1f} GB"
     )
 

@@ -1,4 +1,4 @@
-"""This project beside others that train the same model: rows per second and test AUC.
+"""Compare this project with others that train the same model: rows per second and test AUC.
 
     python benchmarks/peers.py [--rows 450000] [--ids 220000] [--batches 1024,8192,65536]
         [--epochs 1] [--rounds 5] [--lr 0.001] [--rule sqrt] [--contestants A,B,C]
@@ -6,29 +6,29 @@
         [--authors CHECKOUT --authors-python PYTHON]
         [--work DIR] [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
-All train a DeepFM (embeddings of 10, MLP 400-400-400, no dropout) on the same generated rows, in
-the same batches, equally long, in turn round by round. The contestants:
+All train a DeepFM (embeddings of 10, MLP 400-400-400, no dropout) on the same generated rows, with
+the same batches and epochs, in turn round by round. The contestants:
 
-bare-mlp         the MLP's arithmetic alone, on constant input: the yardstick
-cowclip UPDATE   this project's training step, with hidden layers in float32 or as named after it
-keras-adam       this project's model under plain Keras Adam: no clip, no penalty
+bare-mlp         only the arithmetic of the MLP, on constant input: the reference
+cowclip UPDATE   this project's training step, with hidden layers in float32 or the named precision
+keras-adam       this project's model with plain Keras Adam: no clip, no penalty
 deepctr          DeepCTR's DeepFM, Keras Adam, `model.fit`
 fuxictr          DeepFM of FuxiCTR's layers, its own data loader and training step
-fuxictr-memory   the same, the batches cut from tensors in memory
+fuxictr-memory   the same, with batches sliced from tensors in memory
 authors          the paper's authors' code: their model and CowClip, `model.fit`
 
-The clock starts after two steps, when everything is compiled. The learning rate `--lr` holds at
-batch 1024; CowClip follows its rule from there, the others `--rule`. The AUC is computed here,
-from what each predicts for the held-out tenth of the rows. It says whether all learned the same
-once they made some hundred steps: give large batches more --rows or --epochs. Before that it
-shows how the MLP starts: this project draws its weights after He, the packages after Glorot.
+The clock starts after two steps, when everything is compiled. The learning rate `--lr` is that of
+batch 1024. For other batches, CowClip scales it by its own rule, the others by `--rule`. The AUC is
+computed here, from each contestant's predictions for the held-out tenth of the rows. After some
+hundred steps it shows whether all learned the same, so large batches need more --rows or --epochs.
+Before that it depends on the initial MLP: this project uses He initialization, the packages Glorot.
 
-Run it on a quiet machine; "rounds" and "load_before" in the JSON tell if it was. Torch suffers
-most from busy cores, since its threads spin while they wait: there, OMP_WAIT_POLICY=PASSIVE in
-the environment made FuxiCTR three times as fast.
+Run it on an idle machine; "rounds" and "load_before" in the JSON show whether it was idle. Busy
+cores slow Torch most, because its waiting threads spin. On a busy machine,
+OMP_WAIT_POLICY=PASSIVE in the environment made FuxiCTR three times as fast.
 
-The last four need packages that clash with this project's, so each has its own environment and
-runs as its own process. These versions were tried:
+The last four need packages that conflict with this project's, so each has its own environment and
+runs in its own process. These versions were tested:
 
     python3.10 -m venv deepctr
     deepctr/bin/pip install deepctr==0.9.4 tensorflow-cpu==2.12.1 numpy==1.23.5
@@ -81,7 +81,7 @@ Key = tuple[int, str]  # batch, contestant
 
 
 def run_peer(name: str, settings: PeerSettings, job: Job) -> dict[str, Any]:
-    """One run in a process of its own: rows per second and versions, or what went wrong."""
+    """Train once in a separate process; return rows per second and versions, or the error."""
     try:
         done = _run_module(name, settings, job)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -89,7 +89,7 @@ def run_peer(name: str, settings: PeerSettings, job: Job) -> dict[str, Any]:
     job.predictions.with_suffix(".log").write_text(done.stdout + done.stderr)
     said = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not said:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["it printed no error"])[-1]
         return {"status": f"failed: {last}"[:200]}
     return json.loads(said[-1])
 
@@ -98,10 +98,10 @@ def _run_module(name: str, settings: PeerSettings, job: Job) -> subprocess.Compl
     kind, *options = PEERS[name]
     if kind == "authors":
         options.append(f"--checkout={Path(settings.checkout or '').absolute()}")
-    # As a module, not as a file: in its own folder, deepctr.py would hide the package deepctr.
-    # The path keeps its links, since a link is what makes a Python that of an environment.
+    # Run it as a module: as a file, deepctr.py would hide the package deepctr in sys.path.
+    # Keep symbolic links in the path, because they select the environment of a Python.
     python = Path(shutil.which(settings.pythons[kind]) or settings.pythons[kind]).absolute()
-    # This process holds on to some of a GPU's memory, so TensorFlow must not ask for all of it.
+    # This process keeps some GPU memory, so TensorFlow must not allocate all of it.
     environment = os.environ | {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "2"}
     return subprocess.run(
         [str(python), "-m", f"contestants.{kind}", *options, *job.arguments()],
@@ -114,7 +114,7 @@ def _run_module(name: str, settings: PeerSettings, job: Job) -> subprocess.Compl
 
 
 def turn(name: str, settings: PeerSettings, log: Log, batch: int) -> dict[str, Any]:
-    """One contestant's turn: rows per second and AUC, or a status."""
+    """Run one contestant's turn; return rows per second and AUC, or a status."""
     missing = settings.missing(name)
     if missing:
         return {"status": missing}
@@ -133,8 +133,8 @@ def _auc(log: Log, probabilities: npt.NDArray[Any] | None) -> float | None:
 
 
 def compare(settings: PeerSettings) -> dict[str, Any]:
-    """Every contestant in turn, round by round; ready for JSON."""
-    # TensorFlow warns of every model that is built again, and every round builds them again.
+    """Run every contestant in turn, round by round; return a result for JSON."""
+    # TensorFlow warns about every rebuilt model, and every round rebuilds the models.
     compat.tensorflow().get_logger().setLevel("ERROR")
     settings.work.mkdir(parents=True, exist_ok=True)
     log = generate(
@@ -151,7 +151,7 @@ def compare(settings: PeerSettings) -> dict[str, Any]:
     }
     turns = in_turn(cases, settings.rounds, progress=True)
     return {
-        "what": "rows per second of training and test AUC, this project beside others",
+        "what": "rows per second of training and test AUC, this project and others",
         "settings": _shown(settings),
         "click_rate": round(float(log.train.label.mean()), 4),
         "results": [_result(key, turns) for key in cases],
@@ -159,7 +159,7 @@ def compare(settings: PeerSettings) -> dict[str, Any]:
 
 
 def _shown(settings: PeerSettings) -> dict[str, Any]:
-    """Settings without the paths of this machine."""
+    """Return the settings without the paths of this machine."""
     private = ("work", "pythons", "checkout", "timeout")
     return {name: value for name, value in asdict(settings).items() if name not in private}
 
@@ -188,14 +188,14 @@ def _speeds(turns: list[dict[str, Any]]) -> list[float]:
 
 
 def _ratio(speeds: list[float], others: list[dict[str, Any]] | None) -> float | None:
-    """Median of the ratios round by round."""
+    """Return the median of the ratios of each round."""
     if not others:
         return None
     return round(statistics.median(ratios(speeds, _speeds(others))), 3)
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as text."""
     of = ("of bare MLP", f"of {REFERENCE}")
     return "\n".join(
         [

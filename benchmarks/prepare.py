@@ -1,11 +1,11 @@
-"""`prepare` against plain pandas doing the same job on the same file; and its memory.
+"""Compare `prepare` with plain pandas on the same file: time and peak memory.
 
     python benchmarks/prepare.py [--rows 1000000] [--runs 5] [--work DIR]
     python benchmarks/prepare.py --memory 1000000 2000000 4000000 [--work DIR]
 
-Both sides read a generated Criteo-format log, split it by the same hash, learn ids by falling
-frequency and min-max on the training rows, and write parquet. Every run is a process of its own,
-the two in turn.
+Both read a generated Criteo-format log and split it by the same hash. They learn ids by descending
+frequency and min-max on the training rows, and write parquet. Every run is a separate process, and
+the two alternate.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ OURS = "import sys; from cowclip_merlin.cli import main; sys.exit(main(sys.argv[
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareSettings:
-    """What is measured.
+    """Settings of the measurement.
 
     Attributes:
-        rows: of the generated log.
-        runs: of each side.
-        memory: rows of logs whose peak memory is measured, instead of the time.
-        work: folder of the logs and of what is written.
+        rows: rows of the generated log.
+        runs: runs of each program.
+        memory: sizes of logs to measure peak memory with, instead of time.
+        work: folder of the logs and outputs.
 
     Raises:
-        InputError: a number is out of range or there twice.
+        InputError: if a number is out of range or given twice.
     """
 
     rows: int = option(1_000_000, "of the generated log", kind=int)
     runs: int = option(5, "of each side", kind=int)
     memory: Sequence[int] = ()
-    work: Path = option(Path("work/prepare"), "folder of the logs and of what is written")
+    work: Path = option(Path("work/prepare"), "folder of the logs and outputs")
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
+        """Reject values that cannot be measured."""
         check_at_least_one({"--rows": self.rows, "--runs": self.runs, "--memory": self.memory})
         check_unique({"--memory": self.memory})
 
 
 def with_pandas(log: Path, out: Path) -> None:
-    """The same job, whole file in memory."""
+    """Prepare with pandas, with the whole file in memory."""
     import numpy as np
     import pandas as pd
 
@@ -92,7 +92,7 @@ def with_pandas(log: Path, out: Path) -> None:
 
 
 def same(ours: Path, theirs: Path) -> bool:
-    """Whether both wrote the same ids, labels and numbers."""
+    """Return whether both wrote the same ids, labels and numbers."""
     import pandas as pd
 
     for name in ("train", "test"):
@@ -103,18 +103,18 @@ def same(ours: Path, theirs: Path) -> bool:
 
 
 def timed(command: list[str], log: Path) -> tuple[float, float]:
-    """Seconds, and peak memory in MB, of one process.
+    """Measure the seconds and the peak memory in MB of one process.
 
     Args:
-        command: of the process.
-        log: file for what it says, named after it.
+        command: command of the process.
+        log: file for its output.
 
     Raises:
-        InputError: it failed, with its last words.
+        InputError: if the process failed; the message has its last line.
     """
     started = time.perf_counter()
     with log.open("w", encoding="utf-8") as words:
-        # In a group of its own, so that Ctrl-C comes to this process alone.
+        # In a separate process group, so that only this process receives Ctrl-C.
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=words, start_new_session=True
         )
@@ -125,13 +125,13 @@ def timed(command: list[str], log: Path) -> tuple[float, float]:
             process.wait()
             raise
     if status:
-        last = (log.read_text(encoding="utf-8").strip().splitlines() or ["it said nothing"])[-1]
+        last = (log.read_text(encoding="utf-8").strip().splitlines() or ["it printed no error"])[-1]
         raise InputError(f"{log.stem}: a run failed: {last}")
     return time.perf_counter() - started, usage.ru_maxrss / 1024
 
 
 def measure(log: Path, out: Path, who: str) -> tuple[float, float]:
-    """One run of "ours" or "pandas" into a fresh folder."""
+    """Measure one run of "ours" or "pandas" into a new folder."""
     shutil.rmtree(out, ignore_errors=True)
     if who == "pandas":
         command = [sys.executable, __file__, "--pandas", str(log), str(out)]
@@ -141,7 +141,7 @@ def measure(log: Path, out: Path, who: str) -> tuple[float, float]:
 
 
 def made(work: Path, rows: int) -> Path:
-    """The generated log of this size."""
+    """Return the generated log of this size; create it if it is missing."""
     log = work / f"log-{rows}.txt"
     if not log.exists():
         generate(log, rows=rows, seed=11)
@@ -149,7 +149,7 @@ def made(work: Path, rows: int) -> Path:
 
 
 def compare(settings: PrepareSettings) -> None:
-    """Print medians of both, and of the ratio run by run."""
+    """Print the medians of both, and of the ratio of each run."""
     log = made(settings.work, settings.rows)
     with TemporaryDirectory(dir=settings.work) as folder:
         outs = {who: Path(folder) / who for who in ("ours", "pandas")}
@@ -170,7 +170,7 @@ def compare(settings: PrepareSettings) -> None:
 
 
 def memory(work: Path, sizes: Sequence[int]) -> None:
-    """Print peak memory of both for each size."""
+    """Print the peak memory of both for each size."""
     print("| rows | MB of text | peak MB, prepare | peak MB, pandas |\n|---:|---:|---:|---:|")
     for rows in sizes:
         log = made(work, rows)
@@ -183,25 +183,25 @@ def memory(work: Path, sizes: Sequence[int]) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command."""
+    """Return the parser of the command."""
     made = make_parser(__doc__, device=False, json=False)
     add_options(made, PrepareSettings)
-    what = "peak memory on logs of so many rows, instead of the time"
+    what = "measure peak memory on logs of these sizes, instead of time"
     made.add_argument("--memory", type=int, nargs="+", metavar="ROWS", help=what)
     made.add_argument("--pandas", type=Path, nargs=2, help=argparse.SUPPRESS)
     return made
 
 
 def read_settings(args: argparse.Namespace) -> PrepareSettings:
-    """The settings that the command line asks for."""
+    """Read the settings from the command line."""
     if args.memory and (args.rows, args.runs) != (None, None):
-        raise InputError("--rows and --runs are of the time; leave them away with --memory")
+        raise InputError("--rows and --runs are for the time; omit them with --memory")
     return settings_from(args, PrepareSettings, memory=tuple(args.memory or ()))
 
 
 @one_line_errors()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare times, or memory."""
+    """Compare time or memory."""
     args = parser().parse_args(arguments)
     if args.pandas:
         with_pandas(*args.pandas)

@@ -1,22 +1,22 @@
-"""Where the time of a training step goes, and the counted limit of the step.
+"""Profile a training step by operation, and compute the counted limit of the step.
 
     python benchmarks/step_profile.py [--model deepfm] [--batch-sizes 1024,65536] [--update exact]
         [--precision float32] [--vocabulary 1000000] [--steps 60] [--seconds 20] [--rounds 5]
         [--squares 2048,4096] [--copy-mb 256] [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
-The step is the one that `cowclip bench` times, but one in a call: random rows with power-law ids,
-CowClip, Adam. For each batch size it is warmed up for --steps steps, so that rows miss some; then
-it and the bare MLP (forward, backward and Adam alone, in float32) are timed in turn, --rounds
-turns, --steps steps of each in all; then TensorFlow's profiler records --steps more. Each of these
-ends early after --seconds, once it has made a few steps.
+The step is that of `cowclip bench`, but with one step per call: random rows with power-law ids,
+CowClip, Adam. For each batch size, --steps warm-up steps come first, so that rows miss some steps.
+Then the step and the bare MLP (only forward, backward and Adam, in float32) are timed in turn, for
+--rounds turns and --steps steps of each in total. Then TensorFlow's profiler records --steps more.
+Each of these parts ends early after --seconds, once it has taken a few steps.
 
-The profile is by operation on the host, and on a GPU by kernel, CuPy's included. Operations run on
-several threads at a time, so their times overlap and their sum can be more than the step. On a GPU
-the host's operations only launch kernels. Profiled steps are a little slower than others.
+The profile lists operations on the host, and on a GPU also kernels, with those of CuPy. Operations
+run on several threads, so their times overlap, and their sum can exceed the step. With a GPU, the
+host's operations only launch kernels. Profiled steps are a little slower than others.
 
-The limit is counted from the sizes of the model and the distinct rows of these batches, against
-the best matrix product (of --precision) and the best copy that the machine shows in the same run:
-see step_profiling/limit.py. Both times are added, since on a CPU the same cores do both.
+The limit is counted from the sizes of the model and the distinct rows of these batches. It divides
+by the speeds of the best matrix product (of --precision) and the best copy in the same run; see
+step_profiling/limit.py. Both times are added, because on a CPU the same cores do both.
 """
 
 from __future__ import annotations
@@ -48,40 +48,40 @@ from step_profiling.events import read_space, summary
 from step_profiling.limit import MachinePeaks, ModelSizes, limit, mean_distinct
 from step_profiling.report import text
 
-POOL, MOST_BATCHES = 8, 256  # batches before rows come again
-LEAST_STEPS = 3  # of a turn that ends early
+POOL, MOST_BATCHES = 8, 256  # batches before rows repeat
+LEAST_STEPS = 3  # minimum steps of a turn that ends early
 
 Run = Callable[[], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileSettings:
-    """What is measured.
+    """Settings of the measurement.
 
     Attributes:
         model: name of a model.
         batches: batch sizes.
         update: "dense", "exact" or "lazy".
-        precision: of the hidden layers: "float32" or "bfloat16".
+        precision: precision of the hidden layers: "float32" or "bfloat16".
         vocabulary: ids in all fields together.
-        steps: warm-up steps, timed steps (of whole turns), profiled steps of a batch size, each.
-        seconds: after which each of these ends early.
+        steps: number of warm-up steps, of timed steps and of profiled steps per batch size.
+        seconds: time limit of each of these parts.
         rounds: turns of the step and the bare MLP, and of the machine's peaks.
-        squares: sides of the matrices whose product shows the peak.
-        copy_mb: megabytes of the array whose copy shows the bandwidth.
-        device: "cpu" or "gpu", the one that TensorFlow uses.
+        squares: sizes of the square matrices for the peak of arithmetic.
+        copy_mb: megabytes of the array that is copied to measure the bandwidth.
+        device: "cpu" or "gpu", the device of TensorFlow.
 
     Raises:
-        InputError: a value is unknown, out of range or there twice.
+        InputError: if a value is unknown, out of range or given twice.
     """
 
     model: str = option("deepfm", f"one of {', '.join(choices.MODELS)}")
-    batches: Sequence[int] = option((1024, 65536), "rows of a step", flag="--batch-sizes")
+    batches: Sequence[int] = option((1024, 65536), "rows per step", flag="--batch-sizes")
     update: str = option("exact", ", ".join(choices.UPDATES))
     precision: str = option("float32", f"of the hidden layers: {', '.join(choices.PRECISIONS)}")
     vocabulary: int = option(1_000_000, "ids of all fields together")
-    steps: int = option(60, "to warm up, to time, to profile, each")
-    seconds: float = option(20.0, "after which each of these ends early")
+    steps: int = option(60, "number of warm-up, of timed and of profiled steps")
+    seconds: float = option(20.0, "time limit of each of these parts")
     rounds: int = option(5, "turns of the step, the bare MLP and the machine's peaks")
     squares: Sequence[int] = option(
         (2048, 4096), "sides of the matrices whose product shows the peak"
@@ -90,7 +90,7 @@ class ProfileSettings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
+        """Reject values that cannot be measured."""
         counts = {"--batch-sizes": self.batches, "--squares": self.squares}
         check_unique(counts)
         check_at_least_one(counts | {"--steps": self.steps, "--rounds": self.rounds})
@@ -108,10 +108,10 @@ class ProfileSettings:
 
 
 def measure(settings: ProfileSettings) -> dict[str, Any]:
-    """Time, profile and limit at every batch size, ready for JSON.
+    """Measure time, profile and limit at every batch size; return a result for JSON.
 
     Raises:
-        InputError: a GPU is to be measured, and CuPy is not installed.
+        InputError: if the device is a GPU and CuPy is not installed.
     """
     machine = MachinePeaks.measured(
         device=settings.device,
@@ -134,7 +134,7 @@ def measure(settings: ProfileSettings) -> dict[str, Any]:
 
 
 def _one_step(model: Any, optimizer: Any, data: DeviceData) -> Callable[[Any], float]:
-    """A step on the rows of these numbers: in a call of its own, so that names stay short."""
+    """Return a step on the rows of these numbers, one step per call to keep names short."""
     loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
     run = make_train_step(model, optimizer, data, loss_sum)
 
@@ -169,7 +169,7 @@ def _result(
 
 
 def batches_of(rows: int, batch: int) -> list[Any]:
-    """Numbers of rows of each batch: all rows in a random order, or as many as are needed.
+    """Return the row numbers of each batch, from a random order of the rows.
 
     >>> [len(numbers) for numbers in batches_of(10, 4)]
     [4, 4]
@@ -180,7 +180,7 @@ def batches_of(rows: int, batch: int) -> list[Any]:
 
 
 def _timing(settings: ProfileSettings, train: Run, bare: Run) -> dict[str, Any]:
-    """The step and the bare MLP in turn, after a warm-up of both."""
+    """Time the step and the bare MLP in turn, after a warm-up of both."""
     timed(train, settings.steps, settings.seconds)
     timed(bare, LEAST_STEPS, settings.seconds)
     rounds = min(settings.rounds, settings.steps)
@@ -194,7 +194,7 @@ def _timing(settings: ProfileSettings, train: Run, bare: Run) -> dict[str, Any]:
 
 
 def timed(run: Run, steps: int, seconds: float) -> list[float]:
-    """Milliseconds of each step; fewer steps if the time is up."""
+    """Return the milliseconds of each step; fewer steps if the time is up."""
     found: list[float] = []
     end = time.perf_counter() + seconds
     while len(found) < steps and (len(found) < LEAST_STEPS or time.perf_counter() < end):
@@ -205,7 +205,7 @@ def timed(run: Run, steps: int, seconds: float) -> list[float]:
 
 
 def _spread(turns: Sequence[list[float]]) -> dict[str, Any]:
-    """Median of all steps, and the fastest and slowest turn."""
+    """Return the median of all steps, and the fastest and slowest turn."""
     medians = [median(turn) for turn in turns]
     every = [ms for turn in turns for ms in turn]
     return {
@@ -217,7 +217,7 @@ def _spread(turns: Sequence[list[float]]) -> dict[str, Any]:
 
 
 def _profile(settings: ProfileSettings, train: Run) -> dict[str, Any]:
-    """What the profiler sees of some steps, a step."""
+    """Profile some steps; return the values per step."""
     with TemporaryDirectory() as folder:
         with compat.tensorflow().profiler.experimental.Profile(folder):
             found = timed(train, settings.steps, settings.seconds)

@@ -1,4 +1,4 @@
-"""Milliseconds of one training step against the number of ids, for every `update`.
+"""Measure milliseconds per training step by number of ids, for every `update`.
 
     python benchmarks/vocabulary.py [--vocabularies 100000,1000000,10000000,40000000]
         [--batch-sizes 1024,8192] [--updates dense,exact,lazy] [--model deepfm]
@@ -6,25 +6,26 @@
         [--warm-up 20] [--missed 100] [--memory-factor 8] [--device auto|cpu|gpu]
         [--json FILE] [--overwrite] [--figure FILE.svg]
 
-By default a DeepFM with embeddings of 10 and the wide part, each one fused table; CowClip and
-Adam. All vocabularies train on the same batches: ids are drawn once, from a power law over the
-smallest vocabulary, and a one-to-one map spreads them over the larger tables. So the distinct rows
-of a batch, and the steps that each has missed, are equal, and only the size of the tables differs.
+By default it trains a DeepFM with embeddings of 10 and the wide part, each in one fused table, with
+CowClip and Adam. All vocabularies train on the same batches: ids are drawn once, from a power law
+over the smallest vocabulary, and a one-to-one map spreads them over the larger tables. So the
+distinct rows of a batch, and the steps that each has missed, are equal. Only the size of the tables
+differs.
 
-In every round each vocabulary and each update has its turn: the model is built, warmed up, timed
-at each batch size and freed. A turn's number is its mean; medians and ratios are over the rounds,
-ratios within a round. "dense" touches every row at every step, "exact" and "lazy" those of the
-batch.
+In every round, each vocabulary and each update has a turn: build the model, warm it up, time it at
+each batch size, and free it. The value of a turn is its mean. Medians and ratios are over the
+rounds, with ratios within a round. "dense" updates every row at every step, "exact" and "lazy"
+those of the batch.
 
-"exact" gives the numbers of "dense" because it makes the missed steps up later: for the rows of
-the batch within the step (the warm-up lets rows miss some), for all others at the end of an
-epoch. That last part is in no step, so `optimizer.flush()` is timed on its own, after --missed
-steps or more (the last of them on batches of one row). Of an epoch of N steps, N times "ms a
-missed step" must be added; part of a flush does not depend on the steps missed, so this number
-falls with --missed. No id beyond the smallest vocabulary is ever read here; in a log where they
-are, part of the flush falls into the steps instead.
+"exact" gives the numbers of "dense", because it replays the missed steps later: for the rows of the
+batch within the step (rows miss steps during the warm-up), for all others at the end of an epoch.
+No step includes that last part, so `optimizer.flush()` is timed separately, after at least --missed
+steps (the last of them on batches of one row). For an epoch of N steps, add N times "ms per missed
+step". Part of a flush does not depend on the number of missed steps, so this value falls with
+--missed. This benchmark never reads ids beyond the smallest vocabulary. In a log with such ids,
+steps take over part of the flush.
 
-A vocabulary is left out if less memory is free than --memory-factor times its weights. Training
+A vocabulary is omitted if the free memory is less than --memory-factor times its weights. Training
 needs six times (weights, Adam's moments, and the temporaries of a dense step).
 """
 
@@ -55,7 +56,7 @@ Records = list[dict[str, Any]]
 
 
 def fitting(settings: VocabularySettings) -> list[int]:
-    """The vocabularies that fit into memory; prints the others."""
+    """Return the vocabularies that fit into memory; print the others."""
     of_gpu, chosen = free_memory(), []
     free = free_bytes() if of_gpu is None else of_gpu
     for vocabulary in settings.vocabularies:
@@ -64,7 +65,7 @@ def fitting(settings: VocabularySettings) -> list[int]:
             chosen.append(vocabulary)
         else:
             print(
-                f"left out: {vocabulary:,} ids: {needed / 1e9:.1f} GB of free memory wanted, "
+                f"omitted: {vocabulary:,} ids need {needed / 1e9:.1f} GB of free memory, but "
                 f"{free / 1e9:.1f} GB are free"
             )
     return chosen
@@ -73,11 +74,11 @@ def fitting(settings: VocabularySettings) -> list[int]:
 def turn(
     settings: VocabularySettings, update: str, vocabulary: int, rows: ColumnArrays
 ) -> tuple[Records, dict[str, Any] | None]:
-    """One model built, timed at each batch size, and freed; and the time of its flush, if any."""
+    """Build a model, time it at each batch size, and its flush if it has one; then free it."""
     try:
         return _turn(settings, TrainedModel(settings, update, vocabulary, rows), update)
     finally:
-        # Models hold themselves in circles: without this, two of them would be in memory.
+        # Models have reference cycles: without this, two of them would be in memory.
         compat.tensorflow().keras.backend.clear_session()
         gc.collect()
 
@@ -100,12 +101,12 @@ def _turn(
 
 
 def measure(settings: VocabularySettings) -> dict[str, Any]:
-    """Every configuration in turn, round by round; ready for JSON."""
-    # TensorFlow warns of every model that is built again, and every round builds them again.
+    """Measure every configuration in turn, round by round; return a result for JSON."""
+    # TensorFlow warns about every rebuilt model, and every round rebuilds the models.
     compat.tensorflow().get_logger().setLevel("ERROR")
     rows, chosen = draw(settings), fitting(settings)
     if not chosen:
-        raise InputError("no vocabulary fits into the free memory; give smaller --vocabularies")
+        raise InputError("no vocabulary fits into the free memory; use smaller --vocabularies")
     rounds, flushes = _rounds(settings, chosen, rows)
     return {
         "what": "training step, milliseconds, by vocabulary",
@@ -120,7 +121,7 @@ def measure(settings: VocabularySettings) -> dict[str, Any]:
 def _rounds(
     settings: VocabularySettings, chosen: list[int], rows: ColumnArrays
 ) -> tuple[dict[tuple, Records], dict[int, Records]]:
-    """What each turn found: of (vocabulary, batch, update), and of each vocabulary's flush."""
+    """Return the values of each turn, by (vocabulary, batch, update), and of each flush."""
     for update in settings.updates:  # compiles kernels for the later turns
         turn(settings, update, chosen[0], rows)
     cases = {
@@ -183,8 +184,8 @@ def _flush_result(vocabulary: int, rounds: Records) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The steps as Markdown."""
-    head = ("batch", "update", "ids", "ms a step (min to max)", "to the smallest")
+    """Format the steps as Markdown."""
+    head = ("batch", "update", "ids", "ms per step (min to max)", "to the smallest")
     order = sorted(result["results"], key=lambda r: (r["batch"], r["update"], r["vocabulary"]))
     rows = [
         (
@@ -200,8 +201,8 @@ def table(result: dict[str, Any]) -> str:
 
 
 def flush_table(result: dict[str, Any]) -> str:
-    """The flushes as Markdown."""
-    head = ("ids", "steps missed", "flush, seconds (min to max)", "ms a missed step")
+    """Format the flushes as Markdown."""
+    head = ("ids", "steps missed", "flush, seconds (min to max)", "ms per missed step")
     rows = [
         (
             f"{r['vocabulary']:,}",
@@ -215,7 +216,7 @@ def flush_table(result: dict[str, Any]) -> str:
 
 
 def text(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as text."""
     flushes = f"\n{flush_table(result)}\n" if result["flushes"] else ""
     distinct = [
         f"{at['vocabulary']:,} ids, batch {at['batch']:,}: {at['rows']:,.0f} distinct rows"
@@ -225,7 +226,7 @@ def text(result: dict[str, Any]) -> str:
 
 
 def draw_result(settings: VocabularySettings, result: dict[str, Any]) -> None:
-    """Draw the figure if it is asked for."""
+    """Draw the figure if a file is given."""
     if settings.figure:
         draw_figure(result, settings.figure)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Resolves requirements/*.in anew and writes the full pins of every line whose Python is here.
+# Resolve requirements/*.in again; write the full pins of every line whose Python is installed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -21,7 +21,7 @@ for version in 3.10 3.11 3.12; do
     python=$(command -v "$(pyenv root 2>/dev/null || true)"/versions/"$version"*/bin/python \
         "python$version" | head -n 1) || true
     if [ -z "$python" ] || ! "$python" -c "import venv, ensurepip" 2>/dev/null; then
-        echo "skipped Python $version: not here"
+        echo "skipped Python $version: not installed"
         continue
     fi
     lock docs "$version" "$python" "Tools that build the site, Python $version" ""

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes a virtual environment of one line of pins, with this project in it.
+# Create a virtual environment with one set of pins and this project.
 #
 #   requirements/make_venv.sh LINE DIR [PYTHON_VERSION]
 #
 # LINE: default, ngc, rapids, or docs (the tools that build the site, without the stack).
-# PYTHON_VERSION: like 3.10; else the first that runs.
-# A second run finds the stamp it left and does nothing. Exits with 3 if no Python fits.
+# PYTHON_VERSION: such as 3.10; by default the first one that runs.
+# A second run finds the stamp of the first and does nothing. Exits with 3 if no Python fits.
 set -euo pipefail
 if [ $# -lt 2 ]; then
     echo "usage: $0 default|ngc|rapids|docs DIR [PYTHON_VERSION]" >&2
@@ -70,7 +70,7 @@ if [ -f "$dir/.stamp" ] && [ "$(cat "$dir/.stamp")" = "$stamp" ] && "$dir/bin/py
 fi
 if [ -e "$dir" ] && [ ! -f "$dir/.stamp" ] && [ ! -f "$dir/pyvenv.cfg" ] &&
     [ -n "$(ls -A "$dir")" ]; then
-    echo "$dir holds something else than a virtual environment: name another folder" >&2
+    echo "$dir is not a virtual environment: use another folder" >&2
     exit 2
 fi
 

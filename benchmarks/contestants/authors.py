@@ -1,6 +1,6 @@
-"""The paper's authors' own code, for `peers.py`: their model, clip and optimizers, from a checkout.
+"""Run the code of the paper's authors for `peers.py`: model, clip and optimizers of a checkout.
 
-Their logging, per-batch AUC and distribution strategy are left out, which only makes it faster.
+Their logging, per-batch AUC and distribution strategy are omitted, which only makes it faster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contestants.job import Job, names, read_job, report
 
 
 def load(checkout: Path, job: Job) -> ModuleType:
-    """Their training script as a module, with the settings of this job."""
+    """Import their training script with the settings of this job."""
     os.chdir(checkout)
     sys.path.insert(0, str(checkout))
     import train
@@ -42,7 +42,7 @@ def load(checkout: Path, job: Job) -> ModuleType:
 
 
 def build(train: ModuleType, job: Job, rows: Any) -> Any:
-    """Their DeepFM with their training step."""
+    """Build their DeepFM with their training step."""
     sizes = rows["sizes"].tolist()
     ids, numbers = names(len(sizes), "C"), names(rows["continuous"].shape[1], "I")
     largest = {name: np.array([size - 1]) for name, size in zip(ids, sizes)}
@@ -60,7 +60,7 @@ def build(train: ModuleType, job: Job, rows: Any) -> Any:
 
 
 def optimizer(train: ModuleType, model: Any, job: Job, rows: int) -> Any:
-    """One Adam for the embeddings, one for the rest, whose rate warms up."""
+    """Make one Adam for the embeddings, and one with a warm-up for the rest."""
     tf, warm_up = train.tf, round(job.warmup_epochs * -(-rows // job.batch))
     rate = job.lr
     if warm_up:

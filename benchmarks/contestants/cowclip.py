@@ -1,4 +1,4 @@
-"""The contestants of `peers.py` that run in this project's environment."""
+"""Run the contestants of `peers.py` that use this project's environment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Probabilities = npt.NDArray[np.float64]
 
 
 def run(name: str, log: Log, job: Job) -> tuple[float, Probabilities | None]:
-    """One training run of "bare-mlp", "keras-adam", "cowclip UPDATE" or "cowclip UPDATE PRECISION".
+    """Train "bare-mlp", "keras-adam", "cowclip UPDATE" or "cowclip UPDATE PRECISION" once.
 
     Returns:
         Rows per second, and the held-out rows' click probabilities; the bare MLP has none.
@@ -44,7 +44,7 @@ def run(name: str, log: Log, job: Job) -> tuple[float, Probabilities | None]:
 
 
 def _bare_mlp(log: Log, job: Job) -> float:
-    """The MLP alone, on the same numbers again and again, as many steps in a call as the others."""
+    """Train only the MLP on constant input, with as many steps per call as the others."""
     inputs = len(log.sizes) * job.embedding_dim + CONTINUOUS
     train, loss_sum = make_mlp_train_function(
         job.batch, inputs=inputs, widths=job.widths, lr=job.lr
@@ -58,7 +58,7 @@ def _bare_mlp(log: Log, job: Job) -> float:
 
 
 def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
-    """Train as `cowclip train` does: the same rows in memory, the same steps a call."""
+    """Train like `cowclip train`: the same rows in memory, the same steps per call."""
     tf = compat.tensorflow()
     with computing_in(_precision(name)):
         model = _model(log, job)
@@ -72,19 +72,19 @@ def _train(name: str, log: Log, job: Job) -> tuple[float, Probabilities]:
         steps(rows, job.batch)
         clock.tick(len(rows), steps_per_epoch(len(rows), job.batch))
     if isinstance(optimizer, cc.CowClip):
-        optimizer.flush()  # work that "exact" has put off: it belongs to the time
+        optimizer.flush()  # the time includes the work that "exact" postpones
     return clock.rate(), Predictor(model, DeviceData(log.test)).predict()
 
 
 def _lengths(rows: int, job: Job, epoch: int) -> list[int]:
-    """Steps of every call of an epoch: the warm-up's in one, then as many as training makes."""
+    """Return the steps of each call of an epoch: one warm-up call, then calls as in training."""
     most, steps = steps_per_execution(job.batch), steps_per_epoch(rows, job.batch)
     warm_up = [] if epoch else [WARM_UP_STEPS]
     return [*warm_up, *execution_lengths(sum(warm_up), steps, most, [])]
 
 
 def _calls(data: DeviceData, job: Job) -> Iterator[Any]:
-    """Rows of every call."""
+    """Yield the rows of every call."""
     for epoch in range(job.epochs):
         rows = [n * job.batch for n in _lengths(data.rows, job, epoch)]
         yield from data.variable_batches(rows, seed=job.seed, epoch=epoch)
@@ -102,7 +102,7 @@ def _model(log: Log, job: Job) -> Any:
 
 
 def _precision(name: str) -> str:
-    """Of the hidden layers: the third word of the name, float32 where there is none."""
+    """Return the precision of the hidden layers: the third word of the name, else float32."""
     return (*name.split(), "float32", "float32")[2]
 
 

@@ -1,7 +1,7 @@
 """A DeepFM of FuxiCTR's layers, for `peers.py`.
 
-The package on PyPI holds FuxiCTR's layers, data loaders and training step, but not its DeepFM,
-which is put together here; the numbers go raw into the MLP, as in the other contestants' model.
+The package on PyPI has FuxiCTR's layers, data loaders and training step, but not its DeepFM, which
+this module builds. The continuous values enter the MLP directly, as in the other contestants.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Batch = dict[str, torch.Tensor]
 
 
 def feature_map(sizes: list[int], numbers: list[str], folder: Path) -> FeatureMap:
-    """The columns, as FuxiCTR describes them."""
+    """Describe the columns for FuxiCTR."""
     known = FeatureMap("peers", str(folder))
     ids = {
         name: {"type": "categorical", "vocab_size": size, "source": ""}
@@ -64,13 +64,13 @@ class DeepFM(BaseModel):
         self.pairs = InnerProductInteraction(len(sizes), output="product_sum")
         width = len(sizes) * job.embedding_dim + len(numbers)
         self.mlp = MLP_Block(width, hidden_units=list(job.widths), output_dim=1)
-        self._max_gradient_norm = 10.0  # what its `fit` sets
+        self._max_gradient_norm = 10.0  # its `fit` sets this
         self.compile("adam", "binary_crossentropy", job.lr)
         self.reset_parameters()
         self.model_to_device()
 
     def forward(self, inputs: Batch) -> dict[str, torch.Tensor]:
-        """Click probabilities of a batch."""
+        """Return the click probabilities of a batch."""
         columns = self.get_inputs(inputs)
         ids = {name: columns[name] for name in self.ids}
         v = self.embedding(ids)
@@ -80,7 +80,7 @@ class DeepFM(BaseModel):
 
 
 class MemoryLoader:
-    """Batches cut from tensors on the device, in place of FuxiCTR's row-by-row loader."""
+    """Slice batches from tensors on the device, instead of FuxiCTR's row-by-row loader."""
 
     def __init__(self, columns: Batch, *, batch: int, shuffle: bool) -> None:
         self.columns, self.batch, self.shuffle = columns, batch, shuffle
@@ -95,7 +95,7 @@ class MemoryLoader:
 
 
 def tensors(ids: np.ndarray, continuous: np.ndarray, device: Any) -> Batch:
-    """ColumnArrays on the device."""
+    """Copy the columns to the device."""
     return {k: torch.from_numpy(v).to(device) for k, v in by_name(ids, continuous).items()}
 
 
@@ -111,7 +111,7 @@ def train_loader(model: DeepFM, rows: Any, job: Job, kind: str) -> Any:
 
 
 def train(model: DeepFM, loader: Any, job: Job) -> float:
-    """Train by FuxiCTR's step; rows per second."""
+    """Train with FuxiCTR's step; return rows per second."""
     clock = Clock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
     model.train()
     for _ in range(job.epochs):

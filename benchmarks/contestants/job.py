@@ -31,7 +31,7 @@ class Job:
         batch: rows per step.
         epochs: passes over the training rows.
         lr: learning rate of Adam; with CowClip, of all weights but the embeddings.
-        embedding_lr: learning rate of the embeddings; read with CowClip only, as the rest below.
+        embedding_lr: learning rate of the embeddings; only CowClip uses it and the values below.
         l2: penalty of the embeddings.
         r: clip threshold relative to the norm of the row.
         zeta: lower bound of the row norm, per coordinate.
@@ -39,7 +39,7 @@ class Job:
         init_std: standard deviation of the initial embeddings, for every contestant.
         embedding_dim: length of an embedding.
         mlp: widths of the hidden layers, like "400,400,400".
-        seed: of initialisation and row order.
+        seed: seed of initialization and row order.
     """
 
     rows_file: Path
@@ -88,7 +88,7 @@ class Clock:
         self._wait, self._step, self._rows, self._started = wait, 0, 0, 0.0
 
     def tick(self, rows: int, steps: int = 1) -> None:
-        """A step, or several in one call, with this many rows was made."""
+        """Count a step, or several in one call, with this many rows."""
         before, self._step = self._step, self._step + steps
         if before >= WARM_UP_STEPS:
             self._rows += rows

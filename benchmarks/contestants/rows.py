@@ -1,4 +1,4 @@
-"""The generated rows of `peers.py`."""
+"""Generate the rows of `peers.py`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Log:
 
 
 def generate(*, rows: int, held_out: int, ids: int, seed: int) -> Log:
-    """Random rows whose clicks depend on ids, pairs of ids and numbers.
+    """Generate random rows whose clicks depend on ids, pairs of ids and numbers.
 
     Args:
-        rows: all rows.
-        held_out: of them, for the test.
+        rows: number of rows.
+        held_out: number of rows held out for the test.
         ids: ids of all fields together.
-        seed: of everything drawn.
+        seed: seed of all random numbers.
     """
     sizes = field_sizes(ids)
     drawn = random_rows(rows, sizes, seed=seed)
@@ -54,7 +54,7 @@ def generate(*, rows: int, held_out: int, ids: int, seed: int) -> Log:
 
 
 def write_rows(log: Log, file: Path) -> None:
-    """Write what a peer may know: training rows, and held-out rows without their labels."""
+    """Write the rows for a peer: training rows, and held-out rows without their labels."""
     with atomic_write(file) as temporary, temporary.open("wb") as whole:
         np.savez(
             whole,

@@ -1,4 +1,4 @@
-"""What `peers.py` compares, and each contestant's run as a job."""
+"""Settings of `peers.py`, and each contestant's run as a job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS = tuple(dict.fromkeys(kind for kind, *_ in PEERS.values()))
 
 @dataclass(frozen=True, kw_only=True)
 class PeerSettings:
-    """What is compared.
+    """Settings of the comparison.
 
     Attributes:
         work: folder for the rows and the predictions.
@@ -45,26 +45,26 @@ class PeerSettings:
         ids: ids of all fields together.
         batches: batch sizes.
         epochs: passes over the training rows.
-        rounds: times each contestant has its turn at each batch size.
+        rounds: turns of each contestant at each batch size.
         lr: learning rate of all weights at batch 1024.
-        rule: how it changes with the batch where plain Adam trains: a name of `scaling.RULES`.
+        rule: rule that scales the rate of plain Adam with the batch: a name of `scaling.RULES`.
         mlp: widths of the hidden layers.
         seed: of the rows, the initialization and the order.
         contestants: names of `CONTESTANTS`.
         pythons: interpreters of the peers: "deepctr", "fuxictr", "authors".
-        checkout: of the authors' code.
-        timeout: seconds that a peer's run may take.
+        checkout: checkout of the authors' code.
+        timeout: maximum seconds of a peer's run.
 
     Raises:
-        InputError: a name is unknown, a number out of range, a value there twice, or a program or
-            the checkout missing.
+        InputError: if a name is unknown, a number is out of range, a value is given twice, or a
+            program or the checkout is missing.
     """
 
     work: Path = option(Path("work/peers"), "folder of rows, predictions and the peers' logs")
     rows: int = option(450_000, "generated; a tenth is held out")
     ids: int = option(220_000, "of all fields together")
-    batches: tuple[int, ...] = option((1024, 8192, 65536), "rows of a step")
-    epochs: int = option(1, "passes over the rows")
+    batches: tuple[int, ...] = option((1024, 8192, 65536), "rows per step")
+    epochs: int = option(1, "epochs")
     rounds: int = option(5, "turns of every contestant at every batch")
     lr: float = option(1e-3, "learning rate at batch 1024")
     rule: str = option("sqrt", f"how plain Adam's rate grows with the batch: {', '.join(RULES)}")
@@ -78,7 +78,7 @@ class PeerSettings:
     timeout: float = 3600.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
+        """Reject values that cannot be measured."""
         check_choices("--contestants", self.contestants, CONTESTANTS)
         check_choices("--rule", (self.rule,), tuple(RULES))
         check_unique({"--contestants": self.contestants, "--batches": self.batches})
@@ -107,16 +107,16 @@ class PeerSettings:
                 raise InputError(f"--{kind}-python {python}: no such program; give a bin/python")
         if self.checkout is not None and not (self.checkout / "train.py").is_file():
             raise InputError(
-                f"--authors {self.checkout}: holds no train.py; give a checkout of LargeBatchCTR"
+                f"--authors {self.checkout}: has no train.py; give a checkout of LargeBatchCTR"
             )
 
     @property
     def held_out(self) -> int:
-        """Rows of the test."""
+        """Number of test rows."""
         return self.rows // 10
 
     def missing(self, name: str) -> str | None:
-        """The options that a contestant needs to run but lacks; None if it can run."""
+        """Return which required options a contestant lacks; None if it can run."""
         if name not in PEERS:
             return None
         kind = PEERS[name][0]

@@ -1,1 +1,1 @@
-"""What all benchmarks share: options, one JSON record, one way to print, turns in rounds."""
+"""Shared parts of all benchmarks: options, the JSON record, printing, and turns in rounds."""

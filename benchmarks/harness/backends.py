@@ -1,4 +1,4 @@
-"""The backends of the row kernels: arrays, copies and the clock on the CPU and on the GPU."""
+"""Provide arrays, copies and timers for the row kernels on the CPU and on the GPU."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CupyBackend:
         self.cupy.copyto(target, source)
 
     def seconds(self, run: Callable[[], Any]) -> float:
-        """Time of one call by the GPU's clock, including the call's waits for the host."""
+        """Measure one call with the GPU's clock, including its waits for the host."""
         start, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
         start.record()
         run()
@@ -78,10 +78,10 @@ Backend = NumbaBackend | CupyBackend
 
 
 def choose_backend(name: str) -> Backend:
-    """The backend of a name; "auto" is cupy if it finds a GPU.
+    """Return the backend of a name; "auto" is cupy if it finds a GPU.
 
     Raises:
-        InputError: cupy is asked for, but it is not installed or finds no GPU.
+        InputError: if the name is "cupy" and CuPy is not installed or finds no GPU.
     """
     if name == "numba":
         return NumbaBackend()

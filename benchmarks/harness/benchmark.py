@@ -1,4 +1,4 @@
-"""A benchmark as a command: options, settings, measurement, text and JSON."""
+"""Run a benchmark as a command: options, settings, measurement, text and JSON."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def _no_values(_: argparse.Namespace) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What distinguishes one benchmark from another.
+    """Definition of one benchmark.
 
     Attributes:
-        script: its `__file__`.
-        about: its docstring, which is the help.
-        settings: frozen dataclass whose fields are made by `options.option`. The harness sets a
-            field `device` to "cpu" or "gpu".
+        script: `__file__` of the script.
+        about: docstring of the script, which is the help text.
+        settings: frozen dataclass with fields of `options.option`. The harness sets a field
+            `device` to "cpu" or "gpu".
         measure: settings -> result, ready for JSON.
         text: result -> text to print.
         device: whether it has the option `--device`; without it, TensorFlow is not imported.
-        add_options: adds options that are no fields.
-        read_options: reads them, as values of further fields.
+        add_options: adds options that are not fields.
+        read_options: reads these options, as values of other fields.
         draw: writes other files than the JSON, from the settings and the result.
     """
 

@@ -1,6 +1,6 @@
-"""How a benchmark ends: errors in one line, exit codes, and refused output files.
+"""Handle errors of benchmarks: one line per error, exit codes, and checks of output files.
 
-Exit codes: 0 success, 2 wrong input, 1 a fault of the benchmark, 130 interrupted.
+Exit codes: 0 success, 2 wrong input, 1 a bug of the benchmark, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def exit_with(code: int, line: str) -> NoReturn:
 
 
 def check_output_files(*files: Path | None, overwrite: bool = False) -> None:
-    """Refuse output files before the measurement if they cannot be written after it.
+    """Check before the measurement that output files can be written.
 
     Args:
-        files: to write; None for one that was not asked for.
+        files: files to write; None for files that were not requested.
         overwrite: whether to replace existing files.
 
     Raises:
-        InputError: one cannot be written, exists already, or is named twice.
+        InputError: if a file cannot be written, exists already, or is given twice.
     """
     given = [file for file in files if file is not None]
     for file in given:

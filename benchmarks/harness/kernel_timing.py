@@ -1,4 +1,4 @@
-"""Timing of one kernel or copy on a backend."""
+"""Time one kernel or copy on a backend."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class KernelCase:
 
     Attributes:
         what: kernel, batch, and for replay the gap; with n and u.
-        bytes: that the kernel must read and write.
+        bytes: bytes that the kernel must read and write.
         steps: steps of single numbers, for replay.
-        prepare: makes a call ready, outside the clock.
+        prepare: prepares a call, outside the timed part.
         run: the call.
     """
 
@@ -34,7 +34,7 @@ class KernelCase:
 
 
 def copy_case(backend: Backend, megabytes: int) -> KernelCase:
-    """A copy, which shows the bandwidth of the device's memory."""
+    """Return a copy, which measures the bandwidth of the device's memory."""
     source = backend.to_device(np.ones(megabytes * 250_000, np.float32))
     target = source.copy()
     size = 2 * source.nbytes
@@ -44,7 +44,7 @@ def copy_case(backend: Backend, megabytes: int) -> KernelCase:
 
 
 def time_case(backend: Backend, case: KernelCase) -> float:
-    """Median seconds of a few calls."""
+    """Return the median seconds of a few calls."""
     times: list[float] = []
     while len(times) < MOST_CALLS and sum(times) < LEAST_SECONDS:
         case.prepare()

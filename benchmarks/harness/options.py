@@ -73,11 +73,13 @@ def make_parser(
     """
     parser = CommandParser(description=about, formatter_class=_Help)
     if device:
-        what = "for TensorFlow; auto: a GPU if it sees one"
+        what = "for TensorFlow; auto: a GPU if it finds one"
         parser.add_argument("--device", default="auto", choices=choices.DEVICES, help=what)
     if json:
-        parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, too")
-        replace = "replace files that are there"
+        parser.add_argument(
+            "--json", type=Path, metavar="FILE", help="also write the result to this file"
+        )
+        replace = "replace existing files"
         parser.add_argument("--overwrite", action="store_true", help=replace)
     return parser
 

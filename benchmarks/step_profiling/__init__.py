@@ -1,1 +1,1 @@
-"""What `step_profile.py` needs: the profiler's events, the counted limit, the text."""
+"""Parts of `step_profile.py`: the profiler's events, the counted limit, the text."""

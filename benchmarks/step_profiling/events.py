@@ -1,4 +1,4 @@
-"""What TensorFlow's profiler recorded: operations on the host, kernels and copies on the GPUs.
+"""Read the events of TensorFlow's profiler: operations on the host, kernels and copies on GPUs.
 
 The profiler writes an `XSpace`: planes (the host, each GPU) of lines (threads, streams) of events.
 """
@@ -106,7 +106,7 @@ def read_space(folder: Path) -> Any:
     """The `XSpace` that the profiler wrote somewhere below a folder.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: if there is no such file.
     """
     files = sorted(folder.rglob("*.xplane.pb"))
     if not files:

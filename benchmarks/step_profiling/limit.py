@@ -1,9 +1,9 @@
-"""The counted limit of a training step: what it must compute and move, and the machine's peaks.
+"""Compute the counted limit of a training step from its arithmetic and memory traffic.
 
-Counted are the matrix products of MLP and crosses, and the bytes of the batch and of the tables'
-rows, each read and written as rarely as possible. Not counted is what is small beside them (FM and
-first-order part, loss, Adam's arithmetic), and what may stay in a cache (the dense weights, what
-goes from layer to layer). So the limit is a low one: no step reaches it.
+It counts the matrix products of MLP and crosses, and the bytes of the batch and of the tables'
+rows, each read and written as rarely as possible. It omits small parts (FM and first-order part,
+loss, Adam's arithmetic) and values that may stay in a cache (dense weights, activations). So the
+limit is a lower bound that no step reaches.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class MachinePeaks:
             rounds: turns.
 
         Raises:
-            InputError: a GPU is to be measured, and CuPy is not there.
+            InputError: if the device is a GPU and CuPy is not installed.
         """
         speeds = [flop_per_second(n, precision, rounds) for n in squares]
         copies = bytes_per_second(device, copy_mb, rounds)

@@ -69,8 +69,8 @@ def _timed(name: str, found: dict[str, Any]) -> str:
 
 
 def table(head: str, rows: Sequence[dict[str, Any]]) -> str:
-    """Names, milliseconds and calls a step."""
-    lines = [f"{head:<{WIDTH}}{'ms a step':>12}{'calls a step':>14}"]
+    """Names, milliseconds and calls per step."""
+    lines = [f"{head:<{WIDTH}}{'ms per step':>12}{'calls per step':>14}"]
     lines += [
         f"{shortened(row['name']):<{WIDTH}}{row['ms']:>12.3f}{row['calls']:>14.1f}" for row in rows
     ]

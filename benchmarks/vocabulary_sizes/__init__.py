@@ -1,1 +1,1 @@
-"""What `vocabulary.py` needs: settings, equal batches for tables of any size, the figure."""
+"""Parts of `vocabulary.py`: settings, equal batches for tables of any size, the figure."""

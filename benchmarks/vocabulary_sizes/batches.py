@@ -1,4 +1,4 @@
-"""Equal batches for tables of any size."""
+"""Make equal batches for tables of any size."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from cowclip_merlin.bench.random_data import field_sizes, random_rows
 from cowclip_merlin.loading import ColumnArrays
 from vocabulary_sizes.settings import VocabularySettings
 
-POOL = 32  # batches of the largest size that are drawn before ids come again in the same rows
+POOL = 32  # batches of the largest size before rows repeat
 
 
 def draw(settings: VocabularySettings) -> ColumnArrays:
-    """Rows with power-law ids for the smallest vocabulary."""
+    """Draw rows with power-law ids for the smallest vocabulary."""
     return random_rows(POOL * max(settings.batches), field_sizes(settings.vocabularies[0]))
 
 
 def spread(rows: ColumnArrays, sizes: dict[str, int]) -> ColumnArrays:
-    """The same rows with their ids mapped one to one to ids all over larger fields.
+    """Map the ids of the rows one to one to ids spread over larger fields.
 
     >>> ids = np.arange(4, dtype=np.int32)[:, None]
     >>> spread(ColumnArrays(ids, ids, ids), {"C1": 10}).ids[:, 0].tolist()
@@ -33,8 +33,8 @@ def spread(rows: ColumnArrays, sizes: dict[str, int]) -> ColumnArrays:
 
 
 def multiplier(size: int) -> int:
-    """A number m without a divisor in common with the size: i * m % size is one to one."""
-    # Near the golden section, neighbors end up far apart, evenly.
+    """Return a number m coprime to the size, so that i * m % size is one to one."""
+    # Near the golden ratio, neighbors are spread far apart and evenly.
     number = max(1, round(0.618034 * size))
     while gcd(number, size) > 1:
         number += 1
@@ -42,7 +42,7 @@ def multiplier(size: int) -> int:
 
 
 def distinct_rows(rows: ColumnArrays, sizes: dict[str, int], batch: int) -> float:
-    """Mean number of table rows that a batch reads."""
+    """Return the mean number of table rows that a batch reads."""
     offsets = np.cumsum([0, *sizes.values()])[:-1]
     batches = [rows.ids[i * batch : (i + 1) * batch] + offsets for i in range(min(8, POOL))]
     return float(np.mean([len(np.unique(ids)) for ids in batches]))

@@ -1,4 +1,4 @@
-"""The figure of `vocabulary.py`."""
+"""Draw the figure of `vocabulary.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cowclip_merlin.system.files import atomic_write
 
 Point = tuple[float, float, float, float]
 
-# Markers and lines tell the curves apart in print.
+# Markers and lines distinguish the curves in print.
 STYLES = {
     "dense": {"color": VERMILION, "marker": "s", "linestyle": "-"},
     "exact": {"color": BLUE, "marker": "o", "linestyle": "-"},
@@ -48,11 +48,11 @@ def draw_figure(result: dict[str, Any], path: Path) -> None:
         for axes, batch in zip(panels, batches, strict=True):
             _draw(axes, curves(result, batch))
             axes.set(xscale="log", yscale="log", xlabel="ids", title=f"batch {batch:,}")
-            # 40 and not 4 x 10^1: what is read off here are milliseconds.
+            # 40, not 4 x 10^1, because readers read milliseconds from this axis.
             axes.yaxis.set_major_formatter(LogFormatter())
             axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
             axes.grid(True, which="major", linewidth=0.4, alpha=0.5)
-        panels[0].set_ylabel("ms a step")
+        panels[0].set_ylabel("ms per step")
         panels[0].legend(title="update", fontsize=8)
         with atomic_write(path) as temporary:
             figure.savefig(temporary, format="svg", metadata={"Date": None})

@@ -15,33 +15,33 @@ from harness.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularySettings:
-    """What is measured.
+    """Settings of the measurement.
 
     Attributes:
-        vocabularies: ids of all fields together, rising; the batches' ids are drawn from as many
-            as the first has.
+        vocabularies: ids of all fields together, ascending; the batches draw their ids from the
+            first vocabulary.
         batches: batch sizes.
         updates: "dense", "exact", "lazy".
         model: name of a model.
         mlp: widths of the hidden layers.
         embedding_dim: length of an embedding row.
-        rounds: times each configuration has its turn.
+        rounds: turns of each configuration.
         steps: timed steps of a turn.
         seconds: a turn ends early after this many, once it has three steps.
         warm_up: untimed steps of a turn with "exact", so that rows have missed some; others
             get two.
-        missed: steps that rows have missed at least when the flush is timed.
-        memory_factor: free memory that a vocabulary must find, in units of its weights.
+        missed: minimum number of missed steps when the flush is timed.
+        memory_factor: free memory that a vocabulary needs, in units of its weights.
         figure: file for a figure as SVG.
 
     Raises:
-        InputError: a value is unknown, out of range or there twice.
+        InputError: if a value is unknown, out of range or given twice.
     """
 
     vocabularies: Sequence[int] = option(
-        (100_000, 1_000_000, 10_000_000, 40_000_000), "ids of all fields together, rising"
+        (100_000, 1_000_000, 10_000_000, 40_000_000), "ids of all fields together, ascending"
     )
-    batches: Sequence[int] = option((1024, 8192), "rows of a step", flag="--batch-sizes")
+    batches: Sequence[int] = option((1024, 8192), "rows per step", flag="--batch-sizes")
     updates: Sequence[str] = option(tuple(choices.UPDATES), "some of these")
     model: str = option("deepfm", f"one of {', '.join(choices.MODELS)}")
     mlp: tuple[int, ...] = option((400, 400, 400), "widths of the hidden layers")
@@ -51,13 +51,15 @@ class VocabularySettings:
     seconds: float = option(5.0, "after which a turn ends early, once it has three steps")
     warm_up: int = option(20, "untimed steps of a turn with exact; others have two")
     missed: int = option(100, "steps before a flush, at least")
-    memory_factor: float = option(8.0, "free memory that a vocabulary must find, in its weights")
+    memory_factor: float = option(
+        8.0, "free memory that a vocabulary needs, in units of its weights"
+    )
     figure: Path | None = option(
         None, "draw it as SVG here", kind=Path, metavar="FILE", output=True
     )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
+        """Reject values that cannot be measured."""
         check_choices("--updates", self.updates, choices.UPDATES)
         check_choices("--model", (self.model,), choices.MODELS)
         check_unique({"--updates": self.updates, "--batch-sizes": self.batches})

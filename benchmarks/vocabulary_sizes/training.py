@@ -1,4 +1,4 @@
-"""A model in training on a table of one size, and the memory that it may take."""
+"""Train a model on a table of one size, and find the free memory for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TrainedModel:
     """A model with its optimizer, which trains on batches of the rows.
 
     Args:
-        settings: of the measurement.
+        settings: settings of the measurement.
         update: "dense", "exact" or "lazy".
         vocabulary: ids of all fields.
         rows: result of `batches.draw`.
@@ -44,7 +44,7 @@ class TrainedModel:
         self._run = make_train_step(model, self._optimizer, data, self._loss)
 
     def train(self, batch: int, steps: int, seconds: float = float("inf")) -> tuple[int, float]:
-        """Steps made and the seconds they took; fewer steps if the seconds are up after three."""
+        """Train, and return steps and seconds; stop early after three steps if the time is up."""
         started = time.perf_counter()
         for step in range(1, steps + 1):
             first = self.made * batch
@@ -57,7 +57,7 @@ class TrainedModel:
         return step, spent
 
     def flush(self) -> float:
-        """Bring all rows up to date; seconds."""
+        """Bring all rows up to date; return the seconds."""
         started = time.perf_counter()
         self._optimizer.flush()
         self._optimizer.iterations.numpy()
@@ -79,7 +79,7 @@ def _optimizer(update: str) -> Any:
 
 
 def free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Memory that is available; None where the system does not say."""
+    """Return the available memory in bytes; None if the system does not report it."""
     if not meminfo.exists():
         return None
     for line in meminfo.read_text(encoding="utf-8").splitlines():

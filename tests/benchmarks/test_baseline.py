@@ -29,7 +29,7 @@ def test_every_configuration_is_in_the_table_and_in_json(baseline, data, tmp_pat
     assert [(r["line"], r["update"]) for r in result["results"]] == expected
     for name, update in expected:
         assert f"| {name} | {update} |" in out
-    assert out.count("left out: 8K CowClip") == 2
+    assert out.count("omitted: 8K CowClip") == 2
     first = result["results"][0]
     assert first["speed_up"] == 1 and first["auc_points_to_baseline"] == 0
     assert all(len(r["runs"][0]["seconds"]) == 2 for r in result["results"])
@@ -65,7 +65,7 @@ def test_a_run_that_was_stopped_is_told(baseline, data, tmp_path):
     baseline.compare(settings)
     metrics = tmp_path / "runs" / "none-1x-dense-seed1-round1" / "metrics.csv"
     metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
-    with pytest.raises(InputError, match="not finished; delete it"):
+    with pytest.raises(InputError, match="not finished; delete the folder"):
         baseline.compare(settings)
 
 

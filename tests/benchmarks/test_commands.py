@@ -147,7 +147,7 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
         ("loading", ["--model", "fm"], "'fm'"),
         ("loading", ["--json", "no-such-folder/a.json"], "no-such-folder"),
         ("prepare", ["--runs", "0"], "--runs is 0"),
-        ("prepare", ["--memory", "5", "--rows", "5"], "leave them away with --memory"),
+        ("prepare", ["--memory", "5", "--rows", "5"], "omit them with --memory"),
         ("prepare", ["--work", __file__], __file__),
         ("peers", ["--batches", "x"], "'x'"),
         ("peers", ["--json", "no-such-folder/a.json"], "no-such-folder"),

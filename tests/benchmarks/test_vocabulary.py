@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_left_out(vocabulary, small, monkeypatch, capsys):
     )
     monkeypatch.setattr(vocabulary, "free_bytes", lambda: 4 * settings.table_bytes(4000) - 1)
     assert vocabulary.fitting(settings) == [2000]
-    assert "left out: 4,000 ids" in capsys.readouterr().out
+    assert "omitted: 4,000 ids" in capsys.readouterr().out
     with pytest.raises(SystemExit) as stopped:
         vocabulary.BENCHMARK.main([*small, "--memory-factor", "1e9"])
     assert stopped.value.code == 2 and "no vocabulary fits" in capsys.readouterr().err

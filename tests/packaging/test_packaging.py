@@ -186,7 +186,7 @@ def test_the_set_up_script_removes_no_folder_but_its_own(tmp_path):
     (tmp_path / "thesis.txt").write_text("dear to me")
     done = set_up(tmp_path)
     assert done.returncode == 2
-    assert "holds something else" in done.stderr
+    assert "is not a virtual environment" in done.stderr
     assert (tmp_path / "thesis.txt").read_text() == "dear to me"
 
 
