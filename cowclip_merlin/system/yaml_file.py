@@ -1,4 +1,4 @@
-"""YAML files that hold one mapping."""
+"""Read YAML files that contain one mapping."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cowclip_merlin.errors import InputError
 
 
 def read_yaml(path: Path, *, first_key: str) -> Mapping[str, Any]:
-    """Read the mapping that a YAML file holds.
+    """Read the mapping of a YAML file.
 
     Args:
-        path: of the file.
-        first_key: a key that such a file usually begins with, for the error message.
+        path: path of the file.
+        first_key: usual first key of such a file, for the error message.
 
     Raises:
-        InputError: the file is not YAML, does not hold a mapping, or gives a key twice.
+        InputError: if the file is not YAML, is not a mapping, or has a key twice.
     """
     import yaml
 
@@ -25,18 +25,18 @@ def read_yaml(path: Path, *, first_key: str) -> Mapping[str, Any]:
         value = yaml.load(path.read_text(encoding="utf-8"), _loader())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         words = " ".join(str(error).split())
-        raise InputError(f"{path}: no YAML ({words}); mend the file") from None
+        raise InputError(f"{path}: not valid YAML ({words}); correct the file") from None
     if not isinstance(value, dict):
-        raise InputError(f"{path}: holds no mapping; begin with `{first_key}:`")
+        raise InputError(f"{path}: is not a mapping; begin with `{first_key}:`")
     return value
 
 
 def line_of_key(path: Path, *keys: str | int) -> int:
-    """Line of a value, from 1: of the mapping's key or the list's item that `keys` lead to.
+    """Return the line, from 1, of the mapping's key or the list's item that `keys` lead to.
 
     Args:
-        path: of a file that `read_yaml` can read.
-        keys: from the outermost mapping inward; keys that are not there end the search.
+        path: path of a file that `read_yaml` can read.
+        keys: keys from the outermost mapping inward; a missing key ends the search.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a.yaml"
@@ -57,7 +57,7 @@ def line_of_key(path: Path, *keys: str | int) -> int:
 
 
 def _children(node: Any) -> list[tuple[str | int, tuple[int, Any]]]:
-    """Key -> line and node of each value below a node."""
+    """Return key, line and node of each value below a node."""
     import yaml
 
     if isinstance(node, yaml.MappingNode):
@@ -68,7 +68,7 @@ def _children(node: Any) -> list[tuple[str | int, tuple[int, Any]]]:
 
 
 def _loader() -> Any:
-    """YAML's safe loader, which also refuses duplicate keys; YAML's own keeps the last."""
+    """Create YAML's safe loader, but reject duplicate keys; YAML would keep the last one."""
     import yaml
 
     class Loader(yaml.SafeLoader):

@@ -75,9 +75,9 @@ def test_time_and_key_may_be_categorical_too(features_file):
         (LIST + "categorical: [a]\ncolumns: [y, t, y]\n", "line 4: column 'y' twice"),
         (LIST + "categorical: [a]\ncolumns: [y, t]\n", "line 3: column 'a' is not among `columns`"),
         (LIST + "categorical: [a]\nprepared: none\n", "line 4: .*none: no such folder"),
-        ("- a\n", "holds no mapping; begin with `label:`"),
-        ("label: y\nlabel: z\n", "no YAML"),
-        ("label: [\n", "no YAML"),
+        ("- a\n", "is not a mapping; begin with `label:`"),
+        ("label: y\nlabel: z\n", "not valid YAML"),
+        ("label: [\n", "not valid YAML"),
     ],
 )
 def test_errors_name_the_file_and_the_line(features_file, text, complaint):
