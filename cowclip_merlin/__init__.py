@@ -1,7 +1,6 @@
 """Large-batch training of click-through-rate models with CowClip on NVIDIA Merlin.
 
-Importing this package is cheap: TensorFlow, cuDF and CuPy are loaded by the first name
-that needs them.
+Importing this package is cheap: the first name that needs TensorFlow, cuDF or CuPy loads them.
 
 >>> import cowclip_merlin as cc
 >>> cc.scale("criteo", to=8 * 1024).l2
@@ -42,16 +41,16 @@ __all__ = [
 _LAZY = {"CowClip": "optimizer", "roc_auc": "metrics", "log_loss": "metrics"}
 _LAZY_MODULES = ("diagnostics", "models", "training", "workflows")
 
-# TensorFlow decides once, when it is imported, which Keras it offers.
+# TensorFlow chooses its version of Keras when it is imported.
 request_keras_2()
-# Merlin 23.12 asks TensorFlow and Keras for names that have moved since.
+# Merlin 23.12 uses names that newer versions of TensorFlow and Keras have moved.
 prepare_merlin_on_import()
 
 
 def load_model(path: str) -> Any:
     """Load a model that was saved with `model.save(path)`, optimizer included.
 
-    The same as `tf.keras.models.load_model`, after the classes it needs have been imported.
+    Like `tf.keras.models.load_model`, but it imports the classes that the model needs first.
 
     Args:
         path: the saved model's folder.

@@ -1,4 +1,4 @@
-"""Checks of values that commands, settings and benchmarks share, with one-line errors."""
+"""Check the values of commands, settings and benchmarks, with one-line errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def check_at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:
     """Refuse counts below 1.
 
     Args:
-        counts: of each option its number or numbers.
+        counts: option name -> its number or numbers.
 
     Raises:
-        InputError: one is 0 or negative.
+        InputError: if a count is 0 or negative.
 
     >>> check_at_least_one({"--rounds": 1, "--mlp": (8, 0)})
     Traceback (most recent call last):
@@ -30,13 +30,13 @@ def check_at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:
 
 
 def check_not_negative(values: Mapping[str, float]) -> None:
-    """Refuse what is not a finite number from 0 on.
+    """Refuse values that are not finite numbers >= 0.
 
     Args:
-        values: by the name of the setting.
+        values: setting name -> its value.
 
     Raises:
-        InputError: one is negative or not finite.
+        InputError: if a value is negative or not finite.
 
     >>> check_not_negative({"r": 1.0, "zeta": -1.0})
     Traceback (most recent call last):
@@ -49,13 +49,13 @@ def check_not_negative(values: Mapping[str, float]) -> None:
 
 
 def check_positive(values: Mapping[str, float]) -> None:
-    """Refuse what is not a finite number above 0.
+    """Refuse values that are not finite numbers > 0.
 
     Args:
-        values: of each option its number.
+        values: option name -> its number.
 
     Raises:
-        InputError: one is not.
+        InputError: if a value is 0, negative or not finite.
 
     >>> check_positive({"--seconds": float("nan")})
     Traceback (most recent call last):
@@ -68,13 +68,13 @@ def check_positive(values: Mapping[str, float]) -> None:
 
 
 def check_unique(lists: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse a value that comes twice.
+    """Refuse duplicate values.
 
     Args:
-        lists: of each option its values.
+        lists: option name -> its values.
 
     Raises:
-        InputError: one does.
+        InputError: if an option has the same value twice.
 
     >>> check_unique({"--batch-sizes": (8, 16, 8)})
     Traceback (most recent call last):
@@ -90,7 +90,7 @@ def check_choices(option: str, values: Sequence[str], choices: Iterable[str]) ->
     """Refuse names that are not among the choices.
 
     Raises:
-        InputError: one is not.
+        InputError: if a name is not among the choices.
 
     >>> check_choices("--updates", ("exact", "eager"), ("dense", "exact"))
     Traceback (most recent call last):
@@ -106,13 +106,13 @@ def one_of(name: str, value: Any, choices: Iterable[str]) -> None:
     """Refuse a setting that is not among its choices.
 
     Raises:
-        InputError: it is not.
+        InputError: if the value is not among the choices.
 
     >>> one_of("update", "eager", ("dense", "exact"))
     Traceback (most recent call last):
     ...
     cowclip_merlin.errors.InputError: unknown update 'eager'; choose one of dense, exact
     """
-    known = tuple(choices)  # a mapping could not look up what has no hash
+    known = tuple(choices)  # looking up an unhashable value in a mapping would fail
     if value not in known:
         raise InputError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")

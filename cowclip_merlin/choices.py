@@ -1,11 +1,11 @@
-"""The choices that settings offer: each is listed here, and nowhere else.
+"""The choices of every setting, listed only here.
 
-Everything else reads them from here: the optimizer, the row kernels, the command line with its
-help texts, the experiments and the benchmarks. This module imports neither TensorFlow nor NumPy;
-functions and classes are named here and looked up when they are needed.
+The optimizer, the row kernels, the command line, the experiments and the benchmarks read them
+from here. This module imports neither TensorFlow nor NumPy. It names functions and classes; their
+users look them up.
 
-- A new clip: write its function in `cowclip_merlin/clip.py` and add its entry to `CLIPS`.
-- A new model: write `models/<name>.py` with a builder `<name>`, and add its name to `MODELS`.
+- To add a clip, write its function in `cowclip_merlin/clip.py` and add an entry to `CLIPS`.
+- To add a model, write `models/<name>.py` with a builder `<name>`, and add the name to `MODELS`.
 
 >>> clips_using("bound")
 ('global', 'field', 'column')
@@ -27,16 +27,16 @@ UPDATES = ("dense", "exact", "lazy")
 """Which rows of a table a step updates; see `CowClip`."""
 
 KERNEL_BACKENDS = ("numba", "cupy")
-"""Implementations of the row kernels for training: on the CPU, on a GPU."""
+"""Implementations of the row kernels for training: on the CPU and on a GPU."""
 
 BACKENDS = ("auto", "tensorflow", *KERNEL_BACKENDS)
-"""What updates the rows of a table; see `CowClip`."""
+"""Implementations of the row updates; see `CowClip`."""
 
 OPTIMIZERS = ("adam", "adagrad")
 """Optimizers of a training run."""
 
 PRECISIONS = ("float32", "bfloat16")
-"""Number formats in which the hidden and cross layers compute."""
+"""Precisions of the hidden and cross layers."""
 
 CONTINUOUS = ("deep", "all")
 """Which parts of a model read the continuous features; see `models.Architecture`."""
@@ -47,15 +47,15 @@ TABLES: Mapping[str, str] = MappingProxyType(
 """Layouts of the embedding tables: name -> class in `cowclip_merlin.models.embedding`."""
 
 DEVICES = ("auto", "cpu", "gpu")
-"""Where to compute; "auto" is a GPU if there is one."""
+"""Devices to compute on; "auto" is a GPU if there is one."""
 
 FIT_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"train": ("train",), "all": ("train", "test")}
 )
-"""Rows that a preparation learns ids, counts and ranges from: name -> splits."""
+"""Rows from which `prepare` learns ids, counts and ranges: name -> splits."""
 
 SPLIT_METHODS = ("random", "time")
-"""How a preparation chooses the test rows."""
+"""How `prepare` chooses the test rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +65,12 @@ class ClipSettings:
     Attributes:
         r: threshold relative to the norm of the weights.
         zeta: lower bound of the row norm, per coordinate.
-        bound: constant threshold of the clips that are not adaptive.
+        bound: constant threshold of the non-adaptive clips.
         lambda_rel: bound on the change of a coordinate, relative to the coordinate.
-        lambda_abs: constant that is added to that bound.
+        lambda_abs: constant added to that bound.
 
     Raises:
-        InputError: a value is negative or not finite.
+        InputError: if a value is negative or not finite.
     """
 
     r: float = 1.0
@@ -80,28 +80,29 @@ class ClipSettings:
     lambda_abs: float = 1e-2
 
     def __post_init__(self) -> None:
-        """Refuse values that are not thresholds."""
+        """Check the values."""
         check_not_negative(vars(self))
 
     @classmethod
     def from_attributes(cls, source: Any) -> ClipSettings:
-        """The settings that an object has among its attributes."""
+        """Copy the settings from the attributes of an object."""
         return cls(**{each.name: getattr(source, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clip:
-    """What a clip is.
+    """Properties of a clip.
 
     Attributes:
         function: name of its function in `cowclip_merlin.clip`.
         settings: fields of `ClipSettings` that it uses.
-        acts_on: "gradient": before the optimizer's step; "update": on what the step changed.
+        acts_on: "gradient": scales gradients before the optimizer's step; "update": scales the
+            weight changes of the step.
         all_tables: whether the function takes all tables at once, for a norm over all of them.
-        spares_absent_rows: whether it never cuts the L2 gradient of a row that is absent from
-            the batch, so that a step need not look at such rows. A clip that uses `r` spares
-            them only while `2 * l2 <= r`.
-        kernel_id: its number in the row kernels, CUDA's too; None: they do not have it.
+        spares_absent_rows: whether the clip never scales the L2 gradient of a row that is absent
+            from the batch, so that a step can skip such rows. For a clip that uses `r`, this
+            holds only if `2 * l2 <= r`.
+        kernel_id: number of the clip in the row kernels, including CUDA's; None if they lack it.
     """
 
     function: str
@@ -112,7 +113,7 @@ class Clip:
     kernel_id: int | None = None
 
     def cuts_l2_alone(self, l2: float, settings: ClipSettings) -> bool:
-        """Whether `r * ||w||`, the threshold of a row without data, is below `2 * l2 * ||w||`."""
+        """Whether `r * ||w||`, the threshold of an absent row, is below `2 * l2 * ||w||`."""
         return "r" in self.settings and 2 * l2 > settings.r
 
 
@@ -134,24 +135,24 @@ CLIPS: Mapping[str, Clip] = MappingProxyType(
         ),
     }
 )
-"""Clips by name. `cowclip` is the adaptive column-wise clip of Table 6."""
+"""Clips by name; `cowclip` is the adaptive column-wise clip of Table 6."""
 
 
 def clips_using(setting: str) -> tuple[str, ...]:
-    """Names of the clips that use a field of `ClipSettings`."""
+    """List the clips that use a field of `ClipSettings`."""
     return tuple(name for name, clip in CLIPS.items() if setting in clip.settings)
 
 
 def gradient_clips() -> tuple[str, ...]:
-    """Names of the clips that act on gradients."""
+    """List the clips that act on gradients."""
     return tuple(name for name, clip in CLIPS.items() if clip.acts_on == "gradient")
 
 
 def kernel_clips() -> tuple[str, ...]:
-    """Names of the clips that the row kernels have."""
+    """List the clips that the row kernels implement."""
     return tuple(name for name, clip in CLIPS.items() if clip.kernel_id is not None)
 
 
 def sparing_clips() -> tuple[str, ...]:
-    """Names of the clips that spare absent rows; `update="exact"` needs one of them."""
+    """List the clips that spare absent rows; `update="exact"` needs one of them."""
     return tuple(name for name, clip in CLIPS.items() if clip.spares_absent_rows)

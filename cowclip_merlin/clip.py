@@ -1,10 +1,10 @@
-"""CowClip and the clips it is compared with, as pure functions on TensorFlow tensors.
+"""CowClip and the clips of the paper's comparison, as pure functions on TensorFlow tensors.
 
-Each clip answers one question: by which factor in [0, 1] is the gradient of each embedding row
-multiplied? Source: Zheng et al., arXiv 2204.06240, section 3.2, equation 6 and Algorithm 1
-(`cowclip`), Table 6 (the others). `clippy_factor` answers it for the update.
+Each clip returns a factor in [0, 1] for the gradient of each embedding row; `clippy_factor` returns
+it for the row's update. Source: Zheng et al., arXiv 2204.06240, section 3.2, equation 6 and
+Algorithm 1 (`cowclip`), Table 6 (the others).
 
-`choices.CLIPS` names the function of each clip and says what else there is to know of it.
+`choices.CLIPS` has the function and the properties of each clip.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Tensor = Any  # tf.Tensor; TensorFlow ships no usable type stubs
 
 @dataclass(frozen=True, kw_only=True)
 class ClipRows:
-    """Rows of one table in one step, for a clip of gradients.
+    """Rows of one table in one step: the input of a clip of gradients.
 
     Attributes:
-        g: gradients, L2 included, [n, d].
+        g: gradients, including L2, [n, d].
         w: weights, [n, d].
-        cnt: occurrences in the batch, 0 for rows that are absent from it, [n].
-        field: index of the field each row belongs to, int32 [n].
+        cnt: occurrences in the batch, 0 for absent rows, [n].
+        field: index of each row's field, int32 [n].
         num_fields: number of fields in the table.
     """
 
@@ -43,7 +43,7 @@ class ClipRows:
 
 @dataclass(frozen=True, kw_only=True)
 class RowUpdates:
-    """What a step of the optimizer does to rows of one table, for a clip of updates.
+    """Changes of one table's rows by a step of the optimizer: the input of a clip of updates.
 
     Attributes:
         update: change of the weights, of either sign, [n, d].
@@ -59,12 +59,12 @@ class RowUpdates:
 
 
 def row_norms(x: Tensor) -> Tensor:
-    """Euclidean norm of each row, [n, d] -> [n]."""
+    """Compute the Euclidean norm of each row, [n, d] -> [n]."""
     return tf.sqrt(tf.reduce_sum(tf.square(x), axis=-1))
 
 
 def shrink_factor(norm: Tensor, threshold: Tensor) -> Tensor:
-    """`min(1, threshold / norm)`, 1 where the norm is zero (a zero gradient stays zero).
+    """Compute `min(1, threshold / norm)`, or 1 where the norm is zero (zero gradients stay zero).
 
     >>> shrink_factor(tf.constant([0.0, 1.0, 4.0]), 2.0).numpy().tolist()
     [1.0, 1.0, 0.5]
@@ -75,10 +75,10 @@ def shrink_factor(norm: Tensor, threshold: Tensor) -> Tensor:
 
 
 def cowclip_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
-    """Algorithm 1: `threshold = max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, [n].
+    """Clip as Algorithm 1: `threshold = max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, [n].
 
-    An id that is absent from the batch counts as one occurrence, so that its L2 gradient
-    is not switched off.
+    An id that is absent from the batch counts as one occurrence, so that its L2 gradient does
+    not become 0.
     """
     d = rows.w.shape[-1]
     floor = math.sqrt(d) * settings.zeta
@@ -88,18 +88,18 @@ def cowclip_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
 
 
 def column_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
-    """Column-wise with a constant bound: each row's gradient norm is at most `bound`, [n]."""
+    """Clip column-wise with a constant: each row's gradient norm is at most `bound`, [n]."""
     return shrink_factor(row_norms(rows.g), settings.bound)
 
 
 def field_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
-    """Field-wise with a constant bound on the gradient norm of a whole field, [n]."""
+    """Clip field-wise with a constant bound on the gradient norm of a whole field, [n]."""
     factor = shrink_factor(_field_norms(rows.g, rows), settings.bound)
     return tf.gather(factor, rows.field)
 
 
 def adaptive_field_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
-    """Adaptive field-wise: threshold `cnt_f * r * ||W_f||`, counts summed over the field, [n]."""
+    """Clip field-wise, adaptively: threshold `cnt_f * r * ||W_f||`, with the field's count, [n]."""
     cnt = tf.cast(rows.cnt, rows.w.dtype)
     cnt_f = tf.math.unsorted_segment_sum(cnt, rows.field, rows.num_fields)
     threshold = tf.maximum(cnt_f, 1.0) * settings.r * _field_norms(rows.w, rows)
@@ -112,25 +112,25 @@ def _field_norms(x: Tensor, rows: ClipRows) -> Tensor:
 
 
 def global_factors(tables: Sequence[ClipRows], settings: ClipSettings) -> list[Tensor]:
-    """One factor for all: the norm of the gradients of all tables together is at most `bound`."""
+    """Clip all tables by one factor: the norm of all gradients together is at most `bound`."""
     squares = tf.add_n([tf.reduce_sum(tf.square(rows.g)) for rows in tables])
     factor = shrink_factor(tf.sqrt(squares), settings.bound)
     return [tf.fill(tf.shape(rows.cnt), factor) for rows in tables]
 
 
 def unclipped_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
-    """No clip: 1 for each row, [n]."""
+    """Return 1 for each row, [n]: no clip."""
     return tf.ones_like(rows.g[:, 0])
 
 
 def clippy_factor(rows: RowUpdates, settings: ClipSettings) -> Tensor:
-    """One factor per field: no coordinate changes by more than `lambda_rel * |w| + lambda_abs`.
+    """Clip by field: no coordinate changes by more than `lambda_rel * |w| + lambda_abs`.
 
     Clippy bounds the update of an optimizer, not its gradient (Tang et al., "Improving Training
-    Stability for Multitask Ranking Models in Recommender Systems", arXiv 2302.09178): with u the
-    preconditioned gradient, `min(1, min_i (lambda_rel * |w_i| + lambda_abs) / (lr * |u_i|))`
-    over the coordinates i of a variable, which scales the learning rate of its step. A field is
-    here what a variable is there.
+    Stability for Multitask Ranking Models in Recommender Systems", arXiv 2302.09178). With u the
+    preconditioned gradient, it scales a variable's learning rate by
+    `min(1, min_i (lambda_rel * |w_i| + lambda_abs) / (lr * |u_i|))` over the coordinates i of the
+    variable. Here, a field takes the role of the variable.
 
     Returns:
         The factor of each row, [n].
@@ -151,15 +151,15 @@ def clippy_factor(rows: RowUpdates, settings: ClipSettings) -> Tensor:
 
 
 def gradient_factors(name: str, tables: Sequence[ClipRows], settings: ClipSettings) -> list[Tensor]:
-    """The factors of a clip that acts on gradients.
+    """Compute the factors of a clip that acts on gradients.
 
     Args:
-        name: of the clip.
+        name: name of the clip.
         tables: rows of every clipped table.
-        settings: of the clip.
+        settings: hyper-parameters of the clip.
 
     Returns:
-        For each table the factor of each row, [n].
+        One tensor per table, with the factor of each row, [n].
     """
     function = _function_of(name)
     if choices.CLIPS[name].all_tables:
@@ -168,7 +168,7 @@ def gradient_factors(name: str, tables: Sequence[ClipRows], settings: ClipSettin
 
 
 def update_factor(name: str, rows: RowUpdates, settings: ClipSettings) -> Tensor:
-    """The factor of each row under a clip that acts on updates, [n]."""
+    """Compute the factor of each row with a clip that acts on updates, [n]."""
     return _function_of(name)(rows, settings)
 
 

@@ -46,10 +46,10 @@ class DemoSettings:
 
 
 def plan_runs(demo: DemoSettings, train_rows: int) -> Runs:
-    """The runs by folder name, in the order of the table.
+    """Return the settings of each run by folder name, in the order of the table.
 
     Raises:
-        InputError: too few rows for a large batch.
+        InputError: if there are too few rows for a large batch.
 
     >>> runs = plan_runs(DemoSettings(), 900_000)
     >>> [(name, each.batch_size) for name, each in runs.items()]
@@ -77,10 +77,10 @@ def plan_runs(demo: DemoSettings, train_rows: int) -> Runs:
 
 
 def prepare_data(demo: DemoSettings, work: Path) -> Path:
-    """The prepared folder of the generated log; what is there already is reused.
+    """Generate and prepare the log, unless they exist; return the prepared folder.
 
     Raises:
-        InputError: the folder holds another log.
+        InputError: if the folder holds another log.
     """
     from cowclip_merlin import workflows
     from cowclip_merlin.synthetic.criteo_log import generate
@@ -92,7 +92,7 @@ def prepare_data(demo: DemoSettings, work: Path) -> Path:
     else:
         if log.exists():
             raise InputError(
-                f"{log}: is there already, and not whole or not the demo's; delete it, or use "
+                f"{log}: already exists, but is incomplete or not from the demo; delete it, or use "
                 "another --work"
             )
         print(f"generating {demo.rows:,} rows of a Criteo-format log: {log}", flush=True)
@@ -105,7 +105,7 @@ def prepare_data(demo: DemoSettings, work: Path) -> Path:
 
 def _check_rows(demo: DemoSettings) -> None:
     try:
-        plan_runs(demo, int(0.8 * demo.rows))  # nine tenths are for training, more or less
+        plan_runs(demo, int(0.8 * demo.rows))  # about nine tenths are for training
     except InputError:
         raise InputError(f"--rows {demo.rows}: too few; use 10000 or more") from None
 
@@ -119,14 +119,14 @@ def _check_same_log(there: Mapping[str, Any], demo: DemoSettings, work: Path) ->
 
 
 def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> dict[str, Any]:
-    """The last epoch's record, with seconds and rows per second over all epochs, of one run.
+    """Train a run, or reuse its results; return the last epoch's metrics with the total time.
 
     Raises:
-        InputError: the folder holds a run of other settings.
+        InputError: if the folder holds a run with other settings.
     """
     folder = work / "runs" / name
     if (folder / "config.json").exists() and RunConfig.load(folder).settings != settings:
-        raise InputError(f"{folder}: was trained with other settings; delete it, or use --work")
+        raise InputError(f"{folder}: trained with other settings; delete it, or use --work")
     rows: list[dict[str, Any]] = list(read_metrics(folder / "metrics.csv", epochs=settings.epochs))
     if len(rows) < settings.epochs:
         print(f"\ntraining {name}", flush=True)
@@ -143,7 +143,7 @@ def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> di
 
 
 def format_table(runs: Runs, results: dict[str, dict[str, Any]], bayes_auc: float) -> str:
-    """The comparison as text."""
+    """Format the comparison as text."""
     lines = [
         f"{'batch':>8}  {'rule':<10}{'rows/s':>10}{'seconds':>9}{'test AUC':>10}{'log loss':>10}"
     ]
@@ -160,21 +160,21 @@ def format_table(runs: Runs, results: dict[str, dict[str, Any]], bayes_auc: floa
 
 
 def draw_auc(demo: DemoSettings, runs: Runs, work: Path, bayes_auc: float) -> Path:
-    """Test AUC after each epoch of every run, as `auc.svg`."""
+    """Draw the test AUC after each epoch of every run to `auc.svg`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.add_subplot()
     styles = ((BLACK, "o", "-"), (VERMILION, "s", "--"), (BLUE, "D", "-"))
     names = {"none": "unscaled", "cowclip": "CowClip"}
-    for (name, settings), (colour, marker, line) in zip(runs.items(), styles, strict=True):
+    for (name, settings), (color, marker, line) in zip(runs.items(), styles, strict=True):
         rows = read_metrics(work / "runs" / name / "metrics.csv", epochs=settings.epochs)
         auc = [100 * float(row["test_auc"]) for row in rows]
         rule = "baseline" if name == "baseline" else names[settings.rule]
         axes.plot(
             range(1, len(auc) + 1),
             auc,
-            color=colour,
+            color=color,
             marker=marker,
             linestyle=line,
             label=f"batch {settings.batch_size:,}, {rule}",
@@ -189,7 +189,7 @@ def draw_auc(demo: DemoSettings, runs: Runs, work: Path, bayes_auc: float) -> Pa
 
 
 def verdict(results: dict[str, dict[str, Any]]) -> str:
-    """What the numbers say, whichever way they fell."""
+    """Say in words whether the runs show the effect of CowClip."""
     auc = {name: 100 * float(row["test_auc"]) for name, row in results.items()}
     lost = auc["baseline"] - auc["large-unscaled"]
     kept = auc["large-cowclip"] - auc["baseline"]
@@ -203,7 +203,7 @@ def verdict(results: dict[str, dict[str, Any]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the demo; a second run reuses what the first one left."""
+    """Run the demo; a second run reuses the files of the first one."""
     parser = argparse.ArgumentParser(prog="python -m cowclip_merlin.demo", description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("work/demo"), help="folder to work in")
     parser.add_argument("--rows", type=int, default=DemoSettings.rows, help="rows to generate")
@@ -220,22 +220,22 @@ def main(argv: list[str] | None = None) -> int:
                 name: run_or_reuse(name, settings, data, work) for name, settings in runs.items()
             }
     except Stopped as stop:
-        print("demo: stopped; the same command goes on from here", file=sys.stderr)
+        print("demo: stopped; run the same command again to resume", file=sys.stderr)
         return 128 + stop.signal_number
     except KeyboardInterrupt:
-        print("demo: interrupted; the same command begins this part again", file=sys.stderr)
+        print("demo: interrupted; run the same command again to repeat this part", file=sys.stderr)
         return 130
     except Exception as error:
-        words = error_message(error)
-        if words is None:
+        message = error_message(error)
+        if message is None:
             raise
-        print(f"demo: error: {words}", file=sys.stderr)
+        print(f"demo: error: {message}", file=sys.stderr)
         return 2
     bayes_auc = read_json(work / "log.txt.json")["bayes_auc"]
     print("\n" + format_table(runs, results, bayes_auc))
     print(verdict(results))
     print(f"picture: {draw_auc(demo, runs, work, bayes_auc)}")
-    print(f"{time.perf_counter() - started:.0f} seconds in all; everything is in {work}")
+    print(f"{time.perf_counter() - started:.0f} seconds in total; all files are in {work}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Exceptions for wrong input, and one-line messages for errors of the machine."""
+"""Exceptions for wrong input, and one-line messages for system errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PATHS = (
     errno.EPERM,
     errno.EROFS,
 )
-"""What is wrong with a path that was given, and no fault of ours."""
+"""Error numbers of wrong paths in the input."""
 
 
 class InputError(ValueError):
-    """Wrong input: one line that names the file, column or value, and the remedy.
+    """Wrong input: a one-line error that names the file, column or value, and the remedy.
 
     The command line prints it without a traceback and exits with code 2.
 
@@ -29,34 +29,34 @@ class InputError(ValueError):
     cowclip_merlin.errors.InputError: train.txt: no such file; check the path
     """
 
-    # TensorFlow re-raises an exception from traced code under its own type only if its
-    # constructor is that of Exception.
+    # TensorFlow re-raises an exception from traced code with its original type only if the
+    # exception uses the constructor of Exception.
     __init__ = Exception.__init__
 
 
 class Diverged(InputError):
-    """Training came to NaN or infinity with these settings."""
+    """Training reached NaN or infinity with these settings."""
 
 
 class StackError(InputError, ImportError):
-    """A package that is missing, or of a version that does not go with the others."""
+    """A package is missing, or its version is incompatible with the others."""
 
 
 def error_message(error: Exception, *, target: str | None = None) -> str | None:
-    """One line for wrong input or an error of the machine; None for what may be a bug of ours.
+    """Return a one-line message for wrong input or a system error; None for a possible bug.
 
     Args:
-        error: what was raised.
-        target: the path that was to be written, for a full disk that does not name it.
+        error: the exception.
+        target: the path to write, for errors of a full disk that name no path.
 
     >>> error_message(FileExistsError(17, "File exists", "work"))
-    'work: File exists; check the path and its rights'
+    'work: File exists; check the path and its permissions'
     >>> error_message(ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"))
     "tensorflow is not installed; install this package as '.[cpu]' or '.[gpu]'"
     """
     if isinstance(error, InputError):
         return str(error)
-    # TensorFlow's own class cannot be named without importing it.
+    # Compared by name, since the class itself needs an import of TensorFlow.
     if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
         return f"not enough memory ({error!s:.80}); use a smaller batch, fewer ids or fewer rows"
     if isinstance(error, ModuleNotFoundError) and not _is_own_module(error.name or ""):
@@ -70,14 +70,14 @@ def _is_own_module(module: str) -> bool:
 
 def _path_error_message(error: OSError, target: str | None) -> str | None:
     if error.errno == errno.ENOSPC:
-        return f"{_full_path(error.filename, target)}: no space left on the disk; free some"
+        return f"{_full_path(error.filename, target)}: no space left on the disk; free some space"
     if error.errno in _PATHS:
-        return f"{error.filename}: {error.strerror}; check the path and its rights"
+        return f"{error.filename}: {error.strerror}; check the path and its permissions"
     return None
 
 
 def _full_path(filename: str | bytes | int | None, target: str | None) -> str:
-    """What to name of a full disk: the user's path, unless it is another disk that is full."""
+    """Return the path to name for a full disk: the user's, unless another disk is full."""
     if filename is None or target is None:
         return target or str(filename or "output")
     if Path(target).resolve().parent in Path(str(filename)).resolve().parents:

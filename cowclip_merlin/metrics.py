@@ -1,4 +1,4 @@
-"""Exact test metrics: no thresholds, no bins, any size.
+"""Compute exact test metrics, without thresholds or bins, for any number of rows.
 
 >>> import numpy as np
 >>> roc_auc(np.array([0, 1, 1, 0]), np.array([0.1, 0.9, 0.4, 0.4]))
@@ -14,15 +14,14 @@ from cowclip_merlin.errors import InputError
 
 
 def roc_auc(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
-    """Area under the ROC curve as the Mann-Whitney rank statistic; a tie counts one half.
+    """Compute the area under the ROC curve by ranks (Mann-Whitney); a tie counts one half.
 
     Args:
         y_true: labels 0 or 1, shape [n].
         y_score: scores, shape [n], any float type; only their order matters.
 
     Raises:
-        InputError: shapes differ, a label is not 0 or 1, a score is NaN, or one of the two
-            classes is absent.
+        InputError: if shapes differ, a label is not 0 or 1, a score is NaN, or a class is absent.
     """
     labels, scores = _checked(y_true, y_score)
     positives = int(labels.sum())
@@ -35,7 +34,7 @@ def roc_auc(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
     ordered = scores[order]
     starts = np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
     ends = np.append(starts[1:], ordered.size)
-    # Ranks 1..n, tied scores share the mean; doubled, so that all is integer and exact.
+    # Ranks 1..n, where tied scores share the mean; doubled, so that they are exact integers.
     doubled_rank = np.repeat(starts + ends + 1, ends - starts)
     rank_sum = int(doubled_rank[labels[order] == 1].sum())
     doubled_wins = rank_sum - positives * (positives + 1)
@@ -43,15 +42,15 @@ def roc_auc(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
 
 
 def log_loss(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
-    """Mean binary cross-entropy in nats, summed in float64.
+    """Compute the mean binary cross-entropy in nats, with a float64 sum.
 
     Args:
         y_true: labels 0 or 1, shape [n].
-        y_score: probabilities of label 1, shape [n]; values within one machine epsilon of
-            their own type from 0 or 1 are moved there, so that the result stays finite.
+        y_score: probabilities of label 1, shape [n]; clipped to [eps, 1 - eps], with the machine
+            epsilon of their type, so that the result is finite.
 
     Raises:
-        InputError: shapes differ, a label is not 0 or 1, or a score is NaN or outside [0, 1].
+        InputError: if shapes differ, a label is not 0 or 1, or a score is NaN or not in [0, 1].
 
     >>> round(log_loss([0, 1], [0.5, 0.5]), 6)
     0.693147
@@ -69,7 +68,9 @@ def _checked(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]:
     labels, scores = np.asarray(y_true).ravel(), np.asarray(y_score).ravel()
     if labels.shape != scores.shape:
-        raise InputError(f"{labels.size} labels but {scores.size} scores; they must pair up")
+        raise InputError(
+            f"{labels.size} labels but {scores.size} scores; give one score for each label"
+        )
     if labels.size == 0:
         raise InputError("no rows to score; give at least one label and score")
     if not np.isin(labels, (0, 1)).all():

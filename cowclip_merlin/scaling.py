@@ -1,8 +1,8 @@
-"""How hyper-parameters change with the batch size, and the paper's presets.
+"""Scale hyper-parameters with the batch size, from the paper's presets or other values.
 
 Source: Zheng et al., arXiv 2204.06240, section 3 (the rules), Algorithm 1 and Tables 8, 9
-(the presets; where a misprint of Table 9 differs from the authors' commands, the commands
-are followed).
+(the presets). Where a misprint of Table 9 differs from the authors' commands, the presets follow
+the commands.
 
 >>> scale("criteo", to=128 * 1024).l2
 0.00128
@@ -26,7 +26,7 @@ K = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters:
-    """Everything that a scaling rule may change, and what goes with it.
+    """Hyper-parameters that scaling rules change, and related ones.
 
     Attributes:
         batch_size: rows per step, over all replicas.
@@ -35,14 +35,14 @@ class Hyperparameters:
         l2: the penalty is `l2 * ||w||^2` for each embedding row `w`.
         r: clip threshold relative to the norm of the row (equation 6).
         zeta: lower bound of the row norm, per coordinate.
-        init_std: standard deviation of the embeddings' normal initialisation.
-        warmup_epochs: epochs in which `dense_lr` rises linearly from 0.
-        bound: constant threshold of the clips that are not adaptive.
+        init_std: standard deviation of the embeddings' normal initialization.
+        warmup_epochs: epochs over which `dense_lr` rises linearly from 0.
+        bound: constant threshold of the non-adaptive clips.
         lambda_rel: bound on the change of a coordinate, relative to the coordinate.
-        lambda_abs: constant that is added to that bound.
+        lambda_abs: constant added to that bound.
 
     Raises:
-        InputError: a value is negative, not finite, or the batch is not positive.
+        InputError: if a value is negative or not finite, or the batch size is not positive.
     """
 
     batch_size: int = K
@@ -58,7 +58,7 @@ class Hyperparameters:
     lambda_abs: float = ClipSettings.lambda_abs
 
     def __post_init__(self) -> None:
-        """Refuse values that no rule can produce."""
+        """Check the values."""
         if self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}; it must be at least 1")
         check_not_negative(vars(self))
@@ -71,9 +71,9 @@ class Hyperparameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Multipliers:
-    """Factors by which one rule multiplies the three rates.
+    """Factors by which a rule multiplies the learning rates and L2.
 
-    Constant clip bounds are the same under every rule: they grow with sqrt(s).
+    Every rule multiplies constant clip bounds by sqrt(s).
     """
 
     embedding_lr: float
@@ -101,10 +101,10 @@ class Preset:
     """Hyper-parameters of one data set at the base batch of 1024.
 
     Attributes:
-        cowclip: where the `cowclip` rule starts.
-        baseline: where every other rule starts (training without the clip).
-        tuned: batch size -> values that hold from this batch size on, under the `cowclip`
-            rule, instead of the scaled ones.
+        cowclip: base values of the `cowclip` rule.
+        baseline: base values of every other rule, for training without the clip.
+        tuned: batch size -> values that replace the scaled ones from this batch size on, with
+            the `cowclip` rule.
     """
 
     cowclip: Hyperparameters
@@ -139,15 +139,15 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 def scale(
     source: str | Preset | Hyperparameters, *, to: int, rule: str = "cowclip"
 ) -> Hyperparameters:
-    """Hyper-parameters for batch size `to`.
+    """Scale hyper-parameters to batch size `to`.
 
     Args:
         source: name of a preset, a preset, or hyper-parameters at their own batch size.
-        to: the wanted batch size in rows.
+        to: batch size in rows.
         rule: one of `RULES`.
 
     Raises:
-        InputError: unknown preset or rule, or `to` is not positive.
+        InputError: if the preset or the rule is unknown, or `to` is not positive.
 
     >>> base = Hyperparameters(batch_size=512, dense_lr=4e-4, l2=1e-4)
     >>> big = scale(base, to=8192, rule="cowclip")
@@ -157,7 +157,7 @@ def scale(
     if rule not in RULES:
         raise InputError(f"unknown rule {rule!r}; choose one of {', '.join(RULES)}")
     if to < 1:
-        raise InputError(f"batch size {to} cannot be scaled to; it must be at least 1")
+        raise InputError(f"batch size is {to}; it must be at least 1")
     if isinstance(source, Hyperparameters):
         return _multiply(source, to=to, rule=rule)
     preset = _preset(source) if isinstance(source, str) else source
@@ -173,13 +173,13 @@ def scale(
 
 
 def rebase(preset: str | Preset, *, batch_size: int, values: Mapping[str, float]) -> Preset:
-    """A preset whose base is another batch size, with some of its base values replaced.
+    """Return a preset with another base batch size, and with some base values replaced.
 
-    Values that the preset tunes for one batch size hold only at its own base batch size, and
-    only where they are not replaced.
+    The result keeps the preset's tuned values only if the base batch size does not change, and
+    only those that `values` does not replace.
 
     Raises:
-        InputError: unknown preset, or a value out of range.
+        InputError: if the preset is unknown, or a value is out of range.
 
     >>> scale(rebase("avazu", batch_size=512, values={"l2": 1e-4}), to=1024).l2
     0.0002
@@ -207,7 +207,7 @@ def _multiply(base: Hyperparameters, *, to: int, rule: str) -> Hyperparameters:
     try:
         factors = RULES[rule](to / base.batch_size)
     except OverflowError:
-        raise InputError("the batch size is too large for any number of rows") from None
+        raise InputError(f"batch size {to} is too large; use a smaller one") from None
     return replace(
         base,
         batch_size=to,

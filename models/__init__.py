@@ -14,7 +14,7 @@ from cowclip_merlin.models.row_sync import attach
 
 
 class _Builders(Mapping[str, Callable[..., Any]]):
-    """The builder of each of `choices.MODELS`, found in the module of its name."""
+    """Maps each name in `choices.MODELS` to its builder, and imports the builder's module."""
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         if name not in choices.MODELS:
@@ -31,7 +31,7 @@ class _Builders(Mapping[str, Callable[..., Any]]):
 MODELS: Mapping[str, Callable[..., Any]] = _Builders()
 """Builders by name."""
 
-# Each builder is a name of this package; as an attribute it hides the module of the same name.
+# As an attribute of this package, each builder hides the module of the same name.
 globals().update(MODELS)
 
 __all__ = [

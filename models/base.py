@@ -1,4 +1,4 @@
-"""What the four models share: tables, linear part, MLP, and the way into a Merlin model."""
+"""Shared parts of the four models: tables, linear part, MLP, output and Merlin model."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ mm = compat.merlin_models()
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """Settings every model has.
+    """Settings of every model.
 
     Attributes:
         embedding_dim: length of an embedding row.
         mlp: widths of the hidden layers.
         continuous: "deep": continuous features enter the MLP only, as in the paper's text;
             "all": the linear and cross parts too, as in the authors' code.
-        tables: a layout of the tables, one of `choices.TABLES`.
+        tables: layout of the tables, one of `choices.TABLES`.
         init_std: standard deviation of the initial embeddings.
-        seed: of all initial weights; None draws one from NumPy's global generator.
+        seed: random seed of all initial weights; None draws one from NumPy's global generator.
 
     Raises:
-        InputError: a value is unknown or out of range.
+        InputError: if a value is unknown or out of range.
     """
 
     embedding_dim: int = 10
@@ -47,7 +47,7 @@ class Architecture:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Check, and fix the seed."""
+        """Check the values, and choose a seed if it is None."""
         object.__setattr__(self, "mlp", tuple(self.mlp))
         one_of("continuous", self.continuous, choices.CONTINUOUS)
         one_of("tables", self.tables, choices.TABLES)
@@ -60,20 +60,20 @@ class Architecture:
 
 
 class ClickModel(SyncedLayer, mm.Block):
-    """Base of the four models: a Merlin block from a batch to one logit per row.
+    """Base of the four models: a Merlin block that maps a batch to one logit per row.
 
     Attributes:
-        jit_compile: whether XLA compiles what follows the lookups, in training.
+        jit_compile: whether XLA compiles the layers after the lookups, in training.
 
     Args:
-        columns: what is read, as a dictionary or `Columns`.
+        columns: columns of the input, as a dictionary or `Columns`.
         architecture: settings, as a dictionary or `Architecture`.
     """
 
     jit_compile = False
 
     def __init__(self, columns: Any, architecture: Any, **kwargs: Any) -> None:
-        # Under a mixed-precision policy only the hidden and cross layers compute in half.
+        # With a mixed-precision policy, only hidden and cross layers use half precision.
         super().__init__(**({"dtype": "float32"} | kwargs))
         self._hidden_policy = policy_in_force()
         self.columns = columns if isinstance(columns, Columns) else Columns(**columns)
@@ -97,23 +97,23 @@ class ClickModel(SyncedLayer, mm.Block):
         return layer
 
     def _he(self, index: int) -> Any:
-        """He normal; every kernel has its own seed, or equal shapes would get equal numbers."""
+        """Return a He-normal initializer; with one seed, equal shapes would get equal values."""
         return tf.keras.initializers.HeNormal(seed=self.architecture.seed + index)
 
     def add_linear(self) -> None:
-        """Create the first-order part: 1-dimensional id weights, and a kernel for "all"."""
+        """Create the first-order part: 1-dimensional id weights, and a kernel for mode "all"."""
         self.wide = self._tables(1, 0.0, "wide_")
         self.wide_dense = tf.keras.layers.Dense(
             1, use_bias=False, kernel_initializer="zeros", dtype="float32"
         )
 
     def linear(self, wide: Any, x: Any) -> Any:
-        """Sum of the id weights [b, F, 1], plus `x . w` in mode "all", [b, 1]."""
+        """Sum the id weights [b, F, 1], and add `x . w` in mode "all"; return [b, 1]."""
         first_order = sum_over_fields(wide)
         return first_order + self.wide_dense(x) if self._uses_all(x) else first_order
 
     def mlp(self, v: Any, x: Any) -> Any:
-        """Hidden layers on all embeddings and continuous features, [b, width of the last]."""
+        """Apply the hidden layers to all embeddings and continuous features, [b, mlp[-1]]."""
         h = self.flat(v, x)
         for layer in self.hidden:
             h = layer(h)
@@ -121,37 +121,37 @@ class ClickModel(SyncedLayer, mm.Block):
 
     @staticmethod
     def flat(v: Any, x: Any) -> Any:
-        """Embeddings [b, F, d] and features [b, C] side by side, [b, F * d + C]."""
+        """Concatenate embeddings [b, F, d] and features [b, C] to [b, F * d + C]."""
         return tf.concat([tf.reshape(v, [-1, v.shape[1] * v.shape[2]]), x], axis=1)
 
     def crossed(self, v: Any, x: Any) -> Any:
-        """What the cross layers work on: with the continuous features only in mode "all"."""
+        """Return the input of the cross layers; only mode "all" has continuous features."""
         return self.flat(v, x if self._uses_all(x) else x[:, :0])
 
     def _uses_all(self, x: Any) -> bool:
         return self.architecture.continuous == "all" and x.shape[1] > 0
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        """Logit of each row, [b, 1]."""
+        """Compute the logit of each row, [b, 1]."""
         ids, x = self.columns.stack(inputs)
         v = self.embedding(ids)
         wide = self.wide(ids) if hasattr(self, "wide") else None
         if self.jit_compile and training and not tf.executing_eagerly():
-            # A function of its own for each trace: an attribute would be saved with the model.
+            # A new function for each trace: Keras would save an attribute with the model.
             return tf.function(self.forward, jit_compile=True)(v, wide, x)
         return self.forward(v, wide, x)
 
     def forward(self, v: Any, wide: Any, x: Any) -> Any:
-        """Logit [b, 1] from embeddings [b, F, d], id weights [b, F, 1] and features [b, C]."""
+        """Compute the logit [b, 1] from embeddings [b, F, d], id weights and features [b, C]."""
         known = ", ".join(choices.MODELS)
-        raise TypeError(f"{type(self).__name__} is not a model by itself; use one of {known}")
+        raise TypeError(f"{type(self).__name__} is abstract; use one of {known}")
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """One logit per row."""
+        """Return the shape of the logits, [b, 1]."""
         return tf.TensorShape([None, 1])
 
     def get_config(self) -> dict[str, Any]:
-        """Arguments as plain values."""
+        """Return the arguments as plain values."""
         config = super().get_config()
         return config | {
             "columns": asdict(self.columns),
@@ -161,36 +161,36 @@ class ClickModel(SyncedLayer, mm.Block):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> ClickModel:
-        """The inverse of `get_config`: hidden layers compute as they did, whatever is usual now."""
+        """Build the block from `get_config`'s values, with the saved policy of hidden layers."""
         with computing_in(config.get("hidden_policy", policy_in_force())):
             return cls(**{name: value for name, value in config.items() if name != "hidden_policy"})
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class Sigmoid(tf.keras.layers.Layer):
-    """Probability of a logit; Keras's cross-entropy finds the logit behind it and uses that."""
+    """Converts logits to probabilities; Keras's cross-entropy reads the logit from this layer."""
 
     def call(self, z: Any) -> Any:
         """[b, 1] -> [b, 1]."""
         return tf.keras.activations.sigmoid(z)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """As the input."""
+        """Return the shape of the input."""
         return input_shape
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class ClickOutput(mm.BinaryOutput):
-    """Merlin's output for 0/1 labels, whose layer has a name that TensorFlow takes."""
+    """Merlin's output for 0/1 labels, with a layer name that TensorFlow accepts."""
 
     @classmethod
     def get_task_name(cls, target_name: str) -> str:
-        """As in Merlin, but for labels with spaces or other characters that are refused."""
+        """Return Merlin's name, after replacing characters that TensorFlow does not accept."""
         return mm.BinaryOutput.get_task_name(target_name and safe_names([target_name])[target_name])
 
 
 def assemble(kind: type[ClickModel], schema: Any, architecture: Architecture, **more: Any) -> Any:
-    """A Merlin model around a block, its variables created."""
+    """Build a Merlin model around a block, and create its variables."""
     columns = Columns.from_schema(schema)
     body = kind(columns, architecture, **more)
     names = [*columns.fields, *columns.continuous]
@@ -202,10 +202,10 @@ def assemble(kind: type[ClickModel], schema: Any, architecture: Architecture, **
 
 
 def logits(model: Any, inputs: dict[str, Any], *, training: bool = False) -> Any:
-    """Logits [b, 1], float32, before the sigmoid of one of the four models.
+    """Compute the logits of one of the four models, before its sigmoid: [b, 1], float32.
 
     Args:
-        model: what `deepfm` and its like return.
+        model: one of the four models.
         inputs: a batch, per column or stacked; see `Columns.stack`.
         training: as in Keras.
     """

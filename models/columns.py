@@ -1,4 +1,4 @@
-"""Which columns a model reads, from a Merlin schema."""
+"""Find the columns of a model in a Merlin schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Columns:
     """Columns of a click log in model order.
 
     Attributes:
-        fields: categorical column -> rows its table needs (largest id + 1).
+        fields: categorical column -> number of rows in its table (largest id + 1).
         continuous: names of the continuous columns.
         target: name of the 0/1 column.
     """
@@ -30,7 +30,8 @@ class Columns:
         """Read the tags and domains of a Merlin schema.
 
         Raises:
-            InputError: no categorical column, one without an integer domain, or no target.
+            InputError: if the schema has no target or no categorical column, or a categorical
+                column has no integer domain.
         """
         from merlin.schema import Tags
 
@@ -48,7 +49,7 @@ class Columns:
         )
 
     def stack(self, inputs: dict[str, Any]) -> tuple[Any, Any]:
-        """Ids [b, F], integer, and continuous features [b, C], float32.
+        """Stack a batch to ids [b, F], integer, and continuous features [b, C], float32.
 
         Args:
             inputs: one tensor [b] or [b, 1] per column, or the stacked entries "categorical"
@@ -66,7 +67,7 @@ class Columns:
         return ids, x
 
     def _stacked(self, inputs: dict[str, Any]) -> bool:
-        """Columns may be called "categorical" themselves; then all others are there as well."""
+        """Whether the batch is stacked; a column named "categorical" comes with all others."""
         if "categorical" not in inputs:
             return False
         return not all(name in inputs for name in (*self.fields, *self.continuous))
@@ -82,9 +83,9 @@ def _rows(column: Any) -> int:
 
 
 def _integer(x: Any) -> Any:
-    """Ids as int64, or as int32 if they came so and no GPU computes.
+    """Convert ids to int64, or keep int32 if TensorFlow uses no GPU.
 
-    TensorFlow calculates with int32 in the host's memory: each batch would go there and back.
+    On a GPU, TensorFlow computes int32 in the host's memory, which would copy each batch twice.
     """
     x = tf.convert_to_tensor(x)
     narrow = x.dtype == tf.int32 and not tf.config.list_logical_devices("GPU")

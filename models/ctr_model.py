@@ -1,4 +1,4 @@
-"""The Merlin model that the four builders return."""
+"""Merlin model that keeps its tables up to date; the four builders return it."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ mm = compat.merlin_models()
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class CTRModel(SyncedModel, mm.Model):
-    """`merlin.models.tf.Model` whose evaluation, prediction and saving see current tables."""
+    """`merlin.models.tf.Model` that brings tables up to date to evaluate, predict and save."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         with tf.variable_creator_scope(create_synchronized):
             super().__init__(*args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """As in Keras; CowClip with `update="exact"` is attached to the tables.
+        """Compile as in Keras, and attach a CowClip with `update="exact"` to the tables.
 
         Raises:
-            InputError: `jit_compile` with CowClip.
+            InputError: if `jit_compile` is used with CowClip.
         """
         super().compile(*args, **kwargs)
         if self.jit_compile and find_cowclip(self.optimizer) is not None:
             raise InputError(
-                "jit_compile=True: XLA has no operation that counts ids, so CowClip cannot be "
-                "compiled by it; leave jit_compile out"
+                "jit_compile=True: XLA has no operation that counts ids, so it cannot compile "
+                "CowClip; remove jit_compile"
             )
         attach(self, self.optimizer)
 
     def fit(self, *args: Any, train_metrics_steps: int = 1, **kwargs: Any) -> Any:
-        """As in Merlin.
+        """Train as in Merlin.
 
         Raises:
-            InputError: `train_metrics_steps` with several replicas.
+            InputError: if `train_metrics_steps` is used with several replicas.
         """
         if train_metrics_steps != 1 and self.distribute_strategy.num_replicas_in_sync > 1:
             raise InputError(
-                f"train_metrics_steps={train_metrics_steps}: with several replicas metrics are "
-                "computed at every step; leave it out, or compile without metrics"
+                f"train_metrics_steps={train_metrics_steps}: several replicas compute metrics at "
+                "every step; remove it, or compile without metrics"
             )
         return super().fit(*args, train_metrics_steps=train_metrics_steps, **kwargs)
 
     def train_compute_metrics(self, outputs: Any, compiled_metrics: Any) -> dict[str, Any]:
-        """As in Merlin, whose `tf.cond` around metrics no strategy with several replicas takes."""
+        """Compute metrics as in Merlin, but without `tf.cond`, which several replicas lack."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             return self.compute_metrics(outputs, compiled_metrics)
         return super().train_compute_metrics(outputs, compiled_metrics)
 
     def save(self, export_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in Merlin, tables up to date; what is saved holds nothing of the optimizer's.
+        """Save as in Merlin, with tables up to date and a graph without the optimizer's parts.
 
-        Keras's `overwrite` and `options`, which `ModelCheckpoint` gives, are taken as well.
+        It also accepts Keras's `overwrite` and `options`, which `ModelCheckpoint` passes.
         """
         with self.flushed_and_detached():
             if not {"overwrite", "options"} & set(kwargs):
@@ -65,6 +65,6 @@ class CTRModel(SyncedModel, mm.Model):
             return compat.save_by_keras(self, export_path, *args, **kwargs)
 
     def export(self, *args: Any, **kwargs: Any) -> Any:
-        """As in Keras, from TensorFlow 2.13 on, tables up to date."""
+        """Export as in Keras (TensorFlow 2.13 or newer), with tables up to date."""
         with self.flushed_and_detached():
             return super().export(*args, **kwargs)

@@ -14,8 +14,8 @@ class DCN(ClickModel):
     """`z = [cross, MLP] . w + bias`; in mode "all" plus the linear part.
 
     Args:
-        columns: what is read.
-        architecture: settings.
+        columns: columns of the input.
+        architecture: settings of the model.
         cross_layers: number of cross layers.
     """
 
@@ -31,29 +31,29 @@ class DCN(ClickModel):
             self.add_linear()
 
     def make_cross(self) -> Any:
-        """The stack of cross layers."""
+        """Build the stack of cross layers."""
         return VectorCross(self.cross_layers, seed=self.architecture.seed + 100)
 
     def forward(self, v: Any, wide: Any, x: Any) -> Any:
-        """Logit [b, 1]."""
+        """Compute the logit [b, 1]."""
         crossed = self.cross(self.crossed(v, x))
         z = self.logit(tf.concat([crossed, self.mlp(v, x)], axis=1))
         return z + self.linear(wide, x) if self.architecture.continuous == "all" else z
 
     def get_config(self) -> dict[str, Any]:
-        """Arguments as plain values."""
+        """Return the arguments as plain values."""
         return super().get_config() | {"cross_layers": self.cross_layers}
 
 
 def dcn(schema: Any, *, cross_layers: int = 3, **settings: Any) -> Any:
-    """DCN as a Merlin model.
+    """Build DCN as a Merlin model.
 
     Args:
-        schema: Merlin schema; categorical columns with their integer domains, a target.
+        schema: Merlin schema with a target and categorical columns with integer domains.
         cross_layers: number of cross layers.
-        **settings: of `Architecture`.
+        **settings: settings of `Architecture`.
 
     Raises:
-        InputError: the schema or a setting is wrong.
+        InputError: if the schema or a setting is wrong.
     """
     return assemble(DCN, schema, Architecture(**settings), cross_layers=cross_layers)

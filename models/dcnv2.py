@@ -1,4 +1,4 @@
-"""DCN V2 (Wang et al., arXiv 2008.13535), cross and MLP in parallel."""
+"""DCN V2 (Wang et al., arXiv 2008.13535), with cross layers and MLP in parallel."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cowclip_merlin.models.interaction import LowRankCross, MatrixCross
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class DCNv2(DCN):
-    """As DCN, with a full matrix in each cross layer, or a mixture of low-rank experts.
+    """DCN with a full matrix in each cross layer, or with a mixture of low-rank experts.
 
     Args:
-        columns: what is read.
-        architecture: settings.
+        columns: columns of the input.
+        architecture: settings of the model.
         cross_layers: number of cross layers.
         low_rank: rank of the experts; None for full matrices.
         experts: number of experts.
@@ -38,7 +38,7 @@ class DCNv2(DCN):
         super().__init__(columns, architecture, cross_layers=cross_layers, **kwargs)
 
     def make_cross(self) -> Any:
-        """The stack of cross layers."""
+        """Build the stack of cross layers."""
         seed = self.architecture.seed + 100
         if self._low_rank is None:
             return MatrixCross(self.cross_layers, seed=seed)
@@ -47,7 +47,7 @@ class DCNv2(DCN):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Arguments as plain values."""
+        """Return the arguments as plain values."""
         return super().get_config() | {"low_rank": self._low_rank, "experts": self._experts}
 
 
@@ -59,17 +59,17 @@ def dcnv2(
     experts: int = 4,
     **settings: Any,
 ) -> Any:
-    """DCNv2 as a Merlin model.
+    """Build DCNv2 as a Merlin model.
 
     Args:
-        schema: Merlin schema; categorical columns with their integer domains, a target.
+        schema: Merlin schema with a target and categorical columns with integer domains.
         cross_layers: number of cross layers.
         low_rank: rank of the experts of a low-rank mixture; None for full matrices.
         experts: number of experts, if `low_rank` is given.
-        **settings: of `Architecture`.
+        **settings: settings of `Architecture`.
 
     Raises:
-        InputError: the schema or a setting is wrong.
+        InputError: if the schema or a setting is wrong.
     """
     more = {"cross_layers": cross_layers, "low_rank": low_rank, "experts": experts}
     return assemble(DCNv2, schema, Architecture(**settings), **more)

@@ -17,18 +17,18 @@ class DeepFM(ClickModel):
         self.add_linear()
 
     def forward(self, v: Any, wide: Any, x: Any) -> Any:
-        """Logit [b, 1]; FM and MLP read the same embeddings."""
+        """Compute the logit [b, 1]; FM and MLP read the same embeddings."""
         return self.linear(wide, x) + fm_second_order(v) + self.logit(self.mlp(v, x))
 
 
 def deepfm(schema: Any, **settings: Any) -> Any:
-    """DeepFM as a Merlin model.
+    """Build DeepFM as a Merlin model.
 
     Args:
-        schema: Merlin schema; categorical columns with their integer domains, a target.
-        **settings: of `Architecture`.
+        schema: Merlin schema with a target and categorical columns with integer domains.
+        **settings: settings of `Architecture`.
 
     Raises:
-        InputError: the schema or a setting is wrong.
+        InputError: if the schema or a setting is wrong.
     """
     return assemble(DeepFM, schema, Architecture(**settings))

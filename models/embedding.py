@@ -1,4 +1,4 @@
-"""Embedding tables of all fields: one variable for all, or one for each."""
+"""Embedding tables: one variable for all fields, or one for each field."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ tf = compat.tensorflow()
 
 
 def initial_rows(rows: int, dim: int, *, std: float, seed: int, field: int) -> Any:
-    """Normal numbers [rows, dim] that depend only on the seed, the field's index and the size."""
+    """Draw normal values [rows, dim] that depend only on seed, field index and size."""
     return std * tf.random.stateless_normal([rows, dim], seed=[seed, field])
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
-    """One table for all fields; field `f` has the rows from its offset on.
+    """One table for all fields; the rows of field `f` start at its offset.
 
     A batch is one gather, so the gradient is one `tf.IndexedSlices` with an entry for each of
     the b * F occurrences.
 
-    An id beyond its own field's rows reads another field's row; the loader refuses such ids.
+    An id outside of its field's rows reads another field's row; the loader refuses such ids.
 
     Args:
         fields: field -> number of rows, in the order of the ids.
         dim: length of a row.
         std: standard deviation of the initial rows; 0 for zeros.
-        seed: of the initial rows.
-        prefix: goes before "embeddings" in the variable's name.
+        seed: random seed of the initial rows.
+        prefix: prefix of "embeddings" in the variable's name.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         return self.table
 
     def table_layouts(self) -> list[tuple[Any, TableLayout]]:
-        """Each variable and its fields; none before the layer is built."""
+        """List each variable with its fields; return [] before the layer is built."""
         return [(self.table, self.layout)] if self.built else []
 
     def get_config(self) -> dict[str, Any]:
-        """Arguments as plain values."""
+        """Return the arguments as plain values."""
         return super().get_config() | {
             "fields": dict(self.layout.fields),
             "dim": self.dim,
@@ -94,7 +94,7 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class PerFieldEmbedding(FusedEmbedding):
-    """One table for each field: the same numbers as `FusedEmbedding`, in F variables."""
+    """One table for each field, with the same values as `FusedEmbedding` in F variables."""
 
     def build(self, input_shape: Any) -> None:
         """Create the tables."""
@@ -119,6 +119,6 @@ class PerFieldEmbedding(FusedEmbedding):
         return self.tables[index]
 
     def table_layouts(self) -> list[tuple[Any, TableLayout]]:
-        """Each variable and its field; none before the layer is built."""
+        """List each variable with its field; return [] before the layer is built."""
         layouts = [TableLayout({name: rows}) for name, rows in self.layout.fields.items()]
         return list(zip(self.tables, layouts)) if self.built else []

@@ -1,4 +1,4 @@
-"""Feature interactions: factorisation machine and cross layers."""
+"""Feature interactions: factorization machine and cross layers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ tf = compat.tensorflow()
 
 
 def sum_over_fields(v: Any) -> Any:
-    """[b, F, d] -> [b, d].
+    """Sum over the fields, [b, F, d] -> [b, d].
 
-    The sum keeps its axis until the end: TensorFlow's gradient of a sum that drops one asks a GPU
-    for the shape, and the host waits for the whole forward pass.
+    The sum keeps its axis until the end. If a sum drops an axis, TensorFlow's gradient asks the GPU
+    for the shape, so the host waits for the whole forward pass.
 
     >>> sum_over_fields(tf.constant([[[1.0, 2.0], [3.0, 4.0]]])).numpy().tolist()
     [[4.0, 6.0]]
@@ -22,7 +22,7 @@ def sum_over_fields(v: Any) -> Any:
 
 
 def fm_second_order(v: Any) -> Any:
-    """`0.5 * sum_d((sum_f v)^2 - sum_f v^2)`, [b, F, d] -> [b, 1] (DeepFM, equation 2).
+    """Compute `0.5 * sum_d((sum_f v)^2 - sum_f v^2)`, [b, F, d] -> [b, 1] (DeepFM, equation 2).
 
     >>> fm_second_order(tf.constant([[[1.0, 2.0], [3.0, 4.0]]])).numpy().tolist()
     [[11.0]]
@@ -33,7 +33,7 @@ def fm_second_order(v: Any) -> Any:
 
 
 class _Cross(tf.keras.layers.Layer):
-    """A stack of cross layers on x0 [b, n]; `layers` of them."""
+    """A stack of `layers` cross layers on x0 [b, n]."""
 
     def __init__(self, layers: int, *, seed: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -93,8 +93,8 @@ class MatrixCross(_Cross):
 class LowRankCross(_Cross):
     """DCNv2 with a mixture of low-rank experts (arXiv 2008.13535, section 3.3).
 
-    `x_(l+1) = sum_i G_i(x_l) * x0 * (U_i tanh(C_i tanh(V_i^T x_l)) + b_l) + x_l`, G a softmax
-    over the experts of one linear gate each, shared by all layers.
+    `x_(l+1) = sum_i G_i(x_l) * x0 * (U_i tanh(C_i tanh(V_i^T x_l)) + b_l) + x_l`. G is a softmax
+    over the experts' linear gates, which all layers share.
     """
 
     def __init__(self, layers: int, *, rank: int, experts: int, seed: int, **kwargs: Any) -> None:
@@ -117,7 +117,7 @@ class LowRankCross(_Cross):
         super().build(input_shape)
 
     def _stacked(self, name: str, shape: list[int], index: int) -> Any:
-        """One kernel per expert, each with the fan-in of its own product."""
+        """Create one kernel per expert, initialized with the fan-in of its product."""
         fan_in = shape[2] if name.startswith("u") else shape[1]
         std = (2.0 / fan_in) ** 0.5
         normal = tf.keras.initializers.TruncatedNormal(

@@ -1,4 +1,4 @@
-"""In which numbers the hidden and cross layers of a model compute."""
+"""Set the precision in which the hidden and cross layers of a model compute."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ tf = compat.tensorflow()
 
 
 def policy_in_force() -> str:
-    """Name of Keras's policy for layers that are created now."""
+    """Return the name of Keras's current policy for new layers."""
     return tf.keras.mixed_precision.global_policy().name
 
 
 @contextmanager
 def computing_in(precision: str) -> Iterator[None]:
-    """Layers that are created in this block compute in this precision.
+    """Make layers that are created in this block compute in this precision.
 
-    Weights, and in our models tables, logits and probabilities, are float32 either way.
+    Weights are always float32; so are tables, logits and probabilities of the four models.
 
     Args:
-        precision: "float32", "bfloat16", "float16", or the name of a policy of Keras.
+        precision: "float32", "bfloat16", "float16", or the name of a Keras policy.
 
     >>> with computing_in("bfloat16"):
     ...     dense = tf.keras.layers.Dense(1)

@@ -1,8 +1,8 @@
-"""Keeps the tables of a model current for an optimizer with `update="exact"`.
+"""Bring the rows of a model's tables up to date for an optimizer with `update="exact"`.
 
-Such an optimizer lets rows wait: a row that is absent from batches has missed their steps. Before
-a forward pass reads rows, they must be brought up to date; before somebody reads or replaces whole
-tables, all rows must be. The model and its layers share one `RowSync`, and call it at these points.
+Such an optimizer postpones the steps of rows that are absent from a batch. A forward pass must
+first bring the rows that it reads up to date. A caller that reads or replaces whole tables must
+first bring all rows up to date. The model and its layers share one `RowSync` for this.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ tf = compat.tensorflow()
 
 
 def find_cowclip(optimizer: Any) -> CowClip | None:
-    """The CowClip optimizer in this one, which may scale losses or hold several; None if none.
+    """Find the CowClip in an optimizer, which may wrap it; return None if there is no CowClip.
 
     Raises:
-        InputError: it holds two, and rows of one may wait: the model asks only one for them.
+        InputError: if there are two and one has `update="exact"`: a model can only attach one.
     """
     found = [each for each in optimizers_in(optimizer) if isinstance(each, CowClip)]
     if len(found) > 1 and any(each.config.update == "exact" for each in found):
@@ -38,32 +38,32 @@ def find_cowclip(optimizer: Any) -> CowClip | None:
 
 
 def attach(model: Any, optimizer: Any) -> None:
-    """Let lookups of training bring the rows they read up to date.
+    """Make lookups in training bring the rows that they read up to date.
 
-    `compile` of the four models does it; a training loop of your own calls it once. An optimizer
-    that was attached before brings all rows up to date first: nobody would do it later.
+    `compile` of the four models calls this; a custom training loop must call it once. First, the
+    previously attached optimizer brings all rows up to date.
 
     Args:
         model: one of the four models.
-        optimizer: CowClip, or an optimizer that holds one.
+        optimizer: CowClip, or an optimizer that wraps one.
     """
     model.row_sync.attach(find_cowclip(optimizer))
 
 
 @contextmanager
 def attached(model: Any, optimizer: Any) -> Iterator[None]:
-    """`attach` within the block; after it the model's optimizer is as it was."""
+    """Attach an optimizer within the block, then restore the model's optimizer."""
     with model.row_sync.using(model.row_sync.cowclip):
         attach(model, optimizer)
         yield
 
 
 class RowSync:
-    """What brings the rows of one model up to date.
+    """Brings the rows of one model up to date.
 
     Attributes:
-        cowclip: the optimizer that the model trains with; None for any other kind.
-        layers: the model's embedding layers, in the order in which they read.
+        cowclip: the CowClip that the model trains with; None for any other optimizer.
+        layers: the model's embedding layers, in the order of their lookups.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class RowSync:
         self.layers: list[FusedEmbedding] = []
 
     def attach(self, cowclip: CowClip | None) -> None:
-        """Train with this optimizer from here on; the one before brings all rows up to date."""
+        """Attach this optimizer, after the previous one has brought all rows up to date."""
         if self.cowclip is not cowclip:
             self.flush()
         self.cowclip = cowclip
@@ -81,11 +81,11 @@ class RowSync:
         """Bring rows up to date in the tables of all layers, which read the same ids.
 
         Args:
-            layer: the one that reads next.
-            index: of the field, or of the first of several.
-            rows: that it reads.
+            layer: the layer that reads next.
+            index: index of the field, or of the first of several fields.
+            rows: numbers of the rows that the layer reads.
         """
-        # One call for all: `ClickModel.call` reads the first layer before the others.
+        # One call for all layers: `ClickModel.call` reads the first layer before the others.
         if self.cowclip is not None and layer is self.layers[0]:
             if index == 0:
                 self._register_tables()  # layers may have been built since `attach`
@@ -98,7 +98,7 @@ class RowSync:
 
     @contextmanager
     def using(self, cowclip: CowClip | None) -> Iterator[None]:
-        """Within the block, lookups ask another optimizer, or none; nothing is flushed."""
+        """Attach another optimizer, or None, within the block, without a flush."""
         before, self.cowclip = self.cowclip, cowclip
         try:
             yield
@@ -113,7 +113,7 @@ class RowSync:
 
 
 def flush_before(*names: str) -> Callable[[type], type]:
-    """A class decorator: methods of these names as in the base class, after `self.flush()`."""
+    """Return a class decorator that makes these methods of the base class flush first."""
 
     def decorate(kind: type) -> type:
         for name in names:
@@ -129,16 +129,16 @@ def _flushing(kind: type, name: str) -> Callable[..., Any]:
         return getattr(super(kind, self), name)(*args, **kwargs)
 
     method.__name__, method.__qualname__ = name, f"{kind.__qualname__}.{name}"
-    method.__doc__ = "As in Keras, on tables that are up to date."
+    method.__doc__ = "Work as in Keras, after bringing all rows up to date."
     return method
 
 
 @flush_before("get_weights", "set_weights")
 class SyncedLayer:
-    """Mixin of a Keras layer: its weights are up to date when they are asked for or replaced.
+    """Mixin of a Keras layer that brings rows up to date before weights are read or replaced.
 
     Attributes:
-        row_sync: that of its model; None for a layer outside of the four models.
+        row_sync: the model's `RowSync`; None for a layer outside of the four models.
     """
 
     row_sync: RowSync | None = None
@@ -160,11 +160,11 @@ class SyncedLayer:
     "set_weights",
 )
 class SyncedModel:
-    """Mixin of a Keras model around a `SyncedLayer`, `blocks[0]`: what it sees is up to date."""
+    """Mixin of a Keras model that brings rows of its `SyncedLayer`, `blocks[0]`, up to date."""
 
     @property
     def row_sync(self) -> RowSync:
-        """What the layers share."""
+        """The `RowSync` that the layers share."""
         return self.blocks[0].row_sync
 
     def flush(self) -> None:
@@ -173,7 +173,7 @@ class SyncedModel:
 
     @contextmanager
     def flushed_and_detached(self) -> Iterator[None]:
-        """Tables up to date, and within the block a graph that has nothing of the optimizer's."""
+        """Bring all rows up to date, and detach the optimizer within the block."""
         self.flush()
         with self.row_sync.using(None):
             yield

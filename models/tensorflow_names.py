@@ -1,4 +1,4 @@
-"""Names that TensorFlow takes, for columns that may have any name."""
+"""Make names that TensorFlow accepts for columns with any name."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import unicodedata
 from collections.abc import Iterable
 
 _SAFE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9_.-])?")
-# TensorFlow makes arguments of a Python function of them, whose first one is `self`.
+# TensorFlow uses the names as arguments of a Python function with a first argument `self`.
 _RESERVED = {"self", *map(str.lower, keyword.kwlist)}
 
 
 def safe_names(columns: Iterable[str]) -> dict[str, str]:
-    """A name of ASCII letters, digits, `_`, `.`, `-` and `/` for each column, in their order.
+    """Map each column, in order, to a name of ASCII letters, digits, `_`, `.`, `-` and `/`.
 
-    A name that TensorFlow takes as it is stays. No two are alike in TensorFlow's eyes, which
-    ignore case and punctuation.
+    Names that TensorFlow accepts do not change. All results differ even without case and
+    punctuation, which TensorFlow ignores.
 
     Args:
-        columns: names, all different.
+        columns: distinct names.
 
     >>> safe_names(["C1", "user id", "user_id", "Größe", "self"])
     {'C1': 'C1', 'user id': 'user_id_2', 'user_id': 'user_id', 'Größe': 'Gro_e', 'self': 'self_2'}
@@ -39,7 +39,7 @@ def safe_names(columns: Iterable[str]) -> dict[str, str]:
 
 
 def variable_names(columns: Iterable[str]) -> dict[str, str]:
-    """As `safe_names`, without dots and slashes: Keras takes these for paths when it loads.
+    """Like `safe_names`, without dots and slashes, which Keras reads as paths when it loads.
 
     >>> variable_names(["a.b", "a_b"])
     {'a.b': 'a_b', 'a_b': 'a_b_2'}
@@ -48,12 +48,12 @@ def variable_names(columns: Iterable[str]) -> dict[str, str]:
 
 
 def _seen(name: str) -> str:
-    """What TensorFlow compares names by."""
+    """Return the form of a name that TensorFlow compares."""
     return re.sub(r"[^a-z0-9]", "_", name.lower())
 
 
 def _spelled(column: str) -> str:
-    """The name in ASCII: accents are dropped, all other characters become `_`."""
+    """Convert a name to ASCII: remove accents, and replace other characters by `_`."""
     plain = "".join(
         c for c in unicodedata.normalize("NFKD", column) if not unicodedata.combining(c)
     )

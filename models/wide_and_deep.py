@@ -16,18 +16,18 @@ class WideAndDeep(ClickModel):
         self.add_linear()
 
     def forward(self, v: Any, wide: Any, x: Any) -> Any:
-        """Logit [b, 1]; the MLP logit's bias is the bias."""
+        """Compute the logit [b, 1]; the last dense layer has the bias."""
         return self.linear(wide, x) + self.logit(self.mlp(v, x))
 
 
 def wide_and_deep(schema: Any, **settings: Any) -> Any:
-    """W&D as a Merlin model.
+    """Build W&D as a Merlin model.
 
     Args:
-        schema: Merlin schema; categorical columns with their integer domains, a target.
-        **settings: of `Architecture`.
+        schema: Merlin schema with a target and categorical columns with integer domains.
+        **settings: settings of `Architecture`.
 
     Raises:
-        InputError: the schema or a setting is wrong.
+        InputError: if the schema or a setting is wrong.
     """
     return assemble(WideAndDeep, schema, Architecture(**settings))

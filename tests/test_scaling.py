@@ -90,7 +90,7 @@ def test_the_identity_scale():
     [
         (lambda: scale("kaggle", to=K), "unknown preset 'kaggle'"),
         (lambda: scale("criteo", to=K, rule="cubic"), "unknown rule 'cubic'"),
-        (lambda: scale("criteo", to=0), "batch size 0"),
+        (lambda: scale("criteo", to=0), "batch size is 0"),
         (lambda: Hyperparameters(l2=-1.0), "l2 is -1.0"),
         (lambda: Hyperparameters(dense_lr=float("nan")), "dense_lr is nan"),
         (lambda: Hyperparameters(batch_size=0), "batch_size is 0"),

@@ -1,1 +1,1 @@
-"""Throughput of the training step on random rows: what `cowclip bench` measures."""
+"""Measure the throughput of the training step on random rows, for `cowclip bench`."""

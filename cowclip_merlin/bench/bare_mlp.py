@@ -1,4 +1,4 @@
-"""The MLP alone, forward, backward and Adam: the speed that benchmarks compare with."""
+"""Train the MLP alone (forward, backward and Adam), as the reference speed of benchmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cowclip_merlin.bench.random_data import CONTINUOUS, FIELDS
 
 
 def bare_mlp_train_function(batch: int, jit_compile: bool = False) -> Any:
-    """The MLP of the models on Criteo-like columns, called as a model's train function is."""
+    """Return a train function, like that of a model, for the models' MLP on Criteo-like columns."""
     run, loss_sum = make_mlp_train_function(
         batch, inputs=FIELDS * 10 + CONTINUOUS, jit_compile=jit_compile
     )
@@ -29,7 +29,7 @@ def make_mlp_train_function(
     lr: float = 0.001,
     jit_compile: bool = False,
 ) -> tuple[Any, Any]:
-    """A function of a number of steps, which trains an MLP that often, and the sum of its losses.
+    """Return a function that trains an MLP for a number of steps, and the variable of its loss sum.
 
     The MLP trains on constant input.
     """
@@ -42,7 +42,7 @@ def make_mlp_train_function(
     x = tf.random.stateless_normal([batch, inputs], seed=(0, 0))
     y, loss_sum = tf.zeros([batch, 1]), tf.Variable(0.0)
     mlp.build(x.shape)
-    adam._create_all_weights(mlp.trainable_variables)  # a loop in a graph can make none
+    adam._create_all_weights(mlp.trainable_variables)  # a loop in a graph cannot create variables
 
     @tf.function(jit_compile=jit_compile)
     def loss_and_gradients() -> Any:

@@ -1,4 +1,4 @@
-"""Random rows like Criteo's, and models for them: what the benchmarks train."""
+"""Make random rows like Criteo's, and models for them, for the benchmarks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LEAST_VOCABULARY = 4 * FIELDS
 
 
 def field_sizes(vocabulary: int) -> dict[str, int]:
-    """Criteo-like sizes, 4 or more: a few fields hold nearly all ids.
+    """Return Criteo-like field sizes of at least 4: a few fields have nearly all ids.
 
     Raises:
-        InputError: there are too few ids for the fields, or too many for 32 bits.
+        InputError: if there are too few ids for the fields, or too many for 32 bits.
 
     >>> sum(field_sizes(1000).values())
     1000
@@ -28,7 +28,7 @@ def field_sizes(vocabulary: int) -> dict[str, int]:
     weights = 0.6 ** np.arange(FIELDS)
     sizes = np.maximum(4, (vocabulary * weights / weights.sum()).astype(int))
     sizes[0] += vocabulary - sizes.sum()
-    for i in range(FIELDS - 1):  # what a field of a small vocabulary lacks, the next ones give
+    for i in range(FIELDS - 1):  # small fields get ids from the next fields
         lacking = max(0, 4 - sizes[i])
         sizes[i : i + 2] += lacking, -lacking
     return {f"C{i + 1}": int(size) for i, size in enumerate(sizes)}
@@ -38,7 +38,7 @@ def check_vocabulary_size(option: str, *vocabularies: int) -> None:
     """Refuse vocabularies that the fields of `field_sizes` cannot share.
 
     Raises:
-        InputError: one is too small, or too large for ids of 32 bits.
+        InputError: if a vocabulary is too small, or too large for 32-bit ids.
 
     >>> check_vocabulary_size("--ids", 1000, 3)
     Traceback (most recent call last):
@@ -53,7 +53,7 @@ def check_vocabulary_size(option: str, *vocabularies: int) -> None:
 
 
 def random_rows(rows: int, sizes: dict[str, int], *, seed: int = 0) -> ColumnArrays:
-    """Rows with power-law ids."""
+    """Make random rows with power-law ids."""
     rng = np.random.default_rng(seed)
     # (size + 1) ** u is a power law of exponent 1 over the ranks 1 to size.
     ids = [((size + 1.0) ** rng.random(rows)).astype(np.int32) - 1 for size in sizes.values()]
@@ -65,7 +65,7 @@ def random_rows(rows: int, sizes: dict[str, int], *, seed: int = 0) -> ColumnArr
 
 
 def random_model(model: str, sizes: dict[str, int], **settings: Any) -> Any:
-    """One of the four models for these fields and 13 numbers; settings of `Architecture`."""
+    """Build one of the four models for these fields and 13 numbers; see `Architecture`."""
     from cowclip_merlin import models
     from cowclip_merlin.workflows.nvtabular_graph import Statistics
     from cowclip_merlin.workflows.prepared.folder import merlin_schema

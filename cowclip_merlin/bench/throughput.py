@@ -1,8 +1,8 @@
-"""Throughput of the training step, every configuration in turn in one process.
+"""Measure the throughput of the training step for every configuration, in one process.
 
-Rows are random with power-law ids and lie in the device's memory; nothing is read or evaluated
-while the clock runs. As in `cowclip train`, a call of the graph makes several steps where batches
-are small. Medians and ratios come from interleaved rounds, since machines are noisy.
+Rows are random with power-law ids and stay in the device's memory; the measured time includes no
+reading or evaluation. As in `cowclip train`, a graph call makes several steps if batches are small.
+Medians and ratios come from interleaved rounds, since machines are noisy.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from cowclip_merlin.training.train_step import execution_lengths, steps_per_exec
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings:
-    """What is measured.
+    """Settings of a measurement.
 
     Attributes:
         models: names of models.
         batches: batch sizes.
-        updates: some of `choices.UPDATES`.
-        backends: what updates rows, some of `choices.BACKENDS`.
-        clips: some of `choices.sparing_clips()`; "none" is the baseline.
-        precisions: of the hidden layers, some of `choices.PRECISIONS`.
+        updates: names from `choices.UPDATES`.
+        backends: code that updates rows, names from `choices.BACKENDS`.
+        clips: names from `choices.sparing_clips()`; "none" is the baseline.
+        precisions: precisions of the hidden layers, names from `choices.PRECISIONS`.
         jit_compile: whether XLA compiles the layers after the lookups, and the bare MLP.
-        vocabulary: ids in all fields together.
-        rounds: times each configuration has its turn.
-        rows_per_turn: rows trained in a turn, at least one step; None for 65,536 on a CPU and
+        vocabulary: number of ids in all fields together.
+        rounds: number of measurements of each configuration.
+        rows_per_turn: rows per measurement, at least one step; None: 65,536 on a CPU and
             2,097,152 on a GPU.
 
     Raises:
-        InputError: a value is unknown or out of range.
+        InputError: if a value is unknown or out of range.
     """
 
     models: Sequence[str] = ("deepfm",)
@@ -60,12 +60,12 @@ class BenchSettings:
     rows_per_turn: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
+        """Check the values."""
         known = {
             "model": (self.models, choices.MODELS),
             "update": (self.updates, choices.UPDATES),
             "backend": (self.backends, choices.BACKENDS),
-            "clip": (self.clips, choices.sparing_clips()),  # any update can have them
+            "clip": (self.clips, choices.sparing_clips()),  # every update supports them
             "precision": (self.precisions, choices.PRECISIONS),
         }
         for name, (values, possible) in known.items():
@@ -79,7 +79,7 @@ class BenchSettings:
 
 
 class BenchCase(NamedTuple):
-    """One line of the table; the bare MLP has no update, backend and clip, and is in float32."""
+    """One line of the table; the bare MLP has no update, backend or clip, and runs in float32."""
 
     model: str
     batch: int
@@ -93,11 +93,11 @@ BARE_MLP = "bare MLP"
 
 
 def measure(settings: BenchSettings) -> dict[str, Any]:
-    """Rows per second of every configuration, with hardware and versions, ready for JSON.
+    """Measure the rows per second of every configuration; return values for JSON.
 
-    The yardstick in each round is the MLP alone, forward, backward and Adam, on constant input,
-    as many steps in a call.
-    The bringing up to date of all rows that `update="exact"` puts off is not in these numbers.
+    Each round also measures the MLP alone (forward, backward and Adam) on constant input, with as
+    many steps per call. The numbers leave out the row updates that `update="exact"` postpones to
+    the end.
     """
     from tqdm import tqdm
 
@@ -137,7 +137,7 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
 
 
 def default_rows_per_turn() -> int:
-    """Rows of a turn that takes about a second."""
+    """Return the number of rows that train in about a second."""
     from cowclip_merlin import compat
 
     return 1 << 21 if compat.tensorflow().config.list_logical_devices("GPU") else 1 << 16
@@ -152,15 +152,15 @@ def build_model_and_optimizer(
     sizes: dict[str, int],
     jit_compile: bool = False,
 ) -> tuple[Any, Any]:
-    """One of the four models with random weights, and CowClip with Adam, ready for a step.
+    """Build one of the four models with random weights, and CowClip with Adam and its state.
 
     Args:
-        model: its name.
+        model: name of the model.
         update: "dense", "exact" or "lazy".
-        backend: what moves rows.
+        backend: code that updates rows.
         clip: "cowclip" or "none".
-        precision: of the hidden layers.
-        sizes: ids of each field.
+        precision: precision of the hidden layers.
+        sizes: number of ids of each field.
         jit_compile: whether XLA compiles the layers after the lookups.
     """
     from cowclip_merlin import compat
@@ -185,9 +185,9 @@ def build_model_and_optimizer(
 
 
 def model_train_function(model: Any, optimizer: Any, data: DeviceData) -> Any:
-    """A function of row numbers, int [n], and a batch size: it trains on them batch by batch.
+    """Return a function of row numbers, int [n], and a batch size that trains batch by batch.
 
-    It returns the variable that sums all losses; reading it waits for the device.
+    The function returns the variable that sums all losses; reading it waits for the device.
     """
     from cowclip_merlin import compat
     from cowclip_merlin.training.train_step import make_train_function
@@ -210,7 +210,7 @@ def _rows_per_second(train: Any, batch: int, rows_per_turn: int, rows: int) -> f
     ):
         loss_sum = train(order[done : done + steps * batch], batch)
         done += steps * batch
-    loss_sum.numpy()  # waits for the device, once a turn: training does not wait in an epoch
+    loss_sum.numpy()  # wait for the device only once: training does not wait within an epoch
     return done / (time.perf_counter() - started)
 
 
@@ -228,7 +228,7 @@ def _result(case: BenchCase, speeds: dict[BenchCase, list[float]]) -> dict[str, 
 
 
 def _is_baseline(case: BenchCase, mine: BenchCase, first: int) -> bool:
-    """Whether it is the smallest batch, dense, without the clip, and else like `mine`."""
+    """Whether `case` is the baseline of `mine`: smallest batch, dense updates, no clip."""
     return case == mine._replace(batch=first, update="dense", clip="none")
 
 
@@ -237,7 +237,7 @@ def _ratio(mine: list[float], other: list[float]) -> float:
 
 
 def format_table(result: dict[str, Any]) -> str:
-    """The result as text.
+    """Format the result as text.
 
     The ratios are to the smallest batch, dense, without the clip, and to the bare MLP.
     """

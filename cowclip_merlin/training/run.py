@@ -104,7 +104,7 @@ def _trainer_settings(
 
 
 def _check_resume(out: Path, config: RunConfig, resume: bool) -> None:
-    """Check that a run is there to resume, or that none is there."""
+    """Check that a run exists if `resume`, and that no run exists otherwise."""
     if resume:
         check_same_run(out, config)
     elif (out / "config.json").exists():

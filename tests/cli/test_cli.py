@@ -37,7 +37,7 @@ def disk_full(disk, command, capfd):
     error = capfd.readouterr().err
     lines = [line for line in error.splitlines() if line.startswith("cowclip: error")]
     assert code == 2, error
-    assert lines == [f"cowclip: error: {disk / 'out'}: no space left on the disk; free some"]
+    assert lines == [f"cowclip: error: {disk / 'out'}: no space left on the disk; free some space"]
     assert not list(disk.iterdir()), "half-written output"
 
 

@@ -156,7 +156,7 @@ def test_a_scaled_loss_changes_no_norm(small_model, small_rows, cowclip):
 
 def test_an_optimizer_without_cowclip_is_refused(small_model, small_rows):
     adam = compat.tensorflow().keras.optimizers.legacy.Adam()
-    with pytest.raises(InputError, match="Adam holds no CowClip"):
+    with pytest.raises(InputError, match="Adam wraps no CowClip"):
         gradient_norms(small_model(), adam, *batch_of(small_rows, np.arange(3)))
 
 

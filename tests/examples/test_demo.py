@@ -33,7 +33,7 @@ def test_it_runs_end_to_end_and_a_second_run_reuses_the_first(tmp_path, capsys):
     config = work / "runs" / "baseline" / "config.json"
     config.write_text(config.read_text().replace('"seed": 1', '"seed": 2'))
     assert demo.main(["--work", str(work), "--rows", "15000"]) == 2
-    assert "baseline: was trained with other settings; delete it" in capsys.readouterr().err
+    assert "baseline: trained with other settings; delete it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,12 @@ def test_the_verdict_is_what_the_numbers_say(unscaled, cowclip, words):
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (Stopped(15), 143, "demo: stopped; the same command goes on from here"),
-        (KeyboardInterrupt(), 130, "demo: interrupted; the same command begins this part again"),
+        (Stopped(15), 143, "demo: stopped; run the same command again to resume"),
+        (
+            KeyboardInterrupt(),
+            130,
+            "demo: interrupted; run the same command again to repeat this part",
+        ),
         (OSError(28, "No space left on device", "x"), 2, "demo: error: x: no space left on the"),
     ],
 )

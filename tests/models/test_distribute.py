@@ -56,7 +56,7 @@ for update in ("dense", "exact", "lazy"):
         both.fit(data, train_metrics_steps=2, verbose=0)
         raise SystemExit("not refused")
     except InputError as error:
-        assert "metrics are computed at every step; leave it out" in str(error)
+        assert "several replicas compute metrics at every step; remove it" in str(error)
 print("equal")
 """
 

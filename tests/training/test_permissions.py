@@ -67,7 +67,8 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_missing(run, data, fold
     with as_nobody(), pytest.raises(PermissionError) as failure:
         evaluate_run(folder / "run", readable)
     assert (
-        error_message(failure.value) == f"{file}: Permission denied; check the path and its rights"
+        error_message(failure.value)
+        == f"{file}: Permission denied; check the path and its permissions"
     )
 
 
@@ -80,7 +81,7 @@ def test_a_checkpoint_that_may_not_be_written(data, tmp_path, monkeypatch):
     monkeypatch.setattr(compat.tensorflow().train.CheckpointManager, "save", save)
     with pytest.raises(OSError) as failure:
         train(data, SETTINGS, out=tmp_path / "run")
-    told = f"{tmp_path}/run/checkpoints: Permission denied; check the path and its rights"
+    told = f"{tmp_path}/run/checkpoints: Permission denied; check the path and its permissions"
     assert error_message(failure.value) == told
 
 
