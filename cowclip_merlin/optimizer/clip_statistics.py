@@ -1,4 +1,4 @@
-"""What an optimizer says of the clip in its last step."""
+"""Statistics of the clip in an optimizer's last step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ tf = compat.tensorflow()
 
 
 def summarize(factors: list[Any]) -> tuple[Any, Any] | None:
-    """Share of rows clipped and mean factor, scalars; None without tables.
+    """Compute the share of clipped rows and the mean factor, scalars; None without tables.
 
     Args:
-        factors: of the batch's rows, one tensor [u] per table.
+        factors: clip factors of the batch's rows, one tensor [u] per table.
 
     >>> [float(x) for x in summarize([tf.constant([1.0, 0.5]), tf.constant([1.0, 0.5])])]
     [0.5, 0.75]
@@ -30,10 +30,10 @@ def summarize(factors: list[Any]) -> tuple[Any, Any] | None:
 
 
 class ClipStatistics:
-    """Two scalar variables for logging, in checkpoints like an optimizer's others.
+    """Two scalar variables for logging, which checkpoints include.
 
     Args:
-        add_weight: of the optimizer.
+        add_weight: the optimizer's method `add_weight`.
 
     Attributes:
         share: share of the batch's distinct rows that the last step clipped.
@@ -57,7 +57,7 @@ class ClipStatistics:
         return add_replicated_weight(add_weight, name, [], tf.float32, synchronization=on_read)
 
     def record(self, summary: tuple[Any, Any] | None) -> None:
-        """Keep what `summarize` says of the last step."""
+        """Store the result of `summarize` for the last step."""
         if summary is not None:
             self.share.assign(summary[0])
             self.mean_factor.assign(summary[1])

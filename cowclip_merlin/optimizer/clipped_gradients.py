@@ -1,4 +1,4 @@
-"""Clipped gradients of embedding tables, for a Keras optimizer to apply.
+"""Compute clipped gradients of embedding tables for a Keras optimizer.
 
 Steps 1 to 4 of Algorithm 1 in plain TensorFlow operations: sum and count, L2, threshold, clip.
 """
@@ -17,7 +17,7 @@ from cowclip_merlin.tables import TableLayout
 tf = compat.tensorflow()
 
 LayoutOf = Callable[[Any], TableLayout | None]
-"""Table -> its fields; None for a table that is one field."""
+"""Maps a table to its fields, or to None if the table is one field."""
 
 
 def clipped(
@@ -26,17 +26,17 @@ def clipped(
     clips_it: Sequence[bool],
     layout_of: LayoutOf,
 ) -> tuple[list[tuple[Any, Any]], list[Any]]:
-    """Gradients of tables with L2 and clip: dense for `update="dense"`, of rows for "lazy".
+    """Add L2 to gradients and clip them; the result is dense for "dense", sparse for "lazy".
 
     Args:
-        pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
-        config: of the optimizer.
-        clips_it: for each table, whether it is clipped, or gets L2 alone.
-        layout_of: table -> its fields.
+        pairs: `tf.IndexedSlices` with one entry per occurrence, and table.
+        config: the optimizer's settings.
+        clips_it: for each table, whether it is clipped; all tables get L2.
+        layout_of: maps a table to its fields.
 
     Returns:
         Pairs of gradient and table, and the factors of the batch's rows, one tensor for each
-        table that is clipped.
+        clipped table.
     """
     unique = [sum_duplicates(slices) for slices, _ in pairs]
     rows = [rows_to_clip(u, t, config, layout_of(t)) for u, (_, t) in zip(unique, pairs)]
@@ -56,7 +56,7 @@ def clipped(
 def rows_to_clip(
     unique: UniqueRows, table: Any, config: Config, layout: TableLayout | None
 ) -> clips.ClipRows:
-    """The rows whose gradients may be clipped: those in the batch, or the whole table."""
+    """Return the rows whose gradients may be clipped: the batch's rows or the whole table."""
     if clips_whole_table(config):
         w = tf.convert_to_tensor(table)
         data, cnt = scatter(unique, table.shape[0])
@@ -73,19 +73,19 @@ def _gradient(g: Any, unique: UniqueRows, table: Any, config: Config) -> Any:
         return tf.IndexedSlices(g, unique.ids, tf.shape(table))
     if clips_whole_table(config):
         return g
-    # Absent rows: L2 alone, which their threshold r * ||w|| never cuts while 2 * l2 <= r.
+    # Absent rows have only L2, and 2 * l2 <= r keeps it below their threshold r * ||w||.
     absent = 2 * config.l2 * tf.convert_to_tensor(table)
     return tf.tensor_scatter_nd_update(absent, unique.ids[:, tf.newaxis], g)
 
 
 def clips_whole_table(config: Config) -> bool:
-    """Whether absent rows may be clipped, too."""
+    """Whether the clip may also scale absent rows."""
     spared = choices.CLIPS[config.clip].spares_absent_rows and not cuts_l2_alone(config)
     return config.update == "dense" and not spared
 
 
 def field_of_row(ids: Any, layout: TableLayout | None) -> Any:
-    """Index of the field that each row belongs to, int32 [n]; without a layout all are one."""
+    """Return the index of each row's field, int32 [n]; without a layout, all indices are 0."""
     ids = tf.cast(ids, tf.int64)
     if layout is None:
         return tf.zeros_like(ids, tf.int32)
@@ -93,5 +93,5 @@ def field_of_row(ids: Any, layout: TableLayout | None) -> Any:
 
 
 def num_fields(layout: TableLayout | None) -> int:
-    """Number of fields in a table."""
+    """Return the number of fields in a table."""
     return 1 if layout is None else len(layout.fields)

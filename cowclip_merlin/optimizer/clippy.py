@@ -1,8 +1,8 @@
-"""Clippy around one step of a Keras optimizer: the step is made, measured and scaled back.
+"""Apply Clippy to one step of a Keras optimizer: make the step, measure it, scale it back.
 
-Source: Tang et al., arXiv 2302.09178; see `cowclip_merlin.clip.clippy_factor`. The bound is on
-what the optimizer does to the weights, so it is the same for Adam, Adagrad and any other, and
-their moments and accumulators see the gradient as it is.
+Source: Tang et al., arXiv 2302.09178; see `cowclip_merlin.clip.clippy_factor`. Clippy bounds the
+change of the weights, so it works alike for Adam, Adagrad and any other optimizer. Their moments
+and accumulators use the unclipped gradient.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def bounded_step(
     layout_of: LayoutOf,
     apply: Callable[[list[tuple[Any, Any]]], Any],
 ) -> list[Any]:
-    """One step of the embedding optimizer, each field's move scaled back where it is too far.
+    """Make one step of the embedding optimizer, and scale back each field's change if too large.
 
-    It holds a copy of the rows that move; with `update="dense"` these are the whole tables.
+    It copies the rows that change; with `update="dense"` these are the whole tables.
 
     Args:
-        pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
-        config: of the optimizer.
-        clips_it: for each table, whether it is bounded.
-        layout_of: table -> its fields.
-        apply: makes the optimizer's step from pairs of gradient and table.
+        pairs: `tf.IndexedSlices` with one entry per occurrence, and table.
+        config: the optimizer's settings.
+        clips_it: for each table, whether it is clipped.
+        layout_of: maps a table to its fields.
+        apply: applies pairs of gradient and table by the optimizer.
 
     Returns:
-        The factors of the batch's rows, one tensor for each table that is bounded.
+        The factors of the batch's rows, one tensor for each clipped table.
     """
     gradients, _ = clipped(pairs, replace(config, clip="none"), clips_it, layout_of)
     chosen = [pair for pair, each in zip(gradients, clips_it) if each]
@@ -64,14 +64,14 @@ def bounded_step(
 def _hold_back(
     before: Any, gradient: Any, table: Any, config: Config, layout: TableLayout | None
 ) -> Any:
-    """Take back a part of the step; the factors of the rows that moved, [n]."""
+    """Scale back the change of a table; return the factors of the changed rows, [n]."""
     after = _read(table, gradient)
     ids = gradient.indices if _is_sparse(gradient) else tf.range(table.shape[0])
     field, count = field_of_row(ids, layout), num_fields(layout)
     rows = clips.RowUpdates(update=after - before, w=before, field=field, num_fields=count)
     factor = clips.update_factor(config.clip, rows, config.clip_settings)
     share = factor[:, tf.newaxis]
-    # Bit for bit the optimizer's own step where it is short enough.
+    # Where the step is small enough, the result is bit-equal to the optimizer's.
     w = tf.where(share < 1, before + share * (after - before), after)
     if _is_sparse(gradient):
         assign_rows_locally(table, ids, w)
@@ -81,14 +81,14 @@ def _hold_back(
 
 
 def _read(table: Any, gradient: Any) -> Any:
-    """The rows that a gradient moves."""
+    """Read the rows that a gradient changes."""
     if _is_sparse(gradient):
         return tf.gather(table, gradient.indices)
     return tf.identity(table)
 
 
 def _of_batch(factor: Any, pair: tuple[Any, Any], ids: Any) -> Any:
-    """Factors of the batch's distinct rows, of those of all rows that moved."""
+    """Select the factors of the batch's distinct rows from those of all changed rows."""
     return factor if _is_sparse(pair[0]) else tf.gather(factor, tf.unique(ids)[0])
 
 

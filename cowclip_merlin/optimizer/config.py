@@ -1,4 +1,4 @@
-"""Settings of CowClip: what its steps follow, resolved and checked."""
+"""Check the settings of CowClip and resolve "auto" and other defaults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("cowclip_merlin")
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """What the steps of a `CowClip` follow; `resolve` makes it from the arguments of the same name.
+    """Settings of a `CowClip`'s steps; `resolve` makes them from the arguments of the same name.
 
     Attributes:
         clip_settings: thresholds of the clip.
@@ -37,31 +37,31 @@ class Config:
     backend: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, by the names of the arguments of `CowClip`."""
+        """Return plain values by the names of the arguments of `CowClip`."""
         flat = asdict(self)
         return flat.pop("clip_settings") | flat
 
 
 def resolve(config: Config, optimizer: Any) -> Config:
-    """The settings that steps follow, of those that were asked for.
+    """Check the settings and resolve update and backend.
 
     Args:
         config: the arguments of `CowClip`.
-        optimizer: its embedding optimizer.
+        optimizer: the embedding optimizer.
 
     Raises:
-        InputError: a value is out of range or unknown, or the optimizer or the machine does not
-            have what is asked for.
+        InputError: if a value is out of range or unknown, or the optimizer or the machine does
+            not support it.
     """
     update = resolve_update(check(config), optimizer)
     return replace(config, update=update, backend=choose_backend(config, optimizer))
 
 
 def check(config: Config) -> Config:
-    """The same settings.
+    """Check the settings and return them.
 
     Raises:
-        InputError: a value is out of range or unknown.
+        InputError: if a value is out of range or unknown.
     """
     check_not_negative({"l2": config.l2})
     one_of("update", config.update, choices.UPDATES)
@@ -87,21 +87,21 @@ def _check_exact(config: Config) -> None:
 
 
 def cuts_l2_alone(config: Config) -> bool:
-    """Whether the clip cuts the L2 gradient of rows without data; see `Clip.cuts_l2_alone`."""
+    """Whether the clip cuts the L2 gradient of absent rows; see `Clip.cuts_l2_alone`."""
     return choices.CLIPS[config.clip].cuts_l2_alone(config.l2, config.clip_settings)
 
 
 def resolve_update(config: Config, optimizer: Any) -> str:
-    """The update of the steps: "exact" is "lazy" where absent rows would not move.
+    """Return the update of the steps: "exact" becomes "lazy" if absent rows do not change.
 
-    Without L2 an absent row has no gradient, and Adagrad and plain SGD then leave it alone.
+    Without L2, an absent row has no gradient, and Adagrad and plain SGD do not change it.
 
     Args:
         config: the arguments of `CowClip`.
-        optimizer: its embedding optimizer.
+        optimizer: the embedding optimizer.
 
     Raises:
-        InputError: `update="exact"` with an optimizer whose steps cannot be put off.
+        InputError: if `update="exact"` cannot postpone the steps of the optimizer.
     """
     if config.update != "exact" or is_plain_adam(optimizer):
         return config.update
@@ -117,14 +117,14 @@ def resolve_update(config: Config, optimizer: Any) -> str:
 
 
 def choose_backend(config: Config, optimizer: Any) -> str:
-    """The backend in force: "tensorflow", "numba" or "cupy".
+    """Choose the backend: "tensorflow", "numba" or "cupy".
 
     Args:
-        config: settings of the wrapper.
+        config: the arguments of `CowClip`.
         optimizer: the embedding optimizer.
 
     Raises:
-        InputError: the backend asked for cannot do it, or is not installed.
+        InputError: if the requested backend does not support the settings, or is not installed.
     """
     reason = _why_no_kernels(config, optimizer)
     if config.backend == "auto":
@@ -137,7 +137,7 @@ def choose_backend(config: Config, optimizer: Any) -> str:
 
 
 def _gpu_backend() -> str:
-    """ "cupy" where CuPy is installed and the row operations can be built, else "tensorflow"."""
+    """Return "cupy" if CuPy is installed and the row operations build, else "tensorflow"."""
     if find_spec("cupy") is None:
         return "tensorflow"
     try:
@@ -163,7 +163,7 @@ def _why_no_kernels(config: Config, optimizer: Any) -> str | None:
 
 
 def is_plain_adam(optimizer: Any) -> bool:
-    """Whether it is Keras's legacy Adam, or its row-wise form, and does nothing but Adam."""
+    """Whether this is Keras's legacy Adam or `LazyAdam`, without other gradient changes."""
     adam = tf.keras.optimizers.legacy.Adam
     plain = type(optimizer) in (adam, LazyAdam) and not optimizer.amsgrad
     return plain and not changes_gradients(optimizer)
@@ -175,7 +175,7 @@ def _is_plain_sgd(optimizer: Any) -> bool:
 
 
 def changes_gradients(optimizer: Any) -> list[str]:
-    """Arguments by which a Keras optimizer changes a whole gradient before its step."""
+    """List the arguments by which a Keras optimizer changes a whole gradient before its step."""
     names = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_transformers")
     return [name for name in names if getattr(optimizer, name, None)]
 
@@ -196,7 +196,7 @@ def refuse_aggregators(*optimizers: Any) -> None:
 
 
 def described(optimizer: Any) -> str:
-    """Name of an optimizer and of the settings that make it more than that.
+    """Return the name of an optimizer with its additional settings.
 
     >>> described(tf.keras.optimizers.legacy.Adam(amsgrad=True, clipnorm=1.0))
     'Adam with amsgrad, clipnorm'
@@ -207,10 +207,10 @@ def described(optimizer: Any) -> str:
 
 
 def row_optimizer(optimizer: Any) -> Any:
-    """An optimizer of the same kind that moves only the rows of a sparse gradient.
+    """Return an optimizer of the same type that updates only the rows of a sparse gradient.
 
     Raises:
-        InputError: the optimizer has no such form.
+        InputError: if the optimizer has no such variant.
     """
     legacy = tf.keras.optimizers.legacy
     if isinstance(optimizer, LazyAdam):

@@ -26,48 +26,48 @@ _log = logging.getLogger("cowclip_merlin")
 class CowClip(tf.keras.optimizers.legacy.Optimizer):
     """Adam (or another Keras optimizer) with adaptive column-wise clipping of embeddings.
 
-    One step is Algorithm 1 of Zheng et al. (arXiv 2204.06240): gradients and counts are
-    summed over duplicates and replicas, L2 is added, each row is clipped to
-    `max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, and the embedding optimizer is applied.
-    All other weights go to the dense optimizer untouched.
+    One step is Algorithm 1 of Zheng et al. (arXiv 2204.06240). It sums gradients and counts over
+    duplicates and replicas, adds L2, clips the gradient of each row to norm
+    `max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, and applies the embedding optimizer.
+    The dense optimizer updates all other weights with unchanged gradients.
 
-    `learning_rate`, and with it Keras's `LearningRateScheduler` and `ReduceLROnPlateau`, is
-    the dense optimizer's; the embedding learning rate stays where it is.
+    `learning_rate` is the dense optimizer's. So Keras's `LearningRateScheduler` and
+    `ReduceLROnPlateau` change only that one, not the embedding learning rate.
 
     Args:
         embedding_optimizer: Keras 2 optimizer or its name.
         dense_optimizer: Keras 2 optimizer or its name.
         r: threshold relative to the norm of a row.
         zeta: lower bound of the row norm, per coordinate.
-        l2: the penalty is `l2 * ||w||^2`; its gradient goes in before the clip.
-        update: "dense" updates all rows at every step, as the paper does; "exact" gives the
-            same numbers but touches only the rows in the batch, and replays what a row has
-            missed before it is read (see `catch_up`, `flush`); "lazy" updates only the rows in
-            the batch. "exact" needs Adam, or without L2 Adagrad or SGD, for which it is "lazy".
+        l2: the penalty is `l2 * ||w||^2`; its gradient is added before the clip.
+        update: "dense" updates all rows at every step, as the paper does. "exact" gives the
+            same numbers but updates only the rows in the batch, and replays a row's missed
+            steps before it is read (see `catch_up`, `flush`). "lazy" updates only the rows in
+            the batch. "exact" needs Adam; without L2, also Adagrad or SGD, where it is "lazy".
         clip: "cowclip", "none", one of Table 6: "global", "field", "column",
             "adaptive_field", or "clippy" (Tang et al., arXiv 2302.09178), which scales the
-            step of each field so that no coordinate w moves by more than
-            `lambda_rel * |w| + lambda_abs`; dense weights keep their steps.
+            step of each field so that no coordinate w changes by more than
+            `lambda_rel * |w| + lambda_abs`; the steps of dense weights do not change.
         bound: constant threshold of "global", "field" and "column".
-        lambda_rel: of "clippy".
-        lambda_abs: of "clippy".
+        lambda_rel: relative bound of "clippy".
+        lambda_abs: absolute bound of "clippy".
         skip: names, regular expressions or variables of tables that get L2 but no clip;
             by default the tables whose rows have one element.
         embeddings: names, regular expressions or variables of the tables; by default the
             variables whose gradient is a `tf.IndexedSlices`.
-        fields: of fused tables, for "field", "adaptive_field", "clippy" and errors: field ->
-            number of rows, in the order of the rows, of every table; or such a mapping for
-            each name or regular expression of a table. Without, a table is one field. The
-            models of this package register their own, which win.
-        backend: what updates rows: "numba" on the CPU, "cupy" on a GPU, "tensorflow" (plain
-            operations) anywhere; "auto" takes the fastest that can do it. `config` says which.
+        fields: fields of fused tables, for "field", "adaptive_field", "clippy" and errors: field
+            -> number of rows, in the order of the rows, for every table; or such a mapping for
+            each name or regular expression of a table. Without it, a table is one field. The
+            fields that the models of this package register take precedence.
+        backend: code that updates rows: "numba" on the CPU, "cupy" on a GPU, "tensorflow" (plain
+            operations) anywhere; "auto" chooses the fastest possible one. `config` has the choice.
 
     Attributes:
-        config: what the steps follow, with "auto" and the like resolved.
-        tables: which variables are tables, which of them are clipped, and their fields.
+        config: settings of the steps, with "auto" resolved.
+        tables: the embedding tables, which of them are clipped, and their fields.
 
     Raises:
-        InputError: an argument is out of range or unknown, or (when gradients are applied) an
+        InputError: if an argument is out of range or unknown, or (when gradients are applied) an
             embedding table has a dense gradient.
 
     Example:
@@ -124,7 +124,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
     ) -> Any:
-        """One step of Algorithm 1.
+        """Make one step of Algorithm 1.
 
         Args:
             grads_and_vars: pairs; the gradient of an embedding table is a `tf.IndexedSlices`
@@ -134,12 +134,12 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
                 caller has done so.
 
         Raises:
-            InputError: an embedding table has a dense gradient, is there twice or belongs to
+            InputError: if an embedding table has a dense gradient, occurs twice or belongs to
                 HugeCTR's Sparse Operation Kit, a pattern of `embeddings`, `skip` or `fields`
                 matches no table, `fields` do not fill a table, or no variable has a gradient.
         """
         pairs = self.tables.check_step(list(grads_and_vars))
-        if not pairs:  # as in Keras: a model of which all is frozen
+        if not pairs:  # as in Keras, for a model without trainable layers
             return tf.no_op()
         with tf.init_scope():
             # All at once: under a strategy, what is created among the operations of a step
@@ -161,7 +161,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             return self.iterations.assign_add(1, read_value=False)
 
     def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """As in Keras, whose `fit` asks for them by `minimize`, right after its forward pass."""
+        """Compute gradients as in Keras; `fit` calls this right after its forward pass."""
         pairs = super()._compute_gradients(*args, **kwargs)
         sparse = [v for g, v in pairs if isinstance(g, tf.IndexedSlices)]
         self._update.refuse_never_caught_up(sparse)
@@ -170,46 +170,46 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
     def register_tables(
         self, tables: Sequence[Any], layouts: Sequence[TableLayout] | None = None
     ) -> None:
-        """Tell the optimizer its tables before they get gradients.
+        """Register tables before they get gradients.
 
-        The models of this package do it when they are attached. With `update="exact"` the state
-        of these tables is then created in this order, whichever is read first. The patterns of
-        `embeddings`, `skip` and `fields` are looked for among them, too.
+        The models of this package do this when they are attached. With `update="exact"`, the
+        optimizer creates the state of these tables in this order. It also matches the patterns
+        of `embeddings`, `skip` and `fields` against them.
 
         Args:
             tables: variables.
-            layouts: the fields of each table; they win over `fields`.
+            layouts: the fields of each table; they take precedence over `fields`.
         """
         self.tables.register(tables, layouts)
 
     def catch_up(self, table: Any, ids: Any) -> None:
-        """With `update="exact"`: bring rows up to date before the forward pass reads them.
+        """Bring rows up to date before a forward pass reads them, with `update="exact"`.
 
-        The models of this package do it by themselves. For a lookup of your own call it first,
-        inside the same `tf.function`. With any other `update` it does nothing.
+        The models of this package do this. Before a custom lookup, call it inside the same
+        `tf.function`. With any other `update` it does nothing.
 
         Args:
-            table: the variable, or several that are read at the same rows.
-            ids: rows to be read, any shape, ragged or sparse, duplicates allowed.
+            table: the variable, or several variables that are read at the same rows.
+            ids: numbers of the rows to read, any shape, ragged or sparse, with duplicates.
         """
         self._update.catch_up(table, ids)
 
     def flush(self) -> None:
-        """With `update="exact"`: bring every row of every table up to date.
+        """Bring every row of every table up to date, with `update="exact"`.
 
-        Afterwards the variables hold what `update="dense"` would have left in them. Without it,
-        a variable that is read directly shows each row as of the last step it took part in. After
-        a checkpoint was restored into a new optimizer, call `register_tables` first.
+        Then the variables have the values of `update="dense"`. Without a flush, each row of a
+        variable has its value after the last step that updated it. After restoring a checkpoint
+        into a new optimizer, call `register_tables` first.
         """
         self._update.flush(lambda: int(self.iterations.numpy()))
 
     def create_state(self, variables: Iterable[Any]) -> None:
-        """Create all state of these variables now, for `set_weights`; the first step does it."""
+        """Create all state of these variables, for `set_weights`; else the first step does it."""
         tables, dense = self.tables.group(variables)
         self._create_state(tables)
         self._create_state(dense, tables=False)
 
-    _create_all_weights = create_state  # Keras calls it before it loads weights
+    _create_all_weights = create_state  # Keras calls this before it loads weights
 
     def _create_own_weights(self) -> None:
         _ = self.iterations  # created on first access
@@ -217,7 +217,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         self._statistics.create()
 
     def _create_state(self, variables: list[Any], *, tables: bool = True) -> None:
-        """Own counters, the inner optimizer's slots, and what is kept for rows."""
+        """Create counters, the inner optimizer's slots, and the state of rows."""
         self._create_own_weights()
         self._inner.create_slots(variables, tables=tables)
         if tables:
@@ -225,7 +225,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
 
     @property
     def backend(self) -> str:
-        """What updates rows: "numba", "cupy" or "tensorflow"."""
+        """The code that updates rows: "numba", "cupy" or "tensorflow"."""
         return self.config.backend
 
     @property
@@ -256,7 +256,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
 
     @property
     def iterations(self) -> Any:
-        """Steps made. The two optimizers inside count theirs, which their schedules follow."""
+        """Number of steps. The inner optimizers have their own counters for their schedules."""
         return super().iterations
 
     @iterations.setter
@@ -272,38 +272,38 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         return self._weights + self._inner.weights
 
     def variables(self) -> list[Any]:
-        """The same: Keras's own would leave out what is in the two optimizers."""
+        """Return `weights`: Keras's method leaves out the variables of the inner optimizers."""
         return self.weights
 
-    # Not get_slot_names, too: checkpoints would then hold each slot a second time.
+    # get_slot_names is not overridden: with it, checkpoints would contain each slot twice.
     def get_slot(self, var: Any, slot_name: str) -> Any:
-        """The state that one of the two optimizers keeps beside a variable, such as Adam's "m".
+        """Return an inner optimizer's slot of a variable, such as Adam's "m".
 
-        With `update="exact"` call `flush` first: a row may not have made all its steps yet.
+        With `update="exact"`, call `flush` first: a row may have missed steps.
         """
         return self._inner.get_slot(var, slot_name)
 
     def get_weights(self) -> list[Any]:
-        """As in Keras, after `flush`: steps that rows have missed are not among the weights."""
+        """Return the weights as in Keras, after `flush`, since they leave out missed steps."""
         self.flush()
         return super().get_weights()
 
     def set_weights(self, weights: list[Any]) -> None:
-        """As in Keras; steps that rows had missed do not change what is set."""
+        """Set the weights as in Keras, after `flush`, so that no missed step changes them."""
         self.flush()
         super().set_weights(weights)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as they were given; variables among them are refused."""
+        """Return the arguments as given; variables among them raise an error."""
         parts = self._inner.get_config() | self._asked.as_dict() | self.tables.get_config()
         return {"name": self._name} | parts
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """As in Keras; one learning rate, as Merlin writes it for Horovod, is refused."""
+        """Build as in Keras; a single learning rate, as Merlin sets for Horovod, is an error."""
         inner_optimizers.refuse_one_rate(config)
         return super().from_config(config, custom_objects=custom_objects)
 
     def __repr__(self) -> str:
-        """What Keras 3 quotes when it refuses this optimizer."""
+        """Return the text that Keras 3 quotes when it refuses this optimizer."""
         return inner_optimizers.keras_2_words(self)

@@ -1,4 +1,4 @@
-"""The tables of one optimizer: which variables they are, which are clipped, and their fields."""
+"""The embedding tables of one optimizer, which of them are clipped, and their fields."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Pairs = list[tuple[Any, Any]]
 
 
 class EmbeddingTables:
-    """Answers questions about variables by the arguments of `CowClip`, and by what models say.
+    """Finds an optimizer's tables and their fields by the arguments of `CowClip` and by models.
 
     Args:
         embeddings: names, regular expressions or variables of the tables, or None.
-        skip: those of the tables that are not clipped, or None.
-        fields: of every table, or by name or regular expression of the table, or None.
+        skip: names, regular expressions or variables of tables without a clip, or None.
+        fields: fields of every table, or by name or regular expression of the table, or None.
 
     Raises:
-        InputError: an argument is not of this form.
+        InputError: if an argument has another form.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class EmbeddingTables:
         self._layouts: dict[Any, TableLayout] = {}
 
     def __deepcopy__(self, memo: Any) -> EmbeddingTables:
-        """A copied optimizer trains the same tables, not copies of them."""
+        """Copy the object but not its tables: a copied optimizer trains the same tables."""
         result = copy.copy(self)
         result._registered, result._layouts = list(self._registered), dict(self._layouts)
         result._unmatched = copy.deepcopy(self._unmatched, memo)
@@ -53,14 +53,14 @@ class EmbeddingTables:
 
     @property
     def registered(self) -> list[Any]:
-        """Tables that `register` was told of, in this order."""
+        """Tables given to `register`, in this order."""
         return self._registered
 
     def register(self, tables: Sequence[Any], layouts: Sequence[TableLayout] | None) -> None:
-        """Remember tables and their layouts, and look for the patterns among them.
+        """Store tables and their layouts, and match the patterns against them.
 
         Raises:
-            InputError: a table and its layout differ in rows, or a table is not TensorFlow's own.
+            InputError: if a table and its layout differ in rows, or a table is not TensorFlow's.
         """
         embedding_variables.refuse_foreign(tables)
         for table, layout in zip(tables, layouts or ()):
@@ -76,10 +76,10 @@ class EmbeddingTables:
         return table.shape[-1] == 1 if self.skip is None else matches(table, self.skip)
 
     def layout_of(self, table: Any) -> TableLayout | None:
-        """Fields of a table; None if nobody has said them, and the table counts as one field.
+        """Return the fields of a table; None if they are unknown and the table is one field.
 
         Raises:
-            InputError: the fields given to `CowClip` do not fill the table.
+            InputError: if the fields given to `CowClip` do not fill the table.
         """
         layout = self._layouts.get(_key(table), self._of_every_table)
         for pattern, given in self._by_pattern.items() if layout is None else ():
@@ -91,20 +91,20 @@ class EmbeddingTables:
         return layout
 
     def describe(self, table: Any, row: int) -> str:
-        """A row in words, for errors."""
+        """Describe a row, for errors."""
         layout = self.layout_of(table)
         return f"row {row} of table {table.name!r}" if layout is None else layout.describe(row)
 
     def split(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[Pairs, Pairs]:
-        """Pairs of gradient and variable of the tables, and all others.
+        """Split pairs of gradient and variable into those of tables and all others.
 
         Raises:
-            InputError: a table has a dense gradient, two gradients, or is no matrix.
+            InputError: if a table has a dense gradient, has two gradients, or is not a matrix.
         """
         return embedding_variables.split(pairs, self.embeddings)
 
     def group(self, variables: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-        """Tables, and all others, as far as names tell before there are gradients."""
+        """Split variables into tables and all others by their names, before gradients exist."""
         tables, dense = [], []
         for variable in variables:
             if self.embeddings is None:
@@ -115,14 +115,14 @@ class EmbeddingTables:
         return tables, dense
 
     def check_step(self, given: Sequence[tuple[Any, Any]]) -> Pairs:
-        """The pairs of a step that have a gradient, as collective operations need them.
+        """Return the pairs of a step that have a gradient, as collective operations need them.
 
         Args:
             given: pairs of gradient and variable; gradients may be None.
 
         Raises:
-            InputError: a variable is refused, a pattern matches nothing, or fields do not fill a
-                table.
+            InputError: if a variable is refused, a pattern matches nothing, or fields do not fill
+                a table.
         """
         embedding_variables.refuse_foreign(v for _, v in given)
         pairs = [(with_shape(g), v) for g, v in embedding_variables.with_gradients(given)]
@@ -133,9 +133,9 @@ class EmbeddingTables:
         return pairs
 
     def _refuse_unmatched(self, given: Sequence[tuple[Any, Any]]) -> None:
-        """A pattern of `embeddings` must match a variable, and one of the others a table."""
+        """Refuse patterns of `embeddings` without a variable, and others without a table."""
         found, _ = self.split([pair for pair in given if pair[0] is not None])
-        # What has no gradient, as in a frozen layer, may be a table.
+        # A variable without a gradient, as in a frozen layer, may be a table.
         may_be_tables = [v for _, v in found] + [v for g, v in given if g is None]
         for argument, variables in (
             ("embeddings", [v for _, v in given]),
@@ -146,10 +146,10 @@ class EmbeddingTables:
             self._unmatched.refuse(argument, variables)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as plain values.
+        """Return the arguments as plain values.
 
         Raises:
-            InputError: a variable is among them.
+            InputError: if a variable is among them.
         """
         by_pattern = {pattern: dict(each.fields) for pattern, each in self._by_pattern.items()}
         every = self._of_every_table
@@ -163,7 +163,7 @@ class EmbeddingTables:
 def _layouts(
     fields: Mapping[str, Any] | None,
 ) -> tuple[TableLayout | None, dict[str, TableLayout]]:
-    """The layout of every table, and layouts by pattern."""
+    """Convert `fields` to one layout for every table, or to layouts by pattern."""
     if fields is None:
         return None, {}
     nested = [isinstance(value, Mapping) for value in fields.values()]
@@ -192,10 +192,10 @@ def _key(table: Any) -> Any:
 
 
 def _names_only(patterns: Iterable[Any] | None, argument: str) -> list[str] | None:
-    """Patterns, ready for JSON.
+    """Return the patterns as plain values for JSON.
 
     Raises:
-        InputError: one is a variable.
+        InputError: if a pattern is a variable.
     """
     for pattern in patterns or ():
         if not isinstance(pattern, str):

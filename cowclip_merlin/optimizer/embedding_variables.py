@@ -68,14 +68,14 @@ def refuse_foreign(variables: Iterable[Any]) -> None:
 
 
 def refuse_never_caught_up(variables: Sequence[Any], caught_up: set[Any]) -> None:
-    """Refuse to train by `update="exact"` on rows that nobody brings up to date.
+    """Refuse `update="exact"` for tables whose rows no call brings up to date.
 
     Args:
         variables: tables that the forward pass has read.
-        caught_up: references of the tables that `catch_up` was called for.
+        caught_up: references of the tables that were passed to `catch_up`.
 
     Raises:
-        InputError: a table is not among them.
+        InputError: if a table is not among them.
     """
     for variable in variables:
         if compat.stored(variable).ref() not in caught_up:
@@ -87,10 +87,10 @@ def refuse_never_caught_up(variables: Sequence[Any], caught_up: set[Any]) -> Non
 
 
 def with_gradients(grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """The pairs that have a gradient; as Keras does, says which variables have none.
+    """Return the pairs that have a gradient, and warn of other variables as Keras does.
 
     Raises:
-        InputError: there are variables, and none has a gradient.
+        InputError: if there are variables, but no gradients.
     """
     given = list(grads_and_vars)
     found = [(gradient, variable) for gradient, variable in given if gradient is not None]
@@ -106,7 +106,7 @@ def with_gradients(grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any,
 
 
 def looks_like_table(variable: Any) -> bool:
-    """Keras and Merlin call the weights of an embedding layer `embeddings`."""
+    """Whether a variable has the name and shape of an embedding table in Keras and Merlin."""
     name = variable.name.rsplit("/", 1)[-1].split(":")[0]
     return name.endswith("embeddings") and len(variable.shape) == 2
 
@@ -114,10 +114,10 @@ def looks_like_table(variable: Any) -> bool:
 def split(
     grads_and_vars: Sequence[tuple[Any, Any]], embeddings: tuple[Any, ...] | None
 ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-    """Pairs of the embedding tables, and all others.
+    """Split the pairs into those of embedding tables and all others.
 
     Raises:
-        InputError: a table has a dense gradient, two gradients, or is no matrix.
+        InputError: if a table has a dense gradient, has two gradients, or is not a matrix.
     """
     tables, dense = [], []
     for gradient, variable in grads_and_vars:

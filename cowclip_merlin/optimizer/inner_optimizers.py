@@ -1,4 +1,4 @@
-"""The two Keras optimizers inside a CowClip: how they are made, and which are refused."""
+"""Build and check the two Keras optimizers inside a CowClip."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ tf = compat.tensorflow()
 
 
 class InnerOptimizers:
-    """The embedding optimizer and the dense optimizer, both of Keras's legacy kind.
+    """The embedding optimizer and the dense optimizer, both legacy Keras optimizers.
 
     Args:
         embedding: an optimizer, its name or its serialized form.
-        dense: the same, of all other weights.
-        update: as asked for; for "lazy" the embedding optimizer touches only rows of the batch.
-        outer: `CowClip`, which must not be inside itself.
+        dense: the same, for all other weights.
+        update: argument of `CowClip`; for "lazy", the embedding optimizer updates only the
+            rows in the batch.
+        outer: the class `CowClip`, which must not wrap itself.
 
     Raises:
-        InputError: one of them is or holds a CowClip, they are one object, or one sums over
-            replicas in a way of its own.
+        InputError: if one of them is or wraps a CowClip, both are the same object, or one has a
+            custom gradient aggregation.
     """
 
     def __init__(self, embedding: Any, dense: Any, *, update: str, outer: type) -> None:
-        # Files of HDF5 write the class without the package that it is registered under.
+        # HDF5 files store the class name without the package that registers it.
         with tf.keras.utils.custom_object_scope({"RowAdam": LazyAdam, "LazyAdam": LazyAdam}):
             self.embedding = compat.legacy_optimizer(embedding)
         self.dense = compat.legacy_optimizer(dense)
@@ -62,10 +63,10 @@ class InnerOptimizers:
         return self.embedding.weights + self.dense.weights
 
     def get_slot(self, variable: Any, name: str) -> Any:
-        """The state that one of the two keeps beside a variable.
+        """Return a slot of a variable from the optimizer that has it.
 
         Raises:
-            KeyError: neither has made it.
+            KeyError: if neither optimizer has the slot.
         """
         with suppress(KeyError):
             return self.embedding.get_slot(variable, name)
@@ -74,25 +75,25 @@ class InnerOptimizers:
     def create_counters(self) -> None:
         """Create the counters of steps, which Keras creates on first access."""
         for role, optimizer in self._by_role().items():
-            # Both are called "iter", and a file of HDF5 takes each name once.
+            # Both counters have the name "iter", but names in an HDF5 file must be unique.
             with tf.name_scope(role):
                 _ = optimizer.iterations
 
     def create_slots(self, variables: list[Any], *, tables: bool) -> None:
-        """Create the state of these variables, which are all tables or all none."""
+        """Create the slots of these variables, which must be all tables or all other weights."""
         optimizer = self.embedding if tables else self.dense
         if variables:
             optimizer._create_all_weights(variables)
-        else:  # all of the above but the slots, which Nadam cannot make of no variable
+        else:  # without slots, since Nadam fails to create slots for an empty list
             optimizer._create_hypers()
 
     def get_config(self) -> dict[str, Any]:
-        """Both as plain values."""
+        """Return both optimizers as plain values."""
         return {k: tf.keras.optimizers.serialize(v) for k, v in self._by_role().items()}
 
 
 def optimizers_in(optimizer: Any) -> Iterator[Any]:
-    """This optimizer, and those that it scales losses for or shares the variables with."""
+    """Yield this optimizer and the optimizers that it wraps."""
     yield optimizer
     inner = [getattr(optimizer, name, None) for name in ("inner_optimizer", "default_optimizer")]
     inner += [pair.optimizer for pair in getattr(optimizer, "optimizers_and_blocks", [])]
@@ -101,16 +102,16 @@ def optimizers_in(optimizer: Any) -> Iterator[Any]:
 
 
 def refused_setting(name: str) -> property:
-    """A setting of Keras's optimizers that no step of a CowClip would follow.
+    """Return a property that refuses a setting of Keras's optimizers that CowClip ignores.
 
     Raises:
-        InputError: it is given a value.
+        InputError: if the setting gets a value.
     """
     base = getattr(tf.keras.optimizers.legacy.Optimizer, name)
 
     def refuse(self: Any, value: Any) -> None:
         if value is None:
-            base.fset(self, value)  # Keras's constructor sets it so
+            base.fset(self, value)  # Keras's constructor sets None
         else:
             raise InputError(
                 f"CowClip does not follow {name}: give it to dense_optimizer or "
@@ -121,10 +122,10 @@ def refused_setting(name: str) -> property:
 
 
 def refuse_one_rate(config: dict[str, Any]) -> None:
-    """Refuse a configuration with one learning rate, as Merlin makes it for Horovod.
+    """Refuse a configuration with a single learning rate, as Merlin makes it for Horovod.
 
     Raises:
-        InputError: it has one.
+        InputError: if the configuration has one.
     """
     if {"lr", "learning_rate"} & set(config):
         raise InputError(
@@ -134,7 +135,7 @@ def refuse_one_rate(config: dict[str, Any]) -> None:
 
 
 def keras_2_words(optimizer: Any) -> str:
-    """What an optimizer is, and how to use it, for Keras 3 to quote when it refuses it."""
+    """Return the description of an optimizer that Keras 3 quotes when it refuses it."""
     return (
         f"<{type(optimizer).__name__}, an optimizer of Keras 2, which Keras 3 cannot use: "
         "import cowclip_merlin, then `from tensorflow import keras` instead of `import keras`>"

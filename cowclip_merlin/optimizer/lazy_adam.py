@@ -1,4 +1,4 @@
-"""Adam that touches only the rows it is given (`update="lazy"`, section J of the paper)."""
+"""Adam that updates only the rows of a sparse gradient (`update="lazy"`, paper section J)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from cowclip_merlin import compat
 tf = compat.tensorflow()
 
 
-# The name that saved models of all versions hold.
+# Saved models of all versions contain this name.
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin", name="RowAdam")
 class LazyAdam(tf.keras.optimizers.legacy.Adam):
-    """Keras's Adam, but a sparse gradient moves and decays only its own rows.
+    """Keras's Adam, but a sparse gradient updates only its own rows and their moments.
 
-    Keras's own sparse Adam decays the moments of every row at every step and moves every row.
+    Keras's sparse Adam decays the moments of every row, and updates every row, at every step.
     The ids of a gradient must be distinct.
 
     >>> w = tf.Variable(tf.zeros([3, 1]))

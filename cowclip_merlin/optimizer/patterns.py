@@ -1,4 +1,4 @@
-"""Names and regular expressions that choose variables."""
+"""Match variables by names and regular expressions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def matches(variable: Any, patterns: Sequence[Any]) -> bool:
 
 
 def check_patterns(patterns: Iterable[Any] | None, argument: str) -> tuple[Any, ...] | None:
-    """Patterns as a tuple.
+    """Check the patterns and return them as a tuple.
 
     Raises:
-        InputError: an entry is neither a regular expression nor a variable.
+        InputError: if an entry is neither a regular expression nor a variable.
     """
     if patterns is None:
         return None
@@ -38,10 +38,10 @@ def check_patterns(patterns: Iterable[Any] | None, argument: str) -> tuple[Any, 
 
 
 class Unmatched:
-    """The regular expressions of an argument of `CowClip` that have matched no variable yet.
+    """The regular expressions in arguments of `CowClip` that have matched no variable yet.
 
     Args:
-        **patterns: by argument, as `check_patterns` returns them.
+        **patterns: patterns by argument, as `check_patterns` returns them.
     """
 
     def __init__(self, **patterns: tuple[Any, ...] | None) -> None:
@@ -51,19 +51,19 @@ class Unmatched:
         }
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether any pattern is left."""
         return any(self._left.values())
 
     def look_at(self, argument: str, variables: Sequence[Any]) -> None:
-        """Forget the patterns of this argument that match one of the variables."""
+        """Remove the patterns of this argument that match one of the variables."""
         left = self._left[argument]
         left[:] = [p for p in left if not any(matches(v, (p,)) for v in variables)]
 
     def refuse(self, argument: str, variables: Sequence[Any]) -> None:
-        """Refuse a pattern that has matched none of the variables so far.
+        """Refuse a pattern that has matched no variable so far.
 
         Raises:
-            InputError: a pattern is left; the message names it and these variables.
+            InputError: if a pattern is left; the message names it and these variables.
         """
         for pattern in self._left[argument]:
             names = ", ".join(

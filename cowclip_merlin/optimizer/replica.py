@@ -1,6 +1,6 @@
-"""Replicas of `tf.distribute`: variables that each holds, and what they exchange in a step.
+"""Support replicas of `tf.distribute`: replicated variables, and gradients and ids of a step.
 
-A step runs in every replica. Gradients and ids are exchanged first, so each replica makes the
+A step runs in every replica. The replicas first exchange gradients and ids. So each one makes the
 same step on its own copy of a table, and the copies stay equal without further exchange.
 """
 
@@ -18,19 +18,19 @@ Pair = tuple[Any, Any]  # gradient, variable
 
 
 def sum_gradients(pairs: Sequence[Pair], aggregate: Callable[[list[Pair]], Any]) -> list[Pair]:
-    """Gradients summed over replicas, those of tables with an entry for each occurrence of an id.
+    """Sum dense gradients over replicas, and concatenate the sparse gradients of tables.
 
-    Counts must be global before the clip, or N replicas would be another algorithm.
+    The clip needs the counts of all replicas; else N replicas would train another algorithm.
 
     Args:
-        pairs: gradient and variable, the gradient as `with_shape` returns it.
-        aggregate: the optimizer's way to sum dense gradients and join sparse ones.
+        pairs: gradient and variable, with gradients that `with_shape` returned.
+        aggregate: the optimizer's function that sums dense gradients and concatenates sparse ones.
     """
     return list(aggregate(list(pairs)))
 
 
 def with_shape(gradient: Any) -> Any:
-    """The gradient, its dense shape (if it has one) a tensor, as collective operations need it."""
+    """Convert a gradient's dense shape, if any, to a tensor, as collective operations need it."""
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
         return gradient
     shape = tf.convert_to_tensor(gradient.dense_shape)
@@ -38,12 +38,12 @@ def with_shape(gradient: Any) -> Any:
 
 
 def apply_locally(optimizer: Any, pairs: Sequence[Pair]) -> Any:
-    """One step of a Keras optimizer on gradients that are summed over replicas already."""
+    """Make one step of a Keras optimizer with gradients that are already summed over replicas."""
     return optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
 
 def gather_ids(ids: Any) -> Any:
-    """The ids of all replicas, [n]: their tables must stay equal."""
+    """Gather the ids of all replicas, [n], so that their tables stay equal."""
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
         return ids
@@ -51,12 +51,12 @@ def gather_ids(ids: Any) -> Any:
 
 
 def strategy_of(variable: Any) -> Any | None:
-    """The `tf.distribute` strategy that a variable was created under."""
+    """Return the `tf.distribute` strategy that created a variable, or None."""
     return getattr(variable, "distribute_strategy", None)
 
 
 def run_in_replicas(variable: Any, function: Callable[..., Any], *args: Any, **more: Any) -> None:
-    """Call a function with these arguments in every replica that holds the variable."""
+    """Call a function with these arguments in every replica of the variable."""
     strategy = strategy_of(variable)
     if strategy is None or _is_replica_of(strategy):
         function(*args, **more)
@@ -70,9 +70,9 @@ def _is_replica_of(strategy: Any) -> bool:
 
 
 def device_of(variable: Any, *, cpu: bool = False) -> Any:
-    """A scope that creates variables on this variable's device, or on the CPU.
+    """Return a scope that creates variables on this variable's device, or on the CPU.
 
-    A strategy chooses devices by itself.
+    With a strategy, the scope does nothing, since the strategy chooses devices.
     """
     if strategy_of(variable) is not None:
         return nullcontext()
@@ -82,14 +82,14 @@ def device_of(variable: Any, *, cpu: bool = False) -> Any:
 def add_replicated_weight(
     add_weight: Callable[..., Any], name: str, shape: Sequence[int], dtype: Any, **more: Any
 ) -> Any:
-    """A variable that is equal in all replicas; a checkpoint holds that of the first.
+    """Create a variable that is equal in all replicas; checkpoints store that of the first.
 
     Args:
-        add_weight: of a Keras optimizer.
-        name: in checkpoints.
-        shape: of the variable.
-        dtype: of the variable.
-        **more: for `add_weight`.
+        add_weight: method of a Keras optimizer.
+        name: name in checkpoints.
+        shape: shape of the variable.
+        dtype: data type of the variable.
+        **more: further arguments of `add_weight`.
     """
     return add_weight(name, shape, dtype=dtype, trainable=False, **(_FIRST | more))
 
@@ -98,14 +98,14 @@ _FIRST = {"aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
 
 
 def replicated_variable(value: Any, name: str) -> Any:
-    """As `add_replicated_weight`, but not in checkpoints."""
+    """Create a variable like `add_replicated_weight`, which checkpoints leave out."""
     return tf.Variable(value, trainable=False, name=name, **_FIRST)
 
 
 def create_synchronized(create: Callable[..., Any], **settings: Any) -> Any:
-    """A variable creator, for `tf.variable_creator_scope`.
+    """Create a variable that a strategy accepts, in `tf.variable_creator_scope`.
 
-    A strategy refuses variables that ask for no synchronization, as some of Merlin's do.
+    A strategy refuses variables without synchronization, such as some of Merlin's.
     """
     if settings.get("synchronization") is tf.VariableSynchronization.NONE:
         settings |= {"synchronization": tf.VariableSynchronization.AUTO} | _FIRST
@@ -113,10 +113,10 @@ def create_synchronized(create: Callable[..., Any], **settings: Any) -> Any:
 
 
 def assign_locally(variable: Any, value: Any) -> None:
-    """Assign in this replica alone: `variable.assign` would ask the others, which do the same."""
+    """Assign only in this replica; with `variable.assign`, the replicas would synchronize."""
     tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
 def assign_rows_locally(variable: Any, ids: Any, rows: Any) -> None:
-    """Write rows of a variable, in this replica alone."""
+    """Write rows of a variable only in this replica."""
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=ids, updates=rows)

@@ -1,4 +1,4 @@
-"""One step of the embedding tables, by the embedding optimizer itself."""
+"""Update the embedding tables by the Keras embedding optimizer."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cowclip_merlin.optimizer.config import Config
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.replica import apply_locally
 
-Summary = tuple[Any, Any] | None  # of the clip; see `clip_statistics.summarize`
+Summary = tuple[Any, Any] | None  # result of `clip_statistics.summarize`
 
 
 class TableUpdate:
-    """Updates tables by the Keras optimizer; its gradients are clipped, or (by Clippy) its steps.
+    """Updates tables by the Keras optimizer, with clipped gradients or (Clippy) clipped steps.
 
-    `RowUpdate` goes row by row instead. Only there do rows wait; here they are always up to date.
+    `RowUpdate` updates row by row instead. Here, unlike there, rows are always up to date.
 
     Args:
-        config: what the steps follow.
-        tables: which of them are clipped, and their fields.
+        config: settings of the steps.
+        tables: the embedding tables.
         optimizer: the embedding optimizer.
     """
 
@@ -32,14 +32,14 @@ class TableUpdate:
         self.config, self.tables, self.optimizer = config, tables, optimizer
 
     def apply(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], Summary]:
-        """One step of all tables.
+        """Make one step of all tables.
 
         Args:
-            pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
+            pairs: `tf.IndexedSlices` with one entry per occurrence, and table.
 
         Returns:
-            Tensors that exist once the step is made; share of rows clipped and mean factor, or
-            None if no table is clipped.
+            Tensors to wait for the step; share of clipped rows and mean factor, or None if no
+            table is clipped.
         """
         arguments = pairs, self.config, self.clips(pairs), self.tables.layout_of
         if choices.CLIPS[self.config.clip].acts_on == "update":
@@ -50,27 +50,27 @@ class TableUpdate:
         return steps, summarize(factors)
 
     def clips(self, pairs: Sequence[tuple[Any, Any]]) -> list[bool]:
-        """For each pair, whether its table is clipped, or gets L2 alone."""
+        """Return for each pair whether its table is clipped; all tables get L2."""
         return [not self.tables.skips(table) for _, table in pairs]
 
     # AutoGraph warns of functions that hold a docstring alone: hence `return None`.
 
     def create_state(self, tables: Sequence[Any]) -> None:
-        """Create what is kept of tables beside the embedding optimizer's slots, which exist."""
+        """Create state of tables in addition to the embedding optimizer's slots, which exist."""
         return None
 
     def catch_up(self, tables: Any, ids: Any) -> None:
-        """Bring the rows of these ids, of any shape, up to date in a table or several."""
+        """Bring the rows of these ids, of any shape, up to date in one or several tables."""
         return None
 
     def flush(self, steps_made: Callable[[], int]) -> None:
         """Bring all rows of all tables up to date.
 
         Args:
-            steps_made: of the optimizer, those before a restored checkpoint included.
+            steps_made: returns the optimizer's steps, including those of a restored checkpoint.
         """
         return None
 
     def refuse_never_caught_up(self, tables: Sequence[Any]) -> None:
-        """Refuse tables that a forward pass has read without bringing rows up to date."""
+        """Refuse tables that a forward pass has read before their rows were up to date."""
         return None

@@ -1,4 +1,4 @@
-"""Rows of a table in a batch: duplicates summed and counted."""
+"""Find the distinct rows of a batch: sum and count duplicates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sum_duplicates(slices: Any) -> UniqueRows:
 
 
 def flat_ids(ids: Any) -> Any:
-    """The ids of a lookup as one vector, int32 or int64 [n], of the type Keras's layer looks up.
+    """Flatten the ids of a lookup to int32 or int64 [n], the type that Keras's layer looks up.
 
     Args:
         ids: any shape; a tensor, a list, a `tf.RaggedTensor` or a `tf.SparseTensor`.
@@ -38,7 +38,7 @@ def flat_ids(ids: Any) -> Any:
     >>> flat_ids(tf.ragged.constant([[1.0], [], [2.0, 3.0]])).numpy().tolist()
     [1, 2, 3]
     """
-    if isinstance(ids, tf.SparseTensor):  # Keras's layer reads row 0 where there is no id
+    if isinstance(ids, tf.SparseTensor):  # Keras's layer reads row 0 for missing ids
         ids = tf.concat([ids.values, tf.zeros([1], ids.values.dtype)], 0)
     elif isinstance(ids, tf.RaggedTensor):
         ids = ids.flat_values
