@@ -87,7 +87,7 @@ def refused(workspace, capsys):
 
     def check(make, pattern):
         command = make(workspace)
-        before = {path for path in place.path.rglob("*")}
+        before = {path for path in workspace.path.rglob("*")}
         try:
             code = main(list(command))
         except SystemExit as end:  # what argparse itself finds
@@ -97,7 +97,7 @@ def refused(workspace, capsys):
         assert code == 2, (lines, errors[-2000:])
         assert len(lines) == 1 and lines[0].startswith("cowclip"), lines
         assert re.search(pattern, lines[0]), lines[0]
-        after = {path for path in place.path.rglob("*")}
+        after = {path for path in workspace.path.rglob("*")}
         assert not after - before, f"left behind: {sorted(map(str, after - before))}"
         assert not before - after, f"deleted: {sorted(map(str, before - after))}"
 
