@@ -11,41 +11,20 @@ the chunk size.
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.errors import InputError
-from cowclip_merlin.metrics import log_loss, roc_auc
-from cowclip_merlin.synthetic.ground_truth import Floats, GroundTruth, GroundTruthSettings, Words
-from cowclip_merlin.system.files import atomic_write, check_writable, write_json
-
-
-@dataclass(frozen=True, kw_only=True)
-class GeneratedLog:
-    """Statistics of a generated log.
-
-    Attributes:
-        rows: number of rows.
-        click_rate: share of clicks.
-        distinct_ids: number of distinct values, summed over all categorical columns.
-        bayes_auc: AUC of the true probabilities, the best possible.
-        bayes_log_loss: log loss of the true probabilities, in nats.
-        seed: seed of the log.
-    """
-
-    rows: int
-    click_rate: float
-    distinct_ids: int
-    bayes_auc: float
-    bayes_log_loss: float
-    seed: int
+from cowclip_merlin.synthetic.ground_truth import GroundTruth, GroundTruthSettings
+from cowclip_merlin.synthetic.log_writer import (
+    GeneratedLog,
+    LogChunk,
+    LogWriter,
+    lines_of_columns,
+)
+from cowclip_merlin.synthetic.random_numbers import Words
 
 
 def _hexadecimal(field: int, ranks: npt.NDArray[np.int64]) -> Any:
@@ -71,23 +50,11 @@ def _lines(
 ) -> memoryview:
     """Format the rows as text: columns separated by tabs, missing values empty."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    columns = [pa.array(clicks).cast(pa.string())]
-    columns += [pa.array(x, mask=x < 0).cast(pa.string()) for x in integers.T]
+    columns = [pa.array(clicks)]
+    columns += [pa.array(x, mask=x < 0) for x in integers.T]
     columns += [_hexadecimal(f, ids[:, f]) for f in range(ids.shape[1])]
-    empty_for_missing = {"null_handling": "replace", "null_replacement": ""}
-    # Not pyarrow.csv: in older Merlin images it supports only commas.
-    rows = pc.binary_join_element_wise(*columns, "\t", **empty_for_missing)
-    rows = pc.binary_join_element_wise(rows, "", "\n")
-    _, offsets, text = rows.buffers()
-    ends = np.frombuffer(offsets, np.int32)[rows.offset : rows.offset + len(rows) + 1]
-    return memoryview(text)[ends[0] : ends[-1]]
-
-
-def _chunks(rows: int, size: int) -> Iterator[Words]:
-    for start in range(0, rows, size):
-        yield np.arange(start, min(start + size, rows), dtype=np.uint64)
+    return lines_of_columns(columns, separator="\t")
 
 
 def generate(
@@ -121,72 +88,13 @@ def generate(
     >>> log.rows, log.bayes_auc > 0.7
     (1000, True)
     """
-    from tqdm import tqdm
-
-    path = Path(path)
-    _check_arguments(path, rows, seed, overwrite=overwrite)
-    clicks, probabilities = _allocate(rows)
+    writer = LogWriter(Path(path), rows, seed, overwrite=overwrite)
     truth = GroundTruth(rows, seed, ground_truth or GroundTruthSettings())
-    seen = [np.zeros(size + 1, bool) for size in truth.sizes]
-    bar = tqdm(total=rows, desc=f"generate {path.name}", unit="row", disable=None, leave=False)
-    packed = path.suffix == ".gz"
-    with atomic_write(path) as temporary, bar, _opened(temporary, compressed=packed) as file:
-        for chunk in _chunks(rows, chunk_rows):
-            ids, integers = truth.ids(chunk), truth.integers(chunk)
-            at = slice(int(chunk[0]), int(chunk[-1]) + 1)
-            probabilities[at] = truth.probabilities(ids, integers)
-            clicks[at] = truth.clicks(chunk, probabilities[at])
-            file.write(_lines(clicks[at], ids, integers))
-            for f, ever in enumerate(seen):
-                ever[ids[:, f]] = True
-            bar.update(len(chunk))
-    log = GeneratedLog(
-        rows=rows,
-        click_rate=float(clicks.mean()),
-        distinct_ids=int(sum(ever[1:].sum() for ever in seen)),
-        bayes_auc=_auc_or_half(clicks, probabilities),
-        bayes_log_loss=log_loss(clicks, probabilities),
-        seed=seed,
-    )
-    write_json(_facts_path(path), asdict(log))
-    return log
 
+    def make(chunk: Words) -> LogChunk:
+        ids, integers = truth.ids(chunk), truth.integers(chunk)
+        probabilities = truth.probabilities(ids, integers)
+        clicks = truth.clicks(chunk, probabilities)
+        return LogChunk(clicks, probabilities, ids, _lines(clicks, ids, integers))
 
-def _facts_path(path: Path) -> Path:
-    return path.with_name(path.name + ".json")
-
-
-@contextmanager
-def _opened(path: Path, *, compressed: bool) -> Iterator[IO[bytes]]:
-    """Open a file to write; omit name and time from .gz files, so that equal logs are equal."""
-    with path.open("wb") as file:
-        if not compressed:
-            yield file
-            return
-        with gzip.GzipFile("", "wb", compresslevel=3, fileobj=file, mtime=0) as packed:
-            yield packed
-
-
-def _check_arguments(path: Path, rows: int, seed: int, *, overwrite: bool) -> None:
-    if rows < 1:
-        raise InputError(f"--rows is {rows}; it must be at least 1")
-    if not 0 <= seed < 2**64:
-        raise InputError(f"--seed is {seed}; it must be between 0 and 2**64 - 1")
-    for file in (path, _facts_path(path)):
-        check_writable(file, overwrite=overwrite)
-
-
-def _allocate(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Allocate the arrays for the clicks and probabilities of all rows."""
-    try:
-        return np.empty(rows, np.int8), np.empty(rows, np.float64)
-    except (MemoryError, ValueError):  # more than the machine has, or than an array can have
-        needed = 9 * rows / 2**30
-        raise InputError(
-            f"--rows {rows} needs {needed:,.0f} GiB of memory; use fewer rows"
-        ) from None
-
-
-def _auc_or_half(clicks: npt.NDArray[np.int8], probabilities: Floats) -> float:
-    """Return the AUC, or 0.5 if a tiny log has only one class."""
-    return roc_auc(clicks, probabilities) if 0 < clicks.sum() < clicks.size else 0.5
+    return writer.write(make, truth.sizes, chunk_rows=chunk_rows)

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Words = npt.NDArray[np.uint64]
+from cowclip_merlin.synthetic.random_numbers import (
+    Floats,
+    Words,
+    intercept_for,
+    normal,
+    power_law_ranks,
+    uniform,
+)
 
 CRITEO_ROWS = 45_840_617
 CARDINALITIES = (
@@ -55,27 +61,6 @@ class GroundTruthSettings:
     integer_std: float = 0.05
 
 
-def _hash(seed: int, stream: int, counter: npt.ArrayLike) -> Words:
-    """Hash each counter to 64 random bits (splitmix64)."""
-    with np.errstate(over="ignore"):
-        x = np.asarray(counter, np.uint64) + np.uint64(stream) * np.uint64(0xD1B54A32D192ED03)
-        x = (x ^ np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-        return x ^ (x >> np.uint64(31))
-
-
-def _uniform(seed: int, stream: int, counter: npt.ArrayLike) -> Floats:
-    """Return uniform random numbers in (0, 1)."""
-    return ((_hash(seed, stream, counter) >> np.uint64(11)).astype(np.float64) + 0.5) / 2**53
-
-
-def _normal(seed: int, stream: int, counter: npt.ArrayLike) -> Floats:
-    """Return standard normal random numbers (Box and Muller)."""
-    radius = np.sqrt(-2 * np.log(_uniform(seed, stream, counter)))
-    return radius * np.cos(2 * np.pi * _uniform(seed, stream + 500, counter))
-
-
 class GroundTruth:
     """True model of one log: computes ids, integers and click probabilities of any rows."""
 
@@ -89,7 +74,7 @@ class GroundTruth:
         self._calibrate()
 
     def _effects(self, field: int, size: int) -> npt.NDArray[np.float32]:
-        effects = _normal(self.seed, _EFFECTS + field, np.arange(size + 1))
+        effects = normal(self.seed, _EFFECTS + field, np.arange(size + 1))
         return (self.settings.first_order_std * effects).astype(np.float32)
 
     def _latents(self, field: int, size: int) -> npt.NDArray[np.float32]:
@@ -97,7 +82,7 @@ class GroundTruth:
         # Scale so that the sum over all pairs of fields has the requested standard deviation.
         std = (self.settings.pairwise_std**2 / (dim * fields * (fields - 1) / 2)) ** 0.25
         counter = np.arange((size + 1) * dim)
-        latent = std * _normal(self.seed, _LATENT + field, counter)
+        latent = std * normal(self.seed, _LATENT + field, counter)
         return latent.reshape(size + 1, dim).astype(np.float32)
 
     def ids(self, rows: Words) -> npt.NDArray[np.int64]:
@@ -106,19 +91,18 @@ class GroundTruth:
         return np.stack(columns, axis=1)
 
     def _field_ids(self, field: int, size: int, rows: Words) -> npt.NDArray[np.int64]:
-        u, tail = _uniform(self.seed, _IDS + field, rows), 1 - self.settings.zipf
-        # Inverse of the distribution function of a continuous power law on [1, size + 1).
-        rank = ((((size + 1.0) ** tail - 1) * u + 1) ** (1 / tail)).astype(np.int64)
-        absent = _uniform(self.seed, _ABSENT + field, rows) < MISSING_IDS.get(field + 1, 0.0)
-        return np.where(absent, 0, np.clip(rank, 1, size))
+        u = uniform(self.seed, _IDS + field, rows)
+        rank = power_law_ranks(u, size, self.settings.zipf)
+        absent = uniform(self.seed, _ABSENT + field, rows) < MISSING_IDS.get(field + 1, 0.0)
+        return np.where(absent, 0, rank)
 
     def integers(self, rows: Words) -> npt.NDArray[np.int64]:
         """Return heavy-tailed counts, [n, 13]; -1 is a missing value."""
         columns = []
         for j, share in enumerate(MISSING_INTEGERS):
             spread = 1 + 0.15 * (j % 7)
-            values = np.exp(spread * _normal(self.seed, _VALUES + j, rows) + 0.5).astype(np.int64)
-            absent = _uniform(self.seed, _ABSENT_VALUES + j, rows) < share
+            values = np.exp(spread * normal(self.seed, _VALUES + j, rows) + 0.5).astype(np.int64)
+            absent = uniform(self.seed, _ABSENT_VALUES + j, rows) < share
             columns.append(np.where(absent, -1, values))
         return np.stack(columns, axis=1)
 
@@ -134,7 +118,7 @@ class GroundTruth:
         vectors = [z[ids[:, f]] for f, z in enumerate(self.latent)]
         of_sum = np.square(sum(vectors)).sum(axis=1)
         sum_of = sum(np.square(v).sum(axis=1) for v in vectors)
-        weights = self.settings.integer_std * _normal(self.seed, _EFFECTS + 900, np.arange(13))
+        weights = self.settings.integer_std * normal(self.seed, _EFFECTS + 900, np.arange(13))
         of_integers = np.log1p(np.maximum(integers, 0)) @ weights
         return first, 0.5 * (of_sum - sum_of), of_integers
 
@@ -148,15 +132,16 @@ class GroundTruth:
         return 1 / (1 + np.exp(-(self.intercept + first + second + of_integers)))
 
     def clicks(self, rows: Words, probabilities: Floats) -> npt.NDArray[np.int8]:
-        """Draw labels with these probabilities, [n]."""
-        return (_uniform(self.seed, _CLICKS, rows) < probabilities).astype(np.int8)
+        """Labels drawn with these probabilities, [n]."""
+        return (uniform(self.seed, _CLICKS, rows) < probabilities).astype(np.int8)
 
     def _calibrate(self) -> None:
         """Set the intercept so that the mean probability is the click rate."""
         rows = np.arange(_PILOT_ROWS, dtype=np.uint64)
         parts = self._logit_parts(self.ids(rows), self.integers(rows))
-        low, high = -20.0, 20.0
-        for _ in range(40):
-            self.intercept = (low + high) / 2
-            too_many = self._sigmoid(*parts).mean() > self.settings.click_rate
-            low, high = (low, self.intercept) if too_many else (self.intercept, high)
+
+        def mean_with(intercept: float) -> float:
+            self.intercept = intercept
+            return self._sigmoid(*parts).mean()
+
+        self.intercept = intercept_for(self.settings.click_rate, mean_with)

@@ -1,0 +1,179 @@
+"""Writes a generated log chunk by chunk, and what is known about it."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.metrics import log_loss, roc_auc
+from cowclip_merlin.synthetic.random_numbers import Floats, Words
+from cowclip_merlin.system.files import atomic_write, check_writable, write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedLog:
+    """What was written.
+
+    Attributes:
+        rows: number of rows.
+        click_rate: share of clicks.
+        distinct_ids: different values in all categorical columns together.
+        bayes_auc: AUC of the true probabilities, the best possible.
+        bayes_log_loss: log loss of the true probabilities, in nats.
+        seed: of the log.
+    """
+
+    rows: int
+    click_rate: float
+    distinct_ids: int
+    bayes_auc: float
+    bayes_log_loss: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """Some rows of a log.
+
+    Attributes:
+        clicks: labels, [n].
+        probabilities: true ones of a click, [n].
+        ids: of each categorical column, from 1; 0 is a missing value; [n, fields].
+        text: the lines.
+    """
+
+    clicks: npt.NDArray[np.int8]
+    probabilities: Floats
+    ids: npt.NDArray[np.int64]
+    text: memoryview
+
+
+class LogWriter:
+    """Writes one log and, beside it, `<name>.json` with what is known about it.
+
+    Args:
+        path: file to write; compressed if the name ends in .gz.
+        rows: number of rows.
+        seed: of the log.
+        overwrite: replace files that are there.
+
+    Raises:
+        InputError: `rows` is not positive or needs more memory than there is, the seed is not
+            within 64 bits, or a file cannot be written.
+
+    Attributes:
+        clicks: labels of all rows, once they are written.
+        probabilities: true probabilities of all rows, likewise.
+    """
+
+    def __init__(self, path: Path, rows: int, seed: int, *, overwrite: bool) -> None:
+        self.path, self.rows, self.seed = path, rows, seed
+        self.facts_path = path.with_name(path.name + ".json")
+        if rows < 1:
+            raise InputError(f"--rows is {rows}; it must be at least 1")
+        if not 0 <= seed < 2**64:
+            raise InputError(f"--seed is {seed}; it must be between 0 and 2**64 - 1")
+        for file in (path, self.facts_path):
+            check_writable(file, overwrite=overwrite)
+        self.clicks, self.probabilities = _allocate(rows)
+
+    def write(
+        self,
+        make: Callable[[Words], LogChunk],
+        sizes: Sequence[int],
+        *,
+        chunk_rows: int,
+        header: bytes = b"",
+    ) -> GeneratedLog:
+        """Write all rows.
+
+        Args:
+            make: numbers of some rows -> the rows.
+            sizes: ids that exist in each categorical column.
+            chunk_rows: rows made at a time.
+            header: first line of the file.
+        """
+        from tqdm import tqdm
+
+        name, rows = self.path.name, self.rows
+        seen = [np.zeros(size + 1, bool) for size in sizes]
+        bar = tqdm(total=rows, desc=f"generate {name}", unit="row", disable=None, leave=False)
+        packed = self.path.suffix == ".gz"
+        with atomic_write(self.path) as temporary, bar, _opened(temporary, packed) as file:
+            file.write(header)
+            for numbers in _chunks(rows, chunk_rows):
+                chunk = make(numbers)
+                where = slice(int(numbers[0]), int(numbers[-1]) + 1)
+                self.clicks[where], self.probabilities[where] = chunk.clicks, chunk.probabilities
+                file.write(chunk.text)
+                for f, ever in enumerate(seen):
+                    ever[chunk.ids[:, f]] = True
+                bar.update(len(numbers))
+        log = self._facts(sum(int(ever[1:].sum()) for ever in seen))
+        write_json(self.facts_path, asdict(log))
+        return log
+
+    def _facts(self, distinct_ids: int) -> GeneratedLog:
+        return GeneratedLog(
+            rows=self.rows,
+            click_rate=float(self.clicks.mean()),
+            distinct_ids=distinct_ids,
+            bayes_auc=auc_or_half(self.clicks, self.probabilities),
+            bayes_log_loss=log_loss(self.clicks, self.probabilities),
+            seed=self.seed,
+        )
+
+
+def lines_of_columns(columns: Sequence[Any], *, separator: str) -> memoryview:
+    """The rows of Arrow columns as lines of text; a missing value is empty."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = [column.cast(pa.string()) for column in columns]
+    empty_for_missing = {"null_handling": "replace", "null_replacement": ""}
+    # Not pyarrow.csv: that of older Merlin images knows no other separator than the comma.
+    rows = pc.binary_join_element_wise(*text, separator, **empty_for_missing)
+    rows = pc.binary_join_element_wise(rows, "", "\n")
+    _, offsets, data = rows.buffers()
+    ends = np.frombuffer(offsets, np.int32)[rows.offset : rows.offset + len(rows) + 1]
+    return memoryview(data)[ends[0] : ends[-1]]
+
+
+def _chunks(rows: int, size: int) -> Iterator[Words]:
+    for start in range(0, rows, size):
+        yield np.arange(start, min(start + size, rows), dtype=np.uint64)
+
+
+@contextmanager
+def _opened(path: Path, packed: bool) -> Iterator[IO[bytes]]:
+    """A file to write; compressed it holds no name and no time, so the same log is the same."""
+    with path.open("wb") as file:
+        if not packed:
+            yield file
+            return
+        with gzip.GzipFile("", "wb", compresslevel=3, fileobj=file, mtime=0) as stream:
+            yield stream
+
+
+def _allocate(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Room for the clicks and probabilities of all rows."""
+    try:
+        return np.empty(rows, np.int8), np.empty(rows, np.float64)
+    except (MemoryError, ValueError):  # more than there is, more than there can be
+        needed = 9 * rows / 2**30
+        raise InputError(
+            f"--rows {rows} needs {needed:,.0f} GiB of memory; ask for fewer"
+        ) from None
+
+
+def auc_or_half(clicks: npt.NDArray[np.int8], probabilities: Floats) -> float:
+    """AUC, 0.5 where a tiny log has one class only."""
+    return roc_auc(clicks, probabilities) if 0 < clicks.sum() < clicks.size else 0.5
