@@ -1,15 +1,18 @@
-"""`cowclip generate`: write a raw log in Criteo's format with a known best AUC."""
+"""`cowclip generate`: write a raw log with a known best AUC."""
 
 from __future__ import annotations
 
 import argparse
 
 from cowclip_merlin.cli.common_options import add_overwrite_option
+from cowclip_merlin.errors import InputError
 
-HELP = "write a raw log in Criteo's format whose best possible AUC is known"
+HELP = "write a raw log whose best possible AUC is known: in Criteo's format, or one that drifts"
 EXAMPLES = """examples:
   cowclip generate --rows 1000000 --seed 7 --out log.txt
-  cowclip generate --rows 100000 --out log.txt.gz"""
+  cowclip generate --rows 100000 --out log.txt.gz
+  cowclip generate --drift --rows 1000000 --days 7 --out events.csv"""
+_DAYS = 7
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,16 +21,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seed = "random seed of the log (default: %(default)s)"
     parser.add_argument("--seed", type=int, default=1234, metavar="N", help=seed)
     parser.add_argument("--out", required=True, metavar="FILE", help="compressed if it ends in .gz")
+    drift = "a log with times whose effects drift and whose items come and go; also FILE.yaml"
+    parser.add_argument("--drift", action="store_true", help=drift)
+    days = f"with --drift: days that the log covers (default: {_DAYS})"
+    parser.add_argument("--days", type=int, metavar="D", help=days)
     add_overwrite_option(parser, "FILE")
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the log and print its statistics."""
+    if args.drift:
+        _run_drift(args)
+        return
     from cowclip_merlin.synthetic.criteo_log import generate
 
+    if args.days is not None:
+        raise InputError(f"--days {args.days}: only a log with --drift has days; add --drift")
     log = generate(args.out, rows=args.rows, seed=args.seed, overwrite=args.overwrite)
     print(
         f"{args.out}: {log.rows:,} rows, {100 * log.click_rate:.2f}% clicks, "
         f"{log.distinct_ids:,} distinct ids\n"
+        f"best possible: AUC {log.bayes_auc:.5f}, log loss {log.bayes_log_loss:.5f}"
+    )
+
+
+def _run_drift(args: argparse.Namespace) -> None:
+    from cowclip_merlin.synthetic.drifting_log import generate_drifting
+
+    days = _DAYS if args.days is None else args.days
+    log = generate_drifting(
+        args.out, rows=args.rows, days=days, seed=args.seed, overwrite=args.overwrite
+    )
+    print(
+        f"{args.out}: {log.rows:,} rows in {log.days} days, {100 * log.click_rate:.2f}% clicks, "
+        f"{log.distinct_ids:,} distinct ids, {log.new_items:,} new items a day\n"
+        f"{args.out}.yaml: its features file\n"
         f"best possible: AUC {log.bayes_auc:.5f}, log loss {log.bayes_log_loss:.5f}"
     )

@@ -170,7 +170,7 @@ def _allocate(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
     except (MemoryError, ValueError):  # more than there is, more than there can be
         needed = 9 * rows / 2**30
         raise InputError(
-            f"--rows {rows} needs {needed:,.0f} GiB of memory; ask for fewer"
+            f"--rows {rows} needs {needed:,.0f} GiB of memory; use fewer rows"
         ) from None
 
 

@@ -1,0 +1,160 @@
+"""A log of events with times whose effects drift, and whose items come and go.
+
+For online training: a model that stops learning gets worse, since effects turn and new items
+come every day. The true probability of every click is known, and so the best AUC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.synthetic.drifting_truth import (
+    DAY,
+    FIELDS,
+    ITEM,
+    ITEM_LIFE,
+    SITE,
+    START,
+    DriftingTruth,
+    DriftSettings,
+    Ids,
+)
+from cowclip_merlin.synthetic.log_writer import (
+    GeneratedLog,
+    LogChunk,
+    LogWriter,
+    auc_or_half,
+    lines_of_columns,
+)
+from cowclip_merlin.synthetic.random_numbers import Words
+from cowclip_merlin.system.files import atomic_write, check_writable, write_json
+from cowclip_merlin.workflows.raw.log_format import separator_of
+
+MOST_DAYS = 100
+COLUMNS = ("click", "time", *(field.name for field in FIELDS), "price")
+_PREFIXES = {ITEM: "i", SITE: "s"}  # of ids that are text; the others are whole numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftingLog(GeneratedLog):
+    """What was written.
+
+    Attributes:
+        days: that the log covers.
+        new_items: items that come each day.
+        features: name of the features file, which lies beside the log.
+        bayes_auc_from_day: day, from 0 -> AUC of the true probabilities of the rows from its start
+            to the end of the log, the best possible there.
+    """
+
+    days: int
+    new_items: int
+    features: str
+    bayes_auc_from_day: list[float]
+
+
+def generate_drifting(
+    path: str | Path,
+    *,
+    rows: int,
+    days: int = 7,
+    seed: int = 1234,
+    settings: DriftSettings | None = None,
+    overwrite: bool = False,
+    chunk_rows: int = 1 << 16,
+) -> DriftingLog:
+    """Write a log with a header, its features file `<name>.yaml`, and what is known, `<name>.json`.
+
+    Args:
+        path: file to write; tabs separate columns if the name ends in .tsv or .txt, else commas;
+            compressed if it ends in .gz after that.
+        rows: number of rows.
+        days: that they cover evenly.
+        seed: of everything.
+        settings: sizes of the effects.
+        overwrite: replace files that are there.
+        chunk_rows: rows made at a time; the log does not depend on it.
+
+    Raises:
+        InputError: rows, days or seed are out of range, or a file cannot be written.
+
+    >>> import tempfile
+    >>> log = generate_drifting(Path(tempfile.mkdtemp()) / "log.csv", rows=1000, days=2)
+    >>> log.rows, log.features, log.bayes_auc > 0.6
+    (1000, 'log.csv.yaml', True)
+    """
+    path = Path(path)
+    features_path = path.with_name(path.name + ".yaml")
+    _check_arguments(path, days)
+    writer = LogWriter(path, rows, seed, overwrite=overwrite)
+    check_writable(features_path, overwrite=overwrite)
+    truth = DriftingTruth(rows, days, seed, settings or DriftSettings())
+    separator = separator_of(path)
+
+    def make(chunk: Words) -> LogChunk:
+        times, ids, prices = truth.times(chunk), truth.ids(chunk), truth.prices(chunk)
+        probabilities = truth.probabilities(times, ids, prices)
+        clicks = truth.clicks(chunk, probabilities)
+        text = _lines(clicks, times, ids, prices, separator)
+        return LogChunk(clicks, probabilities, ids, text)
+
+    header = f"{separator.join(COLUMNS)}\n".encode()
+    log = writer.write(make, truth.sizes, chunk_rows=chunk_rows, header=header)
+    with atomic_write(features_path) as temporary:
+        temporary.write_text(_features(path.name), encoding="utf-8")
+    facts = DriftingLog(
+        **asdict(log),
+        days=days,
+        new_items=truth.new_items,
+        features=features_path.name,
+        bayes_auc_from_day=_auc_from_day(writer, truth),
+    )
+    write_json(writer.facts_path, asdict(facts))
+    return facts
+
+
+def _check_arguments(path: Path, days: int) -> None:
+    if not 1 <= days <= MOST_DAYS:
+        raise InputError(f"--days is {days}; give 1 to {MOST_DAYS}")
+    if path.suffix == ".parquet":
+        raise InputError(f"{path}: the log is text; name it .csv, .tsv, or .csv.gz")
+
+
+def _lines(clicks: Any, times: Ids, ids: Ids, prices: Ids, separator: str) -> memoryview:
+    import pyarrow as pa
+
+    columns = [pa.array(clicks), pa.array(times)]
+    columns += [_values(f, ids[:, f]) for f in range(len(FIELDS))]
+    columns.append(pa.array(prices, mask=prices < 0))
+    return lines_of_columns(columns, separator=separator)
+
+
+def _values(field: int, ids: Ids) -> Any:
+    """A column's values: whole numbers, or text of a letter and a number."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = pa.array(ids, mask=ids == 0).cast(pa.string())
+    prefix = _PREFIXES.get(field)
+    return column if prefix is None else pc.binary_join_element_wise(prefix, column, "")
+
+
+def _features(name: str) -> str:
+    lines = [f"# The columns of {name}: a features file for online training.", "label: click"]
+    lines += ["time: time", "categorical:"]
+    for f, field in enumerate(FIELDS):
+        # An item occurs on its first day and `ITEM_LIFE` days more.
+        ttl = f"\n  ttl: {ITEM_LIFE + 1}d" if f == ITEM else ""
+        lines.append(f"- name: {field.name}{ttl}" if ttl else f"- {field.name}")
+    return "\n".join([*lines, "continuous:", "- price"]) + "\n"
+
+
+def _auc_from_day(writer: LogWriter, truth: DriftingTruth) -> list[float]:
+    times = truth.times(np.arange(writer.rows, dtype=np.uint64))
+    starts = np.searchsorted(times, START + DAY * np.arange(truth.days))
+    return [auc_or_half(writer.clicks[i:], writer.probabilities[i:]) for i in starts]

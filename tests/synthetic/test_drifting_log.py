@@ -1,0 +1,195 @@
+import gzip
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.synthetic.drifting_log import COLUMNS, generate_drifting
+from cowclip_merlin.synthetic.drifting_truth import (
+    DAY,
+    FIELDS,
+    ITEM,
+    ITEM_LIFE,
+    MISSING_PRICES,
+    START,
+    DriftingTruth,
+    DriftSettings,
+)
+from cowclip_merlin.workflows.online.event_log import EventLog
+from cowclip_merlin.workflows.online.features_file import load_features
+from cowclip_merlin.workflows.online.ids import MISSING
+
+ROWS = 60_000
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """A log, what is known about it, its table and its truth."""
+    path = tmp_path_factory.mktemp("drift") / "log.csv"
+    facts = generate_drifting(path, rows=ROWS, days=6, seed=5)
+    return path, facts, pd.read_csv(path), DriftingTruth(ROWS, 6, 5, DriftSettings())
+
+
+def truth_of(truth, start=0, stop=ROWS):
+    rows = np.arange(start, stop, dtype=np.uint64)
+    return rows, (truth.times(rows), truth.ids(rows), truth.prices(rows))
+
+
+def test_columns_times_and_missing_values(log):
+    _, facts, frame, _ = log
+    assert tuple(frame.columns) == COLUMNS and len(frame) == facts.rows == ROWS
+    assert frame["click"].isin([0, 1]).all() and frame["click"].mean() == facts.click_rate
+    assert abs(facts.click_rate - 0.2) < 0.01
+    assert frame["time"].is_monotonic_increasing and frame["time"].iloc[0] == START
+    assert set((frame["time"] - START) // DAY) == set(range(6))
+    assert (frame["hour"] == 1 + (frame["time"] - START) % DAY // 3600).all()
+    for name, share in {"site": 0.03, "price": MISSING_PRICES, "user": 0, "item": 0}.items():
+        assert abs(frame[name].isna().mean() - share) < 0.01, name
+    assert frame["item"].str.fullmatch(r"i\d+").all()
+    assert sum(frame[field.name].nunique() for field in FIELDS) == facts.distinct_ids
+
+
+def test_items_come_every_day_and_go(log):
+    _, facts, frame, _ = log
+    day = (frame["time"] - START) // DAY
+    first, last = day.groupby(frame["item"]).agg(["min", "max"]).T.to_numpy()
+    assert (last - first).max() <= ITEM_LIFE
+    for d in range(1, 6):
+        assert 0.5 * facts.new_items < (first == d).sum() <= 1.5 * facts.new_items
+        new = frame["item"][day == d].isin(frame["item"][day < d])
+        assert 0.2 < 1 - new.mean() < 0.8  # rows with an item that came that day
+    assert len(frame["item"][day == 0].unique()) > facts.new_items  # older ones from the start
+
+
+def test_effects_turn_and_keep_their_size(log):
+    truth = log[3]
+    ids = np.arange(1, 5001)
+    for f, field in enumerate(FIELDS):
+        now, quarter, half = (
+            truth.effects(f, ids, np.full(5000, day))
+            for day in np.array([0, 1, 2]) * field.period / 4
+        )
+        assert abs(np.std(now) / field.std - 1) < 0.05
+        assert abs(np.std(quarter) / field.std - 1) < 0.05
+        assert abs(np.corrcoef(now, quarter)[0, 1]) < 0.05
+        np.testing.assert_allclose(half, -now, atol=1e-9)
+
+
+def test_the_best_auc_is_that_of_the_true_probabilities(log):
+    path, facts, frame, truth = log
+    _, columns = truth_of(truth)
+    p, clicks = truth.probabilities(*columns), frame["click"]
+    assert facts.bayes_auc == pytest.approx(roc_auc_score(clicks, p), abs=1e-12)
+    assert facts.bayes_log_loss == pytest.approx(log_loss(clicks, p), abs=1e-12)
+    assert abs((clicks - p).mean()) < 4 * np.sqrt((p * (1 - p)).mean() / ROWS)  # calibrated
+    from_day_4 = frame["time"] >= START + 4 * DAY
+    wanted = roc_auc_score(clicks[from_day_4], p[from_day_4])
+    assert facts.bayes_auc_from_day[4] == pytest.approx(wanted, abs=1e-12)
+    assert len(facts.bayes_auc_from_day) == 6 and facts.bayes_auc_from_day[0] == facts.bayes_auc
+    assert json.loads(path.with_name("log.csv.json").read_text())["bayes_auc"] == facts.bayes_auc
+
+
+def test_the_truth_of_a_day_ago_is_worse_and_of_two_days_worse_still(log):
+    _, _, frame, truth = log
+    _, (times, ids, prices) = truth_of(truth, 40_000)
+    aucs = [
+        roc_auc_score(frame["click"][40_000:], truth.probabilities(times - back * DAY, ids, prices))
+        for back in (0, 1, 2)
+    ]
+    assert aucs[0] > aucs[1] + 0.02 > aucs[2] + 0.04
+
+
+def learn(ids, clicks, table, rate=0.1):
+    """A step of logistic regression; an id's gradient is divided by the root of its count."""
+    wrong = clicks - 1 / (1 + np.exp(-table[ids].sum(axis=1)))
+    count = np.bincount(ids.ravel(), minlength=len(table))
+    np.add.at(table, ids, rate * wrong[:, None] / np.sqrt(count[ids]))
+
+
+def test_a_model_that_goes_on_learning_beats_one_that_stops(log):
+    _, facts, frame, truth = log
+    _, (_, ids, _) = truth_of(truth)
+    ids = ids + np.cumsum([0, *np.array(truth.sizes[:-1]) + 1])
+    clicks, cut = frame["click"].to_numpy(), 40_000  # of day 4
+    table, scores = np.zeros(ids.max() + 1), {"stopped": [], "goes on": []}
+    for start in range(0, ROWS, 500):  # each piece is scored before it is learned
+        piece = slice(start, start + 500)
+        if start == cut:
+            stopped = table.copy()
+        if start >= cut:
+            scores["stopped"].append(stopped[ids[piece]].sum(axis=1))
+            scores["goes on"].append(table[ids[piece]].sum(axis=1))
+        learn(ids[piece], clicks[piece], table)
+    aucs = [roc_auc_score(clicks[cut:], np.concatenate(score)) for score in scores.values()]
+    assert 0.6 < aucs[0] < aucs[1] - 0.04 < facts.bayes_auc_from_day[4] - 0.04
+
+
+def test_any_chunk_size_gives_the_same_log(tmp_path):
+    for name, chunk in (("a", 1000), ("b", 77), ("c", 10_000)):
+        generate_drifting(tmp_path / f"{name}.csv", rows=1000, days=2, seed=1, chunk_rows=chunk)
+    a, b, c = ((tmp_path / f"{name}.csv").read_bytes() for name in "abc")
+    assert a == b == c
+    generate_drifting(tmp_path / "d.csv.gz", rows=1000, days=2, seed=1)
+    assert gzip.decompress((tmp_path / "d.csv.gz").read_bytes()) == a
+    generate_drifting(tmp_path / "e.tsv", rows=1000, days=2, seed=1)
+    assert (tmp_path / "e.tsv").read_bytes() == a.replace(b",", b"\t")
+    generate_drifting(tmp_path / "f.csv", rows=1000, days=2, seed=2)
+    assert (tmp_path / "f.csv").read_bytes() != a
+
+
+def test_the_features_file_fits_the_log(log):
+    path, _, frame, _ = log
+    features = load_features(path.with_name("log.csv.yaml"))
+    assert features.inputs == COLUMNS[2:]
+    assert features.categorical[ITEM].ttl == (ITEM_LIFE + 1) * DAY
+    events = EventLog([path], features, max_bad_fraction=0)
+    pieces = list(events)
+    ids, labels = (np.concatenate([getattr(p, x) for p in pieces]) for x in ("ids", "labels"))
+    assert events.events == ROWS and labels.tolist() == frame["click"].tolist()
+    assert np.concatenate([p.times for p in pieces]).tolist() == frame["time"].tolist()
+    np.testing.assert_array_equal(ids[:, 0], frame["user"])
+    assert ((ids[:, 3] == MISSING) == frame["site"].isna()).all()
+    for f, field in enumerate(FIELDS):
+        assert len(np.unique(ids[:, f])) == frame[field.name].nunique(dropna=False)
+
+
+def test_the_command(tmp_path, capsys):
+    out = str(tmp_path / "log.csv")
+    assert main(["generate", "--drift", "--rows", "500", "--days", "2", "--out", out]) == 0
+    facts = json.loads((tmp_path / "log.csv.json").read_text())
+    printed = capsys.readouterr().out
+    assert "500 rows in 2 days" in printed and f"AUC {facts['bayes_auc']:.5f}" in printed
+    assert f"{out}.yaml: its features file" in printed
+    (tmp_path / "log.csv").unlink()
+    (tmp_path / "log.csv.json").unlink()
+    assert main(["generate", "--drift", "--rows", "500", "--out", out]) == 2
+    assert "log.csv.yaml: is there already; use --overwrite" in capsys.readouterr().err
+    assert main(["generate", "--rows", "500", "--days", "2", "--out", out]) == 2
+    assert "--days 2: only a log with --drift has days" in capsys.readouterr().err
+    assert not (tmp_path / "log.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "complaint"),
+    [
+        ({"rows": 0}, "a.csv", "--rows is 0"),
+        ({"rows": 10**15}, "a.csv", "GiB of memory"),
+        ({"seed": -1}, "a.csv", "--seed is -1"),
+        ({"days": 0}, "a.csv", "--days is 0; give 1 to 100"),
+        ({"days": 101}, "a.csv", "--days is 101"),
+        ({}, "a.parquet", "a.parquet: the log is text; name it .csv"),
+        ({}, "none/a.csv", "no such folder"),
+    ],
+)
+def test_wrong_input(tmp_path, change, name, complaint):
+    with pytest.raises(InputError, match=complaint):
+        generate_drifting(tmp_path / name, **({"rows": 10} | change))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tiny_log(tmp_path):
+    assert generate_drifting(tmp_path / "a.csv", rows=1, days=100).bayes_auc == 0.5
