@@ -167,7 +167,7 @@ def test_the_command(tmp_path, capsys):
     (tmp_path / "log.csv").unlink()
     (tmp_path / "log.csv.json").unlink()
     assert main(["generate", "--drift", "--rows", "500", "--out", out]) == 2
-    assert "log.csv.yaml: is there already; use --overwrite" in capsys.readouterr().err
+    assert "log.csv.yaml: already exists; use --overwrite" in capsys.readouterr().err
     assert main(["generate", "--rows", "500", "--days", "2", "--out", out]) == 2
     assert "--days 2: only a log with --drift has days" in capsys.readouterr().err
     assert not (tmp_path / "log.csv").exists()
