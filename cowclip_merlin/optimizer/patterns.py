@@ -31,7 +31,9 @@ def check_patterns(patterns: Iterable[Any] | None, argument: str) -> tuple[Any, 
             try:
                 re.compile(p)
             except re.error as error:
-                raise InputError(f"{argument}: {p!r} is no regular expression ({error})") from error
+                raise InputError(
+                    f"{argument}: {p!r} is not a regular expression ({error})"
+                ) from error
         elif not hasattr(p, "assign"):
             raise InputError(f"{argument}: {p!r} is neither a name, a regex nor a variable")
     return patterns

@@ -115,7 +115,7 @@ def new_admission(
         kind: "count" or "probabilistic".
         window: events after which all counts are halved, so that old ones fade; 0 for never.
         counters: bytes of each of the two rows of counters, rounded up to a power of two. Take
-            ten times the ids that occur in a window: with few counters, ids are let in early.
+            ten times the ids that occur in a window: with few counters, ids are admitted early.
         seed: of the probabilistic filter.
 
     Raises:

@@ -195,7 +195,7 @@ def _row_of_refused(cells: Any, batch: Any, event: int, field: int, last_seen: A
 
 @compiled
 def mark(flags: Any, rows: Any, value: bool) -> None:
-    """Set the flags of rows; numbers below 0 are none."""
+    """Set the flags of rows; negative numbers are not rows."""
     for row in rows.flat:
         if row >= 0:
             flags[row] = value

@@ -1,4 +1,4 @@
-"""What a serving copy of a table must be told: rows that changed and ids that are gone."""
+"""Changes of a table for a serving copy: rows that changed and ids that are gone."""
 
 from __future__ import annotations
 

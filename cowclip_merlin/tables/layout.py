@@ -65,7 +65,7 @@ class TableLayout:
         return np.searchsorted(self.ends, rows, side="right")
 
     def describe(self, row: int) -> str:
-        """A row in words: its field, and its id there.
+        """Describe a row in an error message: its field, and its id there.
 
         >>> TableLayout({"user": 3, "item": 2}).describe(4)
         "id 1 of field 'item'"

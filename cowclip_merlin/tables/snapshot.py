@@ -93,7 +93,7 @@ def load_snapshot(folder: Path | str, number: int | None = None) -> Snapshot:
         number: of the snapshot; the newest if it is None.
 
     Raises:
-        InputError: there is none, or a file is missing or damaged.
+        InputError: if there is no snapshot, or a file is missing or damaged.
     """
     folder = Path(folder)
     if number is None:

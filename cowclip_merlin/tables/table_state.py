@@ -33,7 +33,7 @@ class TableParts:
         admission: which new ids get one.
         expiry: which ids lose it.
         memory: of the embedding tables whose rows these are.
-        changes: what serving must be told; None if nobody asks.
+        changes: what a serving copy needs; None without `track_changes`.
         dropped: EXPIRED: ids dropped by their time to live; EVICTED: by the bound; int64 [2].
     """
 

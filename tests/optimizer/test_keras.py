@@ -274,7 +274,7 @@ def test_lazy_leaves_absent_rows_bit_equal(tf):
         ({"embedding_optimizer": "adman"}, "unknown optimizer 'adman'"),
         ({"embedding_optimizer": 3}, "builtins.int is not an optimizer"),
         ({"embedding_optimizer": "nadam", "update": "lazy"}, "not with Nadam"),
-        ({"skip": ["("]}, "no regular expression"),
+        ({"skip": ["("]}, "not a regular expression"),
         ({"embeddings": [3]}, "neither a name, a regex nor a variable"),
     ],
 )

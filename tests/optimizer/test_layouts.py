@@ -96,7 +96,7 @@ def test_a_layout_of_other_rows_is_refused(tables):
         ({"a": 0}, "fields: 'a' has 0 rows; give a whole number of at least 1"),
         ({"a": 2.5}, "fields: 'a' has 2.5 rows"),
         ({"a": 3, "table": {"b": 4}}, "fields: give either field -> number of rows for all"),
-        ({"(": {"b": 4}}, r"fields: '\(' is no regular expression"),
+        ({"(": {"b": 4}}, r"fields: '\(' is not a regular expression"),
     ],
 )
 def test_fields_of_another_form_are_refused(fields, said):

@@ -11,7 +11,11 @@ import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin.optimizer.row_updates import huge_pages, row_state, variable_memory
-from cowclip_merlin.optimizer.row_updates.variable_memory import on_host, refuse_elsewhere, shared
+from cowclip_merlin.optimizer.row_updates.variable_memory import (
+    memory_tensor,
+    on_host,
+    refuse_elsewhere,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:update=.exact.:UserWarning")
 
@@ -75,7 +79,7 @@ def test_the_table_is_not_copied(tf, on_cpu, answers):
     for _ in range(4):
         step()
     assert len(set(seen)) == 1
-    assert address(shared(variable)) == seen[0]
+    assert address(memory_tensor(variable)) == seen[0]
 
 
 def test_other_tensors_keep_their_values(tf, on_cpu):
@@ -158,7 +162,7 @@ def test_large_tables_are_held_in_large_pages(tf, on_cpu, monkeypatch, update):
     cowclip.apply_gradients([(slices, table)])
     adam = cowclip.embedding_optimizer
     for variable in (table, adam.get_slot(table, "m"), adam.get_slot(table, "v")):
-        middle = address(shared(variable)) + (16 << 20)
+        middle = address(memory_tensor(variable)) + (16 << 20)
         assert huge_around(middle) > 25 * 1024  # most of 32 MB
     changed = np.flatnonzero((table.numpy() != start).any(axis=1))
     assert changed.tolist() == [5]

@@ -32,7 +32,7 @@ def cast_each(column: Any, kind: Any) -> Any:
 
 
 def parse_times(column: Any) -> npt.NDArray[np.float64]:
-    """Seconds since 1970, rounded down to whole ones; NaN for a text that is no time.
+    """Seconds since 1970, rounded down to whole ones; NaN for a text that is not a time.
 
     A number is seconds; any other text is an ISO 8601 date, in UTC if it names no zone.
 

@@ -45,7 +45,7 @@ def open_parquet(file: Path) -> Any:
     """A `pyarrow.parquet.ParquetFile`.
 
     Raises:
-        InputError: it does not exist or is no parquet.
+        InputError: if the file does not exist or is not parquet.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Rows of a raw log after parsing, and the lines that are no rows."""
+"""Rows of a raw log after parsing, and the lines that could not be parsed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that is no row of this log.
+    """A line that could not be parsed as a row.
 
     Attributes:
         file: name of the file.

@@ -42,7 +42,7 @@ class CpuEngine(Engine):
         size = len(TableState._fields)
 
         def run(ids: Any, *arrays: Any) -> Any:
-            if len(ids):  # all are fine, or none moves
+            if len(ids):  # refuse all ids before any row changes
                 refuse_outside(tables, int(ids.min()), int(ids.max()))
             for i, numbers in enumerate(settings):
                 self._replay(TableState(*arrays[i * size : (i + 1) * size]), numbers, ids)

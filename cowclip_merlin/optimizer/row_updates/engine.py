@@ -56,7 +56,7 @@ class Engine(ABC):
         exact: whether absent rows count the steps they miss.
         state_of: table -> its `TableState`.
         settings_of: table -> its `RowSettings`.
-        describe: table, row -> the row in words, for errors.
+        describe: table, row -> text that names the row in errors.
     """
 
     adam: Any
@@ -114,7 +114,7 @@ def refuse_outside(tables: Sequence[Any], least: int, largest: int) -> None:
 
 
 def outside_words(table: Any, id_: int) -> str:
-    """An id outside a table, in words."""
+    """Return the error message for an id outside a table."""
     return (
         f"id {id_} is outside table {table.name!r}, which has {table.shape[0]} rows; "
         "use the ids of the data it was made for"

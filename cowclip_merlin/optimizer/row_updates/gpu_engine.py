@@ -155,7 +155,7 @@ class GpuEngine(Engine):
 
 
 def _alike(tensors: list[Any]) -> list[Any]:
-    """Of one type: the widest of theirs."""
+    """Cast the tensors to one type, the widest among them."""
     types = {x.dtype for x in tensors}
     wide = tf.int64 if tf.int64 in types else tf.float32
     return tensors if len(types) == 1 else [tf.cast(x, wide) for x in tensors]

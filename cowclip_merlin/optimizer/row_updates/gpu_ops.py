@@ -175,7 +175,7 @@ def operations() -> Operations:
     """The operations, built if this machine has not built them yet.
 
     Raises:
-        InputError: there is no C++ compiler, or it fails.
+        InputError: if no C++ compiler is found, or if it fails.
     """
     return Operations(build())
 
@@ -184,7 +184,7 @@ def build() -> Path:
     """The shared library of the operations, in the user's cache folder.
 
     Raises:
-        InputError: there is no C++ compiler, or it fails.
+        InputError: if no C++ compiler is found, or if it fails.
     """
     flags = [*tf.sysconfig.get_compile_flags(), *_FLAGS]
     links = tf.sysconfig.get_link_flags()

@@ -17,8 +17,8 @@ _COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which Python's mmap does not name 
 def hold_in_large_pages(*arrays: Any) -> list[Any]:
     """Ask Linux to hold these arrays in pages of 2 MB, now; their contents stay.
 
-    Only a wish: other systems, kernels before 6.1 and a full memory do nothing, and none of them
-    says so. A page of 4 kB holds a hundred rows of a table; where there are a million of such
+    This is only a request. Other systems, kernels before 6.1 and a full memory ignore it
+    silently. A page of 4 kB holds a hundred rows of a table; where there are a million of such
     pages, the processor remembers the places of a few thousand.
 
     Args:

@@ -56,7 +56,7 @@ class RowUpdate(TableUpdate):
         return done
 
     def create_state(self, tables: Sequence[Any]) -> None:
-        """Create what is kept of these tables beside Adam's slots, which exist."""
+        """Create the state of these tables; Adam's slots must exist already."""
         self._states.create(tables)
 
     def catch_up(self, tables: Any, ids: Any) -> None:
@@ -90,7 +90,7 @@ class RowUpdate(TableUpdate):
         self._flush(wait=True)
 
     def _create_missing(self, *groups: Sequence[Any]) -> None:
-        """Create the state of tables that have none yet, group by group."""
+        """Create missing table state, group by group."""
         with tf.init_scope():
             for group in groups:
                 missing = [table for table in group if not self._states.has(table)]

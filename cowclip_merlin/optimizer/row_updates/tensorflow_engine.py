@@ -40,11 +40,11 @@ class TensorFlowEngine(Engine):
         history = tf.convert_to_tensor(state.history)
 
         def body(step: Any, w: Any, m: Any, v: Any) -> Any:
-            moved = _adam(w, m, v, 2 * settings.l2 * w, history[step], settings)
+            updated = _adam(w, m, v, 2 * settings.l2 * w, history[step], settings)
             due = (last <= step)[:, tf.newaxis]
-            return step + 1, *(tf.where(due, a, b) for a, b in zip(moved, (w, m, v)))
+            return step + 1, *(tf.where(due, a, b) for a, b in zip(updated, (w, m, v)))
 
-        # Of no rows the first step is none.
+        # Without rows, replay no step.
         first = tf.reduce_min(tf.concat([last, [to]], 0))
         before = [tf.gather(x, ids) for x in state[:3]]
         _, *after = tf.while_loop(lambda step, *_: step < to, body, [first, *before])

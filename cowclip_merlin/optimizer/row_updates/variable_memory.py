@@ -1,7 +1,7 @@
 """The memory of TensorFlow's variables as NumPy arrays, without a copy.
 
 A variable that is looked up with `tf.gather` is from then on copied whenever it is read whole;
-`shared` asks for its own memory instead.
+`memory_tensor` returns its memory instead.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from cowclip_merlin.errors import InputError
 tf = compat.tensorflow()
 
 
-def own(variable: Any) -> Any:
-    """A value of the variable, [1, ...], that must be used: reading it parts the variable's memory.
+def separate_memory(variable: Any) -> Any:
+    """Give the variable memory that no other variable shares; return a value that must be used.
 
     Variables share memory after `a.assign(b)`, or where one tensor was the initial value of both,
-    and that is how the replicas of a strategy begin. A sparse read gives the variable memory of its
-    own, but TensorFlow leaves it out of a graph if nobody uses what was read.
+    and so the replicas of a strategy begin. A sparse read gives the variable its own memory, but
+    TensorFlow drops the read from a graph if no operation uses the value, [1, ...].
     """
     handle, dtype = variable.handle, variable.dtype.base_dtype
     return tf.raw_ops.ResourceGather(resource=handle, indices=[0], dtype=dtype)
 
 
-def shared(variable: Any) -> Any:
-    """A tensor that is the variable's memory, which must be its own; see `own`."""
+def memory_tensor(variable: Any) -> Any:
+    """Return a tensor that is the variable's memory; call `separate_memory` first."""
     handle, dtype = variable.handle, variable.dtype.base_dtype
     tf.raw_ops.DisableCopyOnRead(resource=handle)
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
@@ -48,14 +48,14 @@ def refuse_elsewhere(table: Any, backend: str) -> None:
     """Refuse a table in memory that the kernels of this backend do not see.
 
     Raises:
-        InputError: numba's would move a copy of a table on a GPU, and nothing would be learned.
+        InputError: if the device differs; numba would update a copy of a table on a GPU.
     """
     wanted = {"numba": "CPU", "cupy": "GPU"}[backend]
     found = tf.DeviceSpec.from_string(table.device).device_type
     if found not in (None, wanted):
         raise InputError(
             f"table {table.name!r} is in the memory of {table.device}, but "
-            f'backend="{backend}" moves rows on the {wanted}: create the table under '
+            f'backend="{backend}" updates rows on the {wanted}: create the table under '
             f'tf.device("{wanted}"), or use another backend'
         )
 
@@ -74,8 +74,8 @@ def on_host(
     Returns:
         The results; whatever reads the variables from here on comes after the call.
     """
-    used = [own(variable) for variable in variables]
-    memory = [shared(variable) for variable in variables]
+    used = [separate_memory(variable) for variable in variables]
+    memory = [memory_tensor(variable) for variable in variables]
 
     def call(*arrays: Any) -> Any:
         return function(*arrays[: len(arrays) - len(used)])

@@ -32,7 +32,7 @@ def mix(x: Any) -> Any:
 def hash_id(field: Any, id_: Any) -> Any:
     """The place of (field, id) in a hash table, uint64.
 
-    Two pairs may have the same hash, so whoever uses it must compare the pairs.
+    Two pairs may have the same hash, so callers must compare the pairs.
     """
     return mix(np.uint64(id_) + np.uint64(field + 1) * GOLDEN)
 

@@ -32,7 +32,7 @@ Seen& SeenOf(int owner, const void* status, std::size_t size, Queue& queue) {
   return seen;
 }
 
-// Memory of a variable that is locked: nobody else shares it, or it gets a copy of its own.
+// Memory of a locked variable. If another variable shares it, this one gets its own copy first.
 class Locked {
  public:
   tensorflow::Status Open(OpKernelContext* context, const tensorflow::ResourceHandle& handle,
@@ -46,7 +46,7 @@ class Locked {
       queue.Copy(own.data(), tensor->data(), tensor->TotalBytes());
       *tensor = own;
     }
-    variable_->copy_on_read_mode.store(true);  // whoever reads all of it gets a copy
+    variable_->copy_on_read_mode.store(true);  // a read of the whole variable then copies it
     return tensorflow::OkStatus();
   }
   template <class T>

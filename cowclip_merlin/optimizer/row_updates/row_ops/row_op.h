@@ -41,7 +41,7 @@ class RowOp : public OpKernel {
     Seen& seen = SeenOf(tables_[0]->owner, status, status_size_, queue);
     if (wait_) Look(seen, status, queue);
     OP_REQUIRES_OK(context, Refused(seen, status, queue));
-    std::vector<Long> steps(tables_.size(), 0);  // without "exact" nobody counts them
+    std::vector<Long> steps(tables_.size(), 0);  // only "exact" counts them
     for (int i = 0; i < counts.size(); ++i) steps[i] = counts[i].flat<tensorflow::int64>()(0);
     OP_REQUIRES_OK(context, Run(context, queue, variables, steps, status));
     if (wait_) {

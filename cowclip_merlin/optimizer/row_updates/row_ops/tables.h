@@ -48,7 +48,7 @@ std::mutex registry_mutex;
 std::vector<std::unique_ptr<CowClipTable>> registry;
 CowClipDescribe describe = nullptr;
 
-// The number of the table with this slot of an optimizer; -1 if there is none.
+// The number of the table with this slot of an optimizer; -1 if no table has it.
 int NumberOf(int owner, int slot) {
   std::lock_guard<std::mutex> lock(registry_mutex);
   for (std::size_t i = 0; i < registry.size(); ++i)
