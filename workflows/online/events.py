@@ -15,7 +15,12 @@ import numpy.typing as npt
 
 from cowclip_merlin.workflows.online.features import ContinuousColumn, LogFeatures
 from cowclip_merlin.workflows.online.ids import text_ids
-from cowclip_merlin.workflows.online.times import LATEST, cast_each, parse_times
+from cowclip_merlin.workflows.online.times import (
+    LATEST,
+    cast_each,
+    parse_formatted_times,
+    parse_times,
+)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -101,7 +106,7 @@ def encode_log(table: Any, features: LogFeatures, damage: Damage) -> Events:
         damage: takes what is wrong.
     """
     inputs = encode_inputs(table, features, damage)
-    times = _times(_array(table[features.time]), features.time, damage)
+    times = _times(_array(table[features.time]), features, damage)
     keys = None
     if features.key:
         keys = text_ids(table[features.key])
@@ -147,18 +152,21 @@ def _numbers(text: Any, name: str, damage: Damage) -> npt.NDArray[np.float64]:
     return np.where(infinite, 0, values)
 
 
-def _times(text: Any, name: str, damage: Damage) -> npt.NDArray[np.int64]:
+def _times(text: Any, features: LogFeatures, damage: Damage) -> npt.NDArray[np.int64]:
     """Whole seconds since 1970, 0 where a time is missing or wrong."""
+    name, time_format = features.time, features.time_format
     damage.add(np.asarray(text.is_null()), lambda _: f"{name} is missing")
-    seconds = parse_times(text)
+    if time_format:
+        seconds = parse_formatted_times(text, time_format)
+        form = f"not a time like {time_format}"
+    else:
+        seconds = parse_times(text)
+        form = "neither seconds since 1970 nor a date like 2001-01-31 23:59:00"
 
     def given(i: int) -> str:
         return f"{name} is {text[i].as_py()!r:.60}"
 
-    damage.add(
-        np.isnan(seconds),
-        lambda i: f"{given(i)}, neither seconds since 1970 nor a date like 2001-01-31 23:59:00",
-    )
+    damage.add(np.isnan(seconds), lambda i: f"{given(i)}, {form}")
     damage.add(seconds < 0, lambda i: f"{given(i)}, before 1970")
     damage.add(
         seconds > LATEST,

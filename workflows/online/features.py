@@ -52,6 +52,8 @@ class LogFeatures:
         key: name of the column that identifies an event, if there is one.
         columns: all columns of a text file without a header, in file order; empty if its first
             line names them.
+        time_format: how the time column writes dates, as for `datetime.strptime`; None for seconds
+            and ISO 8601.
     """
 
     label: str
@@ -60,6 +62,7 @@ class LogFeatures:
     continuous: tuple[ContinuousColumn, ...] = ()
     key: str | None = None
     columns: tuple[str, ...] = ()
+    time_format: str | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:

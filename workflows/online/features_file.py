@@ -17,9 +17,11 @@ from cowclip_merlin.workflows.online.features import (
     LogFeatures,
 )
 from cowclip_merlin.workflows.online.numbers import TRANSFORMS, NumberScaling
+from cowclip_merlin.workflows.online.times import is_time_format
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 _KEYS = ("label", "time", "key", "categorical", "continuous", "columns", "prepared")
+_TIME = ("name", "format")
 _CATEGORICAL = ("name", "ttl", "admit")
 _SHARED_ROLES = {("time", "categorical"), ("key", "categorical")}
 _CONTINUOUS = ("name", "transform", "minimum", "maximum")
@@ -49,9 +51,11 @@ class _FeaturesFile:
         prepared = self._prepared()
         categorical = self._entries("categorical", _CATEGORICAL)
         continuous = self._entries("continuous", _CONTINUOUS)
+        time, time_format = self._time()
         features = LogFeatures(
             label=self._name("label"),
-            time=self._name("time"),
+            time=time,
+            time_format=time_format,
             key=self._name("key") if "key" in self.value else None,
             categorical=tuple(self._categorical(*entry) for entry in enumerate(categorical)),
             continuous=tuple(self._continuous(*entry, prepared) for entry in enumerate(continuous)),
@@ -75,6 +79,18 @@ class _FeaturesFile:
         if key not in self.value:
             self._refuse(f"no {key!r}; name the column of the log, as in `{key}: {key}`")
         return self._checked_name(self.value[key], key, key)
+
+    def _time(self) -> tuple[str, str | None]:
+        """Name and format of the time column."""
+        given = self.value.get("time")
+        if not isinstance(given, dict):
+            return self._name("time"), None
+        self._check_keys(given, _TIME, "time")
+        name, time_format = given.get("name"), given.get("format")
+        if not isinstance(time_format, str) or not is_time_format(time_format):
+            what = f"format is {time_format!r}; write year, month and day, as in %Y-%m-%d %H:%M"
+            self._refuse(what, "time", "format")
+        return self._checked_name(name, "name of the time column", "time", "name"), time_format
 
     def _checked_name(self, name: Any, what: str, *keys: str | int) -> str:
         if not isinstance(name, str) or not name:

@@ -11,6 +11,9 @@ import numpy.typing as npt
 LATEST = 2**32 - 1
 """Last time that can be: 2106-02-07, since tables keep 32 bits of it."""
 
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_ZONE = r"[T ][0-9][0-9].*(Z|[+-][0-9][0-9](:?[0-9][0-9])?)$"
+
 
 def cast_each(column: Any, kind: Any) -> Any:
     """The column as another Arrow type; null where a value cannot be cast.
@@ -46,19 +49,68 @@ def parse_times(column: Any) -> npt.NDArray[np.float64]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    text = pc.utf8_trim(column, " ")
-    numbers = cast_each(text, pa.float64())
-    seconds = np.floor(numbers.to_numpy(zero_copy_only=False).astype(np.float64))
+    text = pc.utf8_trim(column, " ").fill_null("")
+    seconds = np.full(len(text), np.nan)
+    is_number = np.asarray(pc.match_substring_regex(text, _NUMBER))
+    has_zone = np.asarray(pc.match_substring_regex(text, _ZONE)) & ~is_number
     # Arrow reads dates with a zone and without one by two types.
-    for kind in (pa.timestamp("ns"), pa.timestamp("ns", tz="UTC")):
-        unknown = np.asarray(numbers.is_null()) & np.isnan(seconds)
-        if not unknown.any():
-            break
-        dates = cast_each(text.filter(pa.array(unknown)), kind)
-        known = np.asarray(dates.is_valid())
-        found = dates.cast(pa.int64()).fill_null(0).to_numpy() // 1_000_000_000
-        seconds[unknown] = np.where(known, found, seconds[unknown])
+    for mask, kind in (
+        (is_number, pa.float64()),
+        (has_zone, pa.timestamp("ns", tz="UTC")),
+        (~is_number & ~has_zone, pa.timestamp("ns")),
+    ):
+        if mask.any():
+            values = cast_each(text.filter(pa.array(mask)), kind)
+            seconds[mask] = _whole_seconds(values)
     return seconds
+
+
+def _whole_seconds(values: Any) -> npt.NDArray[np.float64]:
+    """Of an Arrow array of numbers or timestamps; null becomes NaN."""
+    import pyarrow as pa
+
+    if pa.types.is_floating(values.type):
+        return np.floor(values.to_numpy(zero_copy_only=False))
+    whole = values.cast(pa.int64()).fill_null(0).to_numpy() // 1_000_000_000
+    return np.where(np.asarray(values.is_valid()), whole, np.nan)
+
+
+def parse_formatted_times(column: Any, time_format: str) -> npt.NDArray[np.float64]:
+    """Seconds since 1970, rounded down; NaN for a text that is not in this format.
+
+    Args:
+        column: Arrow array of text.
+        time_format: of `datetime.strptime`; UTC if it names no zone.
+
+    >>> import pyarrow as pa
+    >>> parse_formatted_times(pa.array(["70010201", "soon", None]), "%y%m%d%H").tolist()
+    [90000.0, nan, nan]
+    """
+    encoded = column.dictionary_encode()  # such times are hours or days: few distinct ones
+    texts = encoded.dictionary.to_pylist()
+    seconds = np.array([*(_seconds(text, time_format) for text in texts), np.nan])
+    return seconds[encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
+
+
+def _seconds(text: str, time_format: str) -> float:
+    try:
+        time = datetime.strptime(text.strip(" "), time_format)
+    except ValueError:
+        return np.nan
+    return float(np.floor((time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()))
+
+
+def is_time_format(time_format: str) -> bool:
+    """Whether `datetime.strptime` can read what is written in this format.
+
+    >>> is_time_format("%y%m%d%H"), is_time_format("hour"), is_time_format("%Q")
+    (True, False, False)
+    """
+    day = datetime(2001, 2, 3, 4, 5, 6, tzinfo=timezone.utc)
+    try:
+        return datetime.strptime(day.strftime(time_format), time_format).date() == day.date()
+    except ValueError:
+        return False
 
 
 def format_time(seconds: int) -> str:

@@ -71,6 +71,22 @@ def test_forms_of_time(read, text, seconds):
     assert joined(read(HEADER + f"1,{text},a,1\n0,{text},a,1\n")[1], "times") == [seconds] * 2
 
 
+def test_times_in_a_format_of_their_own(read):
+    features = "label: y\ntime: {name: hour, format: '%y%m%d%H'}\ncategorical: [hour]\n"
+    text = "y,hour\n1,14102100\n0,14102100\n1,2014-10-21\n0,\n1,14102101\n"
+    log, pieces = read(text, features=features, max_bad_fraction=0.5)
+    assert joined(pieces, "times") == [1413849600, 1413849600, 1413853200]
+    assert joined(pieces, "ids") == [[14102100], [14102100], [14102101]]
+    reasons = ["hour is '2014-10-21', not a time like %y%m%d%H", "hour is missing"]
+    assert [bad.reason for bad in log.damaged.first] == reasons
+
+
+def test_a_zone_in_a_format(read):
+    features = "label: y\ntime: {name: t, format: '%Y-%m-%d %H %z'}\ncategorical: [a]\n"
+    [events] = read("y,t,a\n1,1970-01-01 03 +0200,a\n", features=features)[1]
+    assert events.times.tolist() == [3600]
+
+
 def test_dates_and_seconds_in_one_column(read):
     log, pieces = read(
         HEADER + "1,60,a,1\n1,1970-01-01 00:02,a,1\n1,?,a,1\n1,1970-01-01T00:03Z,a,1\n",
