@@ -70,7 +70,8 @@ def rows_to_clip(
 
 def _gradient(g: Any, unique: UniqueRows, table: Any, config: Config) -> Any:
     if config.update == "lazy":
-        return tf.IndexedSlices(g, unique.ids, tf.shape(table))
+        # Not tf.shape(table), which reads the whole table.
+        return tf.IndexedSlices(g, unique.ids, tf.constant(table.shape.as_list()))
     if clips_whole_table(config):
         return g
     # Absent rows have only L2, and 2 * l2 <= r keeps it below their threshold r * ||w||.

@@ -48,5 +48,9 @@ class LazyAdam(tf.keras.optimizers.legacy.Adam):
             self._resource_scatter_add(var, indices, -step),
         )
 
+    # Keras's own version then reads the whole variable, which copies it at every step.
+    def _resource_scatter_add(self, var: Any, indices: Any, value: Any) -> Any:
+        return tf.raw_ops.ResourceScatterAdd(resource=var.handle, indices=indices, updates=value)
+
     def _resource_scatter_update(self, var: Any, indices: Any, value: Any) -> Any:
         return tf.raw_ops.ResourceScatterUpdate(resource=var.handle, indices=indices, updates=value)
