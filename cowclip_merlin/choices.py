@@ -42,9 +42,18 @@ CONTINUOUS = ("deep", "all")
 """Which parts of a model read the continuous features; see `models.Architecture`."""
 
 TABLES: Mapping[str, str] = MappingProxyType(
-    {"fused": "FusedEmbedding", "per_field": "PerFieldEmbedding"}
+    {"fused": "FusedEmbedding", "per_field": "PerFieldEmbedding", "growing": "GrowingEmbedding"}
 )
 """Layouts of the embedding tables: name -> class in `cowclip_merlin.models.embedding`."""
+
+RUN_TABLES = tuple(name for name in TABLES if name != "growing")
+"""Layouts for runs on a prepared folder, whose vocabularies are fixed."""
+
+ADMISSION_FILTERS = ("count", "probabilistic")
+"""How a growing table decides which new ids get a row; see `tables.admission`."""
+
+ABSENT_ROWS = ("trained", "zeros")
+"""What ids without a row read in a growing table; see `tables.GrowingTable`."""
 
 DEVICES = ("auto", "cpu", "gpu")
 """Devices to compute on; "auto" is a GPU if there is one."""

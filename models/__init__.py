@@ -10,6 +10,7 @@ from cowclip_merlin import choices
 from cowclip_merlin.models.base import Architecture, logits
 from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.models.ctr_model import CTRModel
+from cowclip_merlin.models.growing import growing_schema, growing_table
 from cowclip_merlin.models.row_sync import attach
 
 
@@ -40,6 +41,8 @@ __all__ = [
     "CTRModel",
     "Columns",
     "attach",
+    "growing_schema",
+    "growing_table",
     "logits",
     *choices.MODELS,
 ]

@@ -32,6 +32,7 @@ class Architecture:
         continuous: "deep": continuous features enter the MLP only, as in the paper's text;
             "all": the linear and cross parts too, as in the authors' code.
         tables: layout of the tables, one of `choices.TABLES`.
+        capacity: rows to reserve for each table of `tables="growing"`; see `growing_table`.
         init_std: standard deviation of the initial embeddings.
         seed: random seed of all initial weights; None draws one from NumPy's global generator.
 
@@ -43,6 +44,7 @@ class Architecture:
     mlp: tuple[int, ...] = (400, 400, 400)
     continuous: str = "deep"
     tables: str = "fused"
+    capacity: int | None = None
     init_std: float = 1e-2
     seed: int | None = None
 
@@ -51,12 +53,25 @@ class Architecture:
         object.__setattr__(self, "mlp", tuple(self.mlp))
         one_of("continuous", self.continuous, choices.CONTINUOUS)
         one_of("tables", self.tables, choices.TABLES)
+        self._check_capacity()
         if self.embedding_dim < 1 or not self.mlp or min(self.mlp) < 1:
             raise InputError(
                 f"embedding_dim {self.embedding_dim}, mlp {self.mlp}: all must be at least 1"
             )
         if self.seed is None:
             object.__setattr__(self, "seed", int(np.random.randint(1 << 30)))
+
+    def _check_capacity(self) -> None:
+        if self.tables != "growing" and self.capacity is not None:
+            raise InputError(
+                f'capacity is of tables="growing", and tables is {self.tables!r}; leave it out'
+            )
+        if self.tables == "growing" and self.capacity is None:
+            raise InputError(
+                'tables="growing" needs capacity, the rows to reserve; give more than will be used'
+            )
+        if self.capacity is not None and not 1 <= self.capacity < 1 << 31:
+            raise InputError(f"capacity is {self.capacity}; give 1 or more, below 2^31")
 
 
 class ClickModel(SyncedLayer, mm.Block):
@@ -80,7 +95,7 @@ class ClickModel(SyncedLayer, mm.Block):
         if not isinstance(architecture, Architecture):
             architecture = Architecture(**architecture)
         self.architecture = architecture
-        self.row_sync = RowSync()
+        self.row_sync = RowSync(architecture.capacity)
         self.embedding = self._tables(architecture.embedding_dim, architecture.init_std, "")
         self.hidden = [
             mm.MLPBlock([width], kernel_initializer=self._he(index))
@@ -90,8 +105,9 @@ class ClickModel(SyncedLayer, mm.Block):
 
     def _tables(self, dim: int, std: float, prefix: str) -> Any:
         kind = getattr(embedding, choices.TABLES[self.architecture.tables])
-        seed = self.architecture.seed
-        layer = kind(self.columns.fields, dim, std=std, seed=seed, prefix=prefix)
+        growing, seed = self.architecture.tables == "growing", self.architecture.seed
+        rows = self.architecture.capacity if growing else self.columns.fields
+        layer = kind(rows, dim, std=std, seed=seed, prefix=prefix)
         layer.row_sync = self.row_sync
         self.row_sync.layers.append(layer)
         return layer
@@ -191,7 +207,7 @@ class ClickOutput(mm.BinaryOutput):
 
 def assemble(kind: type[ClickModel], schema: Any, architecture: Architecture, **more: Any) -> Any:
     """Build a Merlin model around a block, and create its variables."""
-    columns = Columns.from_schema(schema)
+    columns = Columns.from_schema(schema, rows=architecture.capacity)
     body = kind(columns, architecture, **more)
     names = [*columns.fields, *columns.continuous]
     output = ClickOutput(columns.target, to_call=Sigmoid(dtype="float32"), dtype="float32")

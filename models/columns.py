@@ -26,8 +26,12 @@ class Columns:
     target: str
 
     @classmethod
-    def from_schema(cls, schema: Any) -> Columns:
+    def from_schema(cls, schema: Any, rows: int | None = None) -> Columns:
         """Read the tags and domains of a Merlin schema.
+
+        Args:
+            schema: Merlin schema.
+            rows: of the table that all fields share if it grows; the domains do not matter then.
 
         Raises:
             InputError: if the schema has no target or no categorical column, or a categorical
@@ -43,7 +47,7 @@ class Columns:
         if not categorical.column_names:
             raise InputError("the schema has no column tagged CATEGORICAL; tag the id columns")
         return cls(
-            fields={name: _rows(categorical[name]) for name in categorical.column_names},
+            fields={name: rows or _rows(categorical[name]) for name in categorical.column_names},
             continuous=tuple(schema.select_by_tag(Tags.CONTINUOUS).column_names),
             target=targets[0],
         )

@@ -59,6 +59,7 @@ class CTRModel(SyncedModel, mm.Model):
 
         It also accepts Keras's `overwrite` and `options`, which `ModelCheckpoint` passes.
         """
+        self.row_sync.refuse_growing("save")
         with self.flushed_and_detached():
             if not {"overwrite", "options"} & set(kwargs):
                 return super().save(export_path, *args, **kwargs)
@@ -66,5 +67,6 @@ class CTRModel(SyncedModel, mm.Model):
 
     def export(self, *args: Any, **kwargs: Any) -> Any:
         """Export as in Keras (TensorFlow 2.13 or newer), with tables up to date."""
+        self.row_sync.refuse_growing("export")
         with self.flushed_and_detached():
             return super().export(*args, **kwargs)

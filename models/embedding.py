@@ -1,4 +1,4 @@
-"""Embedding tables: one variable for all fields, or one for each field."""
+"""Embedding tables: one variable for all fields, one for each field, or one that grows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.models.row_sync import SyncedLayer
 from cowclip_merlin.models.tensorflow_names import variable_names
 from cowclip_merlin.tables import TableLayout
+from cowclip_merlin.tables.variables import reserve
 
 tf = compat.tensorflow()
 
@@ -122,3 +123,46 @@ class PerFieldEmbedding(FusedEmbedding):
         """List each variable with its field; return [] before the layer is built."""
         layouts = [TableLayout({name: rows}) for name, rows in self.layout.fields.items()]
         return list(zip(self.tables, layouts)) if self.built else []
+
+
+class GrowingEmbedding(SyncedLayer, tf.keras.layers.Layer):
+    """One table for all fields, reserved at its capacity, which a `GrowingTable` fills.
+
+    A batch has rows of the table, as `GrowingTable.admit` and `lookup` return them, not ids.
+
+    Args:
+        capacity: rows to reserve; Linux gives memory when rows are first written.
+        dim: length of a row.
+        std: standard deviation of the first values of a row; 0 for zeros.
+        seed: of the first values.
+        prefix: goes before "embeddings" in the variable's name.
+    """
+
+    def __init__(
+        self, capacity: int, dim: int, *, std: float, seed: int, prefix: str = "", **kwargs: Any
+    ) -> None:
+        super().__init__(**({"dtype": "float32"} | kwargs))
+        self.capacity, self.dim = capacity, dim
+        self.std, self.seed, self.prefix = std, seed, prefix
+
+    def build(self, input_shape: Any) -> None:
+        """Reserve the table."""
+        shape = [self.capacity, self.dim]
+        self.table = self.add_weight(f"{self.prefix}embeddings", shape, initializer=reserve)
+        super().build(input_shape)
+
+    def call(self, rows: Any, training: bool = False) -> Any:
+        """Look up rows, [b, F] -> [b, F, dim]."""
+        if training and self.row_sync is not None:
+            self.row_sync.refuse_without_table()
+        return tf.gather(self.table, rows)
+
+    def table_layouts(self) -> list[tuple[Any, TableLayout]]:
+        """Return [], since each row may belong to any field."""
+        return []
+
+    def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse checkpoints of the whole table, for which TensorFlow calls this method."""
+        if self.row_sync is not None:
+            self.row_sync.refuse_growing("a checkpoint")
+        return super()._trackable_children(*args, **kwargs)

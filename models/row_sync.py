@@ -64,11 +64,15 @@ class RowSync:
     Attributes:
         cowclip: the CowClip that the model trains with; None for any other optimizer.
         layers: the model's embedding layers, in the order of their lookups.
+        capacity: rows that each table reserves if the tables grow, else None.
+        grows_with: the CowClip that `growing_table` was called with; None before the call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int | None = None) -> None:
         self.cowclip: CowClip | None = None
-        self.layers: list[FusedEmbedding] = []
+        self.layers: list[Any] = []
+        self.capacity = capacity
+        self.grows_with: CowClip | None = None
 
     def attach(self, cowclip: CowClip | None) -> None:
         """Attach this optimizer, after the previous one has brought all rows up to date."""
@@ -96,6 +100,36 @@ class RowSync:
         if self.cowclip is not None:
             self.cowclip.flush()
 
+    def refuse_growing(self, what: str) -> None:
+        """Refuse what reads or writes whole tables, if the tables grow.
+
+        Raises:
+            InputError: they do.
+        """
+        if self.capacity is not None:
+            raise InputError(
+                f'{what} of a model with tables="growing" would take all {self.capacity:,} '
+                "reserved rows: use state() and restore() of its GrowingTable, and the dense "
+                "weights"
+            )
+
+    def refuse_without_table(self) -> None:
+        """Refuse to train growing tables that nothing fills.
+
+        Raises:
+            InputError: `growing_table` was not called, or with another optimizer.
+        """
+        if self.grows_with is None:
+            raise InputError(
+                'tables="growing": no row has a value yet; call '
+                "cc.models.growing_table(model, optimizer) before the first step"
+            )
+        if self.cowclip is not self.grows_with:
+            raise InputError(
+                "the model trains with another optimizer than growing_table was called with, "
+                "whose moments would fill all reserved rows; compile it with that one"
+            )
+
     @contextmanager
     def using(self, cowclip: CowClip | None) -> Iterator[None]:
         """Attach another optimizer, or None, within the block, without a flush."""
@@ -112,6 +146,9 @@ class RowSync:
             self.cowclip.register_tables([t for t, _ in pairs], [layout for _, layout in pairs])
 
 
+_WHOLE_TABLES = ("save_weights", "load_weights", "get_weights", "set_weights")
+
+
 def flush_before(*names: str) -> Callable[[type], type]:
     """Return a class decorator that makes these methods of the base class flush first."""
 
@@ -125,6 +162,8 @@ def flush_before(*names: str) -> Callable[[type], type]:
 
 def _flushing(kind: type, name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if name in _WHOLE_TABLES and self.row_sync is not None:
+            self.row_sync.refuse_growing(name)
         self.flush()
         return getattr(super(kind, self), name)(*args, **kwargs)
 

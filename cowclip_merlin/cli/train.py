@@ -96,7 +96,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     _add_option(parser, "embedding-dim", 10, "N", "length of an embedding row")
     _add_option(parser, "mlp", "400,400,400", "N,N", "hidden widths")
     _add_option(parser, "continuous", "deep", "HOW", ", ".join(choices.CONTINUOUS))
-    _add_option(parser, "tables", "fused", "HOW", ", ".join(choices.TABLES))
+    _add_option(parser, "tables", "fused", "HOW", ", ".join(choices.RUN_TABLES))
     precision = f"precision of hidden and cross layers: {', '.join(choices.PRECISIONS)}"
     _add_option(parser, "precision", "float32", "NAME", precision)
     text = "compile the layers after the lookups with XLA; faster on a GPU"

@@ -1,5 +1,20 @@
 """Embedding tables: which rows belong to which field, and tables that grow."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.layout import TableLayout
 
-__all__ = ["TableLayout"]
+if TYPE_CHECKING:
+    from cowclip_merlin.tables.growing_table import GrowingTable
+
+__all__ = ["FieldRules", "GrowingTable", "TableLayout"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "GrowingTable":  # it imports numba, which the optimizer may not need
+        return importlib.import_module("cowclip_merlin.tables.growing_table").GrowingTable
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

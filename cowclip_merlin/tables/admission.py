@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin import choices
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.loops.compiled import compiled
 from cowclip_merlin.tables.loops.hashing import seeded_hash, uniform
@@ -20,7 +22,6 @@ from cowclip_merlin.tables.loops.memory import zeros
 
 Array = npt.NDArray[Any]
 
-FILTERS = ("count", "probabilistic")
 MOST = 255
 """The largest threshold: a counter is one byte."""
 
@@ -112,7 +113,7 @@ def new_admission(
 
     Args:
         thresholds: T of each field; 1 admits every id.
-        kind: "count" or "probabilistic".
+        kind: one of `choices.ADMISSION_FILTERS`.
         window: events after which all counts are halved, so that old ones fade; 0 for never.
         counters: bytes of each of the two rows of counters, rounded up to a power of two. Take
             ten times the ids that occur in a window: with few counters, ids are admitted early.
@@ -121,8 +122,7 @@ def new_admission(
     Raises:
         InputError: an argument is out of its range.
     """
-    if kind not in FILTERS:
-        raise InputError(f"admission: unknown {kind!r}; choose one of {', '.join(FILTERS)}")
+    one_of("admission_filter", kind, choices.ADMISSION_FILTERS)
     if not all(1 <= t <= MOST for t in thresholds):
         raise InputError(f"admit is {list(thresholds)}; give numbers from 1 to {MOST}")
     if window < 0 or not 1 <= counters <= 1 << 32:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin import choices
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables import batch_loops, expiry, table_state
 from cowclip_merlin.tables.admission import new_admission
@@ -106,8 +108,7 @@ class GrowingTable:
         most = self.capacity - len(self.fields)
         if not self.fields:
             raise InputError("fields is empty: give the rules of each field")
-        if self.absent not in ("trained", "zeros"):
-            raise InputError(f"absent: unknown {self.absent!r}; choose one of trained, zeros")
+        one_of("absent", self.absent, choices.ABSENT_ROWS)
         if not 1 <= self.max_rows <= most:
             raise InputError(
                 f"max_rows is {self.max_rows} at capacity {self.capacity}; give 1 to {most}, as "

@@ -38,7 +38,7 @@ class RunSettings:
         embedding_dim: length of an embedding row.
         mlp: widths of the hidden layers.
         continuous: one of `choices.CONTINUOUS`; see the models.
-        tables: one of `choices.TABLES`; see the models.
+        tables: one of `choices.RUN_TABLES`; see the models.
         validation_fraction: fraction of the train rows, in [0, 1), to hold out and score instead
             of the test rows; 0: score the test rows. The held-out rows do not depend on `seed`.
         precision: precision of the hidden and cross layers, one of `choices.PRECISIONS`.
@@ -80,7 +80,7 @@ class RunSettings:
         one_of("backend", self.backend, choices.BACKENDS)
         one_of("optimizer", self.optimizer, choices.OPTIMIZERS)
         one_of("continuous", self.continuous, choices.CONTINUOUS)
-        one_of("tables", self.tables, choices.TABLES)
+        self._check_tables()
         one_of("precision", self.precision, choices.PRECISIONS)
         if self.preset is not None:
             one_of("preset", self.preset, PRESETS)
@@ -101,6 +101,14 @@ class RunSettings:
                 f"validation_fraction is {self.validation_fraction:g}; it must be at least 0 and "
                 "below 1"
             )
+
+    def _check_tables(self) -> None:
+        if self.tables == "growing":
+            raise InputError(
+                "tables 'growing' is for online training, and a run on a prepared folder has fixed "
+                f"vocabularies; choose one of {', '.join(choices.RUN_TABLES)}"
+            )
+        one_of("tables", self.tables, choices.RUN_TABLES)
 
     def _check_accumulator(self) -> None:
         start = self.initial_accumulator

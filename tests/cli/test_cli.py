@@ -177,7 +177,7 @@ ONE_OF = {
     "preset": (None, "criteo", "avazu"),
     "precision": choices.PRECISIONS,
     "continuous": choices.CONTINUOUS,
-    "tables": tuple(choices.TABLES),
+    "tables": choices.RUN_TABLES,
     "backend": choices.BACKENDS,
     "jit_compile": (False, True),
 }

@@ -72,7 +72,7 @@ def test_95_percent_are_in_after_t_occurrences(threshold):
     [
         ({"thresholds": [0]}, "admit is"),
         ({"thresholds": [256]}, "from 1 to 255"),
-        ({"thresholds": [1], "kind": "sliding"}, "unknown 'sliding'"),
+        ({"thresholds": [1], "kind": "sliding"}, "unknown admission_filter 'sliding'"),
         ({"thresholds": [1], "window": -1}, "window"),
     ],
 )
@@ -122,7 +122,7 @@ def test_an_empty_batch_is_no_event():
 def test_wrong_options_of_the_table():
     with pytest.raises(InputError, match="fields is empty"):
         GrowingTable([], memory=[], capacity=9)
-    with pytest.raises(InputError, match="absent: unknown 'ones'"):
+    with pytest.raises(InputError, match="unknown absent 'ones'"):
         table(absent="ones")
     with pytest.raises(InputError, match="max_rows is 49 at capacity 50; give 1 to 48"):
         table(max_rows=49)

@@ -1,0 +1,135 @@
+"""Growing tables of the four models: the schema, and the table that gives rows to ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cowclip_merlin import choices
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.models.row_sync import attach, find_cowclip
+from cowclip_merlin.optimizer.config import described, is_plain_adam
+from cowclip_merlin.optimizer.replica import strategy_of
+from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.growing_table import GrowingTable
+from cowclip_merlin.tables.variables import create_adam_slots, row_memory
+
+
+def growing_schema(
+    *, categorical: Sequence[str], continuous: Sequence[str] = (), label: str = "label"
+) -> Any:
+    """Make the Merlin schema of a model with `tables="growing"`, whose ids have no largest value.
+
+    Args:
+        categorical: names of the columns of ids, in model order.
+        continuous: names of the columns of numbers, in model order.
+        label: name of the 0/1 column.
+
+    >>> schema = growing_schema(categorical=["user", "item"], continuous=["age"], label="click")
+    >>> schema.column_names
+    ['user', 'item', 'age', 'click']
+    """
+    import numpy as np
+    from merlin.schema import ColumnSchema, Schema, Tags
+
+    ids = [ColumnSchema(name, dtype=np.int32, tags=[Tags.CATEGORICAL]) for name in categorical]
+    numbers = [ColumnSchema(name, dtype=np.float32, tags=[Tags.CONTINUOUS]) for name in continuous]
+    tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
+    return Schema([*ids, *numbers, ColumnSchema(label, dtype=np.int8, tags=tags)])
+
+
+def growing_table(
+    model: Any, optimizer: Any, *, fields: Mapping[str, FieldRules] | None = None, **settings: Any
+) -> GrowingTable:
+    """Make the table that gives rows of a model with `tables="growing"` to ids.
+
+    It writes the first values of new rows into the memory of the model's tables and of Adam's
+    moments. Call it once, before the first step.
+
+    Args:
+        model: one of the four models, made with `tables="growing"` and a capacity, on the CPU.
+        optimizer: `CowClip(update="lazy")` with Adam, or an optimizer that holds one.
+        fields: field -> when its ids get and lose their rows; other fields have `FieldRules()`.
+        **settings: of `GrowingTable`: `max_rows`, `admission_filter`, `window`, `counters`,
+            `absent`, `index_cells`, `track_changes`.
+
+    Raises:
+        InputError: the model, the optimizer or a setting does not fit.
+    """
+    cowclip = find_cowclip(optimizer)
+    _refuse_model(model)
+    _refuse_optimizer(optimizer, cowclip)
+    adam, architecture = cowclip.embedding_optimizer, model.blocks[0].architecture
+    layers = model.row_sync.layers
+    for layer in layers:
+        create_adam_slots(adam, layer.table)
+    table = GrowingTable(
+        _rules(model.blocks[0].columns.fields, fields or {}),
+        # Equal seeds would give the tables of a model equal numbers.
+        memory=[
+            row_memory(layer.table, adam, std=layer.std, seed=layer.seed + i)
+            for i, layer in enumerate(layers)
+        ],
+        capacity=architecture.capacity,
+        seed=architecture.seed,
+        **settings,
+    )
+    attach(model, optimizer)
+    model.row_sync.grows_with = cowclip
+    return table
+
+
+def _rules(known: Mapping[str, int], rules: Mapping[str, FieldRules]) -> list[FieldRules]:
+    for name in rules:
+        if name not in known:
+            raise InputError(f"fields: no field {name!r}; the model has {', '.join(known)}")
+    return [rules.get(name, FieldRules()) for name in known]
+
+
+def _refuse_model(model: Any) -> None:
+    tables = model.blocks[0].architecture.tables
+    if tables != "growing":
+        raise InputError(
+            f"growing_table: the model has tables={tables!r}; build it with "
+            'tables="growing" and capacity=...'
+        )
+    if model.row_sync.grows_with is not None:
+        raise InputError("growing_table: the model has a growing table already; use that one")
+    if any(strategy_of(layer.table) is not None for layer in model.row_sync.layers):
+        raise InputError(
+            "growing_table: the tables have a copy in each replica; build the model outside of the "
+            "scope of a tf.distribute strategy"
+        )
+
+
+def _refuse_optimizer(optimizer: Any, cowclip: Any) -> None:
+    if cowclip is None:
+        raise InputError(
+            f"growing_table needs CowClip, not {described(optimizer)}: it updates only the rows of "
+            'a batch; use cc.CowClip(update="lazy")'
+        )
+    reason = _why_not(cowclip.config, cowclip.embedding_optimizer)
+    if reason:
+        raise InputError(f"growing_table: {reason}")
+
+
+def _why_not(config: Any, adam: Any) -> str | None:
+    """Return why growing tables cannot train so, with the remedy; None if they can."""
+    if config.update != "lazy":
+        return (
+            f"update={config.update!r} also moves rows that are absent from the batch, so nobody "
+            'could tell which rows changed; use update="lazy"'
+        )
+    if not is_plain_adam(adam):
+        return f"the embedding optimizer must be Adam, not {described(adam)}"
+    if config.clip not in choices.kernel_clips():
+        return (
+            f"clip={config.clip!r} does not take each row by itself; use one of "
+            f"{', '.join(choices.kernel_clips())}"
+        )
+    if config.backend == "cupy":
+        return (
+            'backend="cupy" needs tables in the memory of a GPU; build the model under '
+            'tf.device("CPU") and use backend="numba"'
+        )
+    return None
