@@ -10,7 +10,7 @@ from cowclip_merlin.diagnostics import gradient_norms
 from cowclip_merlin.diagnostics.probe import embedding_tables, make_probe
 from cowclip_merlin.diagnostics.row_norms import MEASURES, group_means, row_norms_by_field
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.models import logits
+from cowclip_merlin.models import attach, logits
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.training.train_step import make_train_step
 
@@ -66,6 +66,7 @@ def assert_as_reference(norms, expected):
 def probed(request, small_model, small_data, cowclip):
     """A model whose rows differ in scale, so that some are clipped; its optimizer and probe."""
     model, optimizer = small_model(request.param), cowclip(r=0.01)
+    attach(model, optimizer)
     for table in embedding_tables(model):
         table.assign(table * np.logspace(-4, 0, table.shape[0])[:, None].astype(np.float32))
     return model, optimizer, make_probe(model, optimizer, small_data)

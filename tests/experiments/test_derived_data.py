@@ -112,7 +112,7 @@ def cut(name):
 @pytest.mark.parametrize(
     ("damage", "name", "words"),
     [
-        (a_strange_id, "mine.yaml", "column 'C2' holds id 10000000, outside its vocabulary"),
+        (a_strange_id, "mine.yaml", "column 'C2' contains id 10000000, outside its vocabulary"),
         (cut("test/*.parquet"), "mine.yaml", "damaged parquet"),
         (cut("counts/C2.parquet"), "figure3", "C2.parquet: damaged parquet"),
         (lambda folder: (folder / "counts" / "C2.parquet").unlink(), "figure3", "no such file"),

@@ -48,6 +48,8 @@ for update in ("dense", "exact", "lazy"):
         print(update, b.name, worst)
     scores = [m.predict(data, verbose=0) for m in (one, both)]
     np.testing.assert_allclose(scores[1], scores[0], atol=1e-6)
+    if update != "exact" and sys.argv[2] != "deepfm":  # saving does not depend on the model
+        continue
     both.save(f"{sys.argv[4]}/{update}")
     again = cc.load_model(f"{sys.argv[4]}/{update}").predict(data, verbose=0)
     np.testing.assert_allclose(again, scores[1], atol=1e-6)
