@@ -37,7 +37,7 @@ OURS = "import sys; from cowclip_merlin.cli import main; sys.exit(main(sys.argv[
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareSettings:
+class PrepareBenchmarkSettings:
     """Settings of the measurement.
 
     Attributes:
@@ -148,7 +148,7 @@ def made(work: Path, rows: int) -> Path:
     return log
 
 
-def compare(settings: PrepareSettings) -> None:
+def compare(settings: PrepareBenchmarkSettings) -> None:
     """Print the medians of both, and of the ratio of each run."""
     log = made(settings.work, settings.rows)
     with TemporaryDirectory(dir=settings.work) as folder:
@@ -185,18 +185,18 @@ def memory(work: Path, sizes: Sequence[int]) -> None:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     made = make_parser(__doc__, device=False, json=False)
-    add_options(made, PrepareSettings)
+    add_options(made, PrepareBenchmarkSettings)
     what = "measure peak memory on logs of these sizes, instead of time"
     made.add_argument("--memory", type=int, nargs="+", metavar="ROWS", help=what)
     made.add_argument("--pandas", type=Path, nargs=2, help=argparse.SUPPRESS)
     return made
 
 
-def read_settings(args: argparse.Namespace) -> PrepareSettings:
+def read_settings(args: argparse.Namespace) -> PrepareBenchmarkSettings:
     """Read the settings from the command line."""
     if args.memory and (args.rows, args.runs) != (None, None):
         raise InputError("--rows and --runs are for the time; omit them with --memory")
-    return settings_from(args, PrepareSettings, memory=tuple(args.memory or ()))
+    return settings_from(args, PrepareBenchmarkSettings, memory=tuple(args.memory or ()))
 
 
 @one_line_errors()
