@@ -163,11 +163,11 @@ def _transform(
         fitted = [file for split in recipe.fitted_splits for file in ingested.files[split]]
         workflow.fit(nvtabular_graph.open_dataset(fitted, gpu=gpu))
         nvtabular_graph.sort_ties_by_value(data / "categories", log_format)
-        clear_category_cache()
         statistics = nvtabular_graph.read_statistics(workflow, log_format)
     else:
         workflow, statistics = base.workflow(), base.statistics
         shutil.copytree(base.path / "categories", data / "categories")
+    clear_category_cache()  # workers of a cluster may hold those of an earlier folder of this name
     for name, files in ingested.files.items():
         (data / name).mkdir()
         if files:

@@ -153,6 +153,26 @@ def test_two_dask_workers_give_the_same(log, data, tmp_path):
     assert PreparedData.load(data).statistics == other.statistics
 
 
+def test_a_cluster_forgets_the_ids_of_a_folder_that_was_prepared_again(tmp_path):
+    from distributed import LocalCluster
+
+    def table(name, values):
+        file = tmp_path / name
+        file.write_text("\n".join(["y,a", *(f"{i % 2},{v}" for i, v in enumerate(values)), ""]))
+        return file
+
+    usual = {"kind": "table", "label": "y", "categorical": ("a",)}
+    like = {"kind": "table", "like": tmp_path / "base"}
+    new = table("new.csv", "pqr" * 60)
+    make(table("first.csv", "pppqqr" * 30), tmp_path / "base", **usual)
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as workers:
+        make(new, tmp_path / "before", scheduler=workers.scheduler_address, **like)
+        make(table("second.csv", "rrrqqs" * 30), tmp_path / "base", overwrite=True, **usual)
+        after = make(new, tmp_path / "after", scheduler=workers.scheduler_address, **like)
+    here = make(new, tmp_path / "here", **like)
+    assert read(after, "test").a.tolist() == read(here, "test").a.tolist()
+
+
 def test_the_fingerprint_holds_the_columns(tmp_path):
     """Runs are told apart by it: the same log with other columns is other data."""
     log = tmp_path / "t.csv"
