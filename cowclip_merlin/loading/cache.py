@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import shutil
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +20,12 @@ import numpy as np
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.columns import ColumnArrays, checked_blocks, read_chunks, read_columns
 from cowclip_merlin.system.checksums import checksum
-from cowclip_merlin.system.files import read_json, write_json
-from cowclip_merlin.system.locks import try_lock
+from cowclip_merlin.system.files import (
+    leftovers_of_killed,
+    read_json,
+    work_folder,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -76,8 +78,8 @@ def open_columns(data: PreparedData, split: str) -> ColumnArrays:
     try:
         if not _is_valid(folder, key):
             _build(data, split, folder, key)
-        if not _is_valid(folder, key):  # the old cache was not replaced
-            raise OSError(errno.EACCES, "cannot be replaced", str(folder))
+            if not _has_key(folder, key):  # the old cache was not replaced
+                raise OSError(errno.EACCES, "cannot be replaced", str(folder))
         return _map_arrays(folder)
     except OSError as error:
         logging.getLogger(__name__).warning(
@@ -90,12 +92,12 @@ def open_columns(data: PreparedData, split: str) -> ColumnArrays:
 
 
 def _is_valid(folder: Path, key: CacheKey) -> bool:
+    """Whether the cache has this source, and its checksums are right."""
+    if not _has_key(folder, key):
+        return False
     try:
-        found = read_json(folder / "cache.json")
-        if any(found.get(name) != value for name, value in asdict(key).items()):
-            return False
-        whole = found.get("checksums") == _checksums(folder)
-    except (AttributeError, InputError, OSError):
+        whole = read_json(folder / "cache.json").get("checksums") == _checksums(folder)
+    except (InputError, OSError):
         return False
     if not whole:
         logging.getLogger(__name__).warning(
@@ -104,26 +106,31 @@ def _is_valid(folder: Path, key: CacheKey) -> bool:
     return whole
 
 
+def _has_key(folder: Path, key: CacheKey) -> bool:
+    try:
+        found = read_json(folder / "cache.json")
+        return all(found.get(name) == value for name, value in asdict(key).items())
+    except (AttributeError, InputError, OSError):
+        return False
+
+
 def _checksums(folder: Path) -> dict[str, str]:
     return {name: checksum(folder / f"{name}.npy") for name in _NAMES}
 
 
 def _build(data: PreparedData, split: str, folder: Path, key: CacheKey) -> None:
-    """Write the cache under a temporary name, then rename it."""
-    _remove_leftovers(folder)
-    temporary = folder.with_name(f"{folder.name}.{token_hex(4)}.tmp")
-    temporary.mkdir()
-    try:
-        with try_lock(temporary):  # so that no process removes it as a leftover
-            _write(data, split, temporary)
-            made = {**asdict(key), "checksums": _checksums(temporary)}
-            write_json(temporary / "cache.json", made)
-            shutil.rmtree(folder, ignore_errors=True)
-            # Another run may have written the same cache in the meantime; then use that one.
-            with suppress(OSError):
-                os.rename(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    """Write the cache in a work folder, then rename it."""
+    for left in leftovers_of_killed(folder):
+        shutil.rmtree(left, ignore_errors=True)
+    with work_folder(folder) as work:
+        made = work / "made"
+        made.mkdir()
+        _write(data, split, made)
+        write_json(made / "cache.json", {**asdict(key), "checksums": _checksums(made)})
+        shutil.rmtree(folder, ignore_errors=True)
+        # Another run may have written the same cache in the meantime; then use that one.
+        with suppress(OSError):
+            made.rename(folder)
 
 
 def _write(data: PreparedData, split: str, folder: Path) -> None:
@@ -158,14 +165,3 @@ def _map_array(file: Path) -> Any:
         return np.load(file, mmap_mode="r")
     except ValueError:  # no columns of this kind: an empty file cannot be mapped
         return np.load(file)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary folders of killed processes, which no process has locked.
-
-    Process ids cannot identify them, because every container uses id 1.
-    """
-    for left in folder.parent.glob(f"{folder.name}.*.tmp"):
-        with suppress(OSError), try_lock(left) as ours:
-            if ours:
-                shutil.rmtree(left, ignore_errors=True)

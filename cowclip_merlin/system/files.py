@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from cowclip_merlin.errors import InputError
@@ -32,19 +33,29 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
     'whole'
     """
     path = Path(path)
-    temporary = _temporary_name(path)
-    for left in _leftovers_of_killed(path):
+    for left in leftovers_of_killed(path):
         if left.is_file():
             left.unlink(missing_ok=True)
-    temporary.touch()
-    try:
-        with try_lock(temporary):
+    with ExitStack() as stack:
+        temporary = _locked_file(path, stack)
+        try:
             yield temporary
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+            os.replace(temporary, path)  # locked until then, or others would take it for a leftover
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def _locked_file(path: Path, stack: ExitStack) -> Path:
+    while True:
+        temporary = _temporary_name(path)
+        temporary.touch()
+        with suppress(FileNotFoundError):
+            ours = stack.enter_context(try_lock(temporary))
+            # Another process may have removed it as a leftover before it was locked.
+            if ours is not False and temporary.exists():
+                return temporary
 
 
 @contextmanager
@@ -124,7 +135,7 @@ def clear_leftovers(target: Path) -> None:
     Raises:
         InputError: if another process is writing `target` now.
     """
-    for left in _leftovers_of_killed(
+    for left in leftovers_of_killed(
         target, taken=f"{target}: another process is writing it now; wait until it ends"
     ):
         if not left.is_dir():
@@ -135,7 +146,7 @@ def clear_leftovers(target: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _leftovers_of_killed(target: Path, taken: str | None = None) -> Iterator[Path]:
+def leftovers_of_killed(target: Path, taken: str | None = None) -> Iterator[Path]:
     """Yield temporary files and folders of `target` that no running process has locked.
 
     Process ids in names cannot identify them, because every container uses id 1.
@@ -153,7 +164,7 @@ def _leftovers_of_killed(target: Path, taken: str | None = None) -> Iterator[Pat
 
 
 def _temporary_name(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}{_LEFT}")
+    return path.with_name(f".{path.name}.{token_hex(4)}{_LEFT}")
 
 
 @contextmanager

@@ -97,12 +97,12 @@ def test_interrupted_writing_leaves_nothing(folder, monkeypatch, error):
     monkeypatch.setattr(cache, "read_chunks", interrupted)
     with pytest.raises(error):
         open_columns(folder, "train")
-    assert not list(folder.path.glob(".cache*"))
+    assert not list(folder.path.glob(".*cache*"))
 
 
 def test_what_another_process_writes_is_left_alone(folder):
     """Told by its lock: in containers all processes have the same number."""
-    mine, left = (folder.path / f".cache-train.{n}.tmp" for n in ("abc", os.getpid()))
+    mine, left = (folder.path / f"..cache-train.{n}.tmp" for n in ("abcd_123", os.getpid()))
     mine.mkdir()
     left.mkdir()
     with try_lock(mine) as ours:
@@ -122,7 +122,7 @@ def test_a_cache_that_cannot_be_replaced_is_not_used(folder, tmp_path, caplog):
 
 
 def test_what_a_killed_process_left_is_removed(folder):
-    left = folder.path / f".cache-train.{2**22 + 1}.tmp"  # above the highest process number
+    left = folder.path / f"..cache-train.{2**22 + 1}.tmp"  # above the highest process number
     left.mkdir()
     open_columns(folder, "train")
     assert not left.exists()
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_is_read_into_memory(folder, monkeypatch
     columns = open_columns(folder, "train")
     assert not isinstance(columns.ids, np.memmap) and len(columns) == folder.rows["train"]
     assert "No space left on device" in caplog.text and len(caplog.records) == 1
-    assert not list(folder.path.glob(".cache*"))
+    assert not list(folder.path.glob(".*cache*"))
 
 
 def damaged(folder, column, change):

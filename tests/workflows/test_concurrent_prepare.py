@@ -114,6 +114,23 @@ def test_half_a_file_of_a_killed_process_is_removed(tmp_path, other):
     assert names(tmp_path) == [*(file.name for file in mine), "a.json"]
 
 
+WRITES = """
+import sys
+from cowclip_merlin.system.files import write_json
+
+for number in range(400):
+    write_json(sys.argv[1], {"number": number})
+"""
+
+
+def test_two_processes_can_write_one_file(tmp_path):
+    command = [sys.executable, "-c", WRITES, str(tmp_path / "a.json")]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert names(tmp_path) == ["a.json"]
+
+
 def test_a_killed_prepare_leaves_what_the_next_one_removes(log, tmp_path):
     out = tmp_path / "data"
     command = [sys.executable, "-m", "cowclip_merlin", "prepare", "criteo", str(log)]
