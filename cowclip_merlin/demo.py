@@ -138,7 +138,7 @@ def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> di
     seconds = sum(epoch_seconds(row, trained) for row in rows)
     return dict(rows[-1]) | {
         "seconds": seconds,
-        "rows_per_second": settings.epochs * trained / seconds,
+        "rows_per_second": len(rows) * trained / seconds,
     }
 
 

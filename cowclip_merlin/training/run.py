@@ -77,6 +77,7 @@ def run_training(
     _check_both_labels(prepared, settings.scored_split, columns[settings.scored_split])
     created = not out.exists()
     with lock_folder(out, "another process writes a run there; use another --out"):
+        _check_resume(out, config, resume)  # again: another process may have trained since
         if resume:  # any other folder may hold the user's files
             remove_unfinished_checkpoints(out / "checkpoints")
         try:

@@ -19,7 +19,8 @@ class StepRecorder(Protocol):
     """Records batches before the model trains on them, and changes no weight.
 
     Attributes:
-        every: steps between two records. The loop passes exactly those batches; 0: no batch.
+        every: steps between two records, which no execution crosses; 0: records nothing. The loop
+            calls `before_step` before every execution.
     """
 
     every: int

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.checks import check_choices
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import load_split_to_device, open_columns
 from cowclip_merlin.system.files import atomic_folder, check_writable, read_json, write_json
@@ -52,7 +52,7 @@ def evaluate_run(
     config, prepared = RunConfig.load(Path(run)), PreparedData.load(data)
     if predictions is not None:
         check_writable(predictions, overwrite=overwrite)
-    check_choices("split", [split], tuple(prepared.rows))
+    one_of("split", split, prepared.rows)
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other split")
     set_up_tensorflow(config.settings.seed, device)

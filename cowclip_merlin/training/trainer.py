@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, load_to_device, steps_per_epoch
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
@@ -126,6 +127,11 @@ class Trainer:
         done = int(self.checkpoints.epoch.numpy())
         before = run_logs.read_metrics(self.folder / "metrics.csv", epochs=done)
         self.rows = [run_logs.parse_metrics_row(row) for row in before]
+        if done >= self.settings.epochs and not self.rows:
+            raise InputError(
+                f"{self.folder}: all {done} epochs are trained, but metrics.csv has none of them; "
+                "score the run with cowclip evaluate, or train more --epochs"
+            )
         self.log.info(
             "resumed from %s: epoch %d, step %d", path, done, int(self.checkpoints.step.numpy())
         )

@@ -144,6 +144,9 @@ def test_damaged_records_are_named_and_the_run_goes_on_without(run, position, ca
     assert main(command) == 2
     assert "metrics.csv: damaged" in capsys.readouterr().err
     file.unlink()
+    finished = [*command[:-4], "2", *command[-3:]]
+    assert main(finished) == 2
+    assert "all 2 epochs are trained, but metrics.csv has none" in capsys.readouterr().err
     assert main(command) == 0
     assert file.read_text().splitlines()[1].startswith("3,")
 
