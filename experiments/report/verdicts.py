@@ -39,6 +39,8 @@ class JudgedCell:
 def reference_cell(table: Table) -> Cell | None:
     """Return the cell that verdicts compare with: it has a spread but no verdict.
 
+    Lines with other ids than the reference have no verdicts either, so `table.reference` decides.
+
     Returns:
         None if the table has no verdicts.
 
@@ -50,11 +52,23 @@ def reference_cell(table: Table) -> Cell | None:
     >>> reference_cell(table).mean
     8.0
     """
-    cells = [cell for _, row in table.rows for cell in row]
-    if not any(cell.verdict for cell in cells):
+    if not any(cell.verdict for _, row in table.rows for cell in row):
         return None
-    found = [cell for cell in cells if cell.spread is not None and not cell.verdict]
-    return found[0] if len(found) == 1 else None
+    found = [
+        (cell, _is_named(table, label, column))
+        for label, row in table.rows
+        for column, cell in zip(table.columns, row)
+        if cell.spread is not None and not cell.verdict
+    ]
+    named = [cell for cell, is_named in found if is_named or len(found) == 1]
+    return named[0] if len(named) == 1 else None
+
+
+def _is_named(table: Table, label: str, column: str) -> bool:
+    """Whether `table.reference` is this cell: "none at batch 1,024" is "x1 = 1,024" of "none"."""
+    name, _, batch = table.reference.rpartition(" at batch ")
+    heading = column.partition(" (")[0]  # without the name of a multiplier
+    return label == name and heading.endswith(f"= {batch}")
 
 
 def judged_cells(table: Table) -> Iterator[JudgedCell]:

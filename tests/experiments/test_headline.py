@@ -85,6 +85,17 @@ def test_a_number_that_stands_in_two_tables_counts_once():
     assert len(auc_cells([table, replace(table, name="table3")])) == len(auc_cells([table])) == 7
 
 
+def test_lines_with_other_ids_are_no_reference():
+    """Table 1: lines with fewer ids have a spread and no verdict, as the reference has."""
+    base, other = mean_cell([78.9, 79.0], published=80.76), mean_cell([70.0, 70.1])
+    ((_, (_, eight)),) = judged([("x", (base, mean_cell([77.9, 78.0], published=80.31)))], base)
+    rows = (("all", (base, eight)), ("top 3", (other, other)))
+    columns = ("x1 = 256", "x8 = 2,048")
+    table = replace(rules_table("table1"), columns=columns, rows=rows, reference="all at batch 256")
+    assert reference_cell(table) is base
+    assert [cell.outcome for cell in auc_cells([table])] == ["worse"]
+
+
 def test_only_aucs_make_the_headline():
     assert auc_cells([replace(rules_table(), unit="minutes")]) == []
 
