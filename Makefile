@@ -19,7 +19,7 @@ venv: ## create .venv with the pinned packages (one or two minutes at the first 
 demo: venv ## run the main job end to end: generate, prepare, train, compare
 	@$(PYTHON) -m cowclip_merlin.demo --work $(WORK)
 
-test: venv ## run all tests, one process per core; PYTEST_ARGS="-n 0" for one process
+test: venv ## run all tests, one process per core, at most 8; PYTEST_ARGS="-n 0" for one process
 	@$(PYTHON) -m pytest $(PARALLEL) --durations=10 $(PYTEST_ARGS)
 
 doctest: venv ## run the examples in the docstrings

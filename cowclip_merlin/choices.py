@@ -152,11 +152,6 @@ def clips_using(setting: str) -> tuple[str, ...]:
     return tuple(name for name, clip in CLIPS.items() if setting in clip.settings)
 
 
-def gradient_clips() -> tuple[str, ...]:
-    """List the clips that act on gradients."""
-    return tuple(name for name, clip in CLIPS.items() if clip.acts_on == "gradient")
-
-
 def kernel_clips() -> tuple[str, ...]:
     """List the clips that the row kernels implement."""
     return tuple(name for name, clip in CLIPS.items() if clip.kernel_id is not None)

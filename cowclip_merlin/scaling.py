@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from cowclip_merlin.checks import check_not_negative
+from cowclip_merlin.checks import check_not_negative, one_of
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 
@@ -154,8 +154,7 @@ def scale(
     >>> big.embedding_lr, big.dense_lr, big.l2
     (0.0001, 0.0016, 0.0016)
     """
-    if rule not in RULES:
-        raise InputError(f"unknown rule {rule!r}; choose one of {', '.join(RULES)}")
+    one_of("rule", rule, RULES)
     if to < 1:
         raise InputError(f"batch size is {to}; it must be at least 1")
     if isinstance(source, Hyperparameters):
@@ -198,8 +197,7 @@ def rebase(preset: str | Preset, *, batch_size: int, values: Mapping[str, float]
 
 
 def _preset(name: str) -> Preset:
-    if name not in PRESETS:
-        raise InputError(f"unknown preset {name!r}; choose one of {', '.join(PRESETS)}")
+    one_of("preset", name, PRESETS)
     return PRESETS[name]
 
 

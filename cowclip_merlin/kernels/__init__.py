@@ -24,6 +24,7 @@ from types import ModuleType
 import numpy as np  # noqa: F401  (for the example above)
 
 from cowclip_merlin import choices
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.interface import (
     Groups,
@@ -53,8 +54,7 @@ def load(name: str) -> ModuleType:
     Raises:
         InputError: if the name is unknown, or a package that it needs is not installed.
     """
-    if name not in IMPLEMENTATIONS:
-        raise InputError(f"unknown kernels {name!r}; choose one of {', '.join(IMPLEMENTATIONS)}")
+    one_of("kernels", name, IMPLEMENTATIONS)
     if name == "numba":
         # OpenMP reads it when numba first starts its threads. By default, waiting threads spin on
         # cores that TensorFlow or another program needs.

@@ -9,9 +9,6 @@ from __future__ import annotations
 BLOCK = 256
 """Threads per block; each handles one of the 256 digits of a radix pass."""
 
-CHUNK = 16 * BLOCK
-"""Number of ids that one block sorts in a pass."""
-
 DIGIT_BITS = 8
 """Number of key bits that one pass sorts by."""
 

@@ -14,7 +14,7 @@ from cowclip_merlin.models import attach, logits
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.training.train_step import make_train_step
 
-CLIPS = choices.gradient_clips()
+CLIPS = [name for name, clip in choices.CLIPS.items() if clip.acts_on == "gradient"]
 LAYOUT = TableLayout({"a": 25, "b": 15})
 
 

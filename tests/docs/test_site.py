@@ -13,7 +13,14 @@ import pytest
 from markdown_pages import ROOT
 
 SITE = ROOT / "build/docs"
-SOURCES = ("docs/**/*", "containers/README.md", "cowclip_merlin/**/*.py", "[mw]*/*.py")
+SOURCES = (
+    "docs/**/*",
+    "containers/README.md",
+    "cowclip_merlin/**/*.py",
+    "models/*.py",
+    "workflows/**/*.py",
+    "experiments/**/*.py",
+)
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import choices
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 
 
@@ -30,10 +31,7 @@ class Split:
 
     def __post_init__(self) -> None:
         """Reject values that would leave a split empty."""
-        if self.how not in choices.SPLIT_METHODS:
-            raise InputError(
-                f"unknown split {self.how!r}; choose {' or '.join(choices.SPLIT_METHODS)}"
-            )
+        one_of("split", self.how, choices.SPLIT_METHODS)
         if not 0 < self.test_fraction < 1:
             raise InputError(
                 f"--test-fraction is {self.test_fraction}; it must lie between 0 and 1"

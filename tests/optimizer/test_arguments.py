@@ -1,0 +1,150 @@
+"""Arguments of CowClip: wrong ones are refused, and patterns find their tables."""
+
+import numpy as np
+import pytest
+
+import cowclip_merlin as cc
+from cowclip_merlin.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"update": "exact", "clip": "column"}, 'update="exact" works with the clips'),
+        ({"update": "eager"}, "unknown update 'eager'; choose one of dense, exact, lazy"),
+        ({"clip": "cow"}, "unknown clip 'cow'"),
+        ({"backend": "cuda"}, "unknown backend 'cuda'"),
+        ({"update": "exact", "l2": 0.7}, "needs 2 \\* l2 <= r"),
+        (
+            {"update": "exact", "embedding_optimizer": "adagrad"},
+            'update="exact" works with Adam, .*not with Adagrad and l2 1e-05; use l2=0',
+        ),
+        (
+            {"update": "lazy", "clip": "field", "backend": "numba"},
+            "does not work with the clip 'field'; use backend=\"tensorflow\"",
+        ),
+        ({"l2": -1.0}, "l2 is -1.0"),
+        ({"r": float("nan")}, "r is nan"),
+        ({"zeta": float("inf")}, "zeta is inf"),
+        ({"embedding_optimizer": "adman"}, "unknown optimizer 'adman'"),
+        ({"embedding_optimizer": 3}, "builtins.int is not an optimizer"),
+        ({"embedding_optimizer": "nadam", "update": "lazy"}, "not with Nadam"),
+        ({"skip": ["("]}, "not a regular expression"),
+        ({"embeddings": [3]}, "neither a name, a regex nor a variable"),
+    ],
+)
+def test_wrong_arguments_are_named(tf, arguments, message):
+    with pytest.raises(InputError, match=message):
+        cc.CowClip(**arguments)
+
+
+def test_an_optimizer_with_weight_decay_is_refused(tf):
+    with pytest.raises(InputError, match="weight_decay"):
+        cc.CowClip(tf.keras.optimizers.Adam(weight_decay=0.1))
+
+
+@pytest.mark.parametrize("setting", ["clipnorm", "clipvalue", "global_clipnorm", "amsgrad"])
+@pytest.mark.parametrize("given", [{"update": "exact"}, {"backend": "numba"}])
+def test_a_setting_that_rows_would_not_follow_is_refused(tf, setting, given):
+    """Neither kernels nor replayed steps know a clip of the whole gradient."""
+    adam = tf.keras.optimizers.legacy.Adam(**{setting: 1e-3})
+    with pytest.raises(InputError, match=f"not with Adam with {setting}; use "):
+        cc.CowClip(adam, **given)
+
+
+def halved(pairs):
+    return [
+        (type(g)(g.values / 2, g.indices, g.dense_shape) if hasattr(g, "indices") else g / 2, v)
+        for g, v in pairs
+    ]
+
+
+@pytest.mark.parametrize("setting", [{"clipvalue": 1e-3}, {"gradient_transformers": [halved]}])
+def test_lazy_keeps_what_the_optimizer_does_to_gradients(tf, setting):
+    """With all rows in the batch it is "dense"."""
+    ends = []
+    for update in ("dense", "lazy"):
+        table = tf.Variable(tf.ones([3, 2]))
+        # SGD would show a scale, Adam only a large epsilon.
+        adam = tf.keras.optimizers.legacy.Adam(0.1, epsilon=1.0, **setting)
+        optimizer = cc.CowClip(adam, l2=0.0, update=update)
+        slices = tf.IndexedSlices(tf.fill([3, 2], 0.5), tf.range(3), tf.constant([3, 2]))
+        optimizer.apply_gradients([(slices, table)])
+        ends.append(table.numpy())
+    np.testing.assert_allclose(ends[1], ends[0], rtol=1e-6)
+
+
+def test_one_object_as_both_optimizers_is_refused(tf):
+    adam = tf.keras.optimizers.legacy.Adam()
+    with pytest.raises(InputError, match="one object, which would count each step twice"):
+        cc.CowClip(adam, adam)
+
+
+@pytest.mark.parametrize("role", ["embedding_optimizer", "dense_optimizer"])
+def test_a_cowclip_in_a_cowclip_is_refused(tf, role):
+    """Its state would be kept, and its gradients clipped, twice."""
+    inner = cc.CowClip()
+    scaled = tf.keras.mixed_precision.LossScaleOptimizer(inner)
+    for given in (inner, scaled, tf.keras.optimizers.serialize(inner)):
+        with pytest.raises(InputError, match=f"^{role} is or holds a CowClip.* be clipped once"):
+            cc.CowClip(**{role: given})
+
+
+def test_variables_in_a_configuration_are_refused(tf):
+    optimizer = cc.CowClip(skip=[tf.Variable(tf.ones([2, 2]), name="wide")])
+    with pytest.raises(InputError, match="wide"):
+        optimizer.get_config()
+
+
+def sparse(tf, variable):
+    return tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), (3, 2)), variable
+
+
+@pytest.mark.parametrize("update", ["dense", "exact", "lazy"])
+@pytest.mark.parametrize("argument", ["embeddings", "skip"])
+def test_a_pattern_that_matches_no_table_is_named(tf, argument, update):
+    """Without a word nothing would be clipped, or nothing left unclipped."""
+    table, kernel = (tf.Variable(tf.ones([3, 2]), name=name) for name in ("users", "kernel"))
+    pairs = [sparse(tf, table), (tf.ones([3, 2]), kernel)]
+    cc.CowClip(**{argument: ["^users", "sers"], "update": update}).apply_gradients(pairs)
+    before = table.numpy()
+    for patterns in (["typo"], ["users", "typo"]):
+        optimizer = cc.CowClip(**{argument: patterns, "update": update})
+        with pytest.raises(InputError, match=f"{argument}: 'typo' matches no table of this .*'use"):
+            optimizer.apply_gradients(pairs)
+        np.testing.assert_array_equal(table.numpy(), before)
+    with pytest.raises(InputError, match="skip: 'kernel' matches no table"):
+        cc.CowClip(skip=["kernel"], update=update).apply_gradients(pairs)
+
+
+def test_gradients_may_come_in_several_calls(tf):
+    one, two = (tf.Variable(tf.ones([3, 2]), name=name) for name in ("one", "two"))
+    for argument in ("embeddings", "skip"):
+        optimizer = cc.CowClip(**{argument: ["one", "two"]})
+        with pytest.raises(
+            InputError, match=r"'two' .*in another call .*, call register_tables\(\[table\]"
+        ):
+            optimizer.apply_gradients([sparse(tf, one)])
+        optimizer.register_tables([two])
+        for table in (one, two, one):
+            optimizer.apply_gradients([sparse(tf, table)])
+        assert int(optimizer.iterations) == 3
+
+
+def test_a_table_without_a_gradient_in_this_step_matches_too(tf):
+    one, two = (tf.Variable(tf.ones([3, 2]), name=name) for name in ("one", "two"))
+    optimizer = cc.CowClip(embeddings=["one", "two"], skip=["two"])
+    optimizer.apply_gradients([sparse(tf, one), (None, two)])
+    assert int(optimizer.iterations) == 1
+
+
+def test_tables_can_be_given_as_the_variables_they_are(tf):
+    clipped, skipped, other = (tf.Variable(tf.ones([3, 2]), name="same") for _ in range(3))
+    optimizer = cc.CowClip("sgd", "sgd", l2=0.0, embeddings=[clipped, skipped], skip=[skipped])
+    g = tf.IndexedSlices(tf.constant([[300.0, 400.0]]), tf.constant([1]), tf.constant([3, 2]))
+    optimizer.apply_gradients([(g, clipped), (g, skipped), (g, other)])
+    moved = [1 - v.numpy() for v in (clipped, skipped, other)]
+    np.testing.assert_allclose(moved[0][1], 0.01 * np.sqrt(2) * np.array([0.6, 0.8]), rtol=1e-5)
+    for whole in moved[1:]:
+        np.testing.assert_allclose(whole[1], [3.0, 4.0], rtol=1e-6)
+    assert not np.concatenate([x[[0, 2]] for x in moved]).any()
