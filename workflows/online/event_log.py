@@ -23,8 +23,8 @@ BLOCK_BYTES = 1 << 22
 class EventLog:
     """The events of some files, in pieces; iterating again reads the files again.
 
-    Damaged rows are counted and set aside with their reason. The others have to be in order of
-    time, over all files.
+    Damaged rows are counted and set aside with their reason. Iterating again counts them anew, and
+    writes none of them twice. The others have to be in order of time, over all files.
 
     Args:
         files: text, .gz or parquet, in order of time.
@@ -32,6 +32,9 @@ class EventLog:
         max_bad_fraction: share of damaged rows above which reading stops.
         quarantine: file to which the damaged rows are appended; None only counts them.
         block_bytes: bytes of text that are read at a time.
+
+    Raises:
+        InputError: there are no files.
 
     Attributes:
         rows: rows read so far, header lines aside.
@@ -51,11 +54,15 @@ class EventLog:
         self.files, self.features = [Path(file) for file in files], features
         self.max_bad_fraction, self.quarantine = max_bad_fraction, quarantine
         self.block_bytes = block_bytes
-        self._restart()
+        if not self.files:
+            raise InputError("files is empty; give at least one file")
+        self._restart(written=0)
 
-    def _restart(self) -> None:
+    def _restart(self, *, written: int) -> None:
         self.rows = self.events = 0
-        self.damaged = Quarantine(self.quarantine, max_bad_fraction=self.max_bad_fraction)
+        self.damaged = Quarantine(
+            self.quarantine, max_bad_fraction=self.max_bad_fraction, written=written
+        )
         self._last = (0, "")  # time and line of the last event
 
     def __iter__(self) -> Iterator[Events]:
@@ -65,7 +72,7 @@ class EventLog:
             InputError: a file is missing, empty, damaged or of other columns; times go backwards;
                 too many rows are damaged, or all.
         """
-        self._restart()
+        self._restart(written=self.damaged.written)
         for file in self.files:
             before = self.rows
             for parsed in self._read_rows(file):
@@ -105,9 +112,10 @@ class EventLog:
         good = damage.good(len(events))
         header = file.suffix != ".parquet" and not self.features.columns
         lines = parsed.positions.astype(np.int64) + before + 1 + header
+        texts = _texts(parsed, list(damage.reasons))
         bad = [
-            BadLine(str(file), int(lines[i]), reason, _line(parsed, i))
-            for i, reason in damage.reasons.items()
+            BadLine(str(file), int(lines[i]), reason, text)
+            for (i, reason), text in zip(damage.reasons.items(), texts)
         ]
         self.damaged.add(sorted([*parsed.bad, *bad], key=lambda line: line.line))
         events, lines = events.filter(good), lines[good]
@@ -131,9 +139,12 @@ class EventLog:
         self._last = (int(events.times[-1]), f"{file}, line {lines[-1]}")
 
 
-def _line(parsed: ParsedRows, row: int) -> bytes:
-    """The line of a row that is text."""
-    return parsed.text.split(b"\n")[int(parsed.positions[row])] if parsed.text else b""
+def _texts(parsed: ParsedRows, rows: list[int]) -> list[bytes]:
+    """The lines of some rows; empty for parquet."""
+    if not rows or not parsed.text:
+        return [b""] * len(rows)
+    lines = parsed.text.split(b"\n")
+    return [lines[int(i)] for i in parsed.positions[rows]]
 
 
 def _check_types(file: Path, features: LogFeatures) -> None:

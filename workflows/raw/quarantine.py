@@ -18,27 +18,31 @@ class Quarantine:
     Args:
         file: where to append them; None only counts them.
         max_bad_fraction: share of damaged rows above which `check` raises.
+        written: rows that an earlier pass over the same log wrote, which are not written again.
 
     Attributes:
         count: damaged rows so far.
         first: the first of them.
+        written: rows of the log that are in the file.
     """
 
-    def __init__(self, file: Path | None, *, max_bad_fraction: float) -> None:
+    def __init__(self, file: Path | None, *, max_bad_fraction: float, written: int = 0) -> None:
         self.file, self.max_bad_fraction = file, max_bad_fraction
-        self.count, self.first = 0, []
+        self.count, self.first, self.written = 0, [], written
 
     def add(self, bad: Sequence[BadLine]) -> None:
         """Count these lines and write them."""
+        new = bad[max(self.written - self.count, 0) :]
         self.count += len(bad)
         self.first += bad[: SHOWN_BAD_LINES - len(self.first)]
-        if not bad or self.file is None:
+        if not new or self.file is None:
             return
         self.file.parent.mkdir(exist_ok=True)
         with self.file.open("ab") as stream:
-            for line in bad:
+            for line in new:
                 head = f"{line.file}\t{line.line}\t{line.reason}\t".encode()
                 stream.write(head + line.text + b"\n")
+        self.written = self.count
 
     def allowed(self, total: int) -> int | None:
         """Damaged lines that may come until there are `total` rows; None before it is judged."""

@@ -1,4 +1,5 @@
 import gzip
+import time
 from datetime import date, datetime, timedelta, timezone
 
 import numpy as np
@@ -124,6 +125,38 @@ def test_damaged_rows_are_set_aside_with_line_and_reason(read, tmp_path, row, re
     assert kept == f"{tmp_path / 'log.csv'}\t4\t{bad.reason}\t{row}\n"
 
 
+def test_damaged_rows_are_written_once_however_often_the_log_is_read(read, tmp_path):
+    kept = tmp_path / "lines.tsv"
+    rows = [f"1,{i},a,{'?' if i % 3 == 0 else 1}\n" for i in range(30)]
+    log, _ = read(HEADER + "".join(rows), max_bad_fraction=1, quarantine=kept, block_bytes=50)
+    once = kept.read_text()
+    assert once.count("\n") == log.damaged.count == 10
+    list(log)
+    assert kept.read_text() == once and log.damaged.count == 10
+
+
+def test_a_pass_that_stopped_is_continued_in_the_quarantine_file(features_file, tmp_path):
+    kept, file = tmp_path / "lines.tsv", tmp_path / "log.csv"
+    file.write_text(HEADER + "".join(f"1,{i},a,{'?' if i % 2 else 1}\n" for i in range(30)))
+    log = EventLog(
+        [file], features_file(SMALL), max_bad_fraction=1, quarantine=kept, block_bytes=50
+    )
+    next(iter(log))
+    assert 0 < kept.read_text().count("\n") < 15
+    list(log)
+    lines = kept.read_text().splitlines()
+    assert len(lines) == len(set(lines)) == 15
+
+
+def test_many_damaged_rows_of_one_piece_are_read_in_a_moment(read):
+    """Each costs its own line, not the whole piece: 4,000 of 100,000 rows took 20 s before."""
+    rows = "".join(f"1,{i},a,{'?' if i % 25 == 0 else 1}\n" for i in range(100_000))
+    start = time.process_time()
+    log, _ = read(HEADER + rows, max_bad_fraction=1)
+    assert log.damaged.count == 4000 and log.damaged.first[1].text == b"1,25,a,?"
+    assert time.process_time() - start < 5
+
+
 def test_a_missing_key_is_damage(read):
     log, _ = read(
         "y,t,a,x,k\n1,1,a,1,\n1,1,a,1,r\n", features=SMALL + "key: k\n", max_bad_fraction=0.5
@@ -194,6 +227,11 @@ def test_a_missing_file(features_file, tmp_path):
     for name in ("a.csv", "a.parquet"):
         with pytest.raises(InputError, match="no such file"):
             list(EventLog([tmp_path / name], features_file(SMALL)))
+
+
+def test_no_files(features_file):
+    with pytest.raises(InputError, match="files is empty; give at least one file"):
+        EventLog([], features_file(SMALL))
 
 
 def parquet(path, **columns):
