@@ -155,7 +155,12 @@ class GrowingEmbedding(SyncedLayer, tf.keras.layers.Layer):
         """Look up rows, [b, F] -> [b, F, dim]."""
         if training and self.row_sync is not None:
             self.row_sync.refuse_without_table()
-        return tf.gather(self.table, rows)
+        found = tf.gather(self.table, rows)
+        if self.row_sync is None or not self.row_sync.zero_rows:
+            return found
+        # A gradient of zeros: L2, the clip and Adam then leave a row of zeros as it is.
+        absent = tf.expand_dims(rows < self.row_sync.zero_rows, -1)
+        return tf.where(absent, tf.zeros_like(found), found)
 
     def table_layouts(self) -> list[tuple[Any, TableLayout]]:
         """Return [], since each row may belong to any field."""

@@ -75,7 +75,8 @@ def growing_table(
         **settings,
     )
     attach(model, optimizer)
-    model.row_sync.grows_with = cowclip
+    model.row_sync.grows_with, cowclip.reserved_rows = cowclip, architecture.capacity
+    model.row_sync.zero_rows = table.num_fields if table.absent == "zeros" else 0
     return table
 
 

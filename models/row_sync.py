@@ -66,6 +66,7 @@ class RowSync:
         layers: the model's embedding layers, in the order of their lookups.
         capacity: rows that each table reserves if the tables grow, else None.
         grows_with: the CowClip that `growing_table` was called with; None before the call.
+        zero_rows: rows from 0 on that no step changes, because they are zeros for absent ids.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
@@ -73,6 +74,7 @@ class RowSync:
         self.layers: list[Any] = []
         self.capacity = capacity
         self.grows_with: CowClip | None = None
+        self.zero_rows = 0
 
     def attach(self, cowclip: CowClip | None) -> None:
         """Attach this optimizer, after the previous one has brought all rows up to date."""
@@ -113,17 +115,25 @@ class RowSync:
                 "weights"
             )
 
+    def refuse_unfilled(self) -> None:
+        """Refuse to read growing tables that nothing fills.
+
+        Raises:
+            InputError: `growing_table` was not called.
+        """
+        if self.capacity is not None and self.grows_with is None:
+            raise InputError(
+                'tables="growing": no row has a value yet; call '
+                "cc.models.growing_table(model, optimizer) before the first step or prediction"
+            )
+
     def refuse_without_table(self) -> None:
         """Refuse to train growing tables that nothing fills.
 
         Raises:
             InputError: `growing_table` was not called, or with another optimizer.
         """
-        if self.grows_with is None:
-            raise InputError(
-                'tables="growing": no row has a value yet; call '
-                "cc.models.growing_table(model, optimizer) before the first step"
-            )
+        self.refuse_unfilled()
         if self.cowclip is not self.grows_with:
             raise InputError(
                 "the model trains with another optimizer than growing_table was called with, "
@@ -162,8 +172,10 @@ def flush_before(*names: str) -> Callable[[type], type]:
 
 def _flushing(kind: type, name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if name in _WHOLE_TABLES and self.row_sync is not None:
+        if self.row_sync is not None and name in _WHOLE_TABLES:
             self.row_sync.refuse_growing(name)
+        elif self.row_sync is not None:
+            self.row_sync.refuse_unfilled()
         self.flush()
         return getattr(super(kind, self), name)(*args, **kwargs)
 

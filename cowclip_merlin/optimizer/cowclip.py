@@ -65,6 +65,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
     Attributes:
         config: settings of the steps, with "auto" resolved.
         tables: the embedding tables, which of them are clipped, and their fields.
+        reserved_rows: rows that a growing table reserves, most of them without values; or None.
 
     Raises:
         InputError: if an argument is out of range or unknown, or (when gradients are applied) an
@@ -115,6 +116,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             config=self.config, tables=self.tables, optimizer=self.embedding_optimizer,
             add_weight=self.add_weight, create_state=self._create_state,
         )  # fmt: skip
+        self.reserved_rows: int | None = None
         self._track_trackable(self.embedding_optimizer, "embedding_optimizer")
         self._track_trackable(self.dense_optimizer, "dense_optimizer")
 
@@ -285,13 +287,22 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
 
     def get_weights(self) -> list[Any]:
         """Return the weights as in Keras, after `flush`, since they leave out missed steps."""
+        self._refuse_reserved("get_weights")
         self.flush()
         return super().get_weights()
 
     def set_weights(self, weights: list[Any]) -> None:
         """Set the weights as in Keras, after `flush`, so that no missed step changes them."""
+        self._refuse_reserved("set_weights")
         self.flush()
         super().set_weights(weights)
+
+    def _refuse_reserved(self, what: str) -> None:
+        if self.reserved_rows is not None:
+            raise InputError(
+                f"{what} of an optimizer of growing tables would take all {self.reserved_rows:,} "
+                "reserved rows: use state() and restore() of the GrowingTable"
+            )
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments as given; variables among them raise an error."""

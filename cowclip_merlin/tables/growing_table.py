@@ -48,7 +48,8 @@ class GrowingTable:
         window: events after which occurrences count half; 0 for never.
         counters: bytes of each of the two rows of counters.
         absent: "trained": ids without a row read a row of their field that is trained like any
-            other; "zeros": they read zeros, as in Monolith.
+            other; "zeros": they read zeros, as in Monolith. A step must then not change rows below
+            F; the four models see to it.
         seed: of the probabilistic filter.
         index_cells: cells of the index at the start. With `max_rows` there are enough for all rows
             from the start, so that the index never pauses to grow.
@@ -88,8 +89,7 @@ class GrowingTable:
         self._refuse_wrong()
         cells = max(index_cells, cells_for(self.max_rows) if self.bounded else 0)
         self._id_map = IdMap(len(fields), capacity, cells=cells)
-        for rows in self.memory:
-            rows.initialize_absent(len(fields), zeros=absent == "zeros")
+        self._initialize_absent()
         self._parts = TableParts(
             id_map=self._id_map,
             admission=new_admission(
@@ -147,7 +147,6 @@ class GrowingTable:
         """
         ids = self._checked(ids)
         times, rows = expiry.event_times(now, len(ids)), np.empty(ids.shape, np.int32)
-        self._zero_absent()
         self._advance(times)
         batch, last_seen = Batch(ids, times, rows), self._parts.expiry.last_seen
         new = batch_loops.collect_new(self._id_map, self._parts.admission, last_seen, batch)
@@ -163,14 +162,15 @@ class GrowingTable:
             now: event times in whole seconds, [n] or one for all.
 
         Raises:
-            InputError: there are not enough rows, or a time is wrong.
+            InputError: there are not enough rows, or a pair or a time is wrong.
         """
-        fields, ids, times = np.asarray(fields), np.asarray(ids), expiry.event_times(now, len(ids))
-        new = self._id_map.find(fields, ids) < 0
+        fields, ids = self._checked_pairs(fields, ids)
+        times, rows = expiry.event_times(now, len(ids)), self._id_map.find(fields, ids)
+        new = rows < 0
         if self.num_rows + np.count_nonzero(new) > self.max_rows:
             self._refuse_full(np.count_nonzero(new))
         self._advance(times)
-        rows = self._id_map.add(fields, ids)
+        rows[new] = self._id_map.add(fields[new], ids[new])
         self._initialize(rows[new], fields[new], ids[new])
         last_seen = self._parts.expiry.last_seen
         last_seen[rows] = np.where(new, times, np.maximum(times, last_seen[rows]))
@@ -185,7 +185,6 @@ class GrowingTable:
             ids: int64 [b, F].
         """
         ids = self._checked(ids)
-        self._zero_absent()
         rows = np.empty(ids.shape, np.int32)
         batch_loops.look_up(self._id_map.cells, ids, rows)
         return rows
@@ -205,7 +204,6 @@ class GrowingTable:
         Raises:
             InputError: the table was made without `track_changes`.
         """
-        self._zero_absent()
         return self._tracked().collect()
 
     def clear_changed(self) -> None:
@@ -222,7 +220,6 @@ class GrowingTable:
 
     def state(self) -> dict[str, Array]:
         """What a snapshot must hold, by name; most are views, so write them before a step."""
-        self._zero_absent()
         return table_state.state_of(self._parts)
 
     def restore(self, state: Mapping[str, Array]) -> None:
@@ -232,12 +229,24 @@ class GrowingTable:
             InputError: the state is of other tables, or has more rows than the capacity.
         """
         table_state.restore(self._parts, state)
+        if self.absent == "zeros":  # the saved table may have trained them
+            self._initialize_absent()
 
     def _checked(self, ids: Array) -> Array:
         ids = np.ascontiguousarray(ids, np.int64)
         if ids.ndim != 2 or ids.shape[1] != self.num_fields:
             raise InputError(f"ids have shape {ids.shape}; give [rows, {self.num_fields}]")
         return ids
+
+    def _checked_pairs(self, fields: Array, ids: Array) -> tuple[Array, Array]:
+        fields, ids = np.asarray(fields), np.ascontiguousarray(ids, np.int64)
+        whole = fields.dtype.kind in "iu" and fields.ndim == 1 and fields.shape == ids.shape
+        if not whole or (len(ids) and not 0 <= fields.min() <= fields.max() < self.num_fields):
+            raise InputError(
+                f"fields and ids have shapes {fields.shape} and {ids.shape}; give two columns of "
+                f"equal length, and fields from 0 to {self.num_fields - 1}"
+            )
+        return np.ascontiguousarray(fields, np.int64), ids
 
     def _advance(self, times: Array) -> None:
         self._parts.expiry.numbers[expiry.CLOCK] = max(self.clock, int(times.max(initial=0)))
@@ -274,6 +283,10 @@ class GrowingTable:
             + ("" if self.bounded else ", a time to live, or max_rows to drop the oldest")
         )
 
+    def _initialize_absent(self) -> None:
+        for memory in self.memory:
+            memory.initialize_absent(self.num_fields, zeros=self.absent == "zeros")
+
     def _initialize(self, rows: Array, fields: Array, ids: Array) -> None:
         for memory in self.memory:
             memory.initialize(rows, fields, ids)
@@ -288,9 +301,3 @@ class GrowingTable:
         if self._parts.changes is None:
             raise InputError("the table does not remember changes; make it with track_changes")
         return self._parts.changes
-
-    def _zero_absent(self) -> None:
-        """Undo what training did to the rows of absent ids where these are to be zeros."""
-        if self.absent == "zeros":
-            for memory in self.memory:
-                memory.initialize_absent(self.num_fields, zeros=True)

@@ -12,7 +12,6 @@ from cowclip_merlin.tables.loops import index_cells
 from cowclip_merlin.tables.loops.compiled import compiled
 from cowclip_merlin.tables.loops.hashing import hash_id
 from cowclip_merlin.tables.loops.index_cells import (
-    ABSENT,
     find_cell,
     number_in,
     remove_cell,
@@ -91,12 +90,6 @@ def _add(cells: Any, owners: Any, fields: Any, ids: Any, rows: Any) -> None:
 
 
 @compiled
-def _remove(cells: Any, owners: Any, rows: Any) -> None:
-    for row in rows:
-        give_back(cells, owners, row)
-
-
-@compiled
 def _index(cells: Any, owners: Any, first: int, last: int) -> None:
     for row in range(first, last):
         field = np.int64(owners.fields[row])
@@ -125,9 +118,8 @@ class IdMap:
     >>> fields, keys = np.array([0, 1, 0]), np.array([7, 7, 7])
     >>> ids.add(fields, keys).tolist()
     [2, 3, 2]
-    >>> ids.remove(np.array([2]))
-    >>> ids.find(fields, keys).tolist()
-    [-1, 3, -1]
+    >>> ids.find(fields, keys + np.array([0, 0, 1])).tolist()
+    [2, 3, -1]
     """
 
     def __init__(self, num_fields: int, capacity: int, *, cells: int = 16) -> None:
@@ -177,41 +169,21 @@ class IdMap:
     def add(self, fields: Array, ids: Array) -> Array:
         """Rows of ids, int32 [n]; an id that has none gets one.
 
+        The caller has made sure that there are n free rows.
+
         Args:
             fields: index of each id's field, integer [n].
             ids: int64 [n], with any duplicates.
-
-        Raises:
-            InputError: there may not be enough rows, and nothing was added.
         """
-        fields, ids = _pairs(fields, ids)
-        new = int(np.count_nonzero(self.find(fields, ids) == ABSENT))
-        self.refuse_full(new)
-        self.grow_index(len(self) + new)
+        self.grow_index(len(self) + len(ids))
         rows = np.empty(len(ids), np.int32)
-        _add(self.cells, self.owners, fields, ids, rows)
+        _add(self.cells, self.owners, *_pairs(fields, ids), rows)
         return rows
 
     def grow_index(self, ids: int) -> None:
         """Make space for so many ids in the hash table, which may double it."""
         while too_full(self.cells, ids - 1):
             self.cells = index_cells.doubled(self.cells)
-
-    def refuse_full(self, new: int) -> None:
-        """Refuse more ids than there are rows.
-
-        Raises:
-            InputError: the free rows are fewer.
-        """
-        if len(self) + new > self.capacity - self.num_fields:
-            raise InputError(
-                f"the table is full: {len(self)} ids have a row, {new} more need one, and "
-                f"capacity is {self.capacity}; set a larger capacity, a time to live, or max_rows"
-            )
-
-    def remove(self, rows: Array) -> None:
-        """Give back the rows of ids, integer [n], distinct."""
-        _remove(self.cells, self.owners, rows)
 
     def state(self) -> dict[str, Array]:
         """What `restore` needs, as views; the hash table is made again from it."""

@@ -62,17 +62,21 @@ def state_of(parts: TableParts) -> dict[str, Array]:
 def restore(parts: TableParts, state: Mapping[str, Array]) -> None:
     """Take over a state; the parts must be new.
 
+    Moments and counters that these parts do not have are left out.
+
     Raises:
         InputError: the state is of other tables, or has more rows than the capacity.
     """
-    saved, wanted = _shapes(state), _shapes(state_of(parts))
+    wanted = _shapes(state_of(parts))
+    saved = {name: shape for name, shape in _shapes(state).items() if name in wanted}
     if saved != wanted:
         raise InputError(f"the saved table has {saved}, this one has {wanted}; make it alike")
     parts.id_map.restore(state)
     used = parts.id_map.high_water
     parts.expiry.last_seen[:used] = state["last_seen"]
     parts.expiry.numbers[:] = state["numbers"][1:]
-    parts.admission.counters[:] = state["counters"]
+    if parts.admission.counters.size:
+        parts.admission.counters[:] = state["counters"]
     parts.admission.totals[:], parts.dropped[:] = state["totals"][:2], state["totals"][2:]
     for i, memory in enumerate(parts.memory):
         for name, x in memory.used(used).items():
@@ -82,9 +86,11 @@ def restore(parts: TableParts, state: Mapping[str, Array]) -> None:
 
 
 def _shapes(state: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
-    """What two states must have in common: fields, counters and the length of the rows."""
-    fixed = {name: x.shape[1:] for name, x in state.items() if name.startswith("table")}
-    return {"fields": (int(state["numbers"][0]),), "counters": state["counters"].shape} | fixed
+    """What a state must have to be taken over: fields, counters and the length of the rows."""
+    shapes = {name: x.shape[1:] for name, x in state.items() if name.startswith("table")}
+    if state["counters"].size:
+        shapes["counters"] = state["counters"].shape
+    return {"fields": (int(state["numbers"][0]),)} | shapes
 
 
 def statistics_of(parts: TableParts) -> TableStatistics:

@@ -126,6 +126,43 @@ def test_an_id_that_expired_and_came_back_is_a_new_one(tf):
     assert not np.array_equal(w[1], np.zeros(1)) and table.memory[0].m[again[0, 0]].any()
 
 
+@pytest.mark.parametrize("backend", ["numba", "tensorflow"])
+@pytest.mark.parametrize("clip", ["cowclip", "none", "column"])
+def test_absent_ids_that_are_zeros_stay_zeros(tf, backend, clip):
+    """Also when batches get their rows ahead of the steps; the other rows train as ever."""
+    found = {}
+    for absent in ("zeros", "trained"):
+        model, optimizer = growing(), cowclip(backend=backend, clip=clip)
+        rules = {"b": FieldRules(admit=2)}
+        table = growing_table(model, optimizer, fields=rules, absent=absent)
+        step = trainer(tf, model, optimizer)
+        ids = np.array([[1, 2, 3], [1, 4, 3]])
+        x, label = np.ones([2, 1], np.float32), np.ones([2, 1], np.float32)
+        ahead = [table.admit(ids, 0), table.admit(ids + 10, 1), table.admit(ids + 20, 2)]
+        assert ahead[0][:, 1].tolist() == [1, 1]
+        first = [memory.w[: table.num_fields].copy() for memory in table.memory]
+        for rows in ahead:
+            p, _ = step(rows, x, label)
+        found[absent] = p
+        for memory, w in zip(table.memory, first):
+            same = [np.array_equal(memory.w[:3], w), not memory.m[:3].any(), not memory.v[:3].any()]
+            assert same == [absent == "zeros"] * 3
+            assert not w.any() or absent == "trained"
+            assert memory.m[ahead[0][:, [0, 2]]].all()  # the other rows were trained
+    assert not np.array_equal(*found.values())
+
+
+def test_rows_of_a_state_that_were_trained_become_zeros(tf):
+    model, other, optimizer = growing(), growing(), cowclip()
+    table = growing_table(model, optimizer, fields={"b": FieldRules(admit=9)})
+    step = trainer(tf, model, optimizer)
+    step(table.admit(np.array([[1, 2, 3]]), 0), np.ones([1, 1], np.float32), np.ones([1, 1]))
+    zeros = growing_table(other, cowclip(), fields={"b": FieldRules(admit=9)}, absent="zeros")
+    zeros.restore(table.state())
+    for memory in zeros.memory:
+        assert not any(x[:3].any() for x in memory.used(3).values())
+
+
 def test_the_two_tables_of_a_model_have_seeds_of_their_own():
     table = growing_table(growing(), cowclip())
     assert [memory.seed for memory in table.memory] == [3, 4]
@@ -216,6 +253,35 @@ def test_training_needs_the_table_and_its_optimizer(tf):
     with pytest.raises(cc.InputError, match="another optimizer than growing_table was called with"):
         trainer(tf, model, cowclip())(rows, x, label)
     trainer(tf, model, optimizer)(rows, x, label)
+
+
+def test_nothing_is_predicted_from_rows_without_values(tf):
+    model = growing()
+    model.compile(cowclip(), "binary_crossentropy")
+    batch = batch_of(np.zeros([4, len(FIELDS)], np.int32))
+    data = tf.data.Dataset.from_tensors((batch, np.zeros([4, 1], np.float32)))
+    for method, arguments in {
+        "predict_on_batch": [batch],
+        "test_on_batch": [batch, np.zeros([4, 1], np.float32)],
+        "predict": [data],
+        "evaluate": [data],
+    }.items():
+        with pytest.raises(cc.InputError, match=r"no row has a value yet; call .*growing_table"):
+            getattr(model, method)(*arguments)
+    growing_table(model, model.optimizer)
+    assert np.isfinite(model.predict_on_batch(batch)).all()
+    assert np.isfinite(model.evaluate(data, verbose=0, return_dict=True)["loss"])
+
+
+def test_weights_of_its_optimizer_are_not_read_or_replaced_as_a_whole(tf):
+    model, optimizer = growing(), cowclip()
+    table = growing_table(model, optimizer)
+    ids, x, label = next(batches(1))
+    trainer(tf, model, optimizer)(table.admit(ids, 0), x, label)
+    with pytest.raises(cc.InputError, match=r"^get_weights of an optimizer .* reserved rows"):
+        optimizer.get_weights()
+    with pytest.raises(cc.InputError, match=r"^set_weights of an optimizer .* reserved rows"):
+        optimizer.set_weights([])
 
 
 def test_whole_tables_are_not_written_or_replaced(tf, tmp_path):

@@ -122,3 +122,45 @@ def test_a_run_can_be_the_start():
     assert grown.expire() == 1 and grown.lookup(np.array([[5, 5, 6]])).tolist() == [[0, 1, 5]]
     with pytest.raises(InputError, match=r"full: 2 ids .* 299 more .* max_rows allows 300"):
         grown.insert(np.zeros(299, int), np.arange(299), 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "ids"),
+    [([3], [5]), ([-1], [5]), ([0, 2], [5]), ([0], [5, 6]), ([[0]], [[5]]), ([0.5], [5])],
+)
+def test_pairs_that_cannot_be_inserted_change_nothing(fields, ids):
+    grown = table()
+    with pytest.raises(InputError, match="columns of equal length, and fields from 0 to 2"):
+        grown.insert(np.array(fields), np.array(ids), 9)
+    assert grown.num_rows == grown.clock == 0
+
+
+def test_a_full_table_inserts_nothing():
+    grown = table(capacity=6, max_rows=3)
+    grown.insert(np.zeros(2, int), np.array([1, 2]), 0)
+    with pytest.raises(InputError, match=r"full: 2 ids .* 2 more need one.* max_rows allows 3"):
+        grown.insert(np.zeros(3, int), np.array([2, 3, 4]), 0)
+    assert grown.num_rows == 2
+    assert grown.insert(np.zeros(2, int), np.array([3, 2]), 0).tolist() == [5, 4]
+
+
+@pytest.mark.parametrize("admit", [1, 2])
+def test_a_table_that_only_serves_takes_over_a_trained_one(admit):
+    """It has no moments, and it counts nothing if its own rules admit every id."""
+    grown = table()
+    play(grown, 0, 40)
+    memory = [RowMemory(w=np.full((303, 4), 9.0, np.float32))]
+    rules = [FieldRules(admit=admit)] * 3
+    served = GrowingTable(rules, memory=memory, capacity=303, counters=64)
+    served.restore(grown.state())
+    ids = np.random.default_rng(1).zipf(1.3, (200, 3)).astype(np.int64) + 39
+    rows = served.lookup(ids)
+    assert np.array_equal(rows, grown.lookup(ids)) and (rows >= 3).any()
+    assert np.array_equal(served.memory[0].w[rows], grown.memory[0].w[rows])
+    assert served.statistics().filter_bytes == (0 if admit == 1 else 128)
+
+
+def test_a_table_that_trains_needs_moments():
+    served = GrowingTable(RULES, memory=[RowMemory(w=np.ones((303, 4), np.float32))], capacity=303)
+    with pytest.raises(InputError, match="saved table has"):
+        table(counters=1 << 22).restore(served.state())
