@@ -97,4 +97,6 @@ def generate(
         clicks = truth.clicks(chunk, probabilities)
         return LogChunk(clicks, probabilities, ids, _lines(clicks, ids, integers))
 
-    return writer.write(make, truth.sizes, chunk_rows=chunk_rows)
+    log = writer.write(make, truth.sizes, chunk_rows=chunk_rows)
+    writer.write_facts(log)
+    return log

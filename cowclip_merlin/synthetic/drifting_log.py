@@ -32,7 +32,7 @@ from cowclip_merlin.synthetic.log_writer import (
     lines_of_columns,
 )
 from cowclip_merlin.synthetic.random_numbers import Words
-from cowclip_merlin.system.files import atomic_write, check_writable, write_json
+from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.workflows.raw.log_format import separator_of
 
 MOST_DAYS = 100
@@ -114,7 +114,7 @@ def generate_drifting(
         features=features_path.name,
         bayes_auc_from_day=_auc_from_day(writer, truth),
     )
-    write_json(writer.facts_path, asdict(facts))
+    writer.write_facts(facts)
     return facts
 
 

@@ -11,12 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.synthetic.random_numbers import (
+    PILOT_ROWS,
     Floats,
     Words,
+    draw_clicks,
     intercept_for,
     normal,
     power_law_ranks,
     random_words,
+    sigmoid,
     uniform,
 )
 
@@ -60,7 +63,6 @@ MISSING_PRICES = 0.1
 
 # Streams of random numbers; a field adds its index.
 _IDS, _ABSENT, _AGES, _PRICES, _COSINE, _SINE, _LATENT, _CLICKS = (1000 * i for i in range(11, 19))
-_PILOT_ROWS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +163,7 @@ class DriftingTruth:
 
     def probabilities(self, times: Ids, ids: Ids, prices: Ids) -> Floats:
         """True probabilities of a click with the effects of these times, [n]."""
-        return 1 / (1 + np.exp(-(self.intercept + self._logits(times, ids, prices))))
+        return sigmoid(self.intercept + self._logits(times, ids, prices))
 
     def _logits(self, times: Ids, ids: Ids, prices: Ids) -> Floats:
         days = (times - START) / DAY
@@ -182,13 +184,13 @@ class DriftingTruth:
 
     def clicks(self, rows: Words, probabilities: Floats) -> npt.NDArray[np.int8]:
         """Labels drawn with these probabilities, [n]."""
-        return (uniform(self.seed, _CLICKS, rows) < probabilities).astype(np.int8)
+        return draw_clicks(self.seed, _CLICKS, rows, probabilities)
 
     def _calibrate(self) -> None:
         """Set the intercept so that the mean probability is the click rate."""
-        pilot = np.arange(0, self.rows, max(1, self.rows // _PILOT_ROWS), dtype=np.uint64)
+        pilot = np.arange(0, self.rows, max(1, self.rows // PILOT_ROWS), dtype=np.uint64)
         logits = self._logits(self.times(pilot), self.ids(pilot), self.prices(pilot))
         self.intercept = intercept_for(
             self.settings.click_rate,
-            lambda intercept: float((1 / (1 + np.exp(-(intercept + logits)))).mean()),
+            lambda intercept: float(sigmoid(intercept + logits).mean()),
         )

@@ -12,11 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.synthetic.random_numbers import (
+    PILOT_ROWS,
     Floats,
     Words,
+    draw_clicks,
     intercept_for,
     normal,
     power_law_ranks,
+    sigmoid,
     uniform,
 )
 
@@ -35,7 +38,6 @@ MISSING_INTEGERS = (
 
 # Streams of random numbers; add the index of the field or integer.
 _IDS, _ABSENT, _VALUES, _ABSENT_VALUES, _EFFECTS, _LATENT, _CLICKS = (1000 * i for i in range(1, 8))
-_PILOT_ROWS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,15 +131,15 @@ class GroundTruth:
         of_integers: Floats,
     ) -> Floats:
         # The order of the sum is part of the log: another one rounds differently, so clicks change.
-        return 1 / (1 + np.exp(-(self.intercept + first + second + of_integers)))
+        return sigmoid(self.intercept + first + second + of_integers)
 
     def clicks(self, rows: Words, probabilities: Floats) -> npt.NDArray[np.int8]:
         """Labels drawn with these probabilities, [n]."""
-        return (uniform(self.seed, _CLICKS, rows) < probabilities).astype(np.int8)
+        return draw_clicks(self.seed, _CLICKS, rows, probabilities)
 
     def _calibrate(self) -> None:
         """Set the intercept so that the mean probability is the click rate."""
-        rows = np.arange(_PILOT_ROWS, dtype=np.uint64)
+        rows = np.arange(PILOT_ROWS, dtype=np.uint64)
         parts = self._logit_parts(self.ids(rows), self.integers(rows))
 
         def mean_with(intercept: float) -> float:

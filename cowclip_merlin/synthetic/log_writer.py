@@ -57,7 +57,7 @@ class LogChunk:
 
 
 class LogWriter:
-    """Writes one log and, beside it, `<name>.json` with what is known about it.
+    """Writes one log and, last, beside it, `<name>.json` with what is known about it.
 
     Args:
         path: file to write; compressed if the name ends in .gz.
@@ -93,7 +93,7 @@ class LogWriter:
         chunk_rows: int,
         header: bytes = b"",
     ) -> GeneratedLog:
-        """Write all rows.
+        """Write all rows; facts about an earlier log of this name are removed.
 
         Args:
             make: numbers of some rows -> the rows.
@@ -117,9 +117,12 @@ class LogWriter:
                 for f, ever in enumerate(seen):
                     ever[chunk.ids[:, f]] = True
                 bar.update(len(numbers))
-        log = self._facts(sum(int(ever[1:].sum()) for ever in seen))
-        write_json(self.facts_path, asdict(log))
-        return log
+            self.facts_path.unlink(missing_ok=True)
+        return self._facts(sum(int(ever[1:].sum()) for ever in seen))
+
+    def write_facts(self, facts: GeneratedLog) -> None:
+        """Write what is known about the log, after everything else."""
+        write_json(self.facts_path, asdict(facts))
 
     def _facts(self, distinct_ids: int) -> GeneratedLog:
         return GeneratedLog(

@@ -10,6 +10,9 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 
+PILOT_ROWS = 50_000
+"""Rows whose mean probability sets the intercept of a log."""
+
 
 def random_words(seed: int, stream: int, counter: npt.ArrayLike) -> Words:
     """64 random bits for each counter (splitmix64)."""
@@ -45,6 +48,16 @@ def power_law_ranks(u: Floats, size: int, exponent: float) -> npt.NDArray[np.int
     # Inverse of the distribution function of a continuous power law on [1, size + 1).
     rank = ((((size + 1.0) ** tail - 1) * u + 1) ** (1 / tail)).astype(np.int64)
     return np.clip(rank, 1, size)
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Probabilities of these logits."""
+    return 1 / (1 + np.exp(-logits))
+
+
+def draw_clicks(seed: int, stream: int, rows: Words, probabilities: Floats) -> npt.NDArray[np.int8]:
+    """Labels drawn with these probabilities, [n]."""
+    return (uniform(seed, stream, rows) < probabilities).astype(np.int8)
 
 
 def intercept_for(rate: float, mean_with: Callable[[float], float]) -> float:

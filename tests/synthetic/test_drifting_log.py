@@ -193,3 +193,21 @@ def test_wrong_input(tmp_path, change, name, complaint):
 
 def test_a_tiny_log(tmp_path):
     assert generate_drifting(tmp_path / "a.csv", rows=1, days=100).bayes_auc == 0.5
+
+
+def test_facts_are_written_last(tmp_path, monkeypatch):
+    """Whoever finds them finds the whole log; those of an earlier log do not stay."""
+
+    def killed(_):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "log.csv"
+    for seed in (1, 2):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("cowclip_merlin.synthetic.drifting_log._features", killed)
+            generate_drifting(path, rows=500, seed=seed, overwrite=seed == 2)
+        assert [file.name for file in sorted(tmp_path.iterdir())] == (
+            ["log.csv"] if seed == 1 else ["log.csv", "log.csv.yaml"]
+        )
+        made = generate_drifting(path, rows=500, seed=seed, overwrite=True)
+        assert json.loads((tmp_path / "log.csv.json").read_text())["bayes_auc"] == made.bayes_auc
