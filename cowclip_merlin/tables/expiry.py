@@ -103,21 +103,26 @@ def event_times(now: Array | int, n: int) -> Array:
 
 
 @compiled
+def is_overdue(owners: Any, expiry: Any, row: int, clock: int) -> bool:
+    """Whether the id of a row was not seen for its time to live; False for a free row."""
+    field = np.int64(owners.fields[row])
+    if field == NO_FIELD or expiry.ttl[field] == 0:
+        return False
+    return clock - np.int64(expiry.last_seen[row]) >= expiry.ttl[field]
+
+
+@compiled
 def expire_slice(
     cells: Any, owners: Any, expiry: Any, start: int, stop: int, fields: Any, ids: Any
 ) -> int:
     """Drop the overdue ids among rows start to stop; how many, and which in `fields` and `ids`."""
     gone, clock = 0, expiry.numbers[CLOCK]
     for row in range(start, stop):
-        if row + AHEAD < stop:
-            ahead = np.int64(owners.fields[row + AHEAD])
-            prefetch_cell(cells, hash_id(ahead, owners.ids[row + AHEAD]))
-        field = np.int64(owners.fields[row])
-        if field == NO_FIELD or expiry.ttl[field] == 0:
-            continue
-        age = clock - np.int64(expiry.last_seen[row])
-        if age >= expiry.ttl[field] and not expiry.in_batch[row]:
-            fields[gone], ids[gone] = field, owners.ids[row]
+        ahead = row + AHEAD
+        if ahead < stop and is_overdue(owners, expiry, ahead, clock):
+            prefetch_cell(cells, hash_id(np.int64(owners.fields[ahead]), owners.ids[ahead]))
+        if is_overdue(owners, expiry, row, clock) and not expiry.in_batch[row]:
+            fields[gone], ids[gone] = owners.fields[row], owners.ids[row]
             gone += 1
             give_back(cells, owners, row)
     return gone
@@ -155,6 +160,8 @@ def expire(id_map: IdMap, expiry: ExpiryState, rows: int) -> Dropped:
         expiry: its times.
         rows: to look at; the slice ends at the last row, and the next one begins at the first.
     """
+    if not expiry.ttl.any():
+        return Dropped(np.empty(0, np.int64), np.empty(0, np.int64))
     start = int(expiry.numbers[EXPIRE_AT])
     stop = min(start + rows, id_map.high_water)
     fields, ids = np.empty((2, max(stop - start, 0)), np.int64)
