@@ -3,14 +3,16 @@
     python benchmarks/tables.py [--sizes 1048576 4194304 16777216] [--lookups 1000000]
         [--batch 4096] [--stream 5000000] [--snapshot-rows 1000000] [--json FILE] [--overwrite]
 
-Ids are random 64-bit numbers of 26 fields. Rows are named by what is done with them:
+Ids are random 64-bit numbers of 26 fields. These speeds are of ids and row numbers only, without
+embedding rows; "snapshot" says how fast rows are created. They are named by what is done with ids:
 
 - insert: new ids, into an index that grows from 16 cells; without first values
 - reserved: new ids, into an index that has its cells from the start (`max_rows`)
 - lookup, zipf, absent: rows of known ids at random, of known ids by a Zipf law of 1.2, of others
 - admit: `GrowingTable.admit` of known ids
 - refuse: `GrowingTable.admit` of new ids whose counters refuse them
-- dense insert, dense lookup: the same ids in `tf.lookup.experimental.DenseHashTable`, all cores
+- dense insert, dense lookup: the same ids in `tf.lookup.experimental.DenseHashTable`,
+  which one thread runs, too
 
 "slice" is a call of `expire` in which all of 100,000 rows go. "stream" sends new ids only, of which
 a tenth live at a time; its memory is that of the process, and its pauses are those of a batch of

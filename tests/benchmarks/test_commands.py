@@ -14,16 +14,7 @@ import pytest
 from cowclip_merlin.errors import InputError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCRIPTS = (
-    "baseline",
-    "diagnostics",
-    "kernels",
-    "loading",
-    "peers",
-    "prepare",
-    "step_profile",
-    "vocabulary",
-)
+SCRIPTS = sorted({file.stem for file in BENCHMARKS.glob("*.py")} - {"baseline_settings"})
 
 
 @pytest.fixture
@@ -78,7 +69,8 @@ def test_every_benchmark_ends_orderly(load, script, monkeypatch, capsys):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_word_for_a_number_is_one_line(load, script, capsys):
-    code, told = left(lambda: main_of(load(script))(["--rounds=x", "--runs=x"]), capsys)
+    wrong = ["--rounds=x", "--runs=x", "--lookups=x"]
+    code, told = left(lambda: main_of(load(script))(wrong), capsys)
     assert code == 2 and told.count("\n") == 1 and "'x'" in told and "--help" in told
 
 
