@@ -16,14 +16,12 @@ import numpy.typing as npt
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables.field_rules import MOST_ADMIT
 from cowclip_merlin.tables.loops.compiled import compiled
 from cowclip_merlin.tables.loops.hashing import seeded_hash, uniform
 from cowclip_merlin.tables.loops.memory import zeros
 
 Array = npt.NDArray[Any]
-
-MOST = 255
-"""The largest threshold: a counter is one byte."""
 
 EVENTS, REFUSED = 0, 1
 """Places in `AdmissionState.totals`."""
@@ -61,7 +59,7 @@ def count_up(counters: Any, start: Any) -> int:
     mask = np.uint64(counters.shape[1] - 1)
     i, j = start & mask, (start >> np.uint64(32)) & mask
     count = min(np.int64(counters[0, i]), np.int64(counters[1, j]))
-    count = min(count + 1, MOST)
+    count = min(count + 1, MOST_ADMIT)
     counters[0, i] = max(np.int64(counters[0, i]), count)
     counters[1, j] = max(np.int64(counters[1, j]), count)
     return count
@@ -123,8 +121,8 @@ def new_admission(
         InputError: an argument is out of its range.
     """
     one_of("admission_filter", kind, choices.ADMISSION_FILTERS)
-    if not all(1 <= t <= MOST for t in thresholds):
-        raise InputError(f"admit is {list(thresholds)}; give numbers from 1 to {MOST}")
+    if not all(1 <= t <= MOST_ADMIT for t in thresholds):
+        raise InputError(f"admit is {list(thresholds)}; give numbers from 1 to {MOST_ADMIT}")
     if window < 0 or not 1 <= counters <= 1 << 32:
         raise InputError("admission: give a window of 0 or more, and 1 to 2^32 counters")
     counted = kind == "count" and max(thresholds, default=1) > 1

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.numba_prefetch import AHEAD
 from cowclip_merlin.tables import batch_loops
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.field_rules import LATEST, FieldRules
 from cowclip_merlin.tables.id_map import NO_FIELD, IdMap, give_back
 from cowclip_merlin.tables.loops.compiled import compiled
 from cowclip_merlin.tables.loops.hashing import hash_id
@@ -23,7 +23,6 @@ from cowclip_merlin.tables.loops.memory import zeros
 
 Array = npt.NDArray[Any]
 
-LATEST = (1 << 32) - 1
 SAMPLE = 1 << 16
 """Rows that are looked at to find out what is old."""
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST_ADMIT = 255
+"""Largest threshold of admission: a counter is one byte."""
+
+LATEST = 2**32 - 1
+"""Last time that can be, 2106-02-07, since tables keep 32 bits of it; also the longest `ttl`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FieldRules:

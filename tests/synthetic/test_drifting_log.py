@@ -145,7 +145,7 @@ def test_the_features_file_fits_the_log(log):
     path, _, frame, _ = log
     features = load_features(path.with_name("log.csv.yaml"))
     assert features.inputs == COLUMNS[2:]
-    assert features.categorical[ITEM].ttl == (ITEM_LIFE + 1) * DAY
+    assert features.categorical[ITEM].rules.ttl == (ITEM_LIFE + 1) * DAY
     events = EventLog([path], features, max_bad_fraction=0)
     pieces = list(events)
     ids, labels = (np.concatenate([getattr(p, x) for p in pieces]) for x in ("ids", "labels"))

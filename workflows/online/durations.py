@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables.field_rules import LATEST
 
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
@@ -24,6 +25,6 @@ def parse_duration(value: object, name: str) -> int:
     """
     found = re.fullmatch(r"(\d+)\s*(s|min|h|d)?", str(value), re.ASCII)
     seconds = int(found[1]) * SECONDS[found[2] or "s"] if found else 0
-    if isinstance(value, bool) or not 0 < seconds < 2**32:
+    if isinstance(value, bool) or not 0 < seconds <= LATEST:
         raise InputError(f"{name} is {value!r}; give whole seconds, or a time like 30min, 5h or 1d")
     return seconds

@@ -13,14 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.tables.field_rules import LATEST
 from cowclip_merlin.workflows.online.features import ContinuousColumn, LogFeatures
 from cowclip_merlin.workflows.online.ids import text_ids
-from cowclip_merlin.workflows.online.times import (
-    LATEST,
-    cast_each,
-    parse_formatted_times,
-    parse_times,
-)
+from cowclip_merlin.workflows.online.times import cast_each, parse_formatted_times, parse_times
 
 Mask = npt.NDArray[np.bool_]
 

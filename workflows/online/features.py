@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.workflows.online.numbers import NumberScaling
 from cowclip_merlin.workflows.raw.log_format import LogFormat, separator_of
-
-MOST_ADMIT = 255
-"""Largest threshold of admission: the counters of growing tables are one byte wide."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +16,11 @@ class CategoricalColumn:
 
     Attributes:
         name: of the column.
-        ttl: seconds of event time without an occurrence after which an id expires; 0 for never.
-        admit: occurrences after which an id gets an embedding row, 1 to 255.
+        rules: when its ids get and lose their embedding rows.
     """
 
     name: str
-    ttl: int = 0
-    admit: int = 1
+    rules: FieldRules = field(default_factory=FieldRules)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +64,11 @@ class LogFeatures:
     def inputs(self) -> tuple[str, ...]:
         """Names of the columns that a model reads, which a request has to give."""
         return tuple(column.name for column in (*self.categorical, *self.continuous))
+
+    @property
+    def rules(self) -> dict[str, FieldRules]:
+        """When ids get and lose their embedding rows, by column, for a growing table."""
+        return {column.name: column.rules for column in self.categorical}
 
     @property
     def identifiers(self) -> tuple[str, ...]:

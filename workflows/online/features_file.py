@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.yaml_file import line_of_key, read_yaml
+from cowclip_merlin.tables.field_rules import MOST_ADMIT, FieldRules
 from cowclip_merlin.workflows.online.durations import parse_duration
 from cowclip_merlin.workflows.online.features import (
-    MOST_ADMIT,
     CategoricalColumn,
     ContinuousColumn,
     LogFeatures,
@@ -22,7 +22,7 @@ from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 _KEYS = ("label", "time", "key", "categorical", "continuous", "columns", "prepared")
 _TIME = ("name", "format")
-_CATEGORICAL = ("name", "ttl", "admit")
+_CATEGORICAL = ("name", "ttl", "admit", "min_rows")
 _SHARED_ROLES = {("time", "categorical"), ("key", "categorical")}
 _CONTINUOUS = ("name", "transform", "minimum", "maximum")
 
@@ -113,14 +113,19 @@ class _FeaturesFile:
 
     def _categorical(self, i: int, entry: Mapping[str, Any]) -> CategoricalColumn:
         name, ttl, admit = entry["name"], entry.get("ttl"), entry.get("admit", 1)
+        min_rows = entry.get("min_rows", 0)
         if type(admit) is not int or not 1 <= admit <= MOST_ADMIT:
             what = f"admit of {name!r} is {admit!r}; give a whole number from 1 to {MOST_ADMIT}"
             self._refuse(what, "categorical", i, "admit")
+        if type(min_rows) is not int or min_rows < 0:
+            what = f"min_rows of {name!r} is {min_rows!r}; give a whole number from 0 on"
+            self._refuse(what, "categorical", i, "min_rows")
         try:
             seconds = 0 if ttl is None else parse_duration(ttl, f"ttl of {name!r}")
         except InputError as error:
             self._refuse(str(error), "categorical", i, "ttl")
-        return CategoricalColumn(name=name, ttl=seconds, admit=admit)
+        rules = FieldRules(admit=admit, ttl=seconds, min_rows=min_rows)
+        return CategoricalColumn(name=name, rules=rules)
 
     def _continuous(
         self, i: int, entry: Mapping[str, Any], prepared: PreparedData | None

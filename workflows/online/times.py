@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-LATEST = 2**32 - 1
-"""Last time that can be: 2106-02-07, since tables keep 32 bits of it."""
-
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _ZONE = r"[T ][0-9][0-9].*(Z|[+-][0-9][0-9](:?[0-9][0-9])?)$"
 

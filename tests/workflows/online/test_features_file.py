@@ -1,6 +1,7 @@
 import pytest
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.workflows.online.features import CategoricalColumn
 from cowclip_merlin.workflows.online.features_file import load_features
 from cowclip_merlin.workflows.online.numbers import NumberScaling
@@ -12,8 +13,8 @@ def test_a_whole_file(features_file):
     features = features_file()
     assert (features.label, features.time, features.key) == ("click", "time", "request")
     assert features.categorical == (
-        CategoricalColumn(name="user", ttl=0, admit=1),
-        CategoricalColumn(name="item", ttl=5 * 86_400, admit=2),
+        CategoricalColumn(name="user", rules=FieldRules(ttl=0, admit=1)),
+        CategoricalColumn(name="item", rules=FieldRules(ttl=5 * 86_400, admit=2)),
     )
     assert [c.scaling for c in features.continuous] == [
         NumberScaling(transform="signed_log"),
@@ -27,9 +28,15 @@ def test_a_whole_file(features_file):
 )
 def test_times_to_live(features_file, ttl, seconds):
     assert (
-        features_file(LIST + f"categorical: [{{name: a, ttl: {ttl}}}]\n").categorical[0].ttl
+        features_file(LIST + f"categorical: [{{name: a, ttl: {ttl}}}]\n").categorical[0].rules.ttl
         == seconds
     )
+
+
+def test_rules_for_a_growing_table(features_file):
+    text = "categorical:\n- a\n- {name: b, ttl: 1d, admit: 3, min_rows: 50}\n"
+    rules = features_file(LIST + text).rules
+    assert rules == {"a": FieldRules(), "b": FieldRules(ttl=86_400, admit=3, min_rows=50)}
 
 
 def test_time_and_key_may_be_categorical_too(features_file):
@@ -60,6 +67,8 @@ def test_time_and_key_may_be_categorical_too(features_file):
             LIST + "categorical:\n- a\n- {name: b, admit: 0}\n",
             "line 5: admit of 'b' is 0; give",
         ),
+        (LIST + "categorical:\n- {name: a, min_rows: -1}\n", "line 4: min_rows of 'a' is -1; give"),
+        (LIST + "categorical:\n- {name: a, min_rows: x}\n", "line 4: min_rows of 'a' is 'x'"),
         (LIST + "categorical:\n- {name: a, admit: 256}\n", "line 4: admit of 'a' is 256"),
         (LIST + "categorical: [a, a]\n", "line 3: column 'a' is also categorical; give each"),
         (LIST + "categorical: [y]\n", "line 3: column 'y' is also label"),

@@ -3,7 +3,6 @@
 import numpy as np
 
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
-from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.workflows.online.event_log import EventLog
@@ -17,7 +16,7 @@ CAPACITY = 5000
 def growing_table(features):
     w, m, v = (np.zeros((CAPACITY, 2), np.float32) for _ in range(3))
     memory = [RowMemory(w=w, m=m, v=v, std=1.0, seed=1)]
-    rules = [FieldRules(admit=c.admit, ttl=c.ttl) for c in features.categorical]
+    rules = list(features.rules.values())
     return GrowingTable(rules, memory=memory, capacity=CAPACITY, max_rows=CAPACITY - 50)
 
 
@@ -43,6 +42,6 @@ def test_ids_of_a_log_get_rows_and_expire_by_the_features_file(tmp_path):
         pass
     item = 1  # the only field with a time to live
     last = {id_: time for id_, time in zip(ids[:, item].tolist(), times.tolist())}
-    ttl = features.categorical[item].ttl
+    ttl = features.rules["item"].ttl
     alive = sum(table.clock - time < ttl for time in last.values())
     assert table.statistics().rows[item] == alive < len(last)
