@@ -6,30 +6,18 @@ instructions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.numba_prefetch import AHEAD, prefetch, prefetch_row
 
 _CHUNK = 1024  # numbers per chunk, so that their w, m and v stay in the first-level cache
 
 
-def _jit(*, parallel: bool) -> Callable[[Any], Any]:
-    """Compile a function; cache the result on disk if a folder is writable."""
-
-    def decorate(function: Any) -> Any:
-        try:
-            return njit(function, parallel=parallel, error_model="numpy", cache=True)
-        except RuntimeError:  # no writable folder for the cache
-            return njit(function, parallel=parallel, error_model="numpy")
-
-    return decorate
-
-
-@_jit(parallel=False)
+@compiled
 def radix_order(ids: Any, smallest: Any, bits: int) -> Any:
     """Sort integers below smallest + 2^bits stably; return the order, int32 [n]; 11 bits a pass.
 
@@ -53,7 +41,7 @@ def radix_order(ids: Any, smallest: Any, bits: int) -> Any:
     return order.view(np.int32)
 
 
-@_jit(parallel=False)
+@compiled
 def digit_begins(ids: Any, smallest: Any, passes: int, width: Any) -> Any:
     """Return where the ids of each digit begin after sorting by it, uint32 [passes, 2^width]."""
     size = np.uint64(1) << width
@@ -71,7 +59,7 @@ def digit_begins(ids: Any, smallest: Any, passes: int, width: Any) -> Any:
     return begins
 
 
-@_jit(parallel=False)
+@compiled
 def find_starts(ids: Any, order: Any) -> Any:
     """Return where each distinct id begins, and n as the last entry, int32 [u + 1]."""
     n = len(ids)
@@ -85,7 +73,7 @@ def find_starts(ids: Any, order: Any) -> Any:
     return starts[: u + 1].copy()
 
 
-@_jit(parallel=True)
+@compiled(parallel=True)
 def sum_groups(values: Any, starts: Any, order: Any, g: Any, bad: Any, threads: int) -> None:
     """Sum the occurrences of each id in their order; mark sums that are not finite."""
     for t in prange(threads):
@@ -95,7 +83,7 @@ def sum_groups(values: Any, starts: Any, order: Any, g: Any, bad: Any, threads: 
             bad[i] = sum_group(values, starts, order, g, i)
 
 
-@_jit(parallel=False)
+@compiled
 def sum_group(values: Any, starts: Any, order: Any, g: Any, i: int) -> bool:
     """Sum the occurrences of one id; return whether the sum is not finite."""
     d, last = values.shape[1], len(order) - 1
@@ -113,7 +101,7 @@ def sum_group(values: Any, starts: Any, order: Any, g: Any, i: int) -> bool:
     return zero != zero
 
 
-@_jit(parallel=False)
+@compiled
 def row_norm(x: Any) -> float:
     """Return the Euclidean norm, summed in float64."""
     square = 0.0
@@ -122,7 +110,7 @@ def row_norm(x: Any) -> float:
     return np.sqrt(square)
 
 
-@_jit(parallel=False)
+@compiled
 def row_factor(
     g: Any, w: Any, cnt: int, kind: int, r: float, floor: float, bound: float
 ) -> np.float32:
@@ -136,7 +124,7 @@ def row_factor(
     return np.float32(threshold / norm) if norm > threshold else np.float32(1.0)
 
 
-@_jit(parallel=True)
+@compiled(parallel=True)
 def clip_each(
     g: Any, w: Any, cnt: Any, l2: Any, kind: int, r: float, floor: float, bound: float, factor: Any
 ) -> None:
@@ -149,7 +137,7 @@ def clip_each(
             g[i, j] *= factor[i]
 
 
-@_jit(parallel=False)
+@compiled
 def adam_number(w: Any, m: Any, v: Any, g: Any, alpha: Any, keep: Any) -> tuple:
     """Apply Adam to one number, with the operations of TensorFlow's dense Adam."""
     m += (g - m) * keep[0]
@@ -158,7 +146,7 @@ def adam_number(w: Any, m: Any, v: Any, g: Any, alpha: Any, keep: Any) -> tuple:
     return w, m, v
 
 
-@_jit(parallel=False)
+@compiled
 def prefetch_state(w: Any, m: Any, v: Any, rows: Any, i: int) -> None:
     """Prefetch w, m and v of row number i of these rows, if it exists."""
     if i < len(rows):
@@ -167,7 +155,7 @@ def prefetch_state(w: Any, m: Any, v: Any, rows: Any, i: int) -> None:
         prefetch_row(v, rows[i])
 
 
-@_jit(parallel=False)
+@compiled
 def chunk_factors(
     g: Any, w: Any, starts: Any, kind: int, r: float, floor: float, bound: float, factor: Any
 ) -> None:
@@ -186,7 +174,7 @@ def chunk_factors(
         factor[i] = np.float32(threshold / norm) if norm > threshold else np.float32(1.0)
 
 
-@_jit(parallel=False)
+@compiled
 def step_chunk(
     w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: Any, keep: Any, l2: Any,
     kind: int, r: float, floor: float, bound: float, factor: Any,
@@ -221,7 +209,7 @@ def step_chunk(
             w[k, j], m[k, j], v[k, j] = a[j, i], b[j, i], e[j, i]
 
 
-@_jit(parallel=True)
+@compiled(parallel=True)
 def step_each(
     w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: Any, keep: Any, l2: Any,
     kind: int, r: float, floor: float, bound: float, factor: Any,
@@ -236,7 +224,7 @@ def step_each(
         )  # fmt: skip
 
 
-@_jit(parallel=False)
+@compiled
 def replay_chunk(
     w: Any, m: Any, v: Any, rows: Any, seen: Any, alphas: Any, to: int, keep: Any, l2: Any
 ) -> None:
@@ -270,7 +258,7 @@ def replay_chunk(
             v[rows[i], j] = e[i * d + j]
 
 
-@_jit(parallel=True)
+@compiled(parallel=True)
 def replay_each(
     w: Any, m: Any, v: Any, rows: Any, seen: Any, alphas: Any, to: int, keep: Any, l2: Any,
     threads: int,
@@ -284,7 +272,7 @@ def replay_each(
             replay_chunk(w, m, v, rows[first:end], seen[first:end], alphas, to, keep, l2)
 
 
-@_jit(parallel=False)
+@compiled
 def take_behind(last: Any, rows: Any, to: int) -> Any:
     """Return the rows that have seen fewer than `to` steps, once each, and their steps, int32.
 
@@ -302,7 +290,7 @@ def take_behind(last: Any, rows: Any, to: int) -> Any:
     return behind[:count], seen[:count]
 
 
-@_jit(parallel=False)
+@compiled
 def mark_rows(last: Any, rows: Any, to: int) -> None:
     """Set the number of steps that these rows have seen to `to`."""
     for k in rows:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.tables.field_rules import MOST_ADMIT
-from cowclip_merlin.tables.loops.compiled import compiled
 from cowclip_merlin.tables.loops.hashing import seeded_hash, uniform
 from cowclip_merlin.tables.loops.memory import zeros
 

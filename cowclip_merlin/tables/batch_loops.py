@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.numba_prefetch import AHEAD
 from cowclip_merlin.tables import admission
 from cowclip_merlin.tables.admission import AdmissionState
 from cowclip_merlin.tables.id_map import IdMap, take_row
-from cowclip_merlin.tables.loops.compiled import compiled
 from cowclip_merlin.tables.loops.hashing import hash_id
 from cowclip_merlin.tables.loops.index_cells import (
     ABSENT,

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.tables.loops import index_cells
-from cowclip_merlin.tables.loops.compiled import compiled
 from cowclip_merlin.tables.loops.hashing import hash_id
 from cowclip_merlin.tables.loops.index_cells import (
     find_cell,

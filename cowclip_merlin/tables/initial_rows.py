@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.tables.loops.compiled import compiled
+from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.tables.loops.hashing import GOLDEN, mix, seeded_hash, uniform
 
 Array = npt.NDArray[Any]

@@ -1,1 +1,1 @@
-"""Building blocks of the compiled loops: how they are compiled, hashes, and the hash table."""
+"""Building blocks of the compiled loops: hashes, memory, and the hash table."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cowclip_merlin.tables.loops.compiled import compiled
+from cowclip_merlin.kernels.compiled import compiled
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The step of splitmix64: 2^64 over the golden ratio."""
