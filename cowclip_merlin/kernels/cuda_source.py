@@ -244,8 +244,10 @@ extern "C" __global__ void replay_rows(
     if (i >= count) return;
     const index_t at = rows[i] * d + this_thread() % d;
     float my_w = w[at], my_m = m[at], my_v = v[at];
-    for (index_t s = seen[i]; s < to; ++s)
+    for (index_t s = seen[i]; s < to; ++s) {
+        if (alphas[s] < 0.0f) continue;  // a refused step
         adam(my_w, my_m, my_v, l2 * my_w, alphas[s], keep_m, keep_v, epsilon);
+    }
     w[at] = my_w;
     m[at] = my_m;
     v[at] = my_v;

@@ -82,11 +82,19 @@ extern "C" __global__ void join_queued(
     }
 }
 
-// Replay the steps [from, to) that a row has missed: only L2, never clipped.
-__device__ inline void replay(float& w, float& m, float& v, index_t from, index_t to,
+// Replay the steps [from, to) that a row has missed: only L2, never clipped. A negative alpha
+// stands for a refused step, which no row takes. Returns whether there was any other step.
+__device__ inline bool replay(float& w, float& m, float& v, index_t from, index_t to,
                               const float* __restrict__ alphas, float keep_m, float keep_v,
                               float epsilon, float l2) {
-    for (index_t s = from; s < to; ++s) adam(w, m, v, l2 * w, alphas[s], keep_m, keep_v, epsilon);
+    bool missed = false;
+    for (index_t s = from; s < to; ++s) {
+        const float alpha = alphas[s];
+        if (alpha < 0.0f) continue;
+        adam(w, m, v, l2 * w, alpha, keep_m, keep_v, epsilon);
+        missed = true;
+    }
+    return missed;
 }
 
 __device__ inline void replay_number(float* w, float* m, float* v, index_t at, index_t from,
@@ -137,12 +145,11 @@ extern "C" __global__ void catch_up_rows(
     }
 }
 
-// Bring every row up to date and reset its step count to 0; one tile per row.
+// Bring every row up to date and reset its step count to 0; one tile per row. It also runs after a
+// refused step: the host forgets the history, so a row must not keep its count.
 extern "C" __global__ void flush_rows(
     float* w, float* m, float* v, float* last, const float* alphas, index_t to,
-    index_t rows, int d, float keep_m, float keep_v, float epsilon, float l2,
-    const index_t* status) {
-    if (status[0]) return;
+    index_t rows, int d, float keep_m, float keep_v, float epsilon, float l2) {
     const index_t tiles = (index_t)gridDim.x * blockDim.x / TILE;
     const int lane = (int)(this_thread() % TILE);
     index_t row = this_thread() / TILE;
@@ -167,7 +174,7 @@ extern "C" __global__ void step_groups(
     if (threadIdx.x == 0) cut_rows = factors = 0;
     __syncthreads();
     const bool refused = status[0] != 0;
-    if (exact && this_thread() == 0) history[to] = refused ? 0.0f : alpha[0];
+    if (exact && this_thread() == 0) history[to] = refused ? -1.0f : alpha[0];
     if (refused) return;
     const int lane = (int)(this_thread() % TILE);
     const index_t rows = u[0], tiles = (index_t)gridDim.x * blockDim.x / TILE;
@@ -179,6 +186,7 @@ extern "C" __global__ void step_groups(
         const bool inside = row < rows;
         const index_t id = inside ? ids[row] : 0;
         const index_t from = inside && exact ? (index_t)last[id] : to;
+        bool missed = false;
         float my_w[PER], my_m[PER], my_v[PER], my_g[PER];
 #pragma unroll
         for (int k = 0; k < PER; ++k) {
@@ -188,7 +196,8 @@ extern "C" __global__ void step_groups(
             my_m[k] = here ? m[id * d + j] : 0.0f;
             my_v[k] = here ? v[id * d + j] : 0.0f;
             if (here && from < to)
-                replay(my_w[k], my_m[k], my_v[k], from, to, history, keep_m, keep_v, epsilon, l2);
+                missed = replay(my_w[k], my_m[k], my_v[k], from, to, history, keep_m, keep_v,
+                                epsilon, l2);
             my_g[k] = here ? g[row * d + j] + l2 * my_w[k] : 0.0f;
         }
         const index_t cnt = inside ? (index_t)starts[row + 1] - starts[row] : 1;
@@ -197,7 +206,7 @@ extern "C" __global__ void step_groups(
         if (!inside) continue;
         if (lane == 0) {
             if (exact) last[id] = (float)(to + 1);
-            if (from < to) status[3 + 3 * table] = 1;
+            if (missed) status[3 + 3 * table] = 1;
             my_cut += f < 1.0f;
             my_factors += (unsigned long long)((double)f * 4294967296.0);
         }

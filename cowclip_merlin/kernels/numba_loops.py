@@ -249,6 +249,8 @@ def replay_chunk(
         end = to if begun == n else min(to, np.int64(seen[begun]))
         for s in range(step, end):
             alpha = alphas[s]
+            if alpha < 0:  # a refused step
+                continue
             for x in range(begun * d):
                 a[x], b[x], e[x] = adam_number(a[x], b[x], e[x], l2 * a[x], alpha, keep)
         step = end

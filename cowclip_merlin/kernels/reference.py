@@ -119,7 +119,8 @@ def replay_rows(
         m: Adam's first moments [N, d].
         v: Adam's second moments [N, d].
         last: number of steps each row has seen [N]; set to `to`.
-        alphas: `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)` of every step, [T].
+        alphas: `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)` of every step, [T]; a step with a
+            negative number was refused and is skipped.
         to: replay up to this step, at most T.
         settings: L2 and Adam.
         rows: rows to check, int [n], in any order, with or without duplicates; by default all.
@@ -131,7 +132,8 @@ def replay_rows(
     for i in range(len(w)) if rows is None else rows:
         behind += int(last[i] < to)
         for step in range(int(last[i]), to):
-            adam(w[i], m[i], v[i], 2 * settings.l2 * w[i], alphas[step], settings)
+            if alphas[step] >= 0:
+                adam(w[i], m[i], v[i], 2 * settings.l2 * w[i], alphas[step], settings)
         last[i] = max(last[i], to)
     return behind
 

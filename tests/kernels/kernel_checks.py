@@ -165,6 +165,7 @@ def check_replay_of(subject, case, rows, last, to, settings):
         double(case.w, case.m, case.v),
         last.copy(),
     )
+    alphas[3::7] = -1  # refused steps
     want = reference.replay_rows(*expected, want_last, alphas, to, settings, rows=rows)
     actual = [subject.put(x) for x in (case.w, case.m, case.v, last)]
     rows = rows if rows is None else subject.put(rows)

@@ -35,7 +35,8 @@ class TableState(NamedTuple):
         v: Adam's second moments [N, d].
         last: steps each row has seen since the last flush, float32 [N] (a type that every
             device can scatter; whole numbers up to HISTORY are exact in it).
-        history: Adam's alpha of every step since then, float32 [HISTORY].
+        history: Adam's alpha of every step since then, float32 [HISTORY]; negative for a step
+            that the GPU refused, which no row takes.
         count: number of these steps, int64 [1].
     """
 

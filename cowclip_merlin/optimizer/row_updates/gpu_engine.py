@@ -32,8 +32,10 @@ class GpuEngine(Engine):
     """Updates rows by the operations of `gpu_ops`.
 
     In a graph, an error (a gradient that is not finite, an id outside its table) is raised by a
-    later step or by `flush`, since the host does not wait for the step itself. The tables are then
-    as they were before that step. Without a graph, the step itself raises it.
+    later step or by `flush`, since the host does not wait for the step itself. The tables and
+    their moments are then as they were before that step. But the counters of all optimizers
+    include the refused step, and the dense optimizer has made it. Without a graph, the step itself
+    raises the error, before the dense optimizer's step.
 
     Args:
         operations: the loaded operations.

@@ -41,7 +41,7 @@ class TensorFlowEngine(Engine):
 
         def body(step: Any, w: Any, m: Any, v: Any) -> Any:
             updated = _adam(w, m, v, 2 * settings.l2 * w, history[step], settings)
-            due = (last <= step)[:, tf.newaxis]
+            due = ((last <= step) & (history[step] >= 0))[:, tf.newaxis]
             return step + 1, *(tf.where(due, a, b) for a, b in zip(updated, (w, m, v)))
 
         # Without rows, replay no step.

@@ -19,17 +19,25 @@ struct Seen {
   std::vector<bool> warned;
 };
 
-Seen& SeenOf(int owner, const void* status, std::size_t size, Queue& queue) {
+// Finds or makes it; an error if the host has no memory for it.
+tensorflow::Status FindSeen(int owner, const void* status, std::size_t size, Queue& queue,
+                            Seen** found) {
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, Seen> all;
   std::lock_guard<std::mutex> lock(mutex);
   Seen& seen = all[{owner, status}];
   if (seen.pinned == nullptr || seen.warned.size() < size) {
-    seen.pinned = queue.Pinned(8 * size);
+    Long* memory = queue.Pinned(8 * size);
+    if (memory == nullptr)
+      return tensorflow::errors::ResourceExhausted(
+          "cannot allocate ", 8 * size, " bytes of pinned host memory for the row kernels (CUDA "
+          "error ", queue.error(), ")");
+    for (std::size_t i = 0; i < size; ++i) memory[i] = i % 3 == 0 ? 0 : kNone;
+    seen.pinned = memory;
     seen.warned.assign(size, false);
-    for (std::size_t i = 0; i < size; ++i) seen.pinned[i] = i % 3 == 0 ? 0 : kNone;
   }
-  return seen;
+  *found = &seen;
+  return tensorflow::OkStatus();
 }
 
 // Memory of a locked variable. If another variable shares it, this one gets its own copy first.

@@ -30,8 +30,10 @@ void* RawStream(Stream* stream, long) {
   return stream->implementation()->GpuStreamHack();
 }
 
-// The functions of the CUDA driver that are used, found at run time: nothing is linked.
+// The functions of the CUDA driver that are used, found at run time: nothing is linked. `missing`
+// names the first that was not found, or the library.
 struct Driver {
+  const char* missing;
   int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
                 void**, void**);
   int (*fill)(std::uint64_t, unsigned, std::size_t, void*);
@@ -43,21 +45,23 @@ struct Driver {
 };
 
 template <class F>
-void Load(void* library, const char* name, F& function) {
+void Load(void* library, const char* name, F& function, const char*& missing) {
   function = reinterpret_cast<F>(library ? dlsym(library, name) : nullptr);
+  if (function == nullptr && missing == nullptr) missing = name;
 }
 
 const Driver& TheDriver() {
   static const Driver driver = [] {
     Driver found{};
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-    Load(library, "cuLaunchKernel", found.launch);
-    Load(library, "cuMemsetD32Async", found.fill);
-    Load(library, "cuMemcpyDtoHAsync_v2", found.to_host);
-    Load(library, "cuMemcpyHtoDAsync_v2", found.to_device);
-    Load(library, "cuMemcpyDtoDAsync_v2", found.copy);
-    Load(library, "cuStreamSynchronize", found.wait);
-    Load(library, "cuMemHostAlloc", found.host_memory);
+    if (library == nullptr) found.missing = "libcuda.so.1";
+    Load(library, "cuLaunchKernel", found.launch, found.missing);
+    Load(library, "cuMemsetD32Async", found.fill, found.missing);
+    Load(library, "cuMemcpyDtoHAsync_v2", found.to_host, found.missing);
+    Load(library, "cuMemcpyHtoDAsync_v2", found.to_device, found.missing);
+    Load(library, "cuMemcpyDtoDAsync_v2", found.copy, found.missing);
+    Load(library, "cuStreamSynchronize", found.wait, found.missing);
+    Load(library, "cuMemHostAlloc", found.host_memory, found.missing);
     return found;
   }();
   return driver;
@@ -68,6 +72,17 @@ class Queue {
  public:
   Queue(OpKernelContext* context, bool host) : host_(host) {
     if (!host) stream_ = RawStream(context->op_device_context()->stream(), 0);
+  }
+  // An error if the device has no stream, or the CUDA driver lacks a function.
+  static tensorflow::Status Check(OpKernelContext* context, bool host) {
+    if (host) return tensorflow::OkStatus();
+    if (TheDriver().missing != nullptr)
+      return tensorflow::errors::FailedPrecondition(
+          "the row kernels need the CUDA driver, but ", TheDriver().missing, " was not found");
+    if (context->op_device_context() == nullptr)
+      return tensorflow::errors::FailedPrecondition(
+          "the row kernels need a GPU, but a table is in the memory of another device");
+    return tensorflow::OkStatus();
   }
   template <class... Args>
   void Launch(void* function, Long blocks, Args... args) {

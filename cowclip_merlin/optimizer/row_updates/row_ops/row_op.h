@@ -26,6 +26,7 @@ class RowOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, Queue::Check(context, tables_[0]->host != 0));
     Queue queue(context, tables_[0]->host != 0);
     tensorflow::OpInputList handles, counts;
     OP_REQUIRES_OK(context, context->input_list("variables", &handles));
@@ -38,12 +39,14 @@ class RowOp : public OpKernel {
     const Locked& last = variables.back();
     status_size_ = last.size();
     Long* status = last.data<Long>();
-    Seen& seen = SeenOf(tables_[0]->owner, status, status_size_, queue);
+    Seen* found;
+    OP_REQUIRES_OK(context, FindSeen(tables_[0]->owner, status, status_size_, queue, &found));
+    Seen& seen = *found;
     if (wait_) Look(seen, status, queue);
     OP_REQUIRES_OK(context, Refused(seen, status, queue));
     std::vector<Long> steps(tables_.size(), 0);  // only "exact" counts them
     for (int i = 0; i < counts.size(); ++i) steps[i] = counts[i].flat<tensorflow::int64>()(0);
-    OP_REQUIRES_OK(context, Run(context, queue, variables, steps, status));
+    OP_REQUIRES_OK(context, Run(context, queue, variables, steps, status, seen));
     if (wait_) {
       Look(seen, status, queue);
       OP_REQUIRES_OK(context, Refused(seen, status, queue));
@@ -55,16 +58,16 @@ class RowOp : public OpKernel {
  protected:
   virtual tensorflow::Status Run(OpKernelContext* context, Queue& queue,
                                  std::vector<Locked>& variables, std::vector<Long>& steps,
-                                 Long* status) = 0;
+                                 Long* status, Seen& seen) = 0;
 
   // Weights, moments, and if absent rows count their steps: last and history.
   int per_table() const { return tables_[0]->exact ? 5 : 3; }
 
-  void Flush(Queue& queue, const CowClipTable& table, Locked* state, Long to, Long* status) {
+  void Flush(Queue& queue, const CowClipTable& table, Locked* state, Long to) {
     queue.Launch(table.functions[kFlushRows], table.blocks, state[0].data<float>(),
                  state[1].data<float>(), state[2].data<float>(), state[3].data<float>(),
                  state[4].data<float>(), to, table.rows, table.d, table.keep_m, table.keep_v,
-                 table.epsilon, table.l2, status);
+                 table.epsilon, table.l2);
   }
 
   // The error of a step that was refused, once; rows that were stale only warn.

@@ -21,7 +21,7 @@ class CatchUpOp : public RowOp {
 
  private:
   tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
-                         std::vector<Long>& steps, Long* status) override {
+                         std::vector<Long>& steps, Long* status, Seen&) override {
     const Tensor* ids;
     TF_RETURN_IF_ERROR(context->input("ids", &ids));
     const Long n = ids->NumElements();
@@ -46,9 +46,9 @@ class FlushOp : public RowOp {
 
  private:
   tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
-                         std::vector<Long>& steps, Long* status) override {
+                         std::vector<Long>& steps, Long* status, Seen&) override {
     for (std::size_t i = 0; i < steps.size(); ++i)
-      if (steps[i] > 0) Flush(queue, *tables_[i], &variables[i * per_table()], steps[i], status);
+      if (steps[i] > 0) Flush(queue, *tables_[i], &variables[i * per_table()], steps[i]);
     return tensorflow::OkStatus();
   }
 };

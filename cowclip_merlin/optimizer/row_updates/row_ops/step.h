@@ -17,7 +17,8 @@ class StepOp : public RowOp {
 
  private:
   tensorflow::Status Run(OpKernelContext* context, Queue& queue, std::vector<Locked>& variables,
-                         std::vector<Long>& steps, Long* status) override {
+                         std::vector<Long>& steps, Long* status,
+                         Seen& seen) override {
     tensorflow::OpInputList indices, values;
     const Tensor *rate, *iterations;
     TF_RETURN_IF_ERROR(context->input("rate", &rate));
@@ -55,14 +56,19 @@ class StepOp : public RowOp {
           Sum(context, queue, i, g, ids.NumElements(), groups[i], spaces[2 * i + 1], status,
               &sums[i]));
     }
-    // No table is written before the gradients of all have been checked.
+    // No table is written before the gradients of all have been checked. A host that waits stops
+    // here; otherwise the kernels refuse the step.
+    if (wait_) {
+      Look(seen, status, queue);
+      TF_RETURN_IF_ERROR(Refused(seen, status, queue));
+    }
     for (std::size_t i = 0; i < count; ++i) {
       const CowClipTable& table = *tables_[i];
       Locked* state = &variables[i * per_table()];
       float *last = nullptr, *history = nullptr;
       if (table.exact) {
         if (steps[i] >= state[4].size()) {
-          Flush(queue, table, state, steps[i], status);
+          Flush(queue, table, state, steps[i]);
           steps[i] = 0;
         }
         last = state[3].data<float>();
@@ -76,7 +82,6 @@ class StepOp : public RowOp {
                    counters, status, table.slot);
     }
     queue.Launch(tables_[0]->functions[kSummarize], 1, counters, share->data(), mean->data());
-    Seen& seen = SeenOf(tables_[0]->owner, status, status_size_, queue);
     queue.ToHost(seen.pinned, status, 8 * status_size_);
     tensorflow::OpOutputList done;
     TF_RETURN_IF_ERROR(context->output_list("done", &done));
