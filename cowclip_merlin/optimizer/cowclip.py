@@ -109,7 +109,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         inner = InnerOptimizers(embedding_optimizer, dense_optimizer, update=update, outer=CowClip)
         self._inner, self.embedding_optimizer, self.dense_optimizer = inner, *inner.both
         self.config = resolve(self._asked, self.embedding_optimizer)
-        _log.info("update %s, backend %s", update, self.backend)
+        _log.info("update %s, backend %s", self.config.update, self.backend)
         self.tables = EmbeddingTables(embeddings=embeddings, skip=skip, fields=fields)
         self._statistics = ClipStatistics(self.add_weight)
         self._update = make_update(
