@@ -137,10 +137,11 @@ def choose_backend(config: Config, optimizer: Any) -> str:
 
 
 def _gpu_backend() -> str:
-    """Return "cupy" if CuPy is installed and the row operations build, else "tensorflow"."""
+    """Return "cupy" if CuPy loads and the row operations build, else "tensorflow"."""
     if find_spec("cupy") is None:
         return "tensorflow"
     try:
+        gpu_ops.require_cupy()
         gpu_ops.build()
     except InputError as error:
         _log.warning("slower row updates on the GPU: %s", error)

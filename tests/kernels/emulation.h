@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -79,6 +80,7 @@ static State states[most];
 static long exchanges[most];
 static std::uint64_t slots[2][most];
 static int thread;
+static std::mutex one_at_a_time;
 
 static void wait(State state) {
     const int me = thread;
@@ -218,6 +220,7 @@ static void launch_with(void (*kernel)(Args...), unsigned grid, unsigned threads
 
 template <class... Args>
 static void launch(void (*kernel)(Args...), unsigned grid, unsigned block, void** args) {
+    const std::lock_guard<std::mutex> lock(block::one_at_a_time);  // replicas have threads
     launch_with(kernel, grid, block, args, std::index_sequence_for<Args...>{});
 }
 

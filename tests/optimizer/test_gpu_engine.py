@@ -1,6 +1,5 @@
 """The operations of a GPU on the CPU: real TensorFlow, emulated kernels, no stream to wait for."""
 
-import ctypes
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 import cowclip_merlin as cc
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
-from emulated_cupy import COMPILER, compile_source
+from emulated_cupy import COMPILER, operation_kernels
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
 ROWS = 40
@@ -28,20 +27,11 @@ def folder(make_once):
 @pytest.fixture
 def emulated(tf, monkeypatch, folder):
     """`backend="cupy"` with the operations' own code and the emulated kernels."""
-    from cowclip_merlin.kernels.cuda_source import options, tile_of
-    from cowclip_merlin.optimizer.row_updates import gpu_ops, row_update, variable_memory
+    from cowclip_merlin.optimizer.row_updates import gpu_ops, variable_memory
 
-    def load_kernels(device, d, bfloat16):
-        flags = options(d, tile_of(d), bfloat16=bfloat16)
-        library = compile_source(gpu_ops.PROGRAM, flags, folder)
-        found = [getattr(library, f"launch_{name}") for name in gpu_ops.FUNCTIONS]
-        addresses = tuple(ctypes.cast(each, ctypes.c_void_p).value for each in found)
-        return gpu_ops.Loaded(addresses, blocks=2, host=True)
-
-    monkeypatch.setattr(gpu_ops, "load_kernels", load_kernels)
+    monkeypatch.setattr(gpu_ops, "load_kernels", operation_kernels(folder))
+    monkeypatch.setattr(gpu_ops, "require_cupy", lambda: None)
     monkeypatch.setattr(variable_memory, "refuse_elsewhere", lambda *_: None)
-    load = row_update.kernels.load
-    monkeypatch.setattr(row_update.kernels, "load", lambda x: None if x == "cupy" else load(x))
     with tf.device("CPU"):
         yield
 
@@ -108,6 +98,8 @@ SIZES = (12,) * 4 + (0, 1) + (300,) + (12,) * 2  # 300: an id that is summed in 
         {"clip": "column", "update": "lazy", "bound": 1e-2},
         {"clip": "none"},
         {"dtype": "bfloat16"},
+        {"dtype": "float16"},
+        {"dtype": "float64"},
         {"index": "int32"},
         {"graph": False},
     ],
@@ -318,30 +310,158 @@ def test_no_memory_for_the_status_is_an_error(folder):
     assert "cannot allocate 67108864 bytes of pinned host memory" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    "compiler, said", [("", "need a C.. compiler: install g"), ("false", "false cannot compile")]
-)
-def test_no_compiler_is_one_line(tf, monkeypatch, tmp_path, compiler, said):
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """A cache folder that does not exist yet, and a folder of this process for its substitute."""
     from cowclip_merlin.optimizer.row_updates import gpu_ops
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(gpu_ops, "_temporary_folder", lambda: tmp_path / "temporary")
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize(
+    "compiler, said",
+    [
+        ("", "need a C.. compiler: install g"),
+        ("false", "false cannot compile"),
+        ("env false", "env false cannot compile"),
+        ("/no/such/g++", "cannot run the C.. compiler /no/such/g.*: No such file"),
+        ("'g++", "CXX='g.. is not a command"),
+    ],
+)
+def test_no_compiler_is_one_line(tf, monkeypatch, tmp_path, cache, compiler, said):
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
     monkeypatch.setenv("CXX", compiler)
     monkeypatch.setattr(gpu_ops.shutil, "which", lambda name: None)
     with pytest.raises(cc.InputError, match=said) as error:
         gpu_ops.build()
     assert "\n" not in str(error.value) and 'backend="tensorflow"' in str(error.value)
-    assert not list(tmp_path.rglob("*.so"))
+    assert not list(tmp_path.rglob("*.so*"))
 
 
-def test_without_a_compiler_auto_takes_plain_operations(tf, monkeypatch, caplog):
+COPIER = "import pathlib, sys; pathlib.Path(sys.argv[sys.argv.index('-o') + 1]).touch()"
+
+
+def test_a_cache_that_cannot_be_written(tf, monkeypatch, tmp_path, cache):
+    """The library is compiled once, into another folder; with a compiler of several words."""
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    cache.touch()  # a file: no folder can be made in it
+    (tmp_path / "compiler.py").write_text(COPIER)
+    monkeypatch.setenv("CXX", f"'{sys.executable}' '{tmp_path / 'compiler.py'}'")
+    built = gpu_ops.build()
+    assert built.exists() and built.parent == tmp_path / "temporary"
+    monkeypatch.setenv("CXX", "false")
+    assert gpu_ops.build() == built
+    (tmp_path / "temporary").rename(tmp_path / "other")
+    (tmp_path / "temporary").touch()
+    with pytest.raises(cc.InputError, match="cannot store the GPU's row operations"):
+        gpu_ops.build()
+
+
+def test_a_library_in_a_read_only_cache_is_used(tf, monkeypatch, tmp_path, cache):
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "compiler.py").write_text(COPIER)
+    monkeypatch.setenv("CXX", f"'{sys.executable}' '{tmp_path / 'compiler.py'}'")
+    built = gpu_ops.build()
+    assert built.parent == cache / "cowclip_merlin"
+    monkeypatch.setattr(gpu_ops, "atomic_write", refuse)  # root may write everywhere
+    assert gpu_ops.build() == built
+
+
+def test_the_substitute_of_the_cache_is_removed_at_the_end():
+    code = (
+        "from cowclip_merlin.optimizer.row_updates.gpu_ops import _temporary_folder as folder; "
+        "assert folder().is_dir() and folder() == folder(); print(folder())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not Path(done.stdout.strip()).exists()
+
+
+@pytest.mark.parametrize("missing", ["build", "require_cupy"])
+def test_where_row_operations_cannot_be_used_auto_takes_plain_operations(
+    tf, monkeypatch, caplog, missing
+):
     from cowclip_merlin.optimizer import config
 
-    def build():
+    def fail():
         raise cc.InputError("no compiler")
 
     monkeypatch.setattr(config.tf.config, "list_logical_devices", lambda kind: ["GPU:0"])
     monkeypatch.setattr(config, "find_spec", lambda name: name)
-    monkeypatch.setattr(config.gpu_ops, "build", build)
+    for name in ("build", "require_cupy"):
+        monkeypatch.setattr(config.gpu_ops, name, fail if name == missing else lambda: None)
     with caplog.at_level("WARNING", logger="cowclip_merlin"):
         assert cc.CowClip(update="lazy").backend == "tensorflow"
     assert "slower row updates on the GPU: no compiler" in caplog.text
+
+
+def test_the_log_has_the_update_in_force(tf, caplog):
+    with caplog.at_level("INFO", logger="cowclip_merlin"):
+        cc.CowClip("adagrad", update="exact", l2=0.0, backend="tensorflow")
+    assert "update lazy, backend tensorflow" in caplog.text
+
+
+REPLICAS = """
+import sys
+from pathlib import Path
+import cowclip_merlin as cc
+from cowclip_merlin import compat
+
+sys.path[:0] = [sys.argv[1]]
+from emulated_cupy import operation_kernels
+from cowclip_merlin.optimizer.row_updates import gpu_ops, variable_memory
+
+tf = compat.tensorflow()
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_visible_devices([], "GPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+load, loaded = operation_kernels(Path(sys.argv[2])), []
+gpu_ops.load_kernels = lambda device, *more: loaded.append(device) or load(device, *more)
+gpu_ops.require_cupy = variable_memory.refuse_elsewhere = lambda *_: None
+owners, new_owner = [], gpu_ops.Operations.new_owner
+gpu_ops.Operations.new_owner = lambda self: owners.append(new_owner(self)) or owners[-1]
+ids, g = tf.constant([1, 2, 2, 5]), tf.reshape(tf.range(8.0) / 8, [4, 2])
+
+def train(strategy, backend):
+    n = strategy.num_replicas_in_sync
+    with strategy.scope():
+        table = tf.Variable(tf.ones([9, 2]), name="embeddings")
+        opt = cc.CowClip(update="exact", backend=backend, l2=1e-2)
+
+    @tf.function
+    def step(shift):
+        def replica():
+            i = tf.distribute.get_replica_context().replica_id_in_sync_group
+            part = slice(i * (4 // n), (i + 1) * (4 // n))
+            opt.catch_up(table, ids[part] + shift)
+            slices = tf.IndexedSlices(g[part], ids[part] + shift, tf.constant([9, 2]))
+            opt.apply_gradients([(slices, table)])
+        strategy.run(replica)
+
+    for shift in (0, 1, 3, 0):
+        step(tf.constant(shift))
+    opt.flush()
+    return [x.numpy() for x in strategy.experimental_local_results(table)]
+
+with tf.device("CPU:0"):
+    (one,) = train(tf.distribute.get_strategy(), "numba")
+loaded.clear()
+for copy in train(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), "cupy"):
+    assert abs(copy - one).max() <= 2e-6, copy - one
+print("loaded on", sorted(set(loaded)), "owners", len(owners))
+"""
+
+
+def test_every_replica_has_the_kernels_of_its_device(folder):
+    kernels = str(Path(__file__).parents[1] / "kernels")
+    done = subprocess.run(
+        [sys.executable, "-c", REPLICAS, kernels, str(folder)], capture_output=True, text=True
+    )
+    assert done.stdout.endswith("loaded on [0, 1] owners 1\n"), done.stdout + done.stderr[-3000:]

@@ -198,5 +198,5 @@ def test_where_a_table_lies_is_looked_at(tf, monkeypatch):
 def test_cupy_that_is_not_installed_is_named(tf):
     if find_spec("cupy"):
         pytest.skip("CuPy is installed")
-    with pytest.raises(cc.InputError, match="cupy kernels need cupy: pip install it"):
+    with pytest.raises(cc.InputError, match="need CuPy, and cupy cannot be loaded: pip install"):
         cc.CowClip(update="exact", backend="cupy")

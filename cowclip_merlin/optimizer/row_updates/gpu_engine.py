@@ -40,10 +40,12 @@ class GpuEngine(Engine):
     Args:
         operations: the loaded operations.
         load_kernels: GPU's number, length of a row, whether bfloat16 -> `gpu_ops.Loaded`.
+        owner: the number under which the operations know this engine, the same in all replicas.
     """
 
     operations: gpu_ops.Operations
     load_kernels: Any
+    owner: int
     _known: dict[Any, Any] = field(default_factory=dict)  # status, slots, numbers of tables
 
     def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
@@ -59,10 +61,8 @@ class GpuEngine(Engine):
     def update(self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]) -> Any:
         """One step of all tables; see `Engine.update`."""
         tables = [table for _, table in pairs]
-        values, indices = (
-            _alike([s.values for s, _ in pairs]),
-            _alike([s.indices for s, _ in pairs]),
-        )
+        values = _alike([s.values for s, _ in pairs], (tf.float32, tf.bfloat16))
+        indices = _alike([s.indices for s, _ in pairs], (tf.int64, tf.int32))
         bfloat16 = values[0].dtype == tf.bfloat16
         share, mean, done = self.operations.module.cow_clip_step(
             rate=self.adam._decayed_lr(tf.float32),
@@ -116,19 +116,18 @@ class GpuEngine(Engine):
             nothing[::3] = 0
             with tf.init_scope(), device_of(table):
                 self._known["status"] = replicated_variable(nothing, "cowclip_status")
-                self._known["owner"] = self.operations.new_owner()
         return self._known["status"]
 
     def _number(self, table: Any, *, counted: bool = False, bfloat16: bool = False) -> int:
-        """The number under which the operations know a table."""
-        self._status(table)
+        """The number under which the operations know a table, or a replica's copy of it."""
         table = compat.stored(table)
-        key = (table.ref(), counted, bfloat16)
+        device = tf.DeviceSpec.from_string(table.device).device_index or 0
+        key = (table.ref(), device, counted, bfloat16)  # kernels are loaded on one GPU
         if key not in self._known:
-            self._known[key] = self._register(table, counted, bfloat16)
+            self._known[key] = self._register(table, device, counted, bfloat16)
         return self._known[key]
 
-    def _register(self, table: Any, counted: bool, bfloat16: bool) -> int:
+    def _register(self, table: Any, device: int, counted: bool, bfloat16: bool) -> int:
         slots = self._known.setdefault("slots", {})
         slot = slots.setdefault(table.ref(), len(slots))
         if slot >= MOST_TABLES:
@@ -141,10 +140,9 @@ class GpuEngine(Engine):
             raise InputError(
                 f'table {table.name!r} has {rows} rows, more than 2^31: use backend="tensorflow"'
             )
-        device = tf.DeviceSpec.from_string(table.device).device_index or 0
         record = gpu_ops.record_of(
             rows, d, self.settings_of(table), self.load_kernels(device, d, bfloat16),
-            exact=self.exact, counted=counted, owner=self._known["owner"], slot=slot,
+            exact=self.exact, counted=counted, owner=self.owner, slot=slot,
         )  # fmt: skip
 
         def describe(row: int, what: int) -> str:
@@ -156,8 +154,8 @@ class GpuEngine(Engine):
         return self.operations.add_table(record, describe)
 
 
-def _alike(tensors: list[Any]) -> list[Any]:
-    """Cast the tensors to one type, the widest among them."""
-    types = {x.dtype for x in tensors}
-    wide = tf.int64 if tf.int64 in types else tf.float32
-    return tensors if len(types) == 1 else [tf.cast(x, wide) for x in tensors]
+def _alike(tensors: list[Any], types: tuple[Any, ...]) -> list[Any]:
+    """Cast the tensors to one of the types: to that of all of them, otherwise to the first."""
+    found = {x.dtype for x in tensors}
+    chosen = next((x for x in types if found == {x}), types[0])
+    return [x if x.dtype == chosen else tf.cast(x, chosen) for x in tensors]

@@ -6,10 +6,13 @@ CuPy compiles the kernels that they launch. Neither needs CUDA's compiler.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
+import importlib
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +27,7 @@ from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE, passes
 from cowclip_merlin.kernels.cuda_source import SOURCE, options, tile_of
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
 from cowclip_merlin.kernels.interface import RowSettings
+from cowclip_merlin.kernels.nvrtc import load_nvrtc
 from cowclip_merlin.system.files import atomic_write
 
 tf = compat.tensorflow()
@@ -39,6 +43,7 @@ FUNCTIONS = (
 PROGRAM = SOURCE + GROUP_SOURCE + STEP_SOURCE
 BLOCKS_PER_PROCESSOR = 8
 _SOURCE_FOLDER = Path(__file__).with_name("row_ops")
+_REMEDY = 'install g++, or use backend="tensorflow"'
 _FLAGS = ("-O2", "-w", "-shared", "-fPIC")
 
 
@@ -180,43 +185,89 @@ def operations() -> Operations:
     return Operations(build())
 
 
+def require_cupy() -> None:
+    """Load CuPy and CUDA's compiler NVRTC, which compile the kernels.
+
+    Raises:
+        InputError: if one of them is not installed or cannot be loaded.
+    """
+    try:
+        load_nvrtc()
+        importlib.import_module("cupy")
+    except (ImportError, OSError) as error:
+        what = getattr(error, "name", None) or "CuPy or NVRTC"
+        raise InputError(
+            f"the GPU's row operations need CuPy, and {what} cannot be loaded: pip install "
+            'cupy-cuda12x, or use backend="tensorflow"'
+        ) from error
+
+
 def build() -> Path:
     """The shared library of the operations, in the user's cache folder.
 
+    If that folder cannot be written, it is in a folder that lives as long as this process.
+
     Raises:
-        InputError: if no C++ compiler is found, or if it fails.
+        InputError: if no C++ compiler is found, or if it fails, or no folder can be written.
     """
     flags = [*tf.sysconfig.get_compile_flags(), *_FLAGS]
     links = tf.sysconfig.get_link_flags()
     texts = [file.read_text(encoding="utf-8") for file in sorted(_SOURCE_FOLDER.iterdir())]
     what = "\n".join([tf.__version__, *flags, *links, *texts])
-    stem = f"row_ops-{hashlib.sha256(what.encode()).hexdigest()[:16]}.so"
-    file = _cache_folder() / stem
-    if not file.exists():
-        _compile(file, flags, links)
-    return file
+    name = f"row_ops-{hashlib.sha256(what.encode()).hexdigest()[:16]}.so"
+    try:
+        return _build_in(_cache_folder(), name, flags, links)
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
+        _log.info("no cache of the GPU's row operations: %s", error)
+    try:
+        return _build_in(_temporary_folder(), name, flags, links)
+    except OSError as error:
+        raise InputError(f"cannot store the GPU's row operations: {error}; {_REMEDY}") from error
 
 
 def _cache_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(home, "cowclip_merlin")
-    try:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "cowclip_merlin")
+
+
+@cache
+def _temporary_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="cowclip_merlin.")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _build_in(folder: Path, name: str, flags: list[str], links: list[str]) -> Path:
+    file = folder / name
+    if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="cowclip_merlin."))
-    return folder
+        with atomic_write(file) as temporary:
+            _compile(temporary, flags, links)
+    return file
 
 
 def _compile(file: Path, flags: list[str], links: list[str]) -> None:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    remedy = 'install g++, or use backend="tensorflow"'
-    if compiler is None:
-        raise InputError(f"the GPU's row operations need a C++ compiler: {remedy}")
+    compiler, source = _compiler(), str(_SOURCE_FOLDER / "row_ops.cc")
     _log.info("compiling the GPU's row operations, once on this machine (half a minute)")
-    with atomic_write(file) as temporary:
-        source = str(_SOURCE_FOLDER / "row_ops.cc")
-        command = [compiler, *flags, source, "-o", str(temporary), *links]
+    command = [*compiler, *flags, source, "-o", str(file), *links]
+    try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = [x for x in done.stderr.splitlines() if "error" in x] or [done.stderr[-200:]]
-            raise InputError(f"{compiler} cannot compile {source}: {lines[0]}; {remedy}")
+    except OSError as error:
+        words = f"cannot run the C++ compiler {compiler[0]}: {error.strerror}; {_REMEDY}"
+        raise InputError(words) from error
+    if done.returncode:
+        lines = [x for x in done.stderr.splitlines() if "error" in x] or [done.stderr[-200:]]
+        words = " ".join(lines[0].split())
+        raise InputError(f"{' '.join(compiler)} cannot compile {source}: {words}; {_REMEDY}")
+
+
+def _compiler() -> list[str]:
+    """Return the command of the C++ compiler: that of CXX, or g++ or c++."""
+    given = os.environ.get("CXX", "")
+    try:
+        command = shlex.split(given)
+    except ValueError as error:
+        raise InputError(f"CXX={given} is not a command: {error}; {_REMEDY}") from error
+    found = shutil.which("g++") or shutil.which("c++")
+    if not command and found is None:
+        raise InputError(f"the GPU's row operations need a C++ compiler: {_REMEDY}")
+    return command or [str(found)]

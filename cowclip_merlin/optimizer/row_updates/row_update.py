@@ -121,11 +121,14 @@ class RowUpdate(TableUpdate):
         backend = self.config.backend
         if backend == "tensorflow":
             return TensorFlowEngine(**common)
-        loaded = kernels.load(backend)  # for CuPy: its compiler is found, or there is one line
         if backend == "cupy":
+            gpu_ops.require_cupy()
             operations, load_kernels = gpu_ops.operations(), gpu_ops.load_kernels
-            return GpuEngine(operations=operations, load_kernels=load_kernels, **common)
-        return CpuEngine(kernels=loaded, call=variable_memory.on_host, **common)
+            owner = operations.new_owner()
+            return GpuEngine(
+                operations=operations, load_kernels=load_kernels, owner=owner, **common
+            )
+        return CpuEngine(kernels=kernels.load(backend), call=variable_memory.on_host, **common)
 
     def _settings_of(self, table: Any) -> RowSettings:
         config = self.config
