@@ -2,22 +2,12 @@
 
 The kernels never wait for the host. They read the number of distinct ids from GPU memory, so a
 launch does not depend on it: each thread takes several rows, `gridDim` apart. The source follows
-`cuda_source.SOURCE` and `cuda_group.GROUP_SOURCE` in one program and uses their functions.
+`cuda_source.COMMON_SOURCE` and `cuda_group.GROUP_SOURCE` in one program and uses their functions.
 """
 
 from __future__ import annotations
 
 STEP_SOURCE = r"""
-// Sum one coordinate of the occurrences [begin, end), in their order; at least one occurrence.
-__device__ inline float grouped_sum(const value_t* __restrict__ values,
-                                    const word_t* __restrict__ order,
-                                    index_t begin, index_t end, int d, int j) {
-    float sum = widen(values[(index_t)order[begin] * d + j]);
-#pragma unroll 8
-    for (index_t s = begin + 1; s < end; ++s) sum += widen(values[(index_t)order[s] * d + j]);
-    return sum;
-}
-
 __device__ inline void check_sum(float x, index_t* status, int table, word_t row) {
     if (x - x != 0.0f) refuse(status, table, 0, row);  // Inf - Inf and NaN - NaN are NaN
 }
@@ -34,7 +24,7 @@ extern "C" __global__ void sum_groups(
         const index_t begin = starts[row], end = starts[row + 1];
         if (end - begin <= segment) {
             for (int j = lane; j < d; j += TILE) {
-                const float sum = grouped_sum(values, order, begin, end, d, j);
+                const float sum = sum_of<8>(values, order, begin, end, d, j);
                 g[row * d + j] = sum;
                 check_sum(sum, status, table, ids[row]);
             }
@@ -60,7 +50,7 @@ extern "C" __global__ void sum_queued(
     for (index_t piece = this_thread() / TILE; piece < pieces; piece += tiles)
         for (int j = (int)(this_thread() % TILE); j < d; j += TILE)
             partial[piece * d + j] =
-                grouped_sum(values, order, piece_begin[piece], piece_end[piece], d, j);
+                sum_of<8>(values, order, piece_begin[piece], piece_end[piece], d, j);
 }
 
 // Add the pieces of each frequent id, in their order; one tile per id.

@@ -2,7 +2,7 @@
 
 Arrays are CuPy arrays. State (`w`, `m`, `v`) is float32 and contiguous. Gradients are float32 or
 bfloat16; because CuPy has no bfloat16, a uint16 array holds the bits of bfloat16.
-Norms are summed in float64. The CUDA source is in `kernels.cuda_source`.
+Norms are summed in float64. The CUDA source is in `kernels.cuda_arrays`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 
 from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.kernels.cuda_source import SEGMENT, SOURCE, options, tile_of
+from cowclip_merlin.kernels.cuda_arrays import ARRAY_SOURCE
+from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, SEGMENT, options, tile_of
 from cowclip_merlin.kernels.interface import (
     Groups,
     NonFiniteGradient,
@@ -35,7 +36,7 @@ def _kernel(name: str, d: int, bfloat16: bool) -> Any:
 
 @cache
 def _module(flags: tuple[str, ...]) -> Any:
-    return cupy.RawModule(code=SOURCE, options=flags)
+    return cupy.RawModule(code=COMMON_SOURCE + ARRAY_SOURCE, options=flags)
 
 
 def _launch(name: str, d: int, threads: int, *args: Any, bfloat16: bool = False) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cowclip_merlin.kernels.cuda_arrays import ARRAY_SOURCE
 from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE
-from cowclip_merlin.kernels.cuda_source import SOURCE, TILES, options
+from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, TILES, options
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
 
 
@@ -27,7 +28,7 @@ LENGTHS = {1: 1, 2: 2, 4: 3, 8: 8, 16: 10, 32: 128}
 @pytest.mark.parametrize("tile", TILES)
 def test_compiles_for_every_tile(tmp_path, tile, architecture):
     file = tmp_path / "kernels.cu"
-    file.write_text(SOURCE + GROUP_SOURCE + STEP_SOURCE)
+    file.write_text(COMMON_SOURCE + ARRAY_SOURCE + GROUP_SOURCE + STEP_SOURCE)
     for bfloat16 in (False, True):
         flags = options(LENGTHS[tile], tile, bfloat16=bfloat16)
         flags += ("-o", str(tmp_path / "kernels.ptx"), str(file))

@@ -1,5 +1,6 @@
 """The operations of a GPU on the CPU: real TensorFlow, emulated kernels, no stream to wait for."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -252,6 +253,36 @@ def test_a_graph_of_another_process_is_refused(tf, emulated):
         gpu_ops.operations().module.cow_clip_flush(
             counts=[], variables=[status.handle], tables=[123456], wait=True
         )
+
+
+def test_the_program_has_the_kernels_that_are_launched_and_no_others(tf):
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    found = re.findall(r"__global__ void (\w+)", gpu_ops.PROGRAM)
+    assert sorted(found) == sorted(gpu_ops.FUNCTIONS)
+
+
+def test_both_sides_agree_on_functions_fields_and_sizes(tf):
+    """CUDA C++, the C++ of the operations and Python each need them."""
+    from cowclip_merlin.kernels import cuda_group, cuda_source
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    header = Path(gpu_ops.__file__).with_name("row_ops").joinpath("tables.h").read_text()
+    names = re.search(r"enum Function \{(.*?)kFunctions", header, re.S)[1]
+    wanted = [f"k{''.join(part.title() for part in x.split('_'))}" for x in gpu_ops.FUNCTIONS]
+    assert re.findall(r"\w+", names) == wanted
+    fields = re.search(r"struct CowClipTable \{(.*?)void\*", header, re.S)[1]
+    assert re.findall(r"(\w+)[,;]", fields) == [x for x, _ in gpu_ops.TableRecord._fields_[:-1]]
+    kernels = re.search(r"enum { (BLOCK.*?) }", cuda_group.GROUP_SOURCE)[1]
+    constants = ", ".join([kernels, *re.findall(r"constexpr \w+ (k\w+ = [\w *,=]+);", header)])
+    sizes = {}
+    for name, value in re.findall(r"(\w+) = ([^,]+)", constants):
+        sizes[name] = eval(value.replace("/", "//"), sizes)
+    assert sizes["kBlock"] == sizes["BLOCK"] == cuda_group.BLOCK
+    assert sizes["kChunk"] == sizes["CHUNK"]
+    assert sizes["kDigits"] == sizes["DIGITS"] == 1 << cuda_group.DIGIT_BITS
+    assert sizes["kDigitBits"] == cuda_group.DIGIT_BITS
+    assert sizes["kSegment"] == cuda_source.SEGMENT
 
 
 def test_a_table_without_a_gpu_is_refused(tf, emulated):

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.cuda_group import GROUP_SOURCE, passes
-from cowclip_merlin.kernels.cuda_source import SOURCE, options, tile_of
+from cowclip_merlin.kernels.cuda_source import COMMON_SOURCE, options, tile_of
 from cowclip_merlin.kernels.cuda_step import STEP_SOURCE
 from cowclip_merlin.kernels.interface import RowSettings
 from cowclip_merlin.kernels.nvrtc import load_nvrtc
@@ -40,7 +40,7 @@ FUNCTIONS = (
 )  # fmt: skip
 """The kernels, in the order of `Function` in row_ops/tables.h."""
 
-PROGRAM = SOURCE + GROUP_SOURCE + STEP_SOURCE
+PROGRAM = COMMON_SOURCE + GROUP_SOURCE + STEP_SOURCE
 BLOCKS_PER_PROCESSOR = 8
 _SOURCE_FOLDER = Path(__file__).with_name("row_ops")
 _REMEDY = 'install g++, or use backend="tensorflow"'
