@@ -140,17 +140,18 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
                 HugeCTR's Sparse Operation Kit, a pattern of `embeddings`, `skip` or `fields`
                 matches no table, `fields` do not fill a table, or no variable has a gradient.
         """
-        pairs = self.tables.check_step(list(grads_and_vars))
+        pairs, groups = self.tables.check_step(list(grads_and_vars))
         if not pairs:  # as in Keras, for a model without trainable layers
             return tf.no_op()
         with tf.init_scope():
             # All at once: under a strategy, what is created among the operations of a step
             # would depend on them.
-            for group, tables in zip(self.tables.split(pairs), (True, False)):
+            for group, tables in zip(groups, (True, False)):
                 self._create_state([v for _, v in group], tables=tables)
         if experimental_aggregate_gradients:
-            pairs = sum_gradients(pairs, self._aggregate_gradients)
-        table_pairs, dense_pairs = self.tables.split(pairs)
+            # An aggregator may return other gradients, dense ones of a table, too: split again.
+            groups = self.tables.split(sum_gradients(pairs, self._aggregate_gradients))
+        table_pairs, dense_pairs = groups
         steps: list[Any] = []
         if table_pairs:
             steps, summary = self._update.apply(table_pairs)

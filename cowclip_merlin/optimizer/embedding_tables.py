@@ -114,11 +114,12 @@ class EmbeddingTables:
             (tables if named else dense).append(variable)
         return tables, dense
 
-    def check_step(self, given: Sequence[tuple[Any, Any]]) -> Pairs:
-        """Return the pairs of a step that have a gradient, as collective operations need them.
+    def check_step(self, given: Sequence[tuple[Any, Any]]) -> tuple[Pairs, tuple[Pairs, Pairs]]:
+        """Return the pairs of a step that have a gradient, and their `split`.
 
         Args:
-            given: pairs of gradient and variable; gradients may be None.
+            given: pairs of gradient and variable; gradients may be None. Those that are returned
+                have the shape that collective operations need.
 
         Raises:
             InputError: if a variable is refused, a pattern matches nothing, or fields do not fill
@@ -128,9 +129,10 @@ class EmbeddingTables:
         pairs = [(with_shape(g), v) for g, v in embedding_variables.with_gradients(given)]
         if pairs and self._unmatched:
             self._refuse_unmatched(given)
-        for _, table in self.split(pairs)[0]:
+        tables, dense = self.split(pairs)
+        for _, table in tables:
             self.layout_of(table)
-        return pairs
+        return pairs, (tables, dense)
 
     def _refuse_unmatched(self, given: Sequence[tuple[Any, Any]]) -> None:
         """Refuse patterns of `embeddings` without a variable, and others without a table."""

@@ -124,3 +124,16 @@ def test_a_layer_in_half_precision_may_catch_up(tf):
         optimizer.flush()
         ends.append(layer.table.numpy())
     np.testing.assert_allclose(ends[1], ends[0], atol=1e-6)
+
+
+def test_a_step_whose_gradients_are_summed_already_looks_for_tables_once(tf, monkeypatch):
+    from cowclip_merlin.optimizer import embedding_variables
+
+    calls, split = [], embedding_variables.split
+    monkeypatch.setattr(
+        embedding_variables, "split", lambda *given: calls.append(given) or split(*given)
+    )
+    table = tf.Variable(tf.ones([4, 2]), name="embeddings")
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([4, 2]))
+    cc.CowClip().apply_gradients([(slices, table)], experimental_aggregate_gradients=False)
+    assert len(calls) == 1
