@@ -146,6 +146,7 @@ class GrowingTable:
             InputError: there are not enough rows, or a time or the shape of the ids is wrong.
         """
         ids = self._checked(ids)
+        self._check_memory()
         times, rows = expiry.event_times(now, len(ids)), np.empty(ids.shape, np.int32)
         self._advance(times)
         batch, last_seen = Batch(ids, times, rows), self._parts.expiry.last_seen
@@ -165,6 +166,7 @@ class GrowingTable:
             InputError: there are not enough rows, or a pair or a time is wrong.
         """
         fields, ids = self._checked_pairs(fields, ids)
+        self._check_memory()
         times, rows = expiry.event_times(now, len(ids)), self._id_map.find(fields, ids)
         new = rows < 0
         if self.num_rows + np.count_nonzero(new) > self.max_rows:
@@ -220,6 +222,7 @@ class GrowingTable:
 
     def state(self) -> dict[str, Array]:
         """What a snapshot must hold, by name; most are views, so write them before a step."""
+        self._check_memory()
         return table_state.state_of(self._parts)
 
     def restore(self, state: Mapping[str, Array]) -> None:
@@ -228,9 +231,14 @@ class GrowingTable:
         Raises:
             InputError: the state is of other tables, or has more rows than the capacity.
         """
+        self._check_memory()
         table_state.restore(self._parts, state)
         if self.absent == "zeros":  # the saved table may have trained them
             self._initialize_absent()
+
+    def _check_memory(self) -> None:
+        for memory in self.memory:
+            memory.check()
 
     def _checked(self, ids: Array) -> Array:
         ids = np.ascontiguousarray(ids, np.int64)

@@ -6,6 +6,7 @@ So a replay, a second trainer and a test get the same numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ class RowMemory:
         v: Adam's second moments, like `w`; None where nothing is trained.
         std: standard deviation of a row's first values; 0 for zeros.
         seed: of the first values; tables of one model need different ones.
+        check: raises an InputError if the arrays are no longer the memory of the table.
     """
 
     w: Array
@@ -38,6 +40,7 @@ class RowMemory:
     v: Array | None = None
     std: float = 0.0
     seed: int = 0
+    check: Callable[[], None] = lambda: None
 
     def initialize(self, rows: Array, fields: Array, ids: Array) -> None:
         """Write the first values of ids into their rows, and zeros into the moments.

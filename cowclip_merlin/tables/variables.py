@@ -8,7 +8,6 @@ below 32 MB). On a GPU the capacity is allocated at once.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 from typing import Any
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.initial_rows import RowMemory
+from cowclip_merlin.tables.memory_views import memory_tensor, separate_memory, writable_view
 
 tf = compat.tensorflow()
 
@@ -79,9 +79,9 @@ def create_adam_slots(adam: Any, variable: Any) -> None:
 def memory_of(variable: Any) -> npt.NDArray[Any]:
     """The memory of a variable on the CPU, writable, without a copy.
 
-    It holds the variable's memory only as long as nothing assigns the variable as a whole, and as
-    long as the variable lives. The variable must have memory of its own: not the same initial
-    tensor as another one.
+    It is the variable's memory only as long as the variable lives, nothing assigns it as a whole,
+    and no tensor of all of it is alive during a lookup or a step. The variable must have memory of
+    its own: not the same initial tensor as another one.
 
     Args:
         variable: a `tf.Variable`, not of size 0.
@@ -92,15 +92,18 @@ def memory_of(variable: Any) -> npt.NDArray[Any]:
     variable = compat.stored(variable)
     if tf.DeviceSpec.from_string(variable.device).device_type not in (None, "CPU"):
         raise InputError(f"table {variable.name!r} is on {variable.device}; create it on the CPU")
-    # A sparse read sees to it that the variable shares its memory with no other.
-    dtype = variable.dtype.base_dtype
-    tf.raw_ops.ResourceGather(resource=variable.handle, indices=[0], dtype=dtype)
-    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
-    value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=dtype)
-    array = np.asarray(memoryview(value))
-    # By address: a tensor that is kept would make the next sparse write copy the whole table.
-    memory = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
-    return np.frombuffer(memory, array.dtype).reshape(array.shape)
+    separate_memory(variable)
+    return writable_view(np.asarray(memoryview(memory_tensor(variable))))
+
+
+def _refuse_moved(view: npt.NDArray[Any], variable: Any) -> None:
+    variable = compat.stored(variable)
+    if np.asarray(memoryview(memory_tensor(variable))).ctypes.data != view.ctypes.data:
+        raise InputError(
+            f"table {variable.name!r} is no longer where new rows are written, since it was "
+            "assigned, or a tensor of all of it was kept during a step or a lookup: create the "
+            "model and its table again, and read rows by tf.gather only"
+        )
 
 
 def row_memory(variable: Any, adam: Any = None, *, std: float, seed: int) -> RowMemory:
@@ -112,5 +115,13 @@ def row_memory(variable: Any, adam: Any = None, *, std: float, seed: int) -> Row
         std: standard deviation of a row's first values.
         seed: of the first values.
     """
-    m, v = (adam and memory_of(adam.get_slot(variable, name)) for name in MOMENTS)
-    return RowMemory(w=memory_of(variable), m=m, v=v, std=std, seed=seed)
+    variables = {"w": variable}
+    if adam is not None:
+        variables |= {name: adam.get_slot(variable, name) for name in MOMENTS}
+    views = {name: memory_of(each) for name, each in variables.items()}
+
+    def check() -> None:
+        for name, view in views.items():
+            _refuse_moved(view, variables[name])
+
+    return RowMemory(**views, std=std, seed=seed, check=check)

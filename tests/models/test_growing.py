@@ -312,3 +312,20 @@ def test_a_run_on_a_prepared_folder_has_no_growing_tables(capsys):
     with pytest.raises(SystemExit):
         build_parser().parse_args(["train", "--help"])
     assert "growing" not in capsys.readouterr().out
+
+
+def test_a_table_whose_memory_moved_is_refused():
+    """A tensor of the whole table makes the next lookup copy it: new rows would be lost."""
+    tf, model, optimizer = compat.tensorflow(), growing(), cowclip(backend="numba")
+    table = growing_table(model, optimizer)
+    train = trainer(tf, model, optimizer)
+    ids, x, label = next(batches(1))
+    rows = table.admit(raw(ids), 0)
+    train(rows, x, label)
+    kept = tf.identity(model.row_sync.layers[0].table)
+    table.admit(raw(ids), 1)  # nothing has moved yet
+    train(rows, x, label)
+    for call in (lambda: table.admit(raw(ids) + 1, 2), table.state):
+        with pytest.raises(cc.InputError, match="no longer where new rows are written"):
+            call()
+    assert kept.shape[0] == CAPACITY

@@ -1,12 +1,7 @@
-"""The memory of TensorFlow's variables as NumPy arrays, without a copy.
-
-A variable that is looked up with `tf.gather` is from then on copied whenever it is read whole;
-`memory_tensor` returns its memory instead.
-"""
+"""Call functions of NumPy arrays that write into the memory of TensorFlow's variables."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,26 +9,9 @@ import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.tables.memory_views import memory_tensor, separate_memory, writable_view
 
 tf = compat.tensorflow()
-
-
-def separate_memory(variable: Any) -> Any:
-    """Give the variable memory that no other variable shares; return a value that must be used.
-
-    Variables share memory after `a.assign(b)`, or where one tensor was the initial value of both,
-    and so the replicas of a strategy begin. A sparse read gives the variable its own memory, but
-    TensorFlow drops the read from a graph if no operation uses the value, [1, ...].
-    """
-    handle, dtype = variable.handle, variable.dtype.base_dtype
-    return tf.raw_ops.ResourceGather(resource=handle, indices=[0], dtype=dtype)
-
-
-def memory_tensor(variable: Any) -> Any:
-    """Return a tensor that is the variable's memory; call `separate_memory` first."""
-    handle, dtype = variable.handle, variable.dtype.base_dtype
-    tf.raw_ops.DisableCopyOnRead(resource=handle)
-    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
 
 
 def _written(variables: Sequence[Any], done: Sequence[Any]) -> None:
@@ -81,17 +59,9 @@ def on_host(
         return function(*arrays[: len(arrays) - len(used)])
 
     if tf.executing_eagerly():
-        views = [_writable(np.asarray(memoryview(x))) for x in memory]
+        views = [writable_view(np.asarray(memoryview(x))) for x in memory]
         results = [tf.constant(x) for x in function(*(x.numpy() for x in inputs), *views)]
     else:
         results = tf.numpy_function(call, [*inputs, *memory, *used], types)
     _written(variables, results)
     return results
-
-
-def _writable(x: Any) -> Any:
-    """The same memory, writable: eager tensors give it out for reading only."""
-    if x.nbytes == 0:
-        return x.copy()
-    memory = (ctypes.c_char * x.nbytes).from_address(x.ctypes.data)
-    return np.frombuffer(memory, x.dtype).reshape(x.shape)
