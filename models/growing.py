@@ -51,7 +51,7 @@ def growing_table(
         optimizer: `CowClip(update="lazy")` with Adam, or an optimizer that holds one.
         fields: field -> when its ids get and lose their rows; other fields have `FieldRules()`.
         **settings: of `GrowingTable`: `max_rows`, `admission_filter`, `window`, `counters`,
-            `absent`, `index_cells`, `track_changes`.
+            `absent`, `index_cells`.
 
     Raises:
         InputError: the model, the optimizer or a setting does not fit.

@@ -38,7 +38,7 @@ class ChangeLog:
     handed out the next time, so a delivery that failed loses nothing.
 
     Args:
-        id_map: whose ids.
+        id_map: whose ids; all rows that are in use count as changed at first.
     """
 
     def __init__(self, id_map: IdMap) -> None:
@@ -47,7 +47,10 @@ class ChangeLog:
         self._rows: list[Array] = []  # since the last `collect`; flagged
         self._gone: list[Dropped] = []
         self._handed_out = _no_changes()
-        self.add_rows(np.arange(id_map.num_fields, dtype=np.int32))
+        self._add_all()
+
+    def _add_all(self) -> None:
+        self.add_rows(np.arange(self._id_map.high_water, dtype=np.int32))
 
     def add_rows(self, rows: Array) -> None:
         """Note that a step may change these rows, int32 of any shape."""
@@ -89,18 +92,20 @@ class ChangeLog:
     def state(self) -> dict[str, Array]:
         """What `restore` needs."""
         rows, _, _, gone = self._all()
-        return {"changed_rows": rows, "gone_fields": gone.fields, "gone_ids": gone.ids}
+        return {"rows": rows, "gone_fields": gone.fields, "gone_ids": gone.ids}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Take over the changes of a state; the log must be new."""
+        """Take over the changes of a state; the log must be new.
+
+        An empty state is that of a table without this log: all rows then count as changed.
+        """
         self.collect()
         self.clear()
-        if "changed_rows" in state:
-            self.add_rows(np.asarray(state["changed_rows"], np.int32))
+        if state:
+            self.add_rows(np.asarray(state["rows"], np.int32))
             self.add_gone(Dropped(state["gone_fields"], state["gone_ids"]))
-        else:  # it was made without `track_changes`: everything is news
-            used = np.arange(self._id_map.high_water, dtype=np.int32)
-            self.add_rows(used)
+        else:
+            self._add_all()
 
 
 def _no_changes() -> Changes:

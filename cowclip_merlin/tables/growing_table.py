@@ -18,7 +18,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables import batch_loops, expiry, table_state
 from cowclip_merlin.tables.admission import new_admission
 from cowclip_merlin.tables.batch_loops import Batch, NewIds
-from cowclip_merlin.tables.changes import ChangeLog, Changes
+from cowclip_merlin.tables.changes import ChangeLog
 from cowclip_merlin.tables.expiry import Dropped
 from cowclip_merlin.tables.field_rules import FieldRules, TableStatistics
 from cowclip_merlin.tables.id_map import IdMap
@@ -53,7 +53,6 @@ class GrowingTable:
         seed: of the probabilistic filter.
         index_cells: cells of the index at the start. With `max_rows` there are enough for all rows
             from the start, so that the index never pauses to grow.
-        track_changes: remember what changed for `changed`.
 
     Raises:
         InputError: an argument is out of its range.
@@ -81,7 +80,6 @@ class GrowingTable:
         absent: str = "trained",
         seed: int = 0,
         index_cells: int = 16,
-        track_changes: bool = False,
     ) -> None:
         self.fields, self.memory, self.capacity = tuple(fields), tuple(memory), capacity
         self.max_rows = capacity - len(fields) if max_rows is None else max_rows
@@ -101,7 +99,6 @@ class GrowingTable:
             ),
             expiry=expiry.new_expiry(fields, capacity),
             memory=self.memory,
-            changes=ChangeLog(self._id_map) if track_changes else None,
         )
 
     def _refuse_wrong(self) -> None:
@@ -200,21 +197,14 @@ class GrowingTable:
         dropped = expiry.expire(self._id_map, self._parts.expiry, rows)
         return self._note_gone(EXPIRED, dropped)
 
-    def changed(self) -> Changes:
-        """Rows that may have changed and ids that are gone since `clear_changed`.
+    def track_changes(self) -> ChangeLog:
+        """Start to remember changes for a serving copy; each copy needs a log of its own.
 
-        Raises:
-            InputError: the table was made without `track_changes`.
+        All rows that are in use count as changed at first.
         """
-        return self._tracked().collect()
-
-    def clear_changed(self) -> None:
-        """Forget what `changed` last returned, and no later change; call it after delivery.
-
-        Raises:
-            InputError: the table was made without `track_changes`.
-        """
-        self._tracked().clear()
+        log = ChangeLog(self._id_map)
+        self._parts.changes.append(log)
+        return log
 
     def statistics(self) -> TableStatistics:
         """Rows, memory in bytes, and totals since the start."""
@@ -260,8 +250,8 @@ class GrowingTable:
         self._parts.expiry.numbers[expiry.CLOCK] = max(self.clock, int(times.max(initial=0)))
 
     def _note_changed(self, rows: Array) -> Array:
-        if self._parts.changes is not None:
-            self._parts.changes.add_rows(rows)
+        for log in self._parts.changes:
+            log.add_rows(rows)
         return rows
 
     def _create(self, new: NewIds, rows: Array) -> Array:
@@ -301,11 +291,6 @@ class GrowingTable:
 
     def _note_gone(self, reason: int, dropped: Dropped) -> int:
         self._parts.dropped[reason] += len(dropped.ids)
-        if self._parts.changes is not None:
-            self._parts.changes.add_gone(dropped)
+        for log in self._parts.changes:
+            log.add_gone(dropped)
         return len(dropped.ids)
-
-    def _tracked(self) -> ChangeLog:
-        if self._parts.changes is None:
-            raise InputError("the table does not remember changes; make it with track_changes")
-        return self._parts.changes

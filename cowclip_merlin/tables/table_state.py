@@ -33,7 +33,7 @@ class TableParts:
         admission: which new ids get one.
         expiry: which ids lose it.
         memory: of the embedding tables whose rows these are.
-        changes: what a serving copy needs; None without `track_changes`.
+        changes: what changed for each serving copy.
         dropped: EXPIRED: ids dropped by their time to live; EVICTED: by the bound; int64 [2].
     """
 
@@ -41,7 +41,7 @@ class TableParts:
     admission: AdmissionState
     expiry: ExpiryState
     memory: tuple[RowMemory, ...]
-    changes: ChangeLog | None
+    changes: list[ChangeLog] = field(default_factory=list)
     dropped: Array = field(default_factory=lambda: np.zeros(2, np.int64))
 
 
@@ -56,7 +56,9 @@ def state_of(parts: TableParts) -> dict[str, Array]:
     }
     for i, memory in enumerate(parts.memory):
         state |= {f"table{i}.{name}": x for name, x in memory.used(used).items()}
-    return state | (parts.changes.state() if parts.changes is not None else {})
+    for i, log in enumerate(parts.changes):
+        state |= {f"changes{i}.{name}": x for name, x in log.state().items()}
+    return state
 
 
 def restore(parts: TableParts, state: Mapping[str, Array]) -> None:
@@ -81,8 +83,9 @@ def restore(parts: TableParts, state: Mapping[str, Array]) -> None:
     for i, memory in enumerate(parts.memory):
         for name, x in memory.used(used).items():
             x[:] = state[f"table{i}.{name}"]
-    if parts.changes is not None:
-        parts.changes.restore(state)
+    for i, log in enumerate(parts.changes):
+        prefix = f"changes{i}."
+        log.restore({k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)})
 
 
 def _shapes(state: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:

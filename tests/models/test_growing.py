@@ -76,7 +76,8 @@ def test_a_growing_table_trains_to_the_numbers_of_a_fixed_one(tf, schema_of, nam
         MODELS[name](schema_of(dict.fromkeys(FIELDS, IDS), ("x",)), **SMALL),
     )
     ours, theirs = cowclip(backend=backend), cowclip(backend=backend)
-    table = growing_table(model, ours, track_changes=True)
+    table = growing_table(model, ours)
+    table.track_changes()
     fill(fixed, table)
     step, fixed_step = trainer(tf, model, ours), trainer(tf, fixed, theirs)
     for now, (ids, x, label) in enumerate(batches(200)):

@@ -55,16 +55,19 @@ class Pair:
             "window": window,
             "counters": COUNTERS,
             "seed": 5,
-            "track_changes": True,
         }
         self.rules, self.max_rows = rules, max_rows
-        self.table = GrowingTable(rules, memory=memory(), **self.arguments)
+        self.new_table()
         self.reference = Reference(
             tuple(r.admit for r in rules), tuple(r.ttl for r in rules), window, kind, 5
         )
         self.rows = {}  # (field, id) -> row
         self.delivered = set(), set()
         self.now = 0
+
+    def new_table(self):
+        self.table = GrowingTable(self.rules, memory=memory(), **self.arguments)
+        self.changes = self.table.track_changes()
 
     def admit(self, batch, delays):
         late = [] if self.max_rows else delays  # what is oldest is obvious if nothing is late
@@ -117,18 +120,18 @@ class Pair:
     def reload(self):
         """Into memory that is not zero, either."""
         state = {name: x.copy() for name, x in self.table.state().items()}
-        self.table = GrowingTable(self.rules, memory=memory(), **self.arguments)
+        self.new_table()
         self.table.restore(state)
 
     def changed(self, delivered):
-        changes, reference = self.table.changed(), self.reference
+        changes, reference = self.changes.collect(), self.reference
         known = changes.rows >= FIELDS
         keys = set(zip(changes.fields[known].tolist(), changes.ids[known].tolist()))
         gone = set(zip(*(x.tolist() for x in changes.gone)))
         assert keys == reference.changed and len(keys) == known.sum()
         assert gone == reference.gone
         if delivered:
-            self.table.clear_changed()
+            self.changes.clear()
             reference.changed, reference.gone = set(), set()
 
     def check(self):

@@ -41,17 +41,18 @@ def test_a_late_event_does_not_turn_back_the_clock_or_an_id():
 
 
 def test_an_id_that_comes_back_is_new():
-    grown = table([FieldRules(ttl=5)], 10, track_changes=True)
+    grown = table([FieldRules(ttl=5)], 10)
+    changes = grown.track_changes()
     one = grown.memory[0]
     row = grown.admit(column(7), 0)[0, 0]
     first = one.w[row].copy()
     one.w[row], one.m[row], one.v[row] = 4, 5, 6
     grown.admit(column(8), 5)
     assert grown.expire() == 1
-    assert grown.changed().gone.ids.tolist() == [7]
+    assert changes.collect().gone.ids.tolist() == [7]
     assert grown.admit(column(7), 6)[0, 0] == row
     assert np.array_equal(one.w[row], first) and not one.m[row].any() and not one.v[row].any()
-    assert grown.changed().gone.ids.tolist() == []
+    assert changes.collect().gone.ids.tolist() == []
 
 
 def test_slices_come_around():

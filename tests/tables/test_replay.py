@@ -11,11 +11,13 @@ from cowclip_merlin.tables.initial_rows import RowMemory
 RULES = [FieldRules(admit=2, ttl=9), FieldRules(), FieldRules(admit=4, min_rows=9)]
 
 
-def table(*, capacity=303, d=4, rules=RULES, **options):
+def table(*, capacity=303, d=4, rules=RULES, track_changes=True, **options):
     w, m, v = (np.full((capacity, d), 9.0, np.float32) for _ in range(3))
     memory = [RowMemory(w=w, m=m, v=v, std=1.0, seed=1)]
-    options = {"max_rows": 300, "counters": 64, "window": 100, "track_changes": True} | options
-    return GrowingTable(rules, memory=memory, capacity=capacity, **options)
+    options = {"max_rows": 300, "counters": 64, "window": 100} | options
+    grown = GrowingTable(rules, memory=memory, capacity=capacity, **options)
+    grown.log = grown.track_changes() if track_changes else None
+    return grown
 
 
 def play(grown, first, last):
@@ -28,9 +30,9 @@ def play(grown, first, last):
             np.add.at(x, rows.ravel(), 0.5)
         grown.expire(50)
         if batch % 7 == 0:
-            grown.changed()
+            grown.log.collect()
         if batch % 14 == 0:
-            grown.clear_changed()
+            grown.log.clear()
 
 
 def same(one, other):
@@ -51,7 +53,7 @@ def test_a_replay_gives_the_same_bits(kind):
     assert one.statistics() == other.statistics()
     statistics = one.statistics()
     assert min(statistics.evicted, statistics.expired, statistics.refused) > 20
-    for changes in zip(one.changed()[:3], cut.changed()[:3]):
+    for changes in zip(one.log.collect()[:3], cut.log.collect()[:3]):
         assert np.array_equal(*changes)
 
 
@@ -63,42 +65,56 @@ def test_another_seed_admits_others():
 
 
 def test_saving_delivers_nothing():
-    """What changed between `changed` and `clear_changed` is news, even if a state was taken."""
+    """What changed between `collect` and `clear` is news, even if a state was taken."""
     grown = table()
     play(grown, 0, 3)
-    first = grown.changed()
+    first = grown.log.collect()
     rows = grown.admit(np.array([[10**9, 10**9, 10**9]]), 9)
     grown.state()
-    grown.clear_changed()
-    assert set(grown.changed().rows) == set(rows.ravel()) < set(rows.ravel()) | set(first.rows)
+    grown.log.clear()
+    assert set(grown.log.collect().rows) == set(rows.ravel()) < set(rows.ravel()) | set(first.rows)
 
 
 def test_a_failed_delivery_loses_nothing():
     grown = table()
     play(grown, 0, 3)
-    first = set(grown.changed().rows.tolist())
+    first = set(grown.log.collect().rows.tolist())
     rows = set(grown.admit(np.array([[10**9, 10**9, 10**9]]), 9).ravel().tolist())
-    assert set(grown.changed().rows.tolist()) == first | rows
+    assert set(grown.log.collect().rows.tolist()) == first | rows
 
 
 def test_rows_of_absent_ids_are_delivered():
     """At first all of them, later those that a batch read."""
     grown = table()
-    changes = grown.changed()
+    changes = grown.log.collect()
     assert changes.rows.tolist() == changes.fields.tolist() == [0, 1, 2]
-    grown.clear_changed()
+    grown.log.clear()
     grown.admit(np.array([[5, 5, 5]]), 0)
-    assert grown.changed().rows.tolist() == [0, 2, 3]
+    assert grown.log.collect().rows.tolist() == [0, 2, 3]
 
 
 def test_a_state_without_changes_makes_everything_news():
     quiet = table(track_changes=False)
-    with pytest.raises(InputError, match="does not remember changes"):
-        quiet.changed()
     quiet.admit(np.array([[5, 5, 5], [6, 6, 6]]), 0)
     told = table()
     told.restore(quiet.state())
-    assert told.changed().rows.tolist() == [0, 1, 2, 3, 4]
+    assert told.log.collect().rows.tolist() == [0, 1, 2, 3, 4]
+    assert quiet.track_changes().collect().rows.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_each_log_has_its_own_changes():
+    """Two serving copies ask at different times, also after a restart."""
+    grown = table()
+    other = grown.track_changes()
+    grown.admit(np.array([[5, 5, 5]]), 0)
+    grown.log.collect()
+    grown.log.clear()
+    grown.admit(np.array([[6, 6, 5]]), 0)
+    again = table()
+    logs = [grown.log, other, again.log, again.track_changes()]
+    again.restore(grown.state())
+    found = [log.collect().rows.tolist() for log in logs]
+    assert found == [[0, 2, 4], [0, 1, 2, 3, 4]] * 2
 
 
 @pytest.mark.parametrize(
