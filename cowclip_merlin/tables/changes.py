@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.tables import batch_loops
 from cowclip_merlin.tables.expiry import Dropped
 from cowclip_merlin.tables.id_map import NO_FIELD, IdMap
+from cowclip_merlin.tables.loops import batch_loops
 
 Array = npt.NDArray[Any]
 

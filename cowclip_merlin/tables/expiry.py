@@ -14,9 +14,9 @@ import numpy.typing as npt
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.numba_prefetch import AHEAD
-from cowclip_merlin.tables import batch_loops
 from cowclip_merlin.tables.field_rules import LATEST, FieldRules
 from cowclip_merlin.tables.id_map import NO_FIELD, IdMap, give_back
+from cowclip_merlin.tables.loops import batch_loops
 from cowclip_merlin.tables.loops.hashing import hash_id
 from cowclip_merlin.tables.loops.index_cells import prefetch_cell
 from cowclip_merlin.tables.loops.memory import zeros

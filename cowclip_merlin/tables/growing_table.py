@@ -15,14 +15,15 @@ import numpy.typing as npt
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.tables import batch_loops, expiry, table_state
+from cowclip_merlin.tables import expiry, table_state
 from cowclip_merlin.tables.admission import new_admission
-from cowclip_merlin.tables.batch_loops import Batch, NewIds
 from cowclip_merlin.tables.changes import ChangeLog
 from cowclip_merlin.tables.expiry import Dropped
 from cowclip_merlin.tables.field_rules import FieldRules, TableStatistics
 from cowclip_merlin.tables.id_map import IdMap
 from cowclip_merlin.tables.initial_rows import RowMemory
+from cowclip_merlin.tables.loops import batch_loops
+from cowclip_merlin.tables.loops.batch_loops import Batch, NewIds
 from cowclip_merlin.tables.loops.index_cells import cells_for
 from cowclip_merlin.tables.table_state import EVICTED, EXPIRED, TableParts
 

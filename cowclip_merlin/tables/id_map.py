@@ -90,6 +90,14 @@ def _add(cells: Any, owners: Any, fields: Any, ids: Any, rows: Any) -> None:
 
 
 @compiled
+def _remove(cells: Any, owners: Any, fields: Any, ids: Any) -> None:
+    for i in range(len(ids)):
+        cell = find_cell(cells, hash_id(fields[i], ids[i]), fields[i], ids[i])
+        if cells[cell, 1] != 0:
+            give_back(cells, owners, number_in(cells, cell))
+
+
+@compiled
 def _index(cells: Any, owners: Any, first: int, last: int) -> None:
     for row in range(first, last):
         field = np.int64(owners.fields[row])
@@ -179,6 +187,15 @@ class IdMap:
         rows = np.empty(len(ids), np.int32)
         _add(self.cells, self.owners, *_pairs(fields, ids), rows)
         return rows
+
+    def remove(self, fields: Array, ids: Array) -> None:
+        """Take the rows of ids back; ids without a row are skipped.
+
+        Args:
+            fields: index of each id's field, integer [n].
+            ids: int64 [n].
+        """
+        _remove(self.cells, self.owners, *_pairs(fields, ids))
 
     def grow_index(self, ids: int) -> None:
         """Make space for so many ids in the hash table, which may double it."""

@@ -1,0 +1,88 @@
+"""Rows of a growing table that a serving copy reads, and that only a sync changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.tables.changes import Changes
+from cowclip_merlin.tables.id_map import IdMap
+from cowclip_merlin.tables.loops import batch_loops
+
+Array = npt.NDArray[Any]
+
+
+class ServingTable:
+    """A copy of the rows of a growing table, without moments and without admission.
+
+    An id keeps the row that it has here, whatever its row in the growing table is.
+
+    Args:
+        num_fields: F; rows 0 to F - 1 are those of ids that have no row.
+        capacity: rows there can be, as in the growing table.
+        dims: length of a row in each embedding table.
+
+    >>> from cowclip_merlin.tables.expiry import Dropped
+    >>> copy = ServingTable(num_fields=1, capacity=9, dims=[2])
+    >>> nothing = Dropped(np.array([], int), np.array([], int))
+    >>> changes = Changes(np.array([0, 4]), np.array([0, 0]), np.array([0, 7]), nothing)
+    >>> copy.apply(changes, [np.array([[0.0, 0.0], [1.0, 2.0]], np.float32)])
+    >>> copy.read(np.array([[7], [8]]))[0].tolist()
+    [[[1.0, 2.0]], [[0.0, 0.0]]]
+    """
+
+    def __init__(self, num_fields: int, capacity: int, dims: Sequence[int]) -> None:
+        self._id_map = IdMap(num_fields, capacity)
+        # Linux gives memory to the rows that are written.
+        self.tables = [np.empty((capacity, dim), np.float32) for dim in dims]
+        for table in self.tables:
+            table[:num_fields] = 0
+
+    def __len__(self) -> int:
+        """Number of ids that have a row."""
+        return len(self._id_map)
+
+    def apply(self, changes: Changes, values: Sequence[Array]) -> None:
+        """Take over rows that changed, and drop the ids that are gone.
+
+        Applying the same changes twice gives the same copy.
+
+        Args:
+            changes: since the last call; their `rows` are those of the growing table.
+            values: the changed rows of each embedding table, float32 [n, d].
+        """
+        self._id_map.remove(*changes.gone)
+        absent = changes.rows < self._id_map.num_fields
+        rows = np.asarray(changes.rows, np.int32).copy()
+        rows[~absent] = self._id_map.add(changes.fields[~absent], changes.ids[~absent])
+        for table, new in zip(self.tables, values, strict=True):
+            table[rows] = new
+
+    def read(self, ids: Array) -> list[Array]:
+        """Rows of ids, one float32 [b, F, d] for each embedding table.
+
+        Args:
+            ids: int64 [b, F].
+        """
+        rows = np.empty(ids.shape, np.int32)
+        batch_loops.look_up(self._id_map.cells, np.ascontiguousarray(ids, np.int64), rows)
+        return [table[rows] for table in self.tables]
+
+    def state(self) -> dict[str, Array]:
+        """What `restore` needs, by name; most are views."""
+        used = self._id_map.high_water
+        rows = {f"table{i}": table[:used] for i, table in enumerate(self.tables)}
+        return self._id_map.state() | rows
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take over a state; this copy must be new.
+
+        Raises:
+            InputError: the state has more rows than the capacity.
+        """
+        self._id_map.restore(dict(state))
+        for i, table in enumerate(self.tables):
+            table[: self._id_map.high_water] = state[f"table{i}"]
