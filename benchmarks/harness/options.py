@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from cowclip_merlin import choices
 from cowclip_merlin.cli import CommandParser
-from cowclip_merlin.cli.common_options import parse_integers
+from cowclip_merlin.cli.options.common_options import parse_integers
 
 Settings = TypeVar("Settings")
 

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.common_options import (
+from cowclip_merlin.cli.options.common_options import (
     add_device_option,
     add_overwrite_option,
     parse_integers,

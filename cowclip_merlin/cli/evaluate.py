@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.common_options import add_device_option, add_overwrite_option
+from cowclip_merlin.cli.options.common_options import add_device_option, add_overwrite_option
 
 HELP = "score a prepared folder with a trained run"
 EXAMPLES = """examples:

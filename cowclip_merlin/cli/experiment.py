@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.common_options import add_device_option, parse_integers
+from cowclip_merlin.cli.options.common_options import add_device_option, parse_integers
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definitions import Experiment

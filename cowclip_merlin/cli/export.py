@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.common_options import add_device_option
+from cowclip_merlin.cli.options.common_options import add_device_option
 
 HELP = "write the model of a run as a TensorFlow SavedModel"
 EXAMPLES = """examples:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.common_options import add_overwrite_option
+from cowclip_merlin.cli.options.common_options import add_overwrite_option
 from cowclip_merlin.errors import InputError
 
 HELP = "write a raw log whose best possible AUC is known: in Criteo's format, or one that drifts"

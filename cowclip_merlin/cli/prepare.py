@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.common_options import add_device_option
+from cowclip_merlin.cli.options.common_options import add_device_option
 
 HELP = "turn a raw click log into a prepared folder"
 EXAMPLES = """examples:

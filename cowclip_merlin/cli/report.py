@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cowclip_merlin.cli.common_options import add_overwrite_option
+from cowclip_merlin.cli.options.common_options import add_overwrite_option
 
 HELP = "make one self-contained HTML page from the results of experiments"
 EXAMPLES = """examples:

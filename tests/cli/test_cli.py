@@ -134,9 +134,19 @@ def test_every_command_has_help_with_examples(command, capsys):
     assert f"cowclip {command}" in capsys.readouterr().out.split("examples:")[1]
 
 
+def all_actions(parser):
+    """Actions of a parser and of its commands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from all_actions(command)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_says_what_every_option_is_and_its_default(command):
-    actions = build_parser()._subparsers._group_actions[0].choices[command]._actions
+    parser = build_parser()._subparsers._group_actions[0].choices[command]
+    actions = list(all_actions(parser))
     assert not [action.dest for action in actions if not action.help]
     silent = [
         action.option_strings[0]

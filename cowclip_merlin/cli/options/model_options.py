@@ -1,0 +1,131 @@
+"""Command line options of a model and its rates, which several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin import choices
+from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin.cli.options.common_options import parse_integers
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.scaling import PRESETS, RULES
+from cowclip_merlin.training.run_settings import OVERRIDES
+
+if TYPE_CHECKING:
+    from cowclip_merlin.training.run_settings import RunSettings
+
+_RATES = {
+    "embedding_lr": "learning rate of the embedding tables at the base batch size",
+    "dense_lr": "learning rate of the other weights at the base batch size",
+    "l2": "L2 regularization of the embedding tables at the base batch size",
+    "r": "clip threshold relative to a row's norm",
+    "zeta": "lower bound of a row's norm, per coordinate",
+    "init_std": "standard deviation of the tables' initial values",
+    "warmup_epochs": "epochs over which the dense learning rate rises from 0",
+    "bound": "threshold of the constant clips at the base batch size",
+    "lambda_rel": "bound on the change of a coordinate, relative to the coordinate",
+    "lambda_abs": "constant that is added to that bound",
+}
+
+
+def add_option(
+    parser: argparse.ArgumentParser, name: str, value: int | str, like: str, text: str
+) -> None:
+    """Add an option and show its default in the help."""
+    parser.add_argument(
+        f"--{name}",
+        type=type(value),
+        default=value,
+        metavar=like,
+        help=f"{text} (default: {value})",
+    )
+
+
+def add_rule_options(
+    parser: argparse.ArgumentParser, *, preset: str, clips: Sequence[str] = tuple(choices.CLIPS)
+) -> None:
+    """Add the model's name, the batch size, and how rates follow from it.
+
+    Args:
+        parser: the command's parser.
+        preset: what the default preset is, for the help.
+        clips: the clips that the command can use.
+    """
+    parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(choices.MODELS))
+    parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows per step")
+    add_option(parser, "base-batch-size", 1024, "N", "batch size of the rates below")
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help=f"values for rates not given: {', '.join(PRESETS)} (default: {preset})",
+    )
+    add_option(parser, "rule", "cowclip", "RULE", ", ".join(RULES))
+    parser.add_argument(
+        "--clip",
+        metavar="CLIP",
+        help=", ".join(clips) + " (default: cowclip with the rule cowclip, else none)",
+    )
+
+
+def add_backend_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--backend`."""
+    text = f"code that updates rows: {', '.join(choices.BACKENDS)}"
+    add_option(parser, "backend", "auto", "NAME", text)
+
+
+def add_rate_options(parser: argparse.ArgumentParser, *, without: Sequence[str] = ()) -> None:
+    """Add one option for each rate.
+
+    Args:
+        parser: the command's parser.
+        without: rates that the command does not use.
+    """
+    for name in OVERRIDES:
+        if name not in without:
+            flag = "--" + name.replace("_", "-")
+            parser.add_argument(flag, type=float, metavar="X", help=_RATES[name])
+
+
+def add_architecture_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the model's layers."""
+    add_option(parser, "embedding-dim", 10, "N", "length of an embedding row")
+    add_option(parser, "mlp", "400,400,400", "N,N", "hidden widths")
+    add_option(parser, "continuous", "deep", "HOW", ", ".join(choices.CONTINUOUS))
+    precision = f"precision of hidden and cross layers: {', '.join(choices.PRECISIONS)}"
+    add_option(parser, "precision", "float32", "NAME", precision)
+    text = "compile the layers after the lookups with XLA; faster on a GPU"
+    parser.add_argument("--jit-compile", action="store_true", help=text)
+
+
+def model_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `RunSettings` that these options give."""
+    given = {name: getattr(args, name, None) for name in OVERRIDES}
+    names = ("model", "batch_size", "base_batch_size", "preset", "rule", "clip", "backend", "seed")
+    names += ("embedding_dim", "continuous", "precision", "jit_compile")
+    return {name: getattr(args, name) for name in names} | {
+        "overrides": {name: value for name, value in given.items() if value is not None},
+        "mlp": parse_integers("--mlp", args.mlp, like="400,400,400"),
+    }
+
+
+def unused_overrides(settings: RunSettings) -> Mapping[str, tuple[str, ...]]:
+    """Map each override that the run's clip does not use to the clips that do."""
+    known = choices.CLIPS[settings.effective_clip].settings
+    names = [each.name for each in fields(ClipSettings) if each.name not in known]
+    return {name: choices.clips_using(name) for name in names if name in settings.overrides}
+
+
+def check_overrides_used(settings: RunSettings) -> None:
+    """Refuse a rate that the run's clip does not use.
+
+    Raises:
+        InputError: if there is one.
+    """
+    for name, clips in unused_overrides(settings).items():
+        raise InputError(
+            f"--{name.replace('_', '-')} has no effect with the clip {settings.effective_clip}; "
+            f"remove it, or use --clip {' or '.join(clips)}"
+        )
