@@ -24,6 +24,7 @@ COMMANDS = (
     "train",
     "evaluate",
     "export",
+    "online",
     "scale",
     "bench",
     "experiment",

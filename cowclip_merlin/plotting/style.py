@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, VERMILION
+from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
 STYLES: tuple[dict[str, str], ...] = (
     {"color": BLUE, "marker": "o", "linestyle": "-"},
     {"color": VERMILION, "marker": "s", "linestyle": "--"},
     {"color": BLACK, "marker": "^", "linestyle": ":"},
     {"color": GREEN, "marker": "D", "linestyle": "-."},
+    {"color": PURPLE, "marker": "v", "linestyle": "-"},
+    {"color": ORANGE, "marker": "P", "linestyle": "--"},
 )
 
 

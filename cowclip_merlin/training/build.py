@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -51,18 +52,32 @@ def choose_device(device: str) -> str:
 
 def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedData) -> Any:
     """Build the Merlin model of a run and initialize its variables from the seed."""
+    return build_model_of(settings, values, data.schema, tables=settings.tables)
+
+
+def build_model_of(
+    settings: RunSettings, values: Hyperparameters, schema: Any, **tables: Any
+) -> Any:
+    """Build a Merlin model of any schema, and initialize its variables from the seed.
+
+    Args:
+        settings: settings of the model.
+        values: the scaled hyper-parameters.
+        schema: the columns.
+        **tables: `tables` and `capacity` of `models.Architecture`.
+    """
     from cowclip_merlin import models
     from cowclip_merlin.models.precision import computing_in
 
     with computing_in(settings.precision):
         model = models.MODELS[settings.model](
-            data.schema,
+            schema,
             embedding_dim=settings.embedding_dim,
             mlp=settings.mlp,
             continuous=settings.continuous,
-            tables=settings.tables,
             init_std=values.init_std,
             seed=settings.seed,
+            **tables,
         )
     model.blocks[0].jit_compile = settings.jit_compile
     return model
@@ -80,9 +95,29 @@ def build_optimizer(
             the field of any other table when the model is attached to it.
         steps: steps per epoch, to convert the warm-up from epochs to steps.
     """
+    fields = data.cardinalities if settings.tables == "fused" else None
+    warmup = round(values.warmup_epochs * steps)
+    return build_optimizer_of(settings, values, fields=fields, warmup_steps=warmup)
+
+
+def build_optimizer_of(
+    settings: RunSettings,
+    values: Hyperparameters,
+    *,
+    fields: Mapping[str, int] | None,
+    warmup_steps: int,
+) -> Any:
+    """Build CowClip as `build_optimizer` does, without a prepared folder.
+
+    Args:
+        settings: settings of the optimizers and the clip.
+        values: the scaled hyper-parameters.
+        fields: rows of each field of a fused table; None for other tables.
+        warmup_steps: steps over which the dense learning rate rises from 0.
+    """
     from cowclip_merlin.optimizer import CowClip
 
-    dense_lr = warmup_schedule(values.dense_lr, round(values.warmup_epochs * steps))
+    dense_lr = warmup_schedule(values.dense_lr, warmup_steps)
     return CowClip(
         embedding_optimizer=_inner_optimizer(settings, values.embedding_lr),
         dense_optimizer=_inner_optimizer(settings, dense_lr),
@@ -92,7 +127,7 @@ def build_optimizer(
         backend=settings.backend,
         clip=settings.effective_clip,
         embeddings=["embeddings"],
-        fields=data.cardinalities if settings.tables == "fused" else None,
+        fields=fields,
     )
 
 

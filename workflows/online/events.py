@@ -6,7 +6,7 @@ for parquet. So what a value is depends on its text alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,15 +43,15 @@ class Events:
         """Number of events."""
         return len(self.ids)
 
-    def filter(self, mask: Mask) -> Events:
-        """The events where the mask is true."""
-        return Events(
-            ids=self.ids[mask],
-            numbers=self.numbers[mask],
-            labels=None if self.labels is None else self.labels[mask],
-            times=None if self.times is None else self.times[mask],
-            keys=None if self.keys is None else self.keys[mask],
-        )
+    def filter(self, which: Mask | slice) -> Events:
+        """The events where the mask is true, or those of a slice."""
+        return Events(**{k: None if x is None else x[which] for k, x in vars(self).items()})
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Events]) -> Events:
+        """Events of all parts in their order; all parts must have the same attributes."""
+        columns = {k: [vars(part)[k] for part in parts] for k in vars(parts[0])}
+        return cls(**{k: None if x[0] is None else np.concatenate(x) for k, x in columns.items()})
 
 
 class Damage:

@@ -1,0 +1,187 @@
+"""`cowclip online`: train on a log in order of time."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from cowclip_merlin import choices
+from cowclip_merlin.cli.options.model_options import (
+    add_architecture_options,
+    add_backend_option,
+    add_option,
+    add_rate_options,
+    add_rule_options,
+    check_overrides_used,
+    model_settings,
+)
+
+if TYPE_CHECKING:
+    from cowclip_merlin.online.settings import OnlineSettings
+
+HELP = "train on a log in order of time, with tables that grow (Monolith)"
+EXAMPLES = """examples:
+  cowclip generate --drift --rows 1000000 --days 7 --out events.csv
+  cowclip online replay events.csv --features events.csv.yaml --out REPLAY \\
+      --model deepfm --batch-size 1024 --batch-days 5 --sync never,1d,5h,1h,30min"""
+
+REPLAY_EXAMPLES = """examples:
+  cowclip online replay events.csv --features events.csv.yaml --out REPLAY \\
+      --model deepfm --batch-size 1024 --batch-days 5 --sync never,1d,5h,1h,30min
+  cowclip online replay events.csv --features events.csv.yaml --out REPLAY --resume \\
+      --model deepfm --batch-size 1024 --batch-days 5 --sync never,1d,5h,1h,30min
+
+The first --batch-days are only trained. Then each batch is scored before it is trained on, by one
+serving copy of the model for each interval. REPLAY/replay.csv has the AUC of each copy over all
+scored events. Ctrl-C writes a snapshot and stops."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cowclip online` and its commands."""
+    commands = parser.add_subparsers(
+        dest="online_command", required=True, metavar="COMMAND", help="what to do"
+    )
+    text = "score a log with serving copies that are synced at different intervals"
+    replay = commands.add_parser(
+        "replay",
+        help=text,
+        description=text,
+        epilog=REPLAY_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    replay.add_argument("files", nargs="+", metavar="LOG", help="CSV, TSV, .gz or parquet")
+    replay.add_argument("--features", required=True, metavar="YAML", help="features file")
+    replay.add_argument("--out", required=True, metavar="OUT", help="folder to write")
+    _add_replay_options(replay)
+    _add_model_options(replay)
+    _add_table_options(replay)
+
+
+def _add_replay_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch-days",
+        type=float,
+        default=1.0,
+        metavar="D",
+        help="days to train before the first event is scored (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--sync",
+        default="never,1d,1h",
+        metavar="TIMES",
+        help="event time between two syncs of each serving copy, such as never,1d,5h,30min "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--snapshot-every",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds between snapshots, for --resume; 0: only at the end (default: %(default)g)",
+    )
+    parser.add_argument("--resume", action="store_true", help="go on from the last snapshot")
+    parser.add_argument(
+        "--max-bad-fraction",
+        type=float,
+        default=0.001,
+        metavar="F",
+        help="share of damaged rows above which the replay stops (default: %(default)g)",
+    )
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    add_rule_options(parser, preset="criteo", clips=choices.kernel_clips())
+    add_backend_option(parser)
+    add_rate_options(parser, without=("warmup_epochs", "lambda_rel", "lambda_abs"))
+    add_option(parser, "seed", 1234, "N", "seed of all initial values")
+    add_architecture_options(parser)
+
+
+def _add_table_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--capacity",
+        type=int,
+        metavar="N",
+        help="rows to reserve for each table (default: enough for --max-rows, else 2^24)",
+    )
+    parser.add_argument(
+        "--max-rows",
+        type=int,
+        metavar="N",
+        help="ids that may have a row; the ids not seen for longest lose theirs (default: all)",
+    )
+    parser.add_argument(
+        "--absent",
+        default="trained",
+        choices=choices.ABSENT_ROWS,
+        help="what ids without a row read: a trained row of their field, or zeros "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--admission-filter",
+        default="count",
+        choices=choices.ADMISSION_FILTERS,
+        help="how `admit` of the features file counts (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--window",
+        type=int,
+        default=0,
+        metavar="N",
+        help="events after which counted occurrences halve; 0: never (default: %(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay; return 128 + the signal's number after a signal, as shells do."""
+    settings = online_settings_from_args(args)
+    from cowclip_merlin.online.replay import ReplaySettings
+    from cowclip_merlin.online.replay_folder import replay_log
+    from cowclip_merlin.training.graceful_stop import Stopped
+
+    replay = ReplaySettings(
+        batch_days=args.batch_days,
+        sync=tuple(args.sync.split(",")),
+        snapshot_every=args.snapshot_every,
+    )
+    try:
+        rows = replay_log(
+            args.files,
+            args.features,
+            settings,
+            replay,
+            out=args.out,
+            resume=args.resume,
+            max_bad_fraction=args.max_bad_fraction,
+        )
+    except Stopped as stop:
+        message = f"stopped with a snapshot in {args.out}; go on with --resume"
+        print(f"cowclip: {message}", file=sys.stderr)
+        return 128 + stop.signal_number
+    width = max(len("sync"), *(len(row["sync"]) for row in rows))
+    print(f"{'sync':<{width}}  AUC %   log loss  rows")
+    for row in rows:
+        print(
+            f"{row['sync']:<{width}}  {100 * row['auc']:.3f}  {row['log_loss']:.5f}   "
+            f"{row['rows']:,}"
+        )
+    print(f"AUC by day and hour, and figures: {args.out}")
+    return 0
+
+
+def online_settings_from_args(args: argparse.Namespace) -> OnlineSettings:
+    """Build the settings from the arguments."""
+    from cowclip_merlin.online.settings import OnlineSettings
+    from cowclip_merlin.training.run_settings import RunSettings
+
+    run = RunSettings(**model_settings(args), update="lazy", epochs=1)
+    check_overrides_used(run)
+    return OnlineSettings(
+        run=run,
+        capacity=args.capacity,
+        max_rows=args.max_rows,
+        absent=args.absent,
+        admission_filter=args.admission_filter,
+        window=args.window,
+    )

@@ -1,0 +1,236 @@
+"""Replay a log in order of time: score each batch with serving copies, then train on it.
+
+This is Algorithm 1 of Monolith (Liu et al., arXiv 2209.07663, section 4.2), with all sync
+intervals in one run: the training is the same for each of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from cowclip_merlin.checks import check_unique
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.batches import BatchReader
+from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
+from cowclip_merlin.online.serving_copy import ServingCopy
+from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.system.process_memory import resident_megabytes
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot
+from cowclip_merlin.training.graceful_stop import GracefulStop, Stopped
+from cowclip_merlin.workflows.online.durations import parse_duration
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows.online.events import Events
+
+NEVER = "never"
+DAY = 86_400
+"""Seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySettings:
+    """Settings of a replay.
+
+    Attributes:
+        batch_days: days from the first event on to train before the first event is scored.
+        sync: event time between two syncs of a serving copy, for each copy; such as "30min", or
+            "never" for a copy that stays as it is after the first days.
+        snapshot_every: seconds between two snapshots; 0 for none.
+
+    Raises:
+        InputError: a value is out of range.
+
+    >>> ReplaySettings(batch_days=5, sync=("never", "1d", "30min")).intervals
+    (None, 86400, 1800)
+    """
+
+    batch_days: float
+    sync: tuple[str, ...]
+    snapshot_every: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for name in ("batch_days", "snapshot_every"):
+            value = getattr(self, name)
+            if not (0 <= value < math.inf):
+                raise InputError(f"{name} is {value}; give a number from 0 on")
+        if not self.sync:
+            raise InputError("sync is empty; give at least one interval, such as 1h or never")
+        check_unique({"sync": self.sync})
+        _ = self.intervals
+
+    @property
+    def intervals(self) -> tuple[int | None, ...]:
+        """Seconds between two syncs of each copy; None for never."""
+        return tuple(None if s == NEVER else parse_duration(s, "sync") for s in self.sync)
+
+
+class _Copy:
+    """A serving copy and when it is synced next."""
+
+    def __init__(self, trainer: OnlineTrainer, name: str, every: int | None) -> None:
+        self.name, self.every, self.serving = name, every, ServingCopy(trainer)
+        self.next_sync: int | None = None
+
+    def start(self, now: int) -> None:
+        """Sync for the first time."""
+        self.serving.sync()
+        self.next_sync = None if self.every is None else now + self.every
+
+    def sync_if_due(self, now: int) -> None:
+        """Sync if the training has come to the time of a sync."""
+        if self.next_sync is not None and now >= self.next_sync:
+            self.serving.sync()
+            self.next_sync += (now - self.next_sync) // self.every * self.every + self.every
+
+
+class Replay:
+    """One replay of a log in a folder, with snapshots.
+
+    Args:
+        trainer: a new one.
+        reader: makes a reader of the log that skips so many events.
+        settings: of the replay.
+        folder: for predictions and snapshots.
+        log: for the lines that the user sees.
+
+    Attributes:
+        trained: events trained.
+        seconds: of work so far, in all processes that worked on this replay.
+    """
+
+    def __init__(
+        self,
+        trainer: OnlineTrainer,
+        reader: Callable[[int], BatchReader],
+        settings: ReplaySettings,
+        folder: Path,
+        log: logging.Logger,
+    ) -> None:
+        self.trainer, self.settings, self.log = trainer, settings, log
+        self._make_reader, self._snapshots = reader, folder / "snapshots"
+        self._copies = [
+            _Copy(trainer, *each) for each in zip(settings.sync, settings.intervals, strict=True)
+        ]
+        self.predictions = PredictionFiles(folder / "predictions", settings.sync)
+        self.trained, self.seconds = 0, 0.0
+        self._online_from: int | None = None  # time of the first event to score
+        self._is_online = False
+        self._stop = GracefulStop()
+        self._saved = 0.0
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there is a snapshot."""
+        return bool(numbers(self._snapshots))
+
+    def resume(self) -> None:
+        """Go on from the newest snapshot; without one, from the start.
+
+        Raises:
+            InputError: the snapshot is damaged, or of another model.
+        """
+        if not self.resumable:
+            self.predictions.cut(0)
+            return
+        snapshot = load_snapshot(self._snapshots)
+        arrays, extra = snapshot.arrays, snapshot.extra
+        self.trainer.restore(_unprefixed(arrays, "trainer."))
+        # Before the first event is scored, the copies are empty and were not saved.
+        for copy, next_sync in zip(self._copies, extra["next_sync"], strict=True):
+            copy.next_sync = next_sync
+            if extra["is_online"]:
+                copy.serving.restore(_unprefixed(arrays, f"copy.{copy.name}."))
+        self.predictions.cut(extra["scored"])
+        self.trained, self._online_from = snapshot.number, extra["online_from"]
+        self._is_online, self.seconds = extra["is_online"], extra["seconds"]
+        self.log.info("resumed after %s events", f"{self.trained:,}")
+
+    def run(self) -> None:
+        """Train on the whole log, and score what comes after the first days.
+
+        Raises:
+            InputError: the log ends before the first event is scored.
+            Stopped: after SIGINT or SIGTERM; a snapshot is written first.
+        """
+        reader = self._make_reader(self.trained)
+        if self._online_from is None:
+            first = reader.first_time()
+            self._online_from = math.ceil(first + self.settings.batch_days * DAY)
+        self._saved = time.perf_counter()
+        started = self._saved - self.seconds
+        with self._stop.catch_signals(), self._progress_bar() as bar:
+            if not self._is_online:
+                self._train_all(reader, started, bar)
+            for batch in reader.batches():
+                self._score(batch)
+                self._train(batch, started, bar)
+        self.seconds = time.perf_counter() - started
+        if not self.predictions.rows:
+            raise InputError(
+                f"the log ends within the first {self.settings.batch_days:g} days, so no event "
+                "is scored; use a smaller --batch-days"
+            )
+        if self.trained > max(numbers(self._snapshots), default=-1):
+            self._save()
+
+    def _train_all(self, reader: BatchReader, started: float, bar: tqdm) -> None:
+        """Train the events before the first one to score, and start the serving copies."""
+        for batch in reader.batches(before=self._online_from):
+            self._train(batch, started, bar)
+        for copy in self._copies:
+            copy.start(self._online_from)
+        self._is_online = True
+
+    def _score(self, batch: Events) -> None:
+        now = int(batch.times[-1])
+        for copy in self._copies:
+            copy.sync_if_due(now)
+        scores = {copy.name: copy.serving.predict(batch) for copy in self._copies}
+        self.predictions.append({LABEL: batch.labels, TIME: batch.times} | scores)
+
+    def _train(self, batch: Events, started: float, bar: tqdm) -> None:
+        self.trainer.train(batch)
+        self.trained += len(batch)
+        bar.update(len(batch))
+        bar.set_postfix_str(
+            f"{self.trainer.table.num_rows:,} ids, {resident_megabytes():,.0f} MB", refresh=False
+        )
+        every, now = self.settings.snapshot_every, time.perf_counter()
+        if self._stop.signal_number or (every and now - self._saved >= every):
+            self.seconds = now - started
+            self._save()
+
+    def _save(self) -> None:
+        self.trainer.check_loss()
+        self.predictions.flush()
+        arrays = {f"trainer.{name}": x for name, x in self.trainer.state().items()}
+        for copy in self._copies if self._is_online else ():
+            state = copy.serving.state()
+            arrays |= {f"copy.{copy.name}.{name}": x for name, x in state.items()}
+        extra = {
+            "next_sync": [copy.next_sync for copy in self._copies],
+            "scored": self.predictions.rows,
+            "online_from": self._online_from,
+            "is_online": self._is_online,
+            "seconds": self.seconds,
+        }
+        save_snapshot(self._snapshots, self.trained, arrays, extra)
+        self._saved = time.perf_counter()
+        if self._stop.signal_number:
+            raise Stopped(self._stop.signal_number)
+
+    def _progress_bar(self) -> tqdm:
+        return tqdm(initial=self.trained, unit=" rows", unit_scale=True, leave=False, disable=None)
+
+
+def _unprefixed(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}

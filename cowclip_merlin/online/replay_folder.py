@@ -1,0 +1,206 @@
+"""Run a replay in a folder of its own, or resume one there, and write its results."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online import replay_results
+from cowclip_merlin.online.batches import BatchReader
+from cowclip_merlin.online.replay import Replay, ReplaySettings
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.system.files import read_json, write_json
+from cowclip_merlin.system.hardware import hardware
+from cowclip_merlin.system.locks import lock_folder
+from cowclip_merlin.system.process_memory import peak_megabytes
+from cowclip_merlin.system.versions import versions
+from cowclip_merlin.training.run import set_up_tensorflow
+from cowclip_merlin.training.run_logs import run_logger
+from cowclip_merlin.workflows.online.event_log import EventLog
+from cowclip_merlin.workflows.online.features_file import load_features
+
+Row = dict[str, Any]
+
+
+def replay_log(
+    files: Sequence[str | Path],
+    features: str | Path,
+    settings: OnlineSettings,
+    replay: ReplaySettings,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    max_bad_fraction: float = 0.001,
+) -> list[Row]:
+    """Train a log's first days, then score each event with serving copies and train on it.
+
+    Args:
+        files: the log, in order of time: text, .gz or parquet.
+        features: its features file.
+        settings: of the model and its training.
+        replay: days to train first, and the sync intervals.
+        out: folder to write; it must not hold a replay yet, unless `resume`.
+        resume: go on from the last snapshot in `out`.
+        max_bad_fraction: share of damaged rows above which the replay stops.
+
+    Returns:
+        One row for each sync interval, as in `replay.csv`: sync, auc, log_loss, rows.
+
+    Raises:
+        InputError: an input is wrong; the error names it in one line.
+        Stopped: after SIGINT or SIGTERM; a snapshot is written first.
+    """
+    out = Path(out)
+    columns = load_features(features)
+    config = _config(files, columns, settings, replay)
+    _check_folder(out, config, resume)
+    set_up_tensorflow(settings.run.seed, "cpu")
+    created = not out.exists()
+    with lock_folder(out, "another process writes a replay there; use another --out"):
+        _check_folder(out, config, resume)  # again: another process may have worked since
+        try:
+            with run_logger(out / "replay.log") as log:
+                source = EventLog(
+                    files,
+                    columns,
+                    max_bad_fraction=max_bad_fraction,
+                    quarantine=_new_quarantine(out),
+                )
+                work = _start(source, OnlineTrainer(settings, columns), replay, out, log)
+                write_json(out / "config.json", config)
+                work.resume()
+                work.run()
+                return _write_results(work, source, replay, out, log)
+        except BaseException:
+            if created and not (out / "snapshots").exists():  # nothing to resume from
+                shutil.rmtree(out, ignore_errors=True)
+            raise
+
+
+def _config(
+    files: Sequence[str | Path], columns: Any, settings: OnlineSettings, replay: ReplaySettings
+) -> dict[str, Any]:
+    """What must be the same when a replay is resumed."""
+    paths = [Path(file) for file in files]
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; check the path")
+    return {
+        "log": [{"name": path.name, "bytes": path.stat().st_size} for path in paths],
+        "features": _plain(asdict(columns)),
+        "settings": settings.as_dict(),
+        "batch_days": replay.batch_days,
+        "sync": list(replay.sync),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """The same values as JSON reads them back."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; give --out a folder")
+    known = out / "config.json"
+    if not resume:
+        if known.exists():
+            raise InputError(f"{out}: already holds a run; use --resume or another --out")
+        return
+    if not known.exists():
+        raise InputError(f"{out}: no replay to resume; check --out, or remove --resume")
+    before = read_json(known)
+    for name, value in config.items():
+        if not isinstance(before, dict) or before.get(name) != value:
+            raise InputError(
+                f"{out}: the replay there has another {_difference(before, name, value)}; resume "
+                "with the same log and settings, or use another --out"
+            )
+
+
+def _difference(before: Any, name: str, value: Any) -> str:
+    """Name the setting that differs."""
+    old = before.get(name) if isinstance(before, dict) else None
+    if isinstance(value, dict) and isinstance(old, dict):
+        inner = next(key for key in {**value, **old} if value.get(key) != old.get(key))
+        return _difference(old, inner, value.get(inner))
+    return f"{name} ({old!r:.60}, not {value!r:.60})"
+
+
+def _new_quarantine(out: Path) -> Path:
+    """The file for damaged rows; a resumed replay reads the log from its start again."""
+    path = out / "damaged_rows.csv"
+    path.unlink(missing_ok=True)
+    return path
+
+
+def _start(
+    source: EventLog,
+    trainer: OnlineTrainer,
+    replay: ReplaySettings,
+    out: Path,
+    log: logging.Logger,
+) -> Replay:
+    run = trainer.settings.run
+    values = run.hyperparameters("table")
+    log.info(
+        "%s, batch %d, embedding lr %.6g, dense lr %.6g, l2 %.6g, clip %s (%s)",
+        run.model,
+        run.batch_size,
+        values.embedding_lr,
+        values.dense_lr,
+        values.l2,
+        run.effective_clip,
+        trainer.optimizer.backend,
+    )
+
+    def reader(skip: int) -> BatchReader:
+        return BatchReader(source, run.batch_size, skip=skip)
+
+    return Replay(trainer, reader, replay, out, log)
+
+
+def _write_results(
+    work: Replay, source: EventLog, replay: ReplaySettings, out: Path, log: logging.Logger
+) -> list[Row]:
+    predictions = work.predictions.read()
+    rows = replay_results.total_rows(predictions, replay.sync)
+    for period in replay_results.PERIODS:
+        over_time = replay_results.period_rows(predictions, replay.sync, period)
+        replay_results.write_rows(out / f"auc_by_{period}.csv", over_time)
+        figure = out / f"auc_by_{period}.svg"
+        replay_results.draw_auc(figure, over_time, replay.sync, period)
+    statistics = work.trainer.table.statistics()
+    speed = work.trained / work.seconds
+    write_json(
+        out / "replay.json",
+        {
+            "events": work.trained,
+            "scored": work.predictions.rows,
+            "damaged": source.damaged.count,
+            "seconds": round(work.seconds, 3),
+            "rows_per_second": round(speed, 1),
+            "peak_megabytes": round(peak_megabytes(), 1),
+            "table": asdict(statistics),
+            "hardware": hardware(),
+            "versions": versions(),
+        },
+    )
+    replay_results.write_rows(out / "replay.csv", rows)
+    log.info(
+        "%s events, %s of them scored, %s damaged; %s rows/s; %s ids in the table, %s expired, "
+        "%s evicted; %s MB at most",
+        *(f"{n:,}" for n in (work.trained, work.predictions.rows, source.damaged.count)),
+        f"{speed:,.0f}",
+        *(f"{n:,}" for n in (sum(statistics.rows), statistics.expired, statistics.evicted)),
+        f"{peak_megabytes():,.0f}",
+    )
+    return rows

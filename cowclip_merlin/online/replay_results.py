@@ -1,0 +1,107 @@
+"""What a replay shows: AUC of each serving copy, in total and over time, as CSV and a figure."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin import metrics
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.predictions import LABEL, TIME
+from cowclip_merlin.plotting.style import looks, new_figure, style
+from cowclip_merlin.system.files import atomic_write
+
+Array = npt.NDArray[Any]
+Row = dict[str, Any]
+
+PERIODS = {"day": 86_400, "hour": 3_600}
+"""Seconds of the periods of the tables over time."""
+
+_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d %H:00"}
+
+
+def total_rows(predictions: Mapping[str, Array], sync: Sequence[str]) -> list[Row]:
+    """Score each copy on all events.
+
+    Args:
+        predictions: labels, times and the scores of each copy.
+        sync: names of the copies.
+
+    Raises:
+        InputError: all labels are equal.
+    """
+    labels = predictions[LABEL]
+    if len(set(np.unique(labels).tolist())) < 2:
+        raise InputError(
+            f"all {len(labels):,} scored events have the label {labels[0]}; an AUC needs both "
+            "labels; use a smaller --batch-days, or a longer log"
+        )
+    return [{"sync": name} | _scores(labels, predictions[name]) for name in sync]
+
+
+def period_rows(predictions: Mapping[str, Array], sync: Sequence[str], period: str) -> list[Row]:
+    """Score each copy in each day or hour of event time (UTC) that has events.
+
+    `auc` is "" where all labels are equal.
+
+    Args:
+        predictions: labels, times and the scores of each copy, in order of time.
+        sync: names of the copies.
+        period: one of `PERIODS`.
+    """
+    numbers = predictions[TIME] // PERIODS[period]
+    found, first = np.unique(numbers, return_index=True)
+    ends = [*first[1:].tolist(), len(numbers)]
+    rows = []
+    for number, start, end in zip(found.tolist(), first.tolist(), ends):
+        when = datetime.fromtimestamp(number * PERIODS[period], tz=timezone.utc)
+        for name in sync:
+            part = slice(start, end)
+            scores = _scores(predictions[LABEL][part], predictions[name][part])
+            rows.append({period: when.strftime(_FORMATS[period]), "sync": name} | scores)
+    return rows
+
+
+def _scores(labels: Array, scores: Array) -> Row:
+    both = 0 < int(labels.sum()) < len(labels)
+    return {
+        "auc": metrics.roc_auc(labels, scores) if both else "",
+        "log_loss": metrics.log_loss(labels, scores),
+        "rows": len(labels),
+    }
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write a CSV file in one atomic step."""
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def draw_auc(path: Path, rows: Sequence[Row], sync: Sequence[str], period: str) -> None:
+    """Draw the AUC of each copy over time as SVG; periods without an AUC leave a gap."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    with looks():
+        figure = new_figure(7.0, 3.4)
+        axes = figure.add_subplot()
+        for i, name in enumerate(sync):
+            mine = [row for row in rows if row["sync"] == name]
+            times = [datetime.strptime(row[period], _FORMATS[period]) for row in mine]
+            aucs = [np.nan if row["auc"] == "" else 100 * row["auc"] for row in mine]
+            axes.plot(times, aucs, label=name, **style(i, len(mine)))
+        locator = AutoDateLocator()
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        axes.set_ylabel(f"AUC of each {period} (%)")
+        axes.set_xlabel("time of the events (UTC)")
+        axes.legend(title="synced every", fontsize=8)
+        with atomic_write(path) as temporary:
+            figure.savefig(temporary, format="svg", metadata={"Date": None})

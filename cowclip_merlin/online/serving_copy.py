@@ -1,0 +1,105 @@
+"""A copy of a model that serves: its rows and dense weights change only when it is synced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin import compat
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.trainer import OnlineTrainer, dense_variables, log_schema
+from cowclip_merlin.tables.serving_table import ServingTable
+from cowclip_merlin.training.build import build_model_of
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows.online.events import Events
+    from cowclip_merlin.workflows.online.features import LogFeatures
+
+Array = npt.NDArray[Any]
+
+
+class DenseScorer:
+    """The part of a model behind its embedding lookups, with its own dense weights.
+
+    Args:
+        settings: of the model.
+        features: columns of the log.
+    """
+
+    def __init__(self, settings: OnlineSettings, features: LogFeatures) -> None:
+        tf, fields = compat.tensorflow(), len(features.categorical)
+        run = settings.run
+        # The tables of this model stay empty: rows come from outside.
+        model = build_model_of(
+            run,
+            run.hyperparameters("table"),
+            log_schema(features),
+            tables="growing",
+            capacity=fields + 1,
+        )
+        self.variables, block = dense_variables(model), model.blocks[0]
+        rows = [tf.TensorSpec([None, fields, layer.dim]) for layer in model.row_sync.layers]
+        numbers = tf.TensorSpec([None, len(features.continuous)])
+
+        @tf.function(input_signature=[rows, numbers])
+        def score(rows: list[Any], numbers: Any) -> Any:
+            wide = rows[1] if len(rows) > 1 else None
+            return tf.sigmoid(tf.cast(block.forward(rows[0], wide, numbers), tf.float32))[:, 0]
+
+        # TensorFlow would warn of new functions in a loop when there are many copies.
+        self._score = score.get_concrete_function()
+        self._model = model  # keeps the variables alive
+
+    def score(self, rows: list[Array], numbers: Array) -> Array:
+        """Return click probabilities, float32 [b].
+
+        Args:
+            rows: embedding rows of each table, float32 [b, F, d].
+            numbers: continuous columns, float32 [b, C].
+        """
+        tf = compat.tensorflow()
+        return self._score([tf.constant(x) for x in rows], tf.constant(numbers)).numpy()
+
+
+class ServingCopy:
+    """What a server would have: the model as of the last sync.
+
+    Args:
+        trainer: whose changes the copy takes over at each sync.
+    """
+
+    def __init__(self, trainer: OnlineTrainer) -> None:
+        self._trainer = trainer
+        self._changes = trainer.table.track_changes()
+        dims = [table.shape[1] for table in trainer.tables]
+        self.table = ServingTable(trainer.table.num_fields, trainer.table.capacity, dims)
+        self._scorer = DenseScorer(trainer.settings, trainer.features)
+
+    def sync(self) -> None:
+        """Take over the rows that changed since the last sync, and all dense weights."""
+        changes = self._changes.collect()
+        values = [memory.w[changes.rows] for memory in self._trainer.table.memory]
+        self.table.apply(changes, values)
+        self._changes.clear()
+        self._set_dense(self._trainer.dense_weights())
+
+    def predict(self, events: Events) -> Array:
+        """Return click probabilities of events, float32 [b]."""
+        return self._scorer.score(self.table.read(events.ids), events.numbers)
+
+    def state(self) -> dict[str, Array]:
+        """What `restore` needs beside the trainer's state, by name; most are views."""
+        dense = {f"dense{i}": v.numpy() for i, v in enumerate(self._scorer.variables)}
+        return self.table.state() | dense
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take over a state; this copy must be new, and its trainer restored."""
+        self.table.restore(state)
+        self._set_dense([state[f"dense{i}"] for i in range(len(self._scorer.variables))])
+
+    def _set_dense(self, weights: list[Array]) -> None:
+        for variable, value in zip(self._scorer.variables, weights, strict=True):
+            variable.assign(np.asarray(value))

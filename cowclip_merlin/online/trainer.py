@@ -1,0 +1,152 @@
+"""Train a model with growing tables on batches of events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin import compat, models
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.training.build import build_model_of, build_optimizer_of
+from cowclip_merlin.training.divergence import check_loss, raising_diverged
+from cowclip_merlin.training.train_step import make_train_step
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows.online.events import Events
+    from cowclip_merlin.workflows.online.features import LogFeatures
+
+Array = npt.NDArray[Any]
+
+
+class _Batches:
+    """The form of a batch, for `make_train_step`: rows [b, F], numbers [b, C], labels [b]."""
+
+    def __init__(self, num_fields: int, num_numbers: int) -> None:
+        tf = compat.tensorflow()
+        self.signature = (
+            tf.TensorSpec([None, num_fields], tf.int32),
+            tf.TensorSpec([None, num_numbers], tf.float32),
+            tf.TensorSpec([None], tf.float32),
+        )
+
+    @staticmethod
+    def unpack(batch: Any) -> tuple[dict[str, Any], Any]:
+        rows, numbers, labels = batch
+        return {"categorical": rows, "continuous": numbers}, labels
+
+
+class OnlineTrainer:
+    """One of the four models with growing tables, its optimizer and its table of ids.
+
+    Args:
+        settings: of the model and its training.
+        features: columns of the log.
+
+    Attributes:
+        model: the Keras model; it reads rows, as `table` returns them.
+        optimizer: `CowClip(update="lazy")`.
+        table: gives rows to ids.
+        tables: the embedding tables, variables [capacity, d].
+
+    Raises:
+        InputError: a setting does not fit, or the log has no categorical column.
+    """
+
+    def __init__(self, settings: OnlineSettings, features: LogFeatures) -> None:
+        self.settings, self.features, run = settings, features, settings.run
+        if not features.categorical:
+            raise InputError("the features file names no categorical column; name at least one")
+        values = run.hyperparameters("table")
+        self.model = build_model_of(
+            run,
+            values,
+            log_schema(features),
+            tables="growing",
+            capacity=settings.reserved_rows(len(features.categorical)),
+        )
+        self.optimizer = build_optimizer_of(run, values, fields=None, warmup_steps=0)
+        self.table = models.growing_table(
+            self.model,
+            self.optimizer,
+            fields=features.rules,
+            max_rows=settings.max_rows,
+            absent=settings.absent,
+            admission_filter=settings.admission_filter,
+            window=settings.window,
+        )
+        self.optimizer.create_state(self.model.trainable_variables)
+        self.tables = [layer.table for layer in self.model.row_sync.layers]
+        self._loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
+        batches = _Batches(len(features.categorical), len(features.continuous))
+        self._step = make_train_step(self.model, self.optimizer, batches, self._loss_sum)
+
+    def train(self, events: Events) -> None:
+        """Make one step on a batch of events, and drop ids that have expired.
+
+        Raises:
+            Diverged: a gradient is not finite.
+            InputError: the table is full.
+        """
+        rows = self.table.admit(events.ids, events.times)
+        with raising_diverged():
+            self._step((rows, events.numbers, events.labels.astype(np.float32)))
+        self.table.expire()
+
+    def check_loss(self) -> None:
+        """Raise `Diverged` if a loss since the start was not finite."""
+        check_loss(float(self._loss_sum.numpy()), 1)
+
+    def dense_weights(self) -> list[Array]:
+        """Return a copy of all weights that are not embedding rows, in the model's order."""
+        return [variable.numpy() for variable in self.dense_variables]
+
+    @property
+    def dense_variables(self) -> list[Any]:
+        """All trainable variables that are not embedding tables, in the model's order."""
+        return dense_variables(self.model)
+
+    def state(self) -> dict[str, Array]:
+        """What `restore` needs, by name; most are views, so write them before the next step."""
+        arrays = {f"table.{name}": x for name, x in self.table.state().items()}
+        return arrays | {name: x.numpy() for name, x in self._other_variables().items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take over a state; this trainer must be new.
+
+        Raises:
+            InputError: the state is of another model.
+        """
+        prefix = "table."
+        table = {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
+        self.table.restore(table)
+        for name, variable in self._other_variables().items():
+            if name not in state or state[name].shape != tuple(variable.shape):
+                raise InputError("the snapshot is of another model; use the same settings")
+            variable.assign(state[name])
+
+    def _other_variables(self) -> dict[str, Any]:
+        """Dense weights, the optimizers' variables and the sum of losses, without the tables."""
+        slots = [self.optimizer.get_slot(table, name) for table in self.tables for name in "mv"]
+        rows = {id(compat.stored(slot)) for slot in slots}
+        own = [v for v in self.optimizer.weights if id(compat.stored(v)) not in rows]
+        named = {f"dense{i}": v for i, v in enumerate(self.dense_variables)}
+        return named | {f"optimizer{i}": v for i, v in enumerate(own)} | {"loss": self._loss_sum}
+
+
+def log_schema(features: LogFeatures) -> Any:
+    """Return the Merlin schema of a log's columns."""
+    return models.growing_schema(
+        categorical=[column.name for column in features.categorical],
+        continuous=[column.name for column in features.continuous],
+        label=features.label,
+    )
+
+
+def dense_variables(model: Any) -> list[Any]:
+    """Return the trainable variables of a model that are not its embedding tables."""
+    tables = {id(compat.stored(layer.table)) for layer in model.row_sync.layers}
+    return [v for v in model.trainable_variables if id(compat.stored(v)) not in tables]

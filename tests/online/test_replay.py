@@ -1,0 +1,235 @@
+"""A replay scores with the model as of each sync, and goes on bit by bit after any stop."""
+
+import csv
+import json
+import logging
+import os
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.batches import BatchReader
+from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
+from cowclip_merlin.online.replay import DAY, Replay, ReplaySettings
+from cowclip_merlin.online.replay_folder import replay_log
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers
+from cowclip_merlin.training.graceful_stop import Stopped
+from cowclip_merlin.training.run_settings import RunSettings
+
+SYNC = ("never", "1d", "5h", "30min")
+LOG = logging.getLogger("test")
+
+
+def replay_of(folder, trainer, events, sync=SYNC, days=1.0, every=0.0):
+    def reader(skip):
+        pieces = [events.filter(slice(a, a + 700)) for a in range(0, len(events), 700)]
+        return BatchReader(pieces, trainer.settings.run.batch_size, skip=skip)
+
+    settings = ReplaySettings(batch_days=days, sync=sync, snapshot_every=every)
+    return Replay(trainer, reader, settings, folder, LOG)
+
+
+def simple_replay(trainer, events, intervals, days):
+    """At each sync, score all batches up to the next sync with the model as it is then."""
+    size, start = trainer.settings.run.batch_size, int(events.times[0] + days * DAY)
+    first = int(np.searchsorted(events.times, start))
+    parts = [events.filter(slice(a, min(a + size, first))) for a in range(0, first, size)]
+    for batch in parts:
+        trainer.train(batch)
+    online = [events.filter(slice(a, a + size)) for a in range(first, len(events), size)]
+    scores = {seconds: [] for seconds in intervals}
+    for i, batch in enumerate(online):
+        for seconds, mine in scores.items():
+
+            def period(batch, seconds=seconds):  # of the sync that a batch sees
+                return 0 if seconds is None else (int(batch.times[-1]) - start) // seconds
+
+            for later in online[i:] if i == len(mine) else ():
+                if period(later) == period(batch):
+                    mine.append(score(trainer, later))
+        trainer.train(batch)
+    return {seconds: np.concatenate(mine) for seconds, mine in scores.items()}
+
+
+def score(trainer, batch):
+    rows = trainer.table.lookup(batch.ids)
+    inputs = {"categorical": rows, "continuous": batch.numbers}
+    return trainer.model.predict_on_batch(inputs)[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("model", "table", "sync"),
+    [
+        ("deepfm", {}, SYNC),
+        ("dcnv2", {"absent": "zeros"}, ("never", "5h")),
+        ("wide_and_deep", {"max_rows": 500}, ("3h",)),
+        ("dcn", {"admission_filter": "probabilistic"}, ("1h",)),
+    ],
+)
+def test_scores_are_those_of_the_model_at_each_sync(
+    tmp_path, settings_of, features, events, model, table, sync
+):
+    replay = replay_of(tmp_path, OnlineTrainer(settings_of(model, table), features), events, sync)
+    replay.run()
+    found = replay.predictions.read()
+    assert np.array_equal(found[LABEL], events.labels[-len(found[LABEL]) :])
+    assert np.array_equal(found[TIME], events.times[-len(found[TIME]) :])
+    trainer = OnlineTrainer(settings_of(model, table), features)
+    wanted = simple_replay(trainer, events, replay.settings.intervals, 1.0)
+    for name, scores in zip(sync, wanted.values(), strict=True):
+        np.testing.assert_allclose(found[name], scores, rtol=1e-5, atol=1e-7)
+    assert len({found[name].tobytes() for name in sync}) == len(sync)
+
+
+def final_state(folder):
+    snapshot = load_snapshot(folder / "snapshots")
+    return {name: x.tobytes() for name, x in snapshot.arrays.items()}
+
+
+class Killed(BaseException):
+    """In place of kill -9."""
+
+
+def test_a_killed_replay_goes_on_bit_by_bit(tmp_path, settings_of, features, events):
+    """Killed before, while and after the first event is scored; twice at the same snapshot."""
+    settings = settings_of(table={"max_rows": 600})
+    whole = replay_of(tmp_path / "whole", OnlineTrainer(settings, features), events)
+    whole.run()
+    for kill_at in (3, 6, 5, 1, 4):
+        trainer = OnlineTrainer(settings, features)
+        replay = replay_of(tmp_path / "killed", trainer, events, every=1e-9)
+        replay.resume()
+        done, train = [], trainer.train
+
+        def train_and_die(batch, done=done, train=train, kill_at=kill_at):
+            train(batch)
+            done.append(batch)
+            if len(done) == kill_at:
+                raise Killed
+
+        trainer.train = train_and_die
+        with pytest.raises(Killed):
+            replay.run()
+        replay.predictions.append({n: np.ones(3) for n in (*SYNC, LABEL, TIME)})  # not in it
+    last = replay_of(tmp_path / "killed", OnlineTrainer(settings, features), events)
+    last.resume()
+    assert 0 < last.trained < len(events)
+    last.run()
+    assert final_state(tmp_path / "killed") == final_state(tmp_path / "whole")
+    one, other = last.predictions.read(), whole.predictions.read()
+    assert all(np.array_equal(one[name], other[name]) for name in other)
+
+
+def command(drifting, out, **more):
+    run = RunSettings(
+        model="deepfm", batch_size=512, mlp=(8,), embedding_dim=4, update="lazy", seed=3
+    )
+    replay = ReplaySettings(batch_days=more.pop("days", 1), sync=more.pop("sync", ("never", "1h")))
+    return replay_log(
+        [drifting / "log.csv"],
+        drifting / "log.csv.yaml",
+        OnlineSettings(run=run, capacity=4000),
+        replay,
+        out=out,
+        **more,
+    )
+
+
+def test_the_folder_has_exact_scores_over_time(tmp_path, drifting, capsys):
+    rows = command(drifting, tmp_path / "out")
+    written = list(csv.DictReader((tmp_path / "out/replay.csv").open()))
+    assert list(written[0]) == ["sync", "auc", "log_loss", "rows"]
+    assert [{k: str(v) for k, v in row.items()} for row in rows] == written
+    found = PredictionFiles(tmp_path / "out/predictions", ("never", "1h")).read()
+    table = pd.DataFrame(found)
+    assert [row["rows"] for row in rows] == [len(table)] * 2
+    for row in rows:
+        scores = table[row["sync"]]
+        assert row["auc"] == pytest.approx(roc_auc_score(table.label, scores), abs=1e-12)
+        assert row["log_loss"] == pytest.approx(log_loss(table.label, scores), rel=1e-5)
+    for period, step in (("day", "1D"), ("hour", "1h")):
+        by = pd.read_csv(tmp_path / f"out/auc_by_{period}.csv")
+        when = pd.to_datetime(table.time, unit="s").dt.floor(step)
+        assert pd.to_datetime(by[period]).nunique() == when.nunique()
+        one = by[(by.sync == "1h")].set_index(pd.to_datetime(by[by.sync == "1h"][period]))
+        for start, part in table.groupby(when):
+            assert one.loc[start, "rows"] == len(part)
+            if 0 < part.label.sum() < len(part):
+                wanted = roc_auc_score(part.label, part["1h"])
+                assert one.loc[start, "auc"] == pytest.approx(wanted, abs=1e-12)
+            else:
+                assert np.isnan(one.loc[start, "auc"])
+    facts = json.loads((tmp_path / "out/replay.json").read_text())
+    assert facts["events"] == 6000 and facts["scored"] == len(table) and facts["damaged"] == 0
+    assert "ids in the table" in capsys.readouterr().out
+    assert (tmp_path / "out/auc_by_day.svg").read_text().startswith("<?xml")
+    with pytest.raises(InputError, match="already holds a run; use --resume"):
+        command(drifting, tmp_path / "out")
+    assert command(drifting, tmp_path / "out", resume=True) == rows  # nothing is left to do
+    with pytest.raises(InputError, match=r"another sync \(\['never', '1h'\], not \['never'\]\)"):
+        command(drifting, tmp_path / "out", resume=True, sync=("never",))
+
+
+def test_a_signal_leaves_a_snapshot(tmp_path, drifting, monkeypatch):
+    done, train = [], OnlineTrainer.train
+
+    def train_and_signal(self, batch):
+        train(self, batch)
+        done.append(batch)
+        if len(done) == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(OnlineTrainer, "train", train_and_signal)
+    with pytest.raises(Stopped):
+        command(drifting, tmp_path / "out")
+    assert numbers(tmp_path / "out/snapshots") == [sum(map(len, done))]
+    monkeypatch.undo()
+    assert command(drifting, tmp_path / "out", resume=True) == command(drifting, tmp_path / "two")
+    assert final_state(tmp_path / "out") == final_state(tmp_path / "two")
+
+
+def test_a_log_that_ends_too_early_is_refused_and_leaves_nothing(tmp_path, drifting):
+    with pytest.raises(InputError, match="the log ends within the first 9 days"):
+        command(drifting, tmp_path / "out", days=9)
+    assert not (tmp_path / "out").exists()
+
+
+def test_there_is_nothing_to_resume(tmp_path, drifting):
+    with pytest.raises(InputError, match="no replay to resume"):
+        command(drifting, tmp_path / "out", resume=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sync": ("never", "1 week")}, "sync is '1 week'; give whole seconds"),
+        ({"sync": ("1h", "1h")}, "give every value once"),
+        ({"sync": ()}, "sync is empty"),
+        ({"batch_days": -1.0}, "batch_days is -1.0; give a number from 0 on"),
+        ({"snapshot_every": float("nan")}, "snapshot_every is nan"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(values, message):
+    with pytest.raises(InputError, match=message):
+        ReplaySettings(**({"batch_days": 1.0, "sync": ("never",)} | values))
+
+
+@pytest.mark.parametrize(
+    ("run", "table", "message"),
+    [
+        ({"update": "exact"}, {}, "also changes rows that are absent"),
+        ({"optimizer": "adagrad"}, {}, "growing tables need adam"),
+        ({}, {"capacity": 0}, "capacity is 0"),
+        ({}, {"absent": "ones"}, "unknown absent 'ones'"),
+    ],
+)
+def test_settings_of_the_model_that_cannot_be_are_refused(settings_of, run, table, message):
+    with pytest.raises(InputError, match=message):
+        settings_of(table=table, **run)
