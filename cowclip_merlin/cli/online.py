@@ -80,6 +80,12 @@ def _add_replay_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds between snapshots, for --resume; 0: only at the end (default: %(default)g)",
     )
+    parser.add_argument(
+        "--start",
+        nargs=2,
+        metavar=("RUN", "DATA"),
+        help="start from this run of cowclip train and the prepared folder that it was trained on",
+    )
     parser.add_argument("--resume", action="store_true", help="go on from the last snapshot")
     parser.add_argument(
         "--max-bad-fraction",
@@ -152,6 +158,7 @@ def run(args: argparse.Namespace) -> int:
             settings,
             replay,
             out=args.out,
+            start=tuple(args.start) if args.start else None,
             resume=args.resume,
             max_bad_fraction=args.max_bad_fraction,
         )

@@ -101,6 +101,7 @@ class Replay:
         settings: of the replay.
         folder: for predictions and snapshots.
         log: for the lines that the user sees.
+        start: called with the time of the first event, before a new replay trains.
 
     Attributes:
         trained: events trained.
@@ -114,7 +115,9 @@ class Replay:
         settings: ReplaySettings,
         folder: Path,
         log: logging.Logger,
+        start: Callable[[int], None] | None = None,
     ) -> None:
+        self._start = start
         self.trainer, self.settings, self.log = trainer, settings, log
         self._make_reader, self._snapshots = reader, folder / "snapshots"
         self._copies = [
@@ -165,6 +168,8 @@ class Replay:
         if self._online_from is None:
             first = reader.first_time()
             self._online_from = math.ceil(first + self.settings.batch_days * DAY)
+            if self._start is not None:
+                self._start(first)
         self._saved = time.perf_counter()
         started = self._saved - self.seconds
         with self._stop.catch_signals(), self._progress_bar() as bar:

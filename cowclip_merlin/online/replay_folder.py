@@ -14,6 +14,7 @@ from cowclip_merlin.online import replay_results
 from cowclip_merlin.online.batches import BatchReader
 from cowclip_merlin.online.replay import Replay, ReplaySettings
 from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.start import OfflineStart
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.hardware import hardware
@@ -23,6 +24,7 @@ from cowclip_merlin.system.versions import versions
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
 from cowclip_merlin.workflows.online.event_log import EventLog
+from cowclip_merlin.workflows.online.features import LogFeatures
 from cowclip_merlin.workflows.online.features_file import load_features
 
 Row = dict[str, Any]
@@ -35,6 +37,7 @@ def replay_log(
     replay: ReplaySettings,
     *,
     out: str | Path,
+    start: tuple[str | Path, str | Path] | None = None,
     resume: bool = False,
     max_bad_fraction: float = 0.001,
 ) -> list[Row]:
@@ -46,6 +49,7 @@ def replay_log(
         settings: of the model and its training.
         replay: days to train first, and the sync intervals.
         out: folder to write; it must not hold a replay yet, unless `resume`.
+        start: a run, and the prepared folder that it was trained on, to start from.
         resume: go on from the last snapshot in `out`.
         max_bad_fraction: share of damaged rows above which the replay stops.
 
@@ -58,7 +62,7 @@ def replay_log(
     """
     out = Path(out)
     columns = load_features(features)
-    config = _config(files, columns, settings, replay)
+    config = _config(files, columns, settings, replay, start)
     _check_folder(out, config, resume)
     set_up_tensorflow(settings.run.seed, "cpu")
     created = not out.exists()
@@ -72,7 +76,9 @@ def replay_log(
                     max_bad_fraction=max_bad_fraction,
                     quarantine=_new_quarantine(out),
                 )
-                work = _start(source, OnlineTrainer(settings, columns), replay, out, log)
+                work = _new_replay(
+                    source, OnlineTrainer(settings, columns), replay, out, log, start
+                )
                 write_json(out / "config.json", config)
                 work.resume()
                 work.run()
@@ -84,7 +90,11 @@ def replay_log(
 
 
 def _config(
-    files: Sequence[str | Path], columns: Any, settings: OnlineSettings, replay: ReplaySettings
+    files: Sequence[str | Path],
+    columns: LogFeatures,
+    settings: OnlineSettings,
+    replay: ReplaySettings,
+    start: tuple[str | Path, str | Path] | None,
 ) -> dict[str, Any]:
     """What must be the same when a replay is resumed."""
     paths = [Path(file) for file in files]
@@ -97,6 +107,7 @@ def _config(
         "settings": settings.as_dict(),
         "batch_days": replay.batch_days,
         "sync": list(replay.sync),
+        "start": [str(path) for path in start or ()],
     }
 
 
@@ -142,12 +153,13 @@ def _new_quarantine(out: Path) -> Path:
     return path
 
 
-def _start(
+def _new_replay(
     source: EventLog,
     trainer: OnlineTrainer,
     replay: ReplaySettings,
     out: Path,
     log: logging.Logger,
+    start: tuple[str | Path, str | Path] | None,
 ) -> Replay:
     run = trainer.settings.run
     values = run.hyperparameters("table")
@@ -165,7 +177,8 @@ def _start(
     def reader(skip: int) -> BatchReader:
         return BatchReader(source, run.batch_size, skip=skip)
 
-    return Replay(trainer, reader, replay, out, log)
+    apply = OfflineStart(*start, trainer).apply if start else None
+    return Replay(trainer, reader, replay, out, log, apply)
 
 
 def _write_results(

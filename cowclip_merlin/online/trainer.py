@@ -148,5 +148,6 @@ def log_schema(features: LogFeatures) -> Any:
 
 def dense_variables(model: Any) -> list[Any]:
     """Return the trainable variables of a model that are not its embedding tables."""
-    tables = {id(compat.stored(layer.table)) for layer in model.row_sync.layers}
+    layers = model.row_sync.layers
+    tables = {id(compat.stored(v)) for layer in layers for v in layer.trainable_variables}
     return [v for v in model.trainable_variables if id(compat.stored(v)) not in tables]

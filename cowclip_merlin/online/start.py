@@ -1,0 +1,113 @@
+"""Start online training from a run that was trained on a prepared folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.trainer import OnlineTrainer, dense_variables
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.trained_run import load_run
+from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.online.ids import MISSING, text_ids
+from cowclip_merlin.workflows.online.numbers import NumberScaling
+from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows.online.features import LogFeatures
+
+Array = npt.NDArray[Any]
+
+_ARCHITECTURE = ("model", "embedding_dim", "mlp", "continuous", "precision")
+
+
+class OfflineStart:
+    """Weights of a run for an online trainer: embedding rows by value, and dense weights.
+
+    Adam's moments start from zero, as those of new rows do.
+
+    Args:
+        run: folder of the run, trained with any update.
+        data: the prepared folder that it was trained on.
+        trainer: the new trainer; its model and columns must be those of the run.
+
+    Raises:
+        InputError: the run or the folder is damaged, or does not fit the trainer.
+    """
+
+    def __init__(self, run: str | Path, data: str | Path, trainer: OnlineTrainer) -> None:
+        self._run, self._data, self._trainer = Path(run), PreparedData.load(data), trainer
+        self._refuse_other_columns(trainer.features)
+        self._refuse_other_model()
+
+    def apply(self, now: int) -> None:
+        """Give the trainer's table a row for each value of the vocabularies, and set all weights.
+
+        Args:
+            now: event time at which the values count as seen.
+
+        Raises:
+            InputError: the table has too few rows for all values.
+        """
+        model = load_run(self._run, self._data.path, device="cpu")
+        layers = model.row_sync.layers
+        for field, name in enumerate(self._data.categorical):
+            numbers, ids = self._vocabulary(name)
+            rows = self._trainer.table.insert(np.full(len(ids), field), ids, now)
+            if self._trainer.settings.absent == "trained":
+                numbers, rows = np.append(numbers, SPECIAL["oov"]), np.append(rows, field)
+            for layer, memory in zip(layers, self._trainer.table.memory, strict=True):
+                for part in _parts(len(rows)):
+                    memory.w[rows[part]] = _read_rows(layer, field, numbers[part])
+        mine, theirs = self._trainer.dense_variables, dense_variables(model)
+        for variable, trained in zip(mine, theirs, strict=True):
+            variable.assign(trained)
+
+    def _vocabulary(self, name: str) -> tuple[Array, Array]:
+        """Row numbers in the run's table, and the 64-bit ids of their values."""
+        counts = read_counts(self._data, name)
+        known = counts.filter(counts["value"].is_valid())
+        numbers = np.append(np.asarray(known["id"]), SPECIAL["null"])
+        return numbers, np.append(text_ids(known["value"]), MISSING)
+
+    def _refuse_other_columns(self, features: LogFeatures) -> None:
+        wanted = {"categorical": self._data.categorical, "continuous": self._data.continuous}
+        for kind, names in wanted.items():
+            mine = tuple(column.name for column in getattr(features, kind))
+            if mine != names:
+                raise InputError(
+                    f"{self._data.path}: its {kind} columns are {', '.join(names) or 'none'}, but "
+                    f"those of the features file are {', '.join(mine) or 'none'}; name the same "
+                    "ones in the same order"
+                )
+        for column in features.continuous:
+            if column.scaling != NumberScaling.from_prepared(self._data, column.name):
+                raise InputError(
+                    f"column {column.name!r} is not transformed as in {self._data.path}; write "
+                    f"`prepared: FOLDER` into the features file, with the path of that folder"
+                )
+
+    def _refuse_other_model(self) -> None:
+        theirs, mine = RunConfig.load(self._run).settings, self._trainer.settings.run
+        for name in _ARCHITECTURE:
+            old, new = getattr(theirs, name), getattr(mine, name)
+            if old != new:
+                raise InputError(
+                    f"{self._run}: was trained with {name} {old}, not {new}; use the same"
+                )
+
+
+def _parts(n: int, size: int = 1 << 18) -> Iterator[slice]:
+    return (slice(start, start + size) for start in range(0, n, size))
+
+
+def _read_rows(layer: Any, field: int, numbers: Array) -> Array:
+    """Rows of one field's ids in a fixed table, float32 [n, d]."""
+    ids = np.zeros((len(numbers), len(layer.layout.fields)), np.int64)
+    ids[:, field] = numbers
+    return layer(ids)[:, field].numpy()
