@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from cowclip_merlin import choices
@@ -75,9 +76,21 @@ def growing_table(
         **settings,
     )
     attach(model, optimizer)
+    names = list(model.blocks[0].columns.fields)
+    cowclip.tables.name_rows([layer.table for layer in layers], partial(_name_row, table, names))
     model.row_sync.grows_with, cowclip.reserved_rows = cowclip, architecture.capacity
     model.row_sync.zero_rows = table.num_fields if table.absent == "zeros" else 0
     return table
+
+
+def _name_row(table: GrowingTable, names: Sequence[str], row: int) -> str:
+    """Name a row in an error by its field and id, as they are now."""
+    if row < len(names):
+        return f"the ids without a row of field {names[row]!r}"
+    owner = table.owner_of(row)
+    if owner is None:
+        return f"row {row}, which no id has"
+    return f"id {owner[1]} of field {names[owner[0]]!r}"
 
 
 def _rules(known: Mapping[str, int], rules: Mapping[str, FieldRules]) -> list[FieldRules]:

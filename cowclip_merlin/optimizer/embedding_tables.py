@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cowclip_merlin import compat
@@ -43,11 +43,13 @@ class EmbeddingTables:
         )
         self._registered: list[Any] = []
         self._layouts: dict[Any, TableLayout] = {}
+        self._row_names: dict[Any, Callable[[int], str]] = {}
 
     def __deepcopy__(self, memo: Any) -> EmbeddingTables:
         """Copy the object but not its tables: a copied optimizer trains the same tables."""
         result = copy.copy(self)
         result._registered, result._layouts = list(self._registered), dict(self._layouts)
+        result._row_names = dict(self._row_names)
         result._unmatched = copy.deepcopy(self._unmatched, memo)
         return result
 
@@ -71,6 +73,10 @@ class EmbeddingTables:
         for argument in ("embeddings", "skip", "fields"):
             self._unmatched.look_at(argument, tables)
 
+    def name_rows(self, tables: Iterable[Any], name: Callable[[int], str]) -> None:
+        """Name the rows of tables in errors by a function; for tables whose rows change owners."""
+        self._row_names |= {_key(table): name for table in tables}
+
     def skips(self, table: Any) -> bool:
         """Whether a table gets L2 but no clip."""
         return table.shape[-1] == 1 if self.skip is None else matches(table, self.skip)
@@ -92,6 +98,8 @@ class EmbeddingTables:
 
     def describe(self, table: Any, row: int) -> str:
         """Describe a row, for errors."""
+        if name := self._row_names.get(_key(table)):
+            return name(row)
         layout = self.layout_of(table)
         return f"row {row} of table {table.name!r}" if layout is None else layout.describe(row)
 

@@ -207,6 +207,10 @@ class GrowingTable:
         self._parts.changes.append(log)
         return log
 
+    def owner_of(self, row: int) -> tuple[int, int] | None:
+        """Return index of the field and id of a row; None if no id has it."""
+        return self._id_map.owner_of(row)
+
     def statistics(self) -> TableStatistics:
         """Rows, memory in bytes, and totals since the start."""
         return table_state.statistics_of(self._parts)

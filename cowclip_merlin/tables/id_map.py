@@ -163,6 +163,12 @@ class IdMap:
         """Memory of the hash table."""
         return self.cells.nbytes
 
+    def owner_of(self, row: int) -> tuple[int, int] | None:
+        """Return field and id of a row; None if no id has it."""
+        if not self.num_fields <= row < self.high_water or self.owners.fields[row] == NO_FIELD:
+            return None
+        return int(self.owners.fields[row]), int(self.owners.ids[row])
+
     def find(self, fields: Array, ids: Array) -> Array:
         """Rows of ids, int32 [n]; -1 where an id has none.
 

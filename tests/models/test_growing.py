@@ -330,3 +330,18 @@ def test_a_table_whose_memory_moved_is_refused():
         with pytest.raises(cc.InputError, match="no longer where new rows are written"):
             call()
     assert kept.shape[0] == CAPACITY
+
+
+def test_an_error_names_the_field_and_the_id(tf):
+    model, optimizer = growing(), cowclip(backend="numba")
+    table = growing_table(model, optimizer, fields={"c": FieldRules(admit=9)})
+    step = trainer(tf, model, optimizer)
+    rows = table.admit(np.array([[5, 6, 7]]), 0)
+    assert [table.owner_of(int(row)) for row in rows[0]] == [(0, 5), (1, 6), None]
+    assert table.owner_of(CAPACITY) is table.owner_of(-1) is None
+    for rows, said in (
+        (rows, "the gradient of the ids without a row of field 'c' is not finite"),
+        (np.repeat(rows[:, 1:2], 3, axis=1), "the gradient of id 6 of field 'b' is not finite"),
+    ):
+        with pytest.raises(tf.errors.OpError, match=said):
+            step(rows, np.ones((1, 1), np.float32), np.full((1, 1), np.nan, np.float32))
