@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 
 from cowclip_merlin.cli import build_parser, main
+from cowclip_merlin.cli.online import online_settings_from_args
 from cowclip_merlin.cli.train import settings_from_args
 
 ROOT = Path(__file__).parents[2]
 MOST = {"--rows": 3000, "--batch-size": 256, "--epochs": 2}
 RUN = {
     "generate",
+    "online",
     "prepare",
     "train",
     "inspect",
@@ -45,6 +47,8 @@ def check(words: list[str]) -> None:
         args = build_parser().parse_args(rest)
         if args.command == "train":
             settings_from_args(args)
+        if args.command == "online":
+            online_settings_from_args(args)
     elif program in ("python", "python3"):
         target = rest[1].replace(".", "/") + ".py" if rest[0] == "-m" else rest[0]
         assert (ROOT / target).is_file(), target

@@ -339,9 +339,9 @@ def test_an_error_names_the_field_and_the_id(tf):
     rows = table.admit(np.array([[5, 6, 7]]), 0)
     assert [table.owner_of(int(row)) for row in rows[0]] == [(0, 5), (1, 6), None]
     assert table.owner_of(CAPACITY) is table.owner_of(-1) is None
-    for rows, said in (
+    for given, said in (
         (rows, "the gradient of the ids without a row of field 'c' is not finite"),
         (np.repeat(rows[:, 1:2], 3, axis=1), "the gradient of id 6 of field 'b' is not finite"),
     ):
         with pytest.raises(tf.errors.OpError, match=said):
-            step(rows, np.ones((1, 1), np.float32), np.full((1, 1), np.nan, np.float32))
+            step(given, np.ones((1, 1), np.float32), np.full((1, 1), np.nan, np.float32))
