@@ -3,8 +3,9 @@
     python benchmarks/replay_kills.py [--kills 20] [--rows 300000] [--snapshot-every 0.5]
         [--json FILE] [--overwrite]
 
-The log is generated with drift. Each process is killed at a random moment after it has begun to
-train, and the next one goes on from the last snapshot. At the end the tables, moments, ids,
+The log is generated with drift. Three of four processes are killed at a random moment after their
+first new snapshot, the others somewhere in their first seconds. The next process goes on from the
+last snapshot. At the end the tables, moments, ids,
 counters, dense weights, optimizer states and serving copies (by SHA-256), and all predictions, must
 equal those of a replay without a kill. The command fails if they do not.
 """
@@ -26,13 +27,14 @@ from typing import Any
 from cowclip_merlin.checks import check_at_least_one, check_positive
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
+from cowclip_merlin.tables.snapshot import numbers
 from harness.benchmark import Benchmark
 from harness.options import option
 
 Result = dict[str, Any]
 
-TRACING = 4.0
-"""Seconds that a process may take to its first step."""
+START = 8.0
+"""Seconds in which a process begins to train; every fourth is killed somewhere in them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,24 +88,29 @@ class Replayed:
         if self.start().wait():
             raise InputError(f"failed: {' '.join(self.command)}; run it to see why")
 
-    def kill(self, most: float) -> bool:
-        """Run until a random moment after training began; False if it ended before."""
-        before, process = self._begun(), self.start()
-        while process.poll() is None and self._begun() <= before:
+    def kill(self, seconds: float, *, early: bool) -> bool:
+        """Kill a process at a random moment; False if it ended before.
+
+        Args:
+            seconds: of training in which the moment lies.
+            early: also before the first step; else after the first new snapshot.
+        """
+        before, process = self._newest(), self.start()
+        if early:
+            seconds = START
+        while not early and process.poll() is None and self._newest() <= before:
             time.sleep(0.01)
-        time.sleep(random.uniform(0, most))
+        time.sleep(random.uniform(0, seconds))
         process.send_signal(signal.SIGKILL)
         return process.wait() == -signal.SIGKILL
 
-    def _begun(self) -> int:
-        """Times that a process was ready to train."""
-        log = self.out / "replay.log"
-        text = log.read_text(encoding="utf-8") if log.exists() else ""
-        return len(re.findall("deepfm, batch", text))
+    def _newest(self) -> int:
+        """Number of the newest snapshot; -1 if there is none."""
+        return max(numbers(self.out / "snapshots"), default=-1)
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of each array of the last snapshot."""
-        newest = max((self.out / "snapshots").iterdir(), key=lambda path: int(path.name))
+        newest = self.out / "snapshots" / str(self._newest())
         manifest = json.loads((newest / "manifest.json").read_text(encoding="utf-8"))
         return {name: file["sha256"] for name, file in manifest["files"].items()}
 
@@ -131,8 +138,8 @@ def measure(settings: KillSettings) -> Result:
         whole.finish()
         seconds = json.loads((whole.out / "replay.json").read_text())["seconds"]
         kills = 0
-        for _ in range(settings.kills):
-            kills += killed.kill(most=TRACING + 2 * seconds / settings.kills)
+        for i in range(settings.kills):
+            kills += killed.kill(seconds / settings.kills, early=i % 4 == 3)
         killed.finish()
         equal = {
             "arrays": whole.digests() == killed.digests(),
