@@ -31,7 +31,7 @@ import numpy as np
 from cowclip_merlin import choices, compat
 from cowclip_merlin.bench.random_data import (
     check_vocabulary_size,
-    field_sizes,
+    criteo_fields,
     random_model,
     random_rows,
 )
@@ -114,16 +114,16 @@ class RecordedTraining:
         from cowclip_merlin.training.run_logs import TensorBoard
         from cowclip_merlin.training.train_step import make_train_step
 
-        tf, sizes = compat.tensorflow(), field_sizes(settings.vocabulary)
+        tf, fields = compat.tensorflow(), criteo_fields(settings.vocabulary)
         self._batch, self._done, self._every = batch, 0, settings.every
-        rows = random_rows(max(4 * batch, 65536), sizes)
+        rows = random_rows(max(4 * batch, 65536), fields)
         self._data, self._order = DeviceData(rows), np.random.default_rng(0).permutation(len(rows))
-        model = random_model("deepfm", sizes, mlp=settings.mlp)
+        model = random_model("deepfm", fields, mlp=settings.mlp)
         optimizer = _optimizer(settings, batch)
         optimizer.create_state(model.trainable_variables)
         self._loss_sum = tf.Variable(0.0, dtype=tf.float64)
         self._step = make_train_step(model, optimizer, self._data, self._loss_sum)
-        self._recorder = _recorder(model, optimizer, self, rows, sizes, folder)
+        self._recorder = _recorder(model, optimizer, self, rows, fields, folder)
         self._recorder.open(0, TensorBoard(folder))
 
     def wait(self) -> None:
@@ -162,7 +162,7 @@ def _optimizer(settings: DiagnosticsSettings, batch: int) -> Any:
         l2=values.l2,
         update=settings.update,
         embeddings=["embeddings"],
-        fields=field_sizes(settings.vocabulary),
+        fields=criteo_fields(settings.vocabulary),
     )
 
 
@@ -171,13 +171,13 @@ def _recorder(
     optimizer: Any,
     run: RecordedTraining,
     rows: ColumnArrays,
-    sizes: dict[str, int],
+    fields: dict[str, int],
     folder: Path,
 ) -> Any:
     from cowclip_merlin.diagnostics.probe import make_probe
     from cowclip_merlin.diagnostics.recorder import Recorder
 
-    counts = [np.bincount(ids, minlength=n) for ids, n in zip(rows.ids.T, sizes.values())]
+    counts = [np.bincount(ids, minlength=n) for ids, n in zip(rows.ids.T, fields.values())]
     return Recorder(
         make_probe(model, optimizer, run._data),
         compute_deciles(counts, rows=len(rows), batch_size=run._batch),

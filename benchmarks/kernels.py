@@ -32,7 +32,12 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import choices
-from cowclip_merlin.bench.random_data import FIELDS, check_vocabulary_size, field_sizes, random_rows
+from cowclip_merlin.bench.random_data import (
+    NUM_FIELDS,
+    check_vocabulary_size,
+    criteo_fields,
+    random_rows,
+)
 from cowclip_merlin.checks import check_at_least_one, check_unique
 from cowclip_merlin.kernels import RowSettings, load
 from harness.backends import Backend, choose_backend
@@ -83,10 +88,10 @@ class KernelSettings:
 
 def cases_of(backend: Backend, batch: int, settings: KernelSettings) -> list[KernelCase]:
     """Return all kernels on one batch."""
-    sizes, rng, d = field_sizes(settings.vocabulary), np.random.default_rng(1), settings.d
+    fields, rng, d = criteo_fields(settings.vocabulary), np.random.default_rng(1), settings.d
     kernels, to_device = load(backend.name), backend.to_device
-    offsets = np.cumsum([0, *sizes.values()])[:FIELDS].astype(np.int32)
-    ids = to_device((random_rows(batch, sizes).ids + offsets).ravel())
+    offsets = np.cumsum([0, *fields.values()])[:NUM_FIELDS].astype(np.int32)
+    ids = to_device((random_rows(batch, fields).ids + offsets).ravel())
     n = len(ids)
     values = to_device(rng.normal(0, 1e-3, (n, d)).astype(np.float32))
     groups = kernels.group_rows(ids)

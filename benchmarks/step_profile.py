@@ -36,7 +36,7 @@ import numpy as np
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
-from cowclip_merlin.bench.random_data import check_vocabulary_size, field_sizes, random_rows
+from cowclip_merlin.bench.random_data import check_vocabulary_size, criteo_fields, random_rows
 from cowclip_merlin.bench.throughput import BenchSettings, build_model_and_optimizer
 from cowclip_merlin.checks import check_at_least_one, check_positive, check_unique
 from cowclip_merlin.loading import ColumnArrays, DeviceData
@@ -120,11 +120,11 @@ def measure(settings: ProfileSettings) -> dict[str, Any]:
         copy_mb=settings.copy_mb,
         rounds=settings.rounds,
     )
-    sizes = field_sizes(settings.vocabulary)
-    rows = random_rows(POOL * max(settings.batches), sizes)
+    fields = criteo_fields(settings.vocabulary)
+    rows = random_rows(POOL * max(settings.batches), fields)
     data = DeviceData(rows)
     kind = (settings.model, settings.update, "auto", "cowclip", settings.precision)
-    step = _one_step(*build_model_and_optimizer(*kind, sizes), data)
+    step = _one_step(*build_model_and_optimizer(*kind, fields), data)
     return {
         "what": "training step: time by operation, and counted limit",
         **asdict(settings),
@@ -155,7 +155,7 @@ def _result(
         step(next(feed))
 
     timing = _timing(settings, train, lambda: bare(taken[0], batch).numpy())
-    distinct = mean_distinct(rows.ids, field_sizes(settings.vocabulary), taken)
+    distinct = mean_distinct(rows.ids, criteo_fields(settings.vocabulary), taken)
     sizes = ModelSizes(model=settings.model, vocabulary=settings.vocabulary)
     counted = limit(sizes, machine, update=settings.update, batch=batch, distinct=distinct)
     return {

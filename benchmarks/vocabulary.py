@@ -38,7 +38,7 @@ from itertools import product
 from typing import Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench.random_data import field_sizes
+from cowclip_merlin.bench.random_data import criteo_fields
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays
 from cowclip_merlin.loading.placement import free_memory
@@ -142,10 +142,10 @@ def _rounds(
 def _distinct(settings: VocabularySettings, chosen: list[int], rows: ColumnArrays) -> Records:
     found = []
     for vocabulary in chosen:
-        sizes = field_sizes(vocabulary)
-        spread_rows = spread(rows, sizes)
+        fields = criteo_fields(vocabulary)
+        spread_rows = spread(rows, fields)
         for batch in settings.batches:
-            mean = distinct_rows(spread_rows, sizes, batch)
+            mean = distinct_rows(spread_rows, fields, batch)
             found.append({"vocabulary": vocabulary, "batch": batch, "rows": mean})
     return found
 

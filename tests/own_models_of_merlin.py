@@ -10,7 +10,7 @@ import tensorflow as tf
 from merlin.models.tf.models.benchmark import NCFModel
 from merlin.schema import ColumnSchema, Schema, Tags
 
-SIZES = {"user": 40, "item": 60, "shop": 9}
+FIELDS = {"user": 40, "item": 60, "shop": 9}
 MORE_TAGS = {"user": [Tags.USER_ID, Tags.USER], "item": [Tags.ITEM_ID, Tags.ITEM]}
 ROWS, BATCH = 640, 32
 
@@ -23,7 +23,7 @@ def schema():
             tags=[Tags.CATEGORICAL, *MORE_TAGS.get(name, [])],
             properties={"domain": {"min": 0, "max": size - 1, "name": name}},
         )
-        for name, size in SIZES.items()
+        for name, size in FIELDS.items()
     ]
     x = ColumnSchema("x", dtype=np.float32, tags=[Tags.CONTINUOUS])
     target = ColumnSchema("click", dtype=np.int64, tags=[Tags.TARGET, Tags.BINARY_CLASSIFICATION])
@@ -32,7 +32,7 @@ def schema():
 
 def clicks(columns):
     rng = np.random.default_rng(0)
-    batch = {name: rng.integers(0, size, [ROWS, 1]) for name, size in SIZES.items()}
+    batch = {name: rng.integers(0, size, [ROWS, 1]) for name, size in FIELDS.items()}
     batch["x"] = rng.random([ROWS, 1]).astype("f")
     label = (batch["user"] % 2).astype("f")
     batch = {name: batch[name] for name in columns.column_names if name in batch}

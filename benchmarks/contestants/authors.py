@@ -43,9 +43,9 @@ def load(checkout: Path, job: Job) -> ModuleType:
 
 def build(train: ModuleType, job: Job, rows: Any) -> Any:
     """Build their DeepFM with their training step."""
-    sizes = rows["sizes"].tolist()
-    ids, numbers = names(len(sizes), "C"), names(rows["continuous"].shape[1], "I")
-    largest = {name: np.array([size - 1]) for name, size in zip(ids, sizes)}
+    field_rows = rows["field_rows"].tolist()
+    ids, numbers = names(len(field_rows), "C"), names(rows["continuous"].shape[1], "I")
+    largest = {name: np.array([size - 1]) for name, size in zip(ids, field_rows)}
     _, deep, linear = train.get_feature_column(largest, ids, numbers)
     return train.DeepFM(
         linear,

@@ -45,7 +45,7 @@ def run(name: str, log: Log, job: Job) -> tuple[float, Probabilities | None]:
 
 def _bare_mlp(log: Log, job: Job) -> float:
     """Train only the MLP on constant input, with as many steps per call as the others."""
-    inputs = len(log.sizes) * job.embedding_dim + CONTINUOUS
+    inputs = len(log.fields) * job.embedding_dim + CONTINUOUS
     train, loss_sum = make_mlp_train_function(
         job.batch, inputs=inputs, widths=job.widths, lr=job.lr
     )
@@ -93,7 +93,7 @@ def _calls(data: DeviceData, job: Job) -> Iterator[Any]:
 def _model(log: Log, job: Job) -> Any:
     return random_model(
         "deepfm",
-        log.sizes,
+        log.fields,
         embedding_dim=job.embedding_dim,
         mlp=job.widths,
         init_std=job.init_std,
@@ -119,5 +119,5 @@ def _optimizer(name: str, log: Log, job: Job) -> Any:
         l2=job.l2,
         update=name.split()[1],
         embeddings=["embeddings"],
-        fields=log.sizes,
+        fields=log.fields,
     )

@@ -18,10 +18,10 @@ from contestants.keras_fit import fit, score
 def build(job: Job, rows: Any) -> Any:
     """The compiled model, without penalties: with them every step would touch whole tables."""
     initial = tf.keras.initializers.RandomNormal(stddev=job.init_std, seed=job.seed)
-    sizes = rows["sizes"].tolist()
+    field_rows = rows["field_rows"].tolist()
     ids = [
         SparseFeat(name, size, embedding_dim=job.embedding_dim, embeddings_initializer=initial)
-        for name, size in zip(names(len(sizes), "C"), sizes)
+        for name, size in zip(names(len(field_rows), "C"), field_rows)
     ]
     numbers = [DenseFeat(name, 1) for name in names(rows["continuous"].shape[1], "I")]
     model = DeepFM(

@@ -30,12 +30,12 @@ from contestants.job import SCORING_BATCH, Clock, Job, by_name, names, read_job,
 Batch = dict[str, torch.Tensor]
 
 
-def feature_map(sizes: list[int], numbers: list[str], folder: Path) -> FeatureMap:
+def feature_map(field_rows: list[int], numbers: list[str], folder: Path) -> FeatureMap:
     """Describe the columns for FuxiCTR."""
     known = FeatureMap("peers", str(folder))
     ids = {
         name: {"type": "categorical", "vocab_size": size, "source": ""}
-        for name, size in zip(names(len(sizes), "C"), sizes)
+        for name, size in zip(names(len(field_rows), "C"), field_rows)
     }
     raw = {name: {"type": "numeric", "source": ""} for name in numbers}
     known.features, known.labels = OrderedDict({**ids, **raw}), ["label"]
@@ -47,22 +47,22 @@ def feature_map(sizes: list[int], numbers: list[str], folder: Path) -> FeatureMa
 class DeepFM(BaseModel):
     """Linear part, second-order part and MLP on shared embeddings."""
 
-    def __init__(self, sizes: list[int], numbers: list[str], job: Job) -> None:
+    def __init__(self, field_rows: list[int], numbers: list[str], job: Job) -> None:
         folder = job.predictions.parent
         super().__init__(
-            feature_map(sizes, numbers, folder),
+            feature_map(field_rows, numbers, folder),
             gpu=0 if torch.cuda.is_available() else -1,
             verbose=0,
             model_root=str(folder),
             metrics=["AUC"],
         )
-        ids = feature_map(sizes, [], folder)
+        ids = feature_map(field_rows, [], folder)
         self.ids, self.numbers = list(ids.features), numbers
         initial = f"partial(nn.init.normal_, std={job.init_std})"
         self.embedding = FeatureEmbedding(ids, job.embedding_dim, embedding_initializer=initial)
         self.linear = LogisticRegression(ids, use_bias=True)
-        self.pairs = InnerProductInteraction(len(sizes), output="product_sum")
-        width = len(sizes) * job.embedding_dim + len(numbers)
+        self.pairs = InnerProductInteraction(len(field_rows), output="product_sum")
+        width = len(field_rows) * job.embedding_dim + len(numbers)
         self.mlp = MLP_Block(width, hidden_units=list(job.widths), output_dim=1)
         self._max_gradient_norm = 10.0  # its `fit` sets this
         self.compile("adam", "binary_crossentropy", job.lr)
@@ -129,7 +129,7 @@ def main() -> None:
     torch.manual_seed(job.seed)
     with np.load(job.rows_file) as rows:
         numbers = names(rows["continuous"].shape[1], "I")
-        model = DeepFM(rows["sizes"].tolist(), numbers, job)
+        model = DeepFM(rows["field_rows"].tolist(), numbers, job)
         rate = train(model, train_loader(model, rows, job, args.loader), job)
         held_out = tensors(rows["test_ids"], rows["test_continuous"], model.device)
         scoring = MemoryLoader(held_out, batch=SCORING_BATCH, shuffle=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cowclip_merlin.bench.random_data import field_sizes, random_rows
+from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 from cowclip_merlin.loading import ColumnArrays
 from cowclip_merlin.system.files import atomic_write
 
@@ -17,12 +17,12 @@ class Log:
     """The generated rows.
 
     Attributes:
-        sizes: ids of each field.
+        fields: field -> number of rows.
         train: training rows.
         test: held-out rows.
     """
 
-    sizes: dict[str, int]
+    fields: dict[str, int]
     train: ColumnArrays
     test: ColumnArrays
 
@@ -36,13 +36,13 @@ def generate(*, rows: int, held_out: int, ids: int, seed: int) -> Log:
         ids: ids of all fields together.
         seed: seed of all random numbers.
     """
-    sizes = field_sizes(ids)
-    drawn = random_rows(rows, sizes, seed=seed)
+    fields = criteo_fields(ids)
+    drawn = random_rows(rows, fields, seed=seed)
     rng = np.random.default_rng([seed, 1])
     logit, latent = np.zeros(rows), np.zeros((rows, 2))
-    for column, size in zip(drawn.ids.T, sizes.values()):
-        logit += rng.normal(0, 0.4, size)[column]
-        latent += rng.normal(0, 0.2, (size, 2))[column]
+    for column, n in zip(drawn.ids.T, fields.values()):
+        logit += rng.normal(0, 0.4, n)[column]
+        latent += rng.normal(0, 0.2, (n, 2))[column]
     logit += 0.5 * np.square(latent).sum(axis=1)
     logit += (drawn.continuous - 0.5) @ rng.normal(0, 0.5, drawn.continuous.shape[1])
     logit -= logit.mean() + 1.5  # about a quarter are clicks, as in Criteo's log
@@ -50,7 +50,7 @@ def generate(*, rows: int, held_out: int, ids: int, seed: int) -> Log:
     cut = rows - held_out
     train = ColumnArrays(drawn.ids[:cut], drawn.continuous[:cut], label[:cut])
     test = ColumnArrays(drawn.ids[cut:], drawn.continuous[cut:], label[cut:])
-    return Log(sizes=sizes, train=train, test=test)
+    return Log(fields=fields, train=train, test=test)
 
 
 def write_rows(log: Log, file: Path) -> None:
@@ -58,7 +58,7 @@ def write_rows(log: Log, file: Path) -> None:
     with atomic_write(file) as temporary, temporary.open("wb") as whole:
         np.savez(
             whole,
-            sizes=np.array(list(log.sizes.values())),
+            field_rows=np.array(list(log.fields.values())),
             ids=log.train.ids,
             continuous=log.train.continuous,
             label=log.train.label,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench.random_data import CONTINUOUS, FIELDS
+from cowclip_merlin.bench.random_data import CONTINUOUS, NUM_FIELDS
 from cowclip_merlin.errors import InputError
 from harness.backends import choose_backend
 from harness.kernel_timing import copy_case, time_case
@@ -33,7 +33,7 @@ class ModelSizes:
     Attributes:
         model: name of one of the four.
         vocabulary: ids of all fields together.
-        fields: categorical columns.
+        num_fields: categorical columns.
         continuous: numbers of a row, which enter the MLP only.
         embedding_dim: length of an embedding row.
         mlp: widths of the hidden layers.
@@ -42,7 +42,7 @@ class ModelSizes:
 
     model: str
     vocabulary: int
-    fields: int = FIELDS
+    num_fields: int = NUM_FIELDS
     continuous: int = CONTINUOUS
     embedding_dim: int = 10
     mlp: tuple[int, ...] = (400, 400, 400)
@@ -51,7 +51,7 @@ class ModelSizes:
     @property
     def crossed(self) -> int:
         """Width of the cross layers; 0 without."""
-        return self.fields * self.embedding_dim if self.model in _CROSSED else 0
+        return self.num_fields * self.embedding_dim if self.model in _CROSSED else 0
 
     @property
     def row_bytes(self) -> int:
@@ -70,7 +70,7 @@ def flop_per_row(sizes: ModelSizes) -> dict[str, int]:
     >>> [round(flop / 1e6, 2) for flop in parts.values()]
     [0.86, 0.86, 0.64, 0.22]
     """
-    n, inputs = sizes.crossed, sizes.fields * sizes.embedding_dim + sizes.continuous
+    n, inputs = sizes.crossed, sizes.num_fields * sizes.embedding_dim + sizes.continuous
     hidden = [2 * a * b for a, b in pairwise((inputs, *sizes.mlp))]
     logit = 2 * (sizes.mlp[-1] + n)
     forward = sum(hidden) + logit
@@ -104,9 +104,9 @@ def bytes_of_step(
     >>> sum(bytes_of_step(s, update="dense", batch=0, distinct=0).values())
     264000000
     """
-    occurrences = batch * sizes.fields * sizes.row_bytes
+    occurrences = batch * sizes.num_fields * sizes.row_bytes
     parts: dict[str, float] = {
-        "ids, numbers, labels read": 4 * batch * (sizes.fields + sizes.continuous + 1),
+        "ids, numbers, labels read": 4 * batch * (sizes.num_fields + sizes.continuous + 1),
         "rows gathered": occurrences,
         "gradients of rows written": occurrences,
     }
@@ -118,19 +118,19 @@ def bytes_of_step(
     return parts
 
 
-def mean_distinct(ids: Any, sizes: Mapping[str, int], batches: Iterable[Any]) -> float:
+def mean_distinct(ids: Any, fields: Mapping[str, int], batches: Iterable[Any]) -> float:
     """Mean number of different ids, all fields together, in a batch.
 
     Args:
         ids: of all rows, within their fields, [N, F].
-        sizes: field -> its ids.
+        fields: field -> number of rows.
         batches: numbers of rows, [b] each.
 
     >>> ids = np.array([[0, 0], [0, 1], [0, 0]])
     >>> mean_distinct(ids, {"C1": 1, "C2": 2}, [[0, 1], [0, 2]])
     2.5
     """
-    offsets = np.cumsum([0, *sizes.values()])[:-1]
+    offsets = np.cumsum([0, *fields.values()])[:-1]
     return float(np.mean([len(np.unique(ids[batch] + offsets)) for batch in batches]))
 
 

@@ -7,7 +7,7 @@ from math import gcd
 
 import numpy as np
 
-from cowclip_merlin.bench.random_data import field_sizes, random_rows
+from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 from cowclip_merlin.loading import ColumnArrays
 from vocabulary_sizes.settings import VocabularySettings
 
@@ -16,10 +16,10 @@ POOL = 32  # batches of the largest size before rows repeat
 
 def draw(settings: VocabularySettings) -> ColumnArrays:
     """Draw rows with power-law ids for the smallest vocabulary."""
-    return random_rows(POOL * max(settings.batches), field_sizes(settings.vocabularies[0]))
+    return random_rows(POOL * max(settings.batches), criteo_fields(settings.vocabularies[0]))
 
 
-def spread(rows: ColumnArrays, sizes: dict[str, int]) -> ColumnArrays:
+def spread(rows: ColumnArrays, fields: dict[str, int]) -> ColumnArrays:
     """Map the ids of the rows one to one to ids spread over larger fields.
 
     >>> ids = np.arange(4, dtype=np.int32)[:, None]
@@ -27,7 +27,7 @@ def spread(rows: ColumnArrays, sizes: dict[str, int]) -> ColumnArrays:
     [0, 7, 4, 1]
     """
     mapped = np.empty_like(rows.ids)
-    for column, size in enumerate(sizes.values()):
+    for column, size in enumerate(fields.values()):
         mapped[:, column] = rows.ids[:, column].astype(np.int64) * multiplier(size) % size
     return replace(rows, ids=mapped)
 
@@ -41,8 +41,8 @@ def multiplier(size: int) -> int:
     return number
 
 
-def distinct_rows(rows: ColumnArrays, sizes: dict[str, int], batch: int) -> float:
+def distinct_rows(rows: ColumnArrays, fields: dict[str, int], batch: int) -> float:
     """Return the mean number of table rows that a batch reads."""
-    offsets = np.cumsum([0, *sizes.values()])[:-1]
+    offsets = np.cumsum([0, *fields.values()])[:-1]
     batches = [rows.ids[i * batch : (i + 1) * batch] + offsets for i in range(min(8, POOL))]
     return float(np.mean([len(np.unique(ids)) for ids in batches]))

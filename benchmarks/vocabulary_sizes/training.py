@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench.random_data import field_sizes, random_model
+from cowclip_merlin.bench.random_data import criteo_fields, random_model
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from vocabulary_sizes.batches import spread
 from vocabulary_sizes.settings import VocabularySettings
@@ -30,17 +30,17 @@ class TrainedModel:
     ) -> None:
         from cowclip_merlin.training.train_step import make_train_step
 
-        sizes, tf = field_sizes(vocabulary), compat.tensorflow()
+        fields, tf = criteo_fields(vocabulary), compat.tensorflow()
         self._update, self.made = update, 0
         self._rows = len(rows)
         self._loss = tf.Variable(0.0, dtype=tf.float64)
         model = random_model(
-            settings.model, sizes, embedding_dim=settings.embedding_dim, mlp=settings.mlp
+            settings.model, fields, embedding_dim=settings.embedding_dim, mlp=settings.mlp
         )
         self._optimizer = _optimizer(update)
         self._optimizer.create_state(model.trainable_variables)
         self.backend = self._optimizer.backend
-        data = DeviceData(spread(rows, sizes))
+        data = DeviceData(spread(rows, fields))
         self._run = make_train_step(model, self._optimizer, data, self._loss)
 
     def train(self, batch: int, steps: int, seconds: float = float("inf")) -> tuple[int, float]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cowclip_merlin.bench.random_data import CONTINUOUS, FIELDS
+from cowclip_merlin.bench.random_data import CONTINUOUS, NUM_FIELDS
 
 
 def bare_mlp_train_function(batch: int, jit_compile: bool = False) -> Any:
     """Return a train function, like that of a model, for the models' MLP on Criteo-like columns."""
     run, loss_sum = make_mlp_train_function(
-        batch, inputs=FIELDS * 10 + CONTINUOUS, jit_compile=jit_compile
+        batch, inputs=NUM_FIELDS * 10 + CONTINUOUS, jit_compile=jit_compile
     )
 
     def train(rows: Any, batch: int) -> Any:

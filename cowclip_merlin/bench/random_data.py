@@ -9,33 +9,38 @@ import numpy as np
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays
 
-FIELDS, CONTINUOUS = 26, 13
-LEAST_VOCABULARY = 4 * FIELDS
+NUM_FIELDS, CONTINUOUS = 26, 13
+LEAST_VOCABULARY = 4 * NUM_FIELDS
 
 
-def field_sizes(vocabulary: int) -> dict[str, int]:
-    """Return Criteo-like field sizes of at least 4: a few fields have nearly all ids.
+def criteo_fields(vocabulary: int) -> dict[str, int]:
+    """Return 26 fields and their numbers of rows, distributed as in Criteo's log.
+
+    A few fields have nearly all ids; every field has at least 4.
+
+    Args:
+        vocabulary: ids of all fields together.
 
     Raises:
         InputError: if there are too few ids for the fields, or too many for 32 bits.
 
-    >>> sum(field_sizes(1000).values())
+    >>> sum(criteo_fields(1000).values())
     1000
-    >>> {*field_sizes(LEAST_VOCABULARY).values()}
+    >>> {*criteo_fields(LEAST_VOCABULARY).values()}
     {4}
     """
     check_vocabulary_size("vocabulary", vocabulary)
-    weights = 0.6 ** np.arange(FIELDS)
-    sizes = np.maximum(4, (vocabulary * weights / weights.sum()).astype(int))
-    sizes[0] += vocabulary - sizes.sum()
-    for i in range(FIELDS - 1):  # small fields get ids from the next fields
-        lacking = max(0, 4 - sizes[i])
-        sizes[i : i + 2] += lacking, -lacking
-    return {f"C{i + 1}": int(size) for i, size in enumerate(sizes)}
+    weights = 0.6 ** np.arange(NUM_FIELDS)
+    rows = np.maximum(4, (vocabulary * weights / weights.sum()).astype(int))
+    rows[0] += vocabulary - rows.sum()
+    for i in range(NUM_FIELDS - 1):  # small fields get ids from the next fields
+        lacking = max(0, 4 - rows[i])
+        rows[i : i + 2] += lacking, -lacking
+    return {f"C{i + 1}": int(n) for i, n in enumerate(rows)}
 
 
 def check_vocabulary_size(option: str, *vocabularies: int) -> None:
-    """Refuse vocabularies that the fields of `field_sizes` cannot share.
+    """Refuse vocabularies that the fields of `criteo_fields` cannot share.
 
     Raises:
         InputError: if a vocabulary is too small, or too large for 32-bit ids.
@@ -52,11 +57,11 @@ def check_vocabulary_size(option: str, *vocabularies: int) -> None:
             )
 
 
-def random_rows(rows: int, sizes: dict[str, int], *, seed: int = 0) -> ColumnArrays:
+def random_rows(rows: int, fields: dict[str, int], *, seed: int = 0) -> ColumnArrays:
     """Make random rows with power-law ids."""
     rng = np.random.default_rng(seed)
-    # (size + 1) ** u is a power law of exponent 1 over the ranks 1 to size.
-    ids = [((size + 1.0) ** rng.random(rows)).astype(np.int32) - 1 for size in sizes.values()]
+    # (n + 1) ** u is a power law of exponent 1 over the ranks 1 to n.
+    ids = [((n + 1.0) ** rng.random(rows)).astype(np.int32) - 1 for n in fields.values()]
     return ColumnArrays(
         ids=np.stack(ids, axis=1),
         continuous=rng.random((rows, CONTINUOUS), np.float32),
@@ -64,7 +69,7 @@ def random_rows(rows: int, sizes: dict[str, int], *, seed: int = 0) -> ColumnArr
     )
 
 
-def random_model(model: str, sizes: dict[str, int], **settings: Any) -> Any:
+def random_model(model: str, fields: dict[str, int], **settings: Any) -> Any:
     """Build one of the four models for these fields and 13 numbers; see `Architecture`."""
     from cowclip_merlin import models
     from cowclip_merlin.workflows.nvtabular_graph import Statistics
@@ -73,7 +78,7 @@ def random_model(model: str, sizes: dict[str, int], **settings: Any) -> Any:
 
     numbers = tuple(f"I{i + 1}" for i in range(CONTINUOUS))
     log_format = LogFormat(
-        kind="table", label="label", categorical=tuple(sizes), continuous=numbers
+        kind="table", label="label", categorical=tuple(fields), continuous=numbers
     )
-    statistics = Statistics(cardinalities=sizes, minimum={}, maximum={})
+    statistics = Statistics(cardinalities=fields, minimum={}, maximum={})
     return models.MODELS[model](merlin_schema(log_format, statistics), **({"seed": 1} | settings))

@@ -18,7 +18,7 @@ import numpy as np
 
 from cowclip_merlin import choices
 from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
-from cowclip_merlin.bench.random_data import field_sizes, random_model, random_rows
+from cowclip_merlin.bench.random_data import criteo_fields, random_model, random_rows
 from cowclip_merlin.checks import check_at_least_one, check_choices, check_unique
 from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.loading.device_data import to_device
@@ -75,7 +75,7 @@ class BenchSettings:
         check_at_least_one({"batch sizes": self.batches, "rounds": self.rounds})
         if self.rows_per_turn is not None:
             check_at_least_one({"rows per turn": self.rows_per_turn})
-        field_sizes(self.vocabulary)
+        criteo_fields(self.vocabulary)
 
 
 class BenchCase(NamedTuple):
@@ -103,15 +103,15 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
 
     from cowclip_merlin.system.versions import versions
 
-    sizes = field_sizes(settings.vocabulary)
+    fields = criteo_fields(settings.vocabulary)
     rows_per_turn = settings.rows_per_turn or default_rows_per_turn()
     rows = max(*settings.batches, rows_per_turn)
-    data = DeviceData(random_rows(rows, sizes))
+    data = DeviceData(random_rows(rows, fields))
     what = (settings.updates, settings.backends, settings.clips, settings.precisions)
     kinds = list(product(settings.models, *what))
     jit = settings.jit_compile
     steps = {
-        kind: model_train_function(*build_model_and_optimizer(*kind, sizes, jit), data)
+        kind: model_train_function(*build_model_and_optimizer(*kind, fields, jit), data)
         for kind in kinds
     }
     cases = [BenchCase(m, b, *rest) for b in settings.batches for m, *rest in kinds]
@@ -149,7 +149,7 @@ def build_model_and_optimizer(
     backend: str,
     clip: str,
     precision: str,
-    sizes: dict[str, int],
+    fields: dict[str, int],
     jit_compile: bool = False,
 ) -> tuple[Any, Any]:
     """Build one of the four models with random weights, and CowClip with Adam and its state.
@@ -160,7 +160,7 @@ def build_model_and_optimizer(
         backend: code that updates rows.
         clip: "cowclip" or "none".
         precision: precision of the hidden layers.
-        sizes: number of ids of each field.
+        fields: field -> number of rows.
         jit_compile: whether XLA compiles the layers after the lookups.
     """
     from cowclip_merlin import compat
@@ -169,7 +169,7 @@ def build_model_and_optimizer(
 
     adam, values = compat.tensorflow().keras.optimizers.legacy.Adam, scale("criteo", to=8192)
     with computing_in(precision):
-        built = random_model(model, sizes)
+        built = random_model(model, fields)
     built.blocks[0].jit_compile = jit_compile
     optimizer = CowClip(
         adam(values.embedding_lr),

@@ -42,8 +42,8 @@ def gradient_norms(model: Any, optimizer: Any, inputs: dict[str, Any], label: An
     Example:
         >>> from cowclip_merlin import optimizer
         >>> from cowclip_merlin.bench import random_data
-        >>> model = random_data.random_model("deepfm", random_data.field_sizes(200), mlp=(8,))
-        >>> rows = random_data.random_rows(4, random_data.field_sizes(200))
+        >>> model = random_data.random_model("deepfm", random_data.criteo_fields(200), mlp=(8,))
+        >>> rows = random_data.random_rows(4, random_data.criteo_fields(200))
         >>> batch = {"categorical": rows.ids, "continuous": rows.continuous}
         >>> norms = gradient_norms(model, optimizer.CowClip(), batch, rows.label)
         >>> norms.fields[0], int(norms.cnt.sum())

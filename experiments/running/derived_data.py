@@ -64,8 +64,8 @@ def _write(data: PreparedData, variant: DataVariant, out: Path) -> None:
             raise InputError(
                 f"{data.path}: no {split} rows are left of {variant}; keep a larger share"
             )
-    sizes = {name: max(FIRST_VALUE, int(new.max()) + 1) for name, new in maps.items()}
-    statistics = replace(data.statistics, cardinalities=sizes)
+    cardinalities = {name: max(FIRST_VALUE, int(new.max()) + 1) for name, new in maps.items()}
+    statistics = replace(data.statistics, cardinalities=cardinalities)
     for split in SPLITS:
         write_schema(out / split, data.log_format, statistics)
     _write_counts(out, counts, maps)

@@ -36,10 +36,10 @@ def dense_parameters(model: str, continuous: str) -> int:
         model: name of the architecture.
         continuous: "deep" or "all"; see the models.
     """
-    from cowclip_merlin.bench.random_data import FIELDS, random_model
+    from cowclip_merlin.bench.random_data import NUM_FIELDS, random_model
 
-    sizes: Mapping[str, int] = {f"C{i + 1}": 4 for i in range(FIELDS)}
-    built: Any = random_model(model, dict(sizes), continuous=continuous)
+    fields: Mapping[str, int] = {f"C{i + 1}": 4 for i in range(NUM_FIELDS)}
+    built: Any = random_model(model, dict(fields), continuous=continuous)
     return sum(
         math.prod(variable.shape)
         for variable in built.trainable_variables

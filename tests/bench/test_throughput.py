@@ -6,7 +6,7 @@ import pytest
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
-from cowclip_merlin.bench.random_data import field_sizes, random_rows
+from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 from cowclip_merlin.bench.throughput import (
     BARE_MLP,
     BenchCase,
@@ -70,16 +70,16 @@ def test_ratios_are_to_the_bare_mlp_and_to_the_own_baseline():
 
 
 def test_ids_lie_in_their_fields():
-    sizes = field_sizes(5000)
-    ids = random_rows(2000, sizes).ids
-    assert (ids >= 0).all() and (ids.max(axis=0) < np.array(list(sizes.values()))).all()
+    fields = criteo_fields(5000)
+    ids = random_rows(2000, fields).ids
+    assert (ids >= 0).all() and (ids.max(axis=0) < np.array(list(fields.values()))).all()
     assert np.bincount(ids[:, 0]).argmax() == 0
 
 
 def test_small_vocabularies_have_no_empty_field():
     for vocabulary in range(104, 400):
-        sizes = field_sizes(vocabulary).values()
-        assert sum(sizes) == vocabulary and min(sizes) >= 4
+        rows = criteo_fields(vocabulary).values()
+        assert sum(rows) == vocabulary and min(rows) >= 4
 
 
 @pytest.mark.parametrize(

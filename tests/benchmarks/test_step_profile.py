@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from cowclip_merlin.bench.random_data import field_sizes, random_rows
+from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 
 SMALL = ["--batch-sizes", "64", "--vocabulary", "2000", "--steps", "3", "--rounds", "2",
          "--squares", "32,64", "--copy-mb", "1"]  # fmt: skip
@@ -47,12 +47,12 @@ def test_a_small_profile(benchmark, tmp_path, capsys):
 
 
 def test_distinct_rows_are_those_of_the_batches(benchmark, limits):
-    sizes = field_sizes(500)
-    ids = random_rows(96, sizes).ids
+    fields = criteo_fields(500)
+    ids = random_rows(96, fields).ids
     batches = benchmark.batches_of(96, 32)
     assert sorted(np.concatenate(batches)) == list(range(96))
     counts = [len({(f, i) for row in ids[b] for f, i in enumerate(row)}) for b in batches]
-    assert limits.mean_distinct(ids, sizes, batches) == np.mean(counts)
+    assert limits.mean_distinct(ids, fields, batches) == np.mean(counts)
 
 
 def parts_of(limits, model):
@@ -75,7 +75,7 @@ def test_matrix_products_are_those_that_the_weights_ask_for(limits):
     from cowclip_merlin.bench.random_data import random_model
 
     for model in ("deepfm", "dcnv2"):
-        weights = random_model(model, field_sizes(1000)).trainable_variables
+        weights = random_model(model, criteo_fields(1000)).trainable_variables
         kernels = [w for w in weights if w.shape.rank == 2 and "embeddings" not in w.name]
         parts = parts_of(limits, model)
         forward = parts["MLP forward"] + parts.get("crosses forward", 0)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from cowclip_merlin.bench.random_data import field_sizes
+from cowclip_merlin.bench.random_data import criteo_fields
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def test_what_does_not_fit_is_left_out(vocabulary, small, monkeypatch, capsys):
 @pytest.mark.parametrize("vocabulary_size", [2000, 4000, 123_457])
 def test_ids_are_spread_one_to_one_within_their_fields(vocabulary, vocabulary_size):
     settings = vocabulary.VocabularySettings(vocabularies=(2000,), batches=(64,))
-    sizes, rows = field_sizes(vocabulary_size), vocabulary.draw(settings)
-    moved = vocabulary.spread(rows, sizes).ids
-    assert (moved >= 0).all() and (moved.max(axis=0) < np.array(list(sizes.values()))).all()
+    fields, rows = criteo_fields(vocabulary_size), vocabulary.draw(settings)
+    moved = vocabulary.spread(rows, fields).ids
+    assert (moved >= 0).all() and (moved.max(axis=0) < np.array(list(fields.values()))).all()
     for before, after in zip(rows.ids.T, moved.T, strict=True):
         pairs = {*zip(before.tolist(), after.tolist(), strict=True)}
         assert len(pairs) == len({*before.tolist()}) == len({*after.tolist()})

@@ -161,9 +161,9 @@ def test_an_optimizer_without_cowclip_is_refused(small_model, small_rows):
         gradient_norms(small_model(), adam, *batch_of(small_rows, np.arange(3)))
 
 
-def test_inputs_by_column_give_the_same(small_model, small_rows, cowclip, sizes):
+def test_inputs_by_column_give_the_same(small_model, small_rows, cowclip, fields):
     model, (stacked, label) = small_model(), batch_of(small_rows, np.arange(20))
-    columns = {name: stacked["categorical"][:, f] for f, name in enumerate(sizes)}
+    columns = {name: stacked["categorical"][:, f] for f, name in enumerate(fields)}
     columns |= {f"I{i + 1}": stacked["continuous"][:, i] for i in range(13)}
     a = gradient_norms(model, cowclip(), stacked, label)
     b = gradient_norms(model, cowclip(), columns, label)

@@ -119,8 +119,8 @@ def test_the_real_log_is_prepared_and_trains(tmp_path, monkeypatch, capsys):
         ["prepare", "table", "ratings.csv", "--out", "ML", "--label", "click",
          "--categorical", columns],
     ) == 0  # fmt: skip
-    sizes = PreparedData.load("ML").cardinalities
-    assert sizes["user"] == 943 + 3 and sum(sizes.values()) == 37_746
+    cardinalities = PreparedData.load("ML").cardinalities
+    assert cardinalities["user"] == 943 + 3 and sum(cardinalities.values()) == 37_746
     assert cowclip(
         ["train", "ML", "--out", "RUN", "--model", "deepfm", "--batch-size", "1024",
          "--rule", "none", "--embedding-lr", "1e-3", "--dense-lr", "1e-3", "--l2", "1e-4",

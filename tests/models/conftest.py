@@ -3,7 +3,7 @@ import pytest
 
 from cowclip_merlin import compat
 
-SIZES = {"a": 7, "b": 5, "c": 11}
+FIELDS = {"a": 7, "b": 5, "c": 11}
 CONTINUOUS = ("x", "y")
 
 
@@ -12,7 +12,7 @@ def tf():
     return compat.tensorflow()
 
 
-def make_schema(sizes=SIZES, continuous=CONTINUOUS):
+def make_schema(fields=FIELDS, continuous=CONTINUOUS):
     compat.merlin_models()
     from merlin.schema import ColumnSchema, Schema, Tags
 
@@ -23,7 +23,7 @@ def make_schema(sizes=SIZES, continuous=CONTINUOUS):
             tags=[Tags.CATEGORICAL],
             properties={"domain": {"min": 0, "max": rows - 1, "name": name}},
         )
-        for name, rows in sizes.items()
+        for name, rows in fields.items()
     ]
     columns += [ColumnSchema(c, dtype=np.float32, tags=[Tags.CONTINUOUS]) for c in continuous]
     target = ColumnSchema("click", dtype=np.int8, tags=[Tags.TARGET, Tags.BINARY_CLASSIFICATION])
@@ -43,7 +43,7 @@ def schema_of():
 @pytest.fixture(scope="session")
 def batch():
     rng = np.random.default_rng(0)
-    values = {name: rng.integers(0, rows, [40, 1]) for name, rows in SIZES.items()}
+    values = {name: rng.integers(0, rows, [40, 1]) for name, rows in FIELDS.items()}
     return values | {name: rng.random([40, 1]).astype(np.float32) for name in CONTINUOUS}
 
 

@@ -16,14 +16,14 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 
 sys.path.insert(0, sys.argv[1])
-from conftest import SIZES, make_schema
+from conftest import FIELDS, make_schema
 
 tf = compat.tensorflow()
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_visible_devices([], "GPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 rng = np.random.default_rng(1)
-rows = {name: rng.integers(0, size, [160, 1]) for name, size in SIZES.items()}
+rows = {name: rng.integers(0, size, [160, 1]) for name, size in FIELDS.items()}
 rows |= {name: rng.random([160, 1]).astype("f") for name in ("x", "y")}
 data = tf.data.Dataset.from_tensor_slices((rows, (rows["a"] < 3).astype("f"))).batch(16)
 

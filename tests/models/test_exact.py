@@ -19,8 +19,8 @@ SMALL = {"embedding_dim": 4, "mlp": (8, 6), "seed": 3, "init_std": 0.05}
 
 def clicks(tf, rows=320):
     rng = np.random.default_rng(1)
-    sizes = {"a": 7, "b": 5, "c": 11}
-    values = {name: rng.integers(0, size, [rows, 1]) for name, size in sizes.items()}
+    fields = {"a": 7, "b": 5, "c": 11}
+    values = {name: rng.integers(0, size, [rows, 1]) for name, size in fields.items()}
     values |= {name: rng.random([rows, 1]).astype("f") for name in ("x", "y")}
     label = (values["a"] < 3).astype("f")
     # Few rows a batch, so that most rows of the tables are absent from it.

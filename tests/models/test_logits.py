@@ -168,9 +168,9 @@ def test_initial_weights(schema_of):
     ],
 )
 def test_dense_parameters_of_table_7(schema_of, name, continuous, parameters):
-    sizes = {f"C{i}": 4 for i in range(26)}
+    fields = {f"C{i}": 4 for i in range(26)}
     model = MODELS[name](
-        schema_of(sizes, [f"I{i}" for i in range(13)]), continuous=continuous, seed=1
+        schema_of(fields, [f"I{i}" for i in range(13)]), continuous=continuous, seed=1
     )
     dense = [v for v in model.trainable_variables if "embeddings" not in v.name]
     assert sum(int(np.prod(v.shape)) for v in dense) == parameters
@@ -194,15 +194,15 @@ def test_gradients_of_tables_have_one_entry_per_occurrence(
 @pytest.mark.parametrize("name", list(cc.models.MODELS))
 def test_compiled_by_xla_it_trains_as_it_does_without(tf, name):
     from cowclip_merlin.bench.random_data import random_rows
-    from cowclip_merlin.bench.throughput import build_model_and_optimizer, field_sizes
+    from cowclip_merlin.bench.throughput import build_model_and_optimizer, criteo_fields
     from cowclip_merlin.loading import DeviceData
     from cowclip_merlin.training.train_step import make_train_function
 
-    sizes, ends = field_sizes(2000), []
-    data = DeviceData(random_rows(96, sizes))
+    fields, ends = criteo_fields(2000), []
+    data = DeviceData(random_rows(96, fields))
     for jit in (False, True):
         built, optimizer = build_model_and_optimizer(
-            name, "exact", "auto", "cowclip", "float32", sizes, jit
+            name, "exact", "auto", "cowclip", "float32", fields, jit
         )
         steps = make_train_function(built, optimizer, data, tf.Variable(0.0, dtype=tf.float64))
         steps(tf.range(96, dtype=tf.int64), tf.constant(40))  # the last batch is smaller

@@ -40,8 +40,8 @@ def dcn(schema, task):
 
 def clicks(tf):
     rng = np.random.default_rng(1)
-    sizes = {"a": 7, "b": 5, "c": 11}
-    values = {name: rng.integers(1, size, [ROWS, 1]) for name, size in sizes.items()}
+    fields = {"a": 7, "b": 5, "c": 11}
+    values = {name: rng.integers(1, size, [ROWS, 1]) for name, size in fields.items()}
     values |= {name: rng.random([ROWS, 1]).astype("f") for name in ("x", "y")}
     return tf.data.Dataset.from_tensor_slices((values, (values["a"] < 3).astype("f"))).batch(16)
 

@@ -7,7 +7,7 @@ import cowclip_merlin as cc
 from cowclip_merlin.models import attach, deepfm
 
 SMALL = {"embedding_dim": 4, "mlp": (8,), "seed": 3}
-SIZES = {"a": 7, "b": 5, "c": 11}
+FIELDS = {"a": 7, "b": 5, "c": 11}
 
 
 @pytest.mark.parametrize("way", ["compile", "attach"])
@@ -20,7 +20,7 @@ def test_fields_of_every_table_are_known(schema, tables, way):
         for variable in model.trainable_variables
         if "embeddings" in variable.name
     ]
-    each = [SIZES] if tables == "fused" else [{name: rows} for name, rows in SIZES.items()]
+    each = [FIELDS] if tables == "fused" else [{name: rows} for name, rows in FIELDS.items()]
     assert found == each * 2  # embeddings, and the weights of the first order
 
 

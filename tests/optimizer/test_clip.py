@@ -103,7 +103,7 @@ def test_global_norm_is_over_all_tables(tf):
 def test_every_clip_in_the_optimizer(tf, name, update):
     """One step with SGD shows the clipped gradient itself, absent rows included."""
     rng = np.random.default_rng(5)
-    sizes, lr, l2 = {"a": 3, "b": 4}, 1.0, 0.2
+    fields, lr, l2 = {"a": 3, "b": 4}, 1.0, 0.2
     w = rng.normal(0, 1, (7, 3)).astype(np.float32)
     ids, values = np.array([0, 2, 2, 5]), rng.normal(0, 9, (4, 3)).astype(np.float32)
     table = tf.Variable(w)
@@ -113,7 +113,7 @@ def test_every_clip_in_the_optimizer(tf, name, update):
         l2=l2,
         clip=name,
         update=update,
-        fields=sizes,
+        fields=fields,
         r=chosen.r,
         bound=chosen.bound,
     )
@@ -126,7 +126,7 @@ def test_every_clip_in_the_optimizer(tf, name, update):
         cnt[i] += 1
     g += 2 * l2 * w
     keep = np.arange(7) if update == "dense" else np.flatnonzero(cnt)
-    field = np.repeat([0, 1], list(sizes.values()))
+    field = np.repeat([0, 1], list(fields.values()))
     factors = numpy_factors(name, g[keep], w[keep], cnt[keep], field[keep], chosen)
     expected = w.astype(np.float64)
     expected[keep] -= lr * g[keep] * factors[:, None]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench.random_data import field_sizes, random_rows
+from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
@@ -25,7 +25,7 @@ ROWS, BATCH = 1003, 16
 
 @pytest.fixture(scope="module")
 def columns():
-    return random_rows(ROWS, field_sizes(2000), seed=1)
+    return random_rows(ROWS, criteo_fields(2000), seed=1)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_memory_bounds_the_chunks(columns):
 
 
 def test_what_is_streamed(columns):
-    test = random_rows(100, field_sizes(2000))
+    test = random_rows(100, criteo_fields(2000))
     size, least = ROWS * 168, 3 * BATCH * 160
 
     def chosen(memory):
