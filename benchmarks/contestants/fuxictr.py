@@ -44,7 +44,7 @@ def feature_map(field_rows: list[int], numbers: list[str], folder: Path) -> Feat
     return known
 
 
-class DeepFM(BaseModel):
+class FuxiDeepFM(BaseModel):
     """Linear part, second-order part and MLP on shared embeddings."""
 
     def __init__(self, field_rows: list[int], numbers: list[str], job: Job) -> None:
@@ -99,7 +99,7 @@ def tensors(ids: np.ndarray, continuous: np.ndarray, device: Any) -> Batch:
     return {k: torch.from_numpy(v).to(device) for k, v in by_name(ids, continuous).items()}
 
 
-def train_loader(model: DeepFM, rows: Any, job: Job, kind: str) -> Any:
+def train_loader(model: FuxiDeepFM, rows: Any, job: Job, kind: str) -> Any:
     """Batches of the training rows."""
     if kind == "memory":
         columns = tensors(rows["ids"], rows["continuous"], model.device)
@@ -110,7 +110,7 @@ def train_loader(model: DeepFM, rows: Any, job: Job, kind: str) -> Any:
     return NpzDataLoader(model.feature_map, str(file), batch_size=job.batch, shuffle=True)
 
 
-def train(model: DeepFM, loader: Any, job: Job) -> float:
+def train(model: FuxiDeepFM, loader: Any, job: Job) -> float:
     """Train with FuxiCTR's step; return rows per second."""
     clock = Clock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
     model.train()
@@ -129,7 +129,7 @@ def main() -> None:
     torch.manual_seed(job.seed)
     with np.load(job.rows_file) as rows:
         numbers = names(rows["continuous"].shape[1], "I")
-        model = DeepFM(rows["field_rows"].tolist(), numbers, job)
+        model = FuxiDeepFM(rows["field_rows"].tolist(), numbers, job)
         rate = train(model, train_loader(model, rows, job, args.loader), job)
         held_out = tensors(rows["test_ids"], rows["test_continuous"], model.device)
         scoring = MemoryLoader(held_out, batch=SCORING_BATCH, shuffle=False)

@@ -15,7 +15,7 @@ def kernels(tf):
     return "cupy" if tf.config.list_logical_devices("GPU") else "numba"
 
 
-class Reference:
+class NumpyCowClip:
     """Algorithm 1 in NumPy float64, one table: slow, obvious, row by row."""
 
     def __init__(self, w, *, lr, l2, r, zeta, update, clipped=True):
@@ -58,4 +58,4 @@ class Reference:
 
 @pytest.fixture(scope="session")
 def reference():
-    return Reference
+    return NumpyCowClip

@@ -26,7 +26,7 @@ def numpy_sigma(w, move, relative, absolute):
     return sigma
 
 
-class Reference:
+class NumpyClippy:
     """Adam or Adagrad on one table, its fields bounded on their own."""
 
     def __init__(self, w, kind, *, l2, relative, absolute, lazy):
@@ -113,7 +113,7 @@ def test_thirty_steps(tf, kind, update, l2, relative, absolute, graph, seed):
         keras(tf, kind), clip="clippy", update=update, l2=l2, fields=FIELDS,
         lambda_rel=relative, lambda_abs=absolute,
     )  # fmt: skip
-    expected = Reference(
+    expected = NumpyClippy(
         w, kind, l2=l2, relative=relative, absolute=absolute, lazy=update == "lazy"
     )
 

@@ -13,7 +13,7 @@ ROWS, DIM, BATCH = 400, 10, 48
 pytestmark = pytest.mark.filterwarnings("ignore:update=.exact.:UserWarning")
 
 
-class Trainee:
+class TwoTables:
     """Two tables with the same ids, a kernel, and a step in graph mode."""
 
     def __init__(self, tf, rate=1e-3, **arguments):
@@ -57,35 +57,35 @@ def worst(a, b):
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_thousand_steps(tf, seed, kernels):
-    dense = Trainee(tf, update="dense")
+    dense = TwoTables(tf, update="dense")
     expected = dense.train(1000, seed)
-    exact = Trainee(tf, update="exact")
+    exact = TwoTables(tf, update="exact")
     assert exact.optimizer.backend == kernels
     assert worst(expected, exact.train(1000, seed)) <= 1e-6
     assert 0 < dense.optimizer.clipped_share.numpy() == exact.optimizer.clipped_share.numpy()
 
 
 def test_with_plain_operations(tf):
-    expected = Trainee(tf, update="dense").train(300, 3)
-    exact = Trainee(tf, update="exact", backend="tensorflow")
+    expected = TwoTables(tf, update="dense").train(300, 3)
+    exact = TwoTables(tf, update="exact", backend="tensorflow")
     assert worst(expected, exact.train(300, 3)) <= 1e-6
 
 
 def test_dense_by_kernels(tf, kernels):
-    expected = Trainee(tf, update="dense").train(100, 4)
-    moved = Trainee(tf, update="dense", backend=kernels)
+    expected = TwoTables(tf, update="dense").train(100, 4)
+    moved = TwoTables(tf, update="dense", backend=kernels)
     assert worst(expected, moved.train(100, 4)) <= 1e-6
 
 
 def test_lazy_by_kernels(tf, kernels):
-    expected = Trainee(tf, update="lazy", backend="tensorflow").train(100, 4)
-    lazy = Trainee(tf, update="lazy")
+    expected = TwoTables(tf, update="lazy", backend="tensorflow").train(100, 4)
+    lazy = TwoTables(tf, update="lazy")
     assert lazy.optimizer.backend == kernels
     assert worst(expected, lazy.train(100, 4)) <= 2e-6
 
 
 def test_lazy_is_another_algorithm(tf):
-    assert worst(Trainee(tf).train(100, 4), Trainee(tf, update="lazy").train(100, 4)) > 1e-2
+    assert worst(TwoTables(tf).train(100, 4), TwoTables(tf, update="lazy").train(100, 4)) > 1e-2
 
 
 @settings(max_examples=8, deadline=None)
@@ -99,12 +99,12 @@ def test_lazy_is_another_algorithm(tf):
 def test_any_schedule(tf, rates, ends, l2, clip, seed):
     schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay(sorted(ends), rates)
     arguments = {"rate": schedule, "l2": l2, "clip": clip}
-    expected = Trainee(tf, update="dense", **arguments).train(70, seed)
-    assert worst(expected, Trainee(tf, update="exact", **arguments).train(70, seed)) <= 2e-6
+    expected = TwoTables(tf, update="dense", **arguments).train(70, seed)
+    assert worst(expected, TwoTables(tf, update="exact", **arguments).train(70, seed)) <= 2e-6
 
 
 def test_a_rate_that_is_set_from_outside(tf):
-    pair = [Trainee(tf, update=u) for u in ("dense", "exact")]
+    pair = [TwoTables(tf, update=u) for u in ("dense", "exact")]
     for trainee in pair:
         trainee.train(20, 1)
         trainee.optimizer.embedding_optimizer.learning_rate = 1e-4
@@ -113,15 +113,15 @@ def test_a_rate_that_is_set_from_outside(tf):
 
 
 def test_a_full_history_brings_all_rows_up_to_date(tf, monkeypatch):
-    expected = Trainee(tf, update="exact").train(50, 5)
+    expected = TwoTables(tf, update="exact").train(50, 5)
     monkeypatch.setattr(engine, "HISTORY", 7)
-    short = Trainee(tf, update="exact").train(50, 5)
+    short = TwoTables(tf, update="exact").train(50, 5)
     for a, b in zip(expected, short, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_before_a_flush_absent_rows_are_as_they_were(tf):
-    trainee = Trainee(tf, update="exact")
+    trainee = TwoTables(tf, update="exact")
     start = trainee.table.numpy()
     for _ in range(5):
         trainee.step(np.array([1, 2], np.int32), np.ones((2, DIM), "f"))
@@ -136,7 +136,7 @@ def test_before_a_flush_absent_rows_are_as_they_were(tf):
 
 
 def test_a_checkpoint_carries_the_steps_of_the_rows(tf, tmp_path):
-    whole = Trainee(tf, update="exact")
+    whole = TwoTables(tf, update="exact")
     rng = np.random.default_rng(8)
     batches = [
         (rng.integers(0, ROWS, 9).astype(np.int32), rng.normal(0, 1, (9, DIM)).astype("f"))
@@ -150,7 +150,7 @@ def test_a_checkpoint_carries_the_steps_of_the_rows(tf, tmp_path):
         if i == 20:
             path = checkpoint(whole).save(str(tmp_path / "c"))
         whole.step(ids, g)
-    resumed = Trainee(tf, update="exact")
+    resumed = TwoTables(tf, update="exact")
     resumed.optimizer.create_state([resumed.table, resumed.wide])
     checkpoint(resumed).restore(path)
     for ids, g in batches[20:]:
@@ -167,7 +167,7 @@ def test_a_checkpoint_carries_the_steps_of_the_rows(tf, tmp_path):
 )
 def test_a_gradient_that_is_not_finite_is_named_and_writes_nothing(tf, backend, row, said):
     fields = {"user": 300, "item": 100}
-    trainee = Trainee(tf, update="exact", backend=backend, fields=fields)
+    trainee = TwoTables(tf, update="exact", backend=backend, fields=fields)
     trainee.train(3, 0)
     before = trainee.table.numpy()
     g = np.ones((3, DIM), "f")
@@ -184,7 +184,7 @@ def test_a_gradient_that_is_not_finite_is_named_and_writes_nothing(tf, backend, 
 @pytest.mark.parametrize("wrong", [-1, ROWS, 2**31 - 1])
 def test_an_id_outside_the_table_is_refused_and_nothing_written(tf, update, wrong, kernels):
     """Compiled kernels do not check their indices: beyond the table is other memory."""
-    trainee = Trainee(tf, update=update, backend=kernels)
+    trainee = TwoTables(tf, update=update, backend=kernels)
     trainee.train(2, 0)
     before = trainee.table.numpy()
     message = f"id {wrong} is outside table 'embeddings:0', which has {ROWS} rows"
@@ -199,8 +199,8 @@ def test_an_id_outside_the_table_is_refused_and_nothing_written(tf, update, wron
 
 def test_lazy_column_clip_by_kernels(tf, kernels):
     arguments = {"update": "lazy", "clip": "column", "bound": 0.1}
-    expected = Trainee(tf, backend="tensorflow", **arguments)
-    moved = Trainee(tf, **arguments)
+    expected = TwoTables(tf, backend="tensorflow", **arguments)
+    moved = TwoTables(tf, **arguments)
     assert moved.optimizer.backend == kernels
     assert worst(expected.train(100, 4), moved.train(100, 4)) <= 2e-6
     assert moved.optimizer.clipped_share.numpy() > 0
@@ -269,7 +269,7 @@ def test_a_plain_model_is_refused_before_it_moves(tf, scaled):
 
 def test_the_backend_is_logged_once(tf, caplog, kernels):
     with caplog.at_level("INFO", logger="cowclip_merlin"):
-        Trainee(tf, update="exact").train(3, 0)
+        TwoTables(tf, update="exact").train(3, 0)
     assert [r.message for r in caplog.records] == [f"update exact, backend {kernels}"]
 
 

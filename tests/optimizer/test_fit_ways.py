@@ -35,7 +35,7 @@ def keras_parts(tf, optimizer):
     return Rows(ROWS, 3, embeddings_initializer="he_normal"), Current()
 
 
-class Trainee:
+class FittedModel:
     """A plain Keras model, compiled, and 43 rows: the last batch of an epoch has three."""
 
     def __init__(self, tf, update, *, id_type="int32", **arguments):
@@ -62,27 +62,27 @@ class Trainee:
 
 
 def by_executions(tf, update):
-    trainee = Trainee(tf, update, steps_per_execution=3)
+    trainee = FittedModel(tf, update, steps_per_execution=3)
     trainee.fit()
     return trainee.end()
 
 
 def weighted(tf, update):
-    trainee = Trainee(tf, update)
+    trainee = FittedModel(tf, update)
     trainee.fit(sample_weight=np.linspace(0, 2, 43), epochs=1)
     trainee.fit(class_weight={0: 1.0, 1: 3.0}, epochs=1)
     return trainee.end()
 
 
 def validated(tf, update):
-    trainee = Trainee(tf, update)
+    trainee = FittedModel(tf, update)
     stop = tf.keras.callbacks.EarlyStopping(mode="max", patience=1, restore_best_weights=True)
     losses = trainee.fit(stop, validation_split=0.25, epochs=4)["val_loss"]
     return [*trainee.end(), losses]
 
 
 def repeated(tf, update):
-    trainee = Trainee(tf, update)
+    trainee = FittedModel(tf, update)
     data = tf.data.Dataset.from_tensor_slices((trainee.ids, trainee.y))
     data = data.batch(BATCH, drop_remainder=True).repeat()
     trainee.fit(data=data, steps_per_epoch=7, initial_epoch=1, epochs=3)
@@ -90,7 +90,7 @@ def repeated(tf, update):
 
 
 def batch_by_batch(tf, update):
-    trainee, seen = Trainee(tf, update), []
+    trainee, seen = FittedModel(tf, update), []
     for start in range(0, 43, BATCH):
         part = slice(start, start + BATCH)
         seen.append(trainee.model.train_on_batch(trainee.ids[part], trainee.y[part]))
@@ -100,13 +100,13 @@ def batch_by_batch(tf, update):
 
 def float_ids(tf, update):
     """Keras's `Input` is of floats unless told otherwise, and its layer casts them."""
-    trainee = Trainee(tf, update, id_type="float32")
+    trainee = FittedModel(tf, update, id_type="float32")
     trainee.fit()
     return trainee.end()
 
 
 def frozen_and_thawed(tf, update):
-    trainee = Trainee(tf, update)
+    trainee = FittedModel(tf, update)
     for trainable in (True, False, True):
         trainee.model.layers[1].trainable = trainable
         trainee.model.compile(trainee.optimizer, "binary_crossentropy")
@@ -133,12 +133,12 @@ def test_an_interrupted_fit_goes_on(tf, tmp_path, update):
             if epoch == 2:
                 raise KeyboardInterrupt
 
-    straight = Trainee(tf, update)
+    straight = FittedModel(tf, update)
     straight.fit(epochs=3)
     backup = tf.keras.callbacks.BackupAndRestore
     with pytest.raises(KeyboardInterrupt):
-        Trainee(tf, update).fit(backup(tmp_path), Interrupt(), epochs=3)
-    resumed = Trainee(tf, update)
+        FittedModel(tf, update).fit(backup(tmp_path), Interrupt(), epochs=3)
+    resumed = FittedModel(tf, update)
     resumed.fit(backup(tmp_path), epochs=3)
     for a, b in zip(straight.end(), resumed.end(), strict=True):
         np.testing.assert_array_equal(b, a)
