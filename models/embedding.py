@@ -14,11 +14,6 @@ from cowclip_merlin.tables.variables import reserve
 tf = compat.tensorflow()
 
 
-def initial_rows(rows: int, dim: int, *, std: float, seed: int, field: int) -> Any:
-    """Draw normal values [rows, dim] that depend only on seed, field index and size."""
-    return std * tf.random.stateless_normal([rows, dim], seed=[seed, field])
-
-
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
     """One table for all fields; the rows of field `f` start at its offset.
@@ -62,8 +57,9 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         super().build(input_shape)
 
     def _initial(self, field: int) -> Any:
+        """Draw the rows of a field; they depend only on its index and size, and on the seed."""
         rows = list(self.layout.fields.values())[field]
-        return initial_rows(rows, self.dim, std=self.std, seed=self.seed, field=field)
+        return self.std * tf.random.stateless_normal([rows, self.dim], seed=[self.seed, field])
 
     def call(self, ids: Any, training: bool = False) -> Any:
         """Rows of the ids, [b, F] -> [b, F, dim]."""

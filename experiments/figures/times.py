@@ -48,16 +48,15 @@ def relative(curve: Curve, unit: float) -> Curve:
     return Curve(label=curve.label, x=curve.x, runs=runs)
 
 
-def draw_times(ours: Sequence[Curve], *, rows: int, paper: bool = True) -> Any:
+def draw_times(ours: Sequence[Curve], *, rows: int) -> Any:
     """Draw relative time of an epoch (left) and milliseconds of a step (right) by batch.
 
-    All of our curves are relative to the smallest batch of the first one. So a cheaper update at
-    the small batch is visible. The paper's curve is relative to its own smallest batch.
+    All of our curves are relative to the smallest batch of the first one, which shows a cheaper
+    update at the small batch. The paper's curve is relative to its own smallest batch.
 
     Args:
         ours: seconds per epoch by batch.
         rows: rows of an epoch, to compute the number of steps.
-        paper: also draw the paper's curve.
 
     Returns:
         A matplotlib `Figure`.
@@ -73,9 +72,8 @@ def draw_times(ours: Sequence[Curve], *, rows: int, paper: bool = True) -> Any:
         raise ValueError("no times to draw")
     figure, (left, right) = panels(2)
     unit = ours[0].means()[0]
-    curves = [(curve, unit, rows) for curve in ours]
-    if paper:
-        curves.append((paper_times(), PAPER_EPOCH_SECONDS[1024], PAPER_ROWS))
+    paper = (paper_times(), PAPER_EPOCH_SECONDS[1024], PAPER_ROWS)
+    curves = [*((curve, unit, rows) for curve in ours), paper]
     for index, (curve, one, count) in enumerate(curves):
         draw_curve(left, relative(curve, one), style(index))
         draw_curve(right, step_ms(curve, count), style(index))
