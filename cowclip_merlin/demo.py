@@ -20,6 +20,7 @@ from typing import Any
 from cowclip_merlin.errors import InputError, error_message
 from cowclip_merlin.experiments.planning.sizing import sizing_for
 from cowclip_merlin.plotting.colors import BLACK, BLUE, VERMILION
+from cowclip_merlin.plotting.style import new_figure, save_figure
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.signals import exit_on_sigterm
 from cowclip_merlin.training import RunSettings, Stopped, train
@@ -161,9 +162,7 @@ def format_table(runs: Runs, results: dict[str, dict[str, Any]], bayes_auc: floa
 
 def draw_auc(demo: DemoSettings, runs: Runs, work: Path, bayes_auc: float) -> Path:
     """Draw the test AUC after each epoch of every run to `auc.svg`."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    figure = new_figure(6.4, 3.6)
     axes = figure.add_subplot()
     styles = ((BLACK, "o", "-"), (VERMILION, "s", "--"), (BLUE, "D", "-"))
     names = {"none": "unscaled", "cowclip": "CowClip"}
@@ -184,7 +183,7 @@ def draw_auc(demo: DemoSettings, runs: Runs, work: Path, bayes_auc: float) -> Pa
     axes.grid(True, linewidth=0.4, alpha=0.5)
     axes.legend()
     path = work / "auc.svg"
-    figure.savefig(path)
+    save_figure(figure, path)
     return path
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.plotting.colors import BLACK, BLUE, SKY_BLUE, VERMILION
-from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.plotting.style import new_figure, save_figure
 
 Point = tuple[float, float, float, float]
 
@@ -37,13 +37,11 @@ def curves(result: dict[str, Any], batch: int) -> dict[str, list[Point]]:
 def draw_figure(result: dict[str, Any], path: Path) -> None:
     """Milliseconds a step by ids, a panel per batch size, both axes logarithmic."""
     import matplotlib
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogFormatter
 
     batches = sorted({r["batch"] for r in result["results"]})
-    # A fixed salt and no date: the same numbers make the same file.
-    with matplotlib.rc_context({"svg.hashsalt": "cowclip", "lines.linewidth": 1.3}):
-        figure = Figure(figsize=(0.8 + 3.6 * len(batches), 3.8), layout="constrained")
+    with matplotlib.rc_context({"lines.linewidth": 1.3}):
+        figure = new_figure(0.8 + 3.6 * len(batches), 3.8)
         panels = figure.subplots(1, len(batches), sharey=True, squeeze=False)[0]
         for axes, batch in zip(panels, batches, strict=True):
             _draw(axes, curves(result, batch))
@@ -54,8 +52,7 @@ def draw_figure(result: dict[str, Any], path: Path) -> None:
             axes.grid(True, which="major", linewidth=0.4, alpha=0.5)
         panels[0].set_ylabel("ms per step")
         panels[0].legend(title="update", fontsize=8)
-        with atomic_write(path) as temporary:
-            figure.savefig(temporary, format="svg", metadata={"Date": None})
+        save_figure(figure, path)
 
 
 def _draw(axes: Any, lines: dict[str, list[Point]]) -> None:

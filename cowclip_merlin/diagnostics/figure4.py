@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.plotting.style import STYLES, looks, new_figure
+from cowclip_merlin.plotting.style import STYLES, figure_settings, new_figure
 
 GROUPS = ((1, 1, "once"), (2, 9, "2 to 9 times"), (10, None, "10 times or more"))
 BINS = 40
@@ -37,7 +37,7 @@ def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Any:
     cnt, g_norm = _present_rows(np.asarray(cnt), np.asarray(g_norm, np.float64))
     zero = int((g_norm == 0).sum())
     cnt, g_norm = cnt[g_norm > 0], g_norm[g_norm > 0]
-    with looks():
+    with figure_settings():
         figure = new_figure(7.6, 3.4)
         panels = figure.subplots(1, 2, sharey=True)
         for axes, values, name in zip(

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.plotting.style import looks, new_figure, style
-from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure, style
 
 NORMS = {
     "w_norm": "||w||",
@@ -140,7 +139,6 @@ def write_figures(table: Any, folder: Path) -> list[Path]:
         if name in left_out:
             continue
         files.append(folder / f"{name}.svg")
-        with looks(), atomic_write(files[-1]) as temporary:
-            # Without a date, the same numbers make the same file.
-            draw(table).savefig(temporary, format="svg", metadata={"Date": None})
+        with figure_settings():
+            save_figure(draw(table), files[-1])
     return files

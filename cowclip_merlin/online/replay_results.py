@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cowclip_merlin import metrics
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.predictions import LABEL, TIME
-from cowclip_merlin.plotting.style import looks, new_figure, style
+from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure, style
 from cowclip_merlin.system.files import atomic_write
 
 Array = npt.NDArray[Any]
@@ -89,7 +89,7 @@ def draw_auc(path: Path, rows: Sequence[Row], sync: Sequence[str], period: str) 
     """Draw the AUC of each copy over time as SVG; periods without an AUC leave a gap."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    with looks():
+    with figure_settings():
         figure = new_figure(7.0, 3.4)
         axes = figure.add_subplot()
         for i, name in enumerate(sync):
@@ -103,5 +103,4 @@ def draw_auc(path: Path, rows: Sequence[Row], sync: Sequence[str], period: str) 
         axes.set_ylabel(f"AUC of each {period} (%)")
         axes.set_xlabel("time of the events (UTC)")
         axes.legend(title="synced every", fontsize=8)
-        with atomic_write(path) as temporary:
-            figure.savefig(temporary, format="svg", metadata={"Date": None})
+        save_figure(figure, path)

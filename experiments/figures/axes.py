@@ -1,4 +1,4 @@
-"""Create the panels, styles, legends and axes that all figures share."""
+"""Create the panels, legends and axes that all figures share."""
 
 from __future__ import annotations
 
@@ -7,28 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cowclip_merlin.experiments.figures.curve import Curve
-from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
-
-# Markers and dashes distinguish curves in print. Seven colors and four dashes have no common
-# divisor, so pairs repeat only after 28 curves.
-COLORS = (BLUE, VERMILION, BLACK, GREEN, PURPLE, ORANGE, SKY_BLUE)
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
-
-
-def style(index: int) -> dict[str, Any]:
-    """Return color, marker and dashes of a curve, by its index in the legend.
-
-    >>> style(0)["color"], style(7)["color"], style(0)["linestyle"] == style(7)["linestyle"]
-    ('#0072B2', '#0072B2', False)
-    """
-    return {
-        "color": COLORS[index % len(COLORS)],
-        "marker": MARKERS[index % len(MARKERS)],
-        "linestyle": DASHES[index % len(DASHES)],
-        "markersize": 4.5,
-        "linewidth": 1.4,
-    }
+from cowclip_merlin.plotting.style import new_figure
 
 
 def escape_dollars(text: str) -> str:
@@ -52,11 +31,9 @@ def batch_text(batch: float) -> str:
 
 def panels(count: int, *, width: float = 4.0, height: float = 3.4) -> tuple[Any, list[Any]]:
     """Create a figure and its panels, two per row; a single panel is wider."""
-    from matplotlib.figure import Figure
-
     columns, rows = min(count, 2), math.ceil(count / 2)
     size = (6.4 if count == 1 else width * columns, height * (1 + 0.8 * (rows - 1)))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(*size)
     figure.get_layout_engine().set(wspace=0.05)
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in grid[count:]:

@@ -10,9 +10,9 @@ from cowclip_merlin.experiments.figures.axes import (
     escape_dollars,
     legend_below,
     panels,
-    style,
 )
 from cowclip_merlin.experiments.figures.curve import Curve
+from cowclip_merlin.plotting.style import style_of_many
 
 
 def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Any:
@@ -38,7 +38,7 @@ def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Any:
     figure, axes = panels(len(measures))
     for one, (measure, curves) in zip(axes, measures.items()):
         for curve in _unique(curves):
-            draw_curve(one, curve, style(labels.index(curve.label)))
+            draw_curve(one, curve, style_of_many(labels.index(curve.label)))
         one.set(xlabel="epoch", ylabel=escape_dollars(measure))
         _whole_epochs(one)
     seeds = max(len(curve.runs) for curves in measures.values() for curve in curves)

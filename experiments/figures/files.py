@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.plotting.style import svg_text
 from cowclip_merlin.system.files import atomic_write, read_json, write_json
-
-# Text as paths looks the same with any installed fonts. With fixed ids and no date, the same
-# numbers make the same file.
-_SVG_SETTINGS = {"svg.fonttype": "path", "svg.hashsalt": "cowclip"}
-_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +75,7 @@ def write_figure(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.svg"
-    svg = _svg_text(figure, name)
+    svg = with_prefix(svg_text(figure), f"{name}-")
     text = FigureFile(
         name=name, title=title, caption=caption, alt=alt, data=data, command=command, svg=svg
     )
@@ -88,15 +83,6 @@ def write_figure(
         temporary.write_text(svg, encoding="utf-8")
     write_json(path.with_suffix(".json"), {k: v for k, v in asdict(text).items() if k != "svg"})
     return path
-
-
-def _svg_text(figure: Any, name: str) -> str:
-    import matplotlib
-
-    buffer = io.StringIO()
-    with matplotlib.rc_context(_SVG_SETTINGS):
-        figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
-    return with_prefix(buffer.getvalue(), f"{name}-")
 
 
 def with_prefix(svg: str, prefix: str) -> str:

@@ -10,9 +10,9 @@ from cowclip_merlin.experiments.figures.axes import (
     escape_dollars,
     legend_below,
     panels,
-    style,
 )
 from cowclip_merlin.experiments.figures.curve import Curve
+from cowclip_merlin.plotting.style import style_of_many
 
 
 def draw_multipliers(
@@ -45,7 +45,7 @@ def draw_multipliers(
     figure, axes = panels(len(shown))
     for one, (title, curves) in zip(axes, shown.items()):
         for curve in curves:
-            _draw(one, curve, style(labels.index(curve.label)))
+            _draw(one, curve, style_of_many(labels.index(curve.label)))
         one.set_title(title, fontsize=10)
         batch_axis(one, [x for curve in curves for x in curve.x], times=True)
         one.set(xlabel="batch, as a multiple of the base batch", ylabel=escape_dollars(measure))

@@ -11,10 +11,10 @@ from cowclip_merlin.experiments.figures.axes import (
     draw_curve,
     legend_below,
     panels,
-    style,
 )
 from cowclip_merlin.experiments.figures.curve import Curve
 from cowclip_merlin.experiments.planning.sizing import PAPER_ROWS
+from cowclip_merlin.plotting.style import style_of_many
 
 # 10 epochs of DeepFM on Criteo on one V100: the published minutes as seconds per epoch.
 PAPER_EPOCH_SECONDS: Mapping[int, float] = {
@@ -75,8 +75,8 @@ def draw_times(ours: Sequence[Curve], *, rows: int) -> Any:
     paper = (paper_times(), PAPER_EPOCH_SECONDS[1024], PAPER_ROWS)
     curves = [*((curve, unit, rows) for curve in ours), paper]
     for index, (curve, one, count) in enumerate(curves):
-        draw_curve(left, relative(curve, one), style(index))
-        draw_curve(right, step_ms(curve, count), style(index))
+        draw_curve(left, relative(curve, one), style_of_many(index))
+        draw_curve(right, step_ms(curve, count), style_of_many(index))
     batches = [x for curve, _, _ in curves for x in curve.x]
     for axes, name in ((left, "time of an epoch, relative"), (right, "ms per step")):
         axes.set_yscale("log")

@@ -15,7 +15,6 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import figures
 from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.experiments.figures import Curve
-from cowclip_merlin.experiments.figures.axes import style
 from cowclip_merlin.experiments.figures.from_results import multiplier_figure
 from cowclip_merlin.experiments.figures.times import step_ms
 from cowclip_merlin.experiments.planning.plan import plan_runs
@@ -23,6 +22,7 @@ from cowclip_merlin.experiments.planning.sizing import PAPER_ROWS, sizing_for
 from cowclip_merlin.experiments.results.result import example_result
 from cowclip_merlin.experiments.tables.files import read_table, write_table
 from cowclip_merlin.experiments.tables.table import Cell, Table
+from cowclip_merlin.plotting.style import style_of_many
 
 TEXT = dict(name="f", title="T", caption="C", alt="A", data="D", command="cowclip")
 
@@ -54,9 +54,9 @@ def test_a_run_of_another_length_is_refused():
 
 
 def test_twenty_eight_lines_look_different_in_colour_or_dashes():
-    looks = [(style(k)["color"], str(style(k)["linestyle"])) for k in range(28)]
+    looks = [(style_of_many(k)["color"], str(style_of_many(k)["linestyle"])) for k in range(28)]
     assert len(set(looks)) == 28
-    assert len({style(k)["marker"] for k in range(7)}) == 7
+    assert len({style_of_many(k)["marker"] for k in range(7)}) == 7
 
 
 def test_epochs_show_mean_and_range_and_keep_a_lines_style_in_every_panel():

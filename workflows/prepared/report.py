@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
+from cowclip_merlin.plotting.style import new_figure, save_figure
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
@@ -31,15 +32,13 @@ def write_report(data: PreparedData, folder: Path, *, name: str) -> None:
 
 def draw_frequencies(counts: dict[str, npt.NDArray[np.int64]], path: Path) -> None:
     """Draw ids by frequency, one line per field, both axes logarithmic (Figure 3 of the paper)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
+    figure = new_figure(7.5, 4.8)
     axes = figure.add_subplot()
     plot_frequencies(axes, counts)
     axes.set(xlabel="id, by descending frequency", ylabel="occurrences")
     axes.grid(True, which="major", linewidth=0.4, alpha=0.5)
     axes.legend(title="field", fontsize=7, ncols=2, loc="upper left", bbox_to_anchor=(1.01, 1))
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def plot_frequencies(axes: Any, counts: Mapping[str, npt.NDArray[np.int64]]) -> None:
@@ -53,7 +52,7 @@ def plot_frequencies(axes: Any, counts: Mapping[str, npt.NDArray[np.int64]]) -> 
 def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], index: int) -> None:
     import matplotlib
 
-    colours = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY_BLUE, BLACK)
+    colors = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY_BLUE, BLACK)
     # Markers distinguish the colors in gray print; line styles distinguish repeated colors.
     markers, styles = "os^vDPX", ("-", "--", ":", "-.")
     if len(count) == 0:
@@ -65,8 +64,8 @@ def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], index: int) -> No
         axes.plot(
             rank[keep],
             count[keep],
-            color=colours[index % len(colours)],
-            linestyle=styles[index // len(colours) % len(styles)],
+            color=colors[index % len(colors)],
+            linestyle=styles[index // len(colors) % len(styles)],
             marker=markers[index % len(markers)],
             markersize=3,
             markevery=max(1, len(keep) // 6),

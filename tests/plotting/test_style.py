@@ -1,0 +1,46 @@
+"""Equal numbers make equal SVG files, in every part of the package that draws."""
+
+import numpy as np
+import pytest
+
+from cowclip_merlin import demo
+from cowclip_merlin.experiments.figures import Curve, draw_epochs, write_figure
+from cowclip_merlin.plotting.style import new_figure, save_figure
+from cowclip_merlin.workflows.prepared.report import draw_frequencies
+
+
+def lines(path):
+    figure = new_figure(3, 2)
+    figure.subplots().plot([1, 2], [3, 4], label="a line")
+    figure.legend()
+    save_figure(figure, path)
+
+
+def frequencies(path):
+    draw_frequencies({"C1": np.array([9, 3, 1]), "C2": np.array([4])}, path)
+
+
+def epochs(path):
+    curve = Curve(label="exact", x=(1, 2), runs=((80.0, 81.0),))
+    texts = dict.fromkeys(("title", "caption", "alt", "data", "command"), "text")
+    write_figure(path.parent, draw_epochs({"auc": [curve]}), name=path.stem, **texts)
+
+
+def auc_of_demo(path):
+    settings = demo.plan_runs(demo.DemoSettings(), 100_000)["baseline"]
+    runs = dict.fromkeys(("baseline", "large-unscaled", "large-cowclip"), settings)
+    for name in runs:
+        folder = path.parent / "runs" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "metrics.csv").write_text("epoch,test_auc\n1,0.7\n2,0.8\n")
+    demo.draw_auc(demo.DemoSettings(), runs, path.parent, bayes_auc=0.9).replace(path)
+
+
+@pytest.mark.parametrize("draw", [lines, frequencies, epochs, auc_of_demo])
+def test_equal_numbers_make_equal_files(tmp_path, draw):
+    path = tmp_path / "a.svg"
+    files = []
+    for _ in range(2):
+        draw(path)
+        files.append(path.read_bytes())
+    assert files[0] == files[1] and b"<svg" in files[0]
