@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +30,7 @@ from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinish
 from cowclip_merlin.training.run_config import RunConfig, check_run_folder, check_same_run
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.step_recorder import RecorderFactory
-from cowclip_merlin.training.trainer import Trainer, TrainerSettings
+from cowclip_merlin.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -64,7 +66,10 @@ def run_training(
     values = settings.hyperparameters(prepared.kind)
     check_sizes(prepared, settings)
     check_run_folder(out)
-    trainer_settings = _trainer_settings(settings, checkpoint_every, data_memory)
+    if checkpoint_every < 0:
+        raise InputError(f"--checkpoint-every is {checkpoint_every}; it must be 0 or more")
+    memory = megabytes_to_bytes(data_memory)
+    make_trainer = partial(Trainer, checkpoint_every=checkpoint_every, data_memory=memory)
     config = RunConfig(
         settings=settings,
         values=values,
@@ -73,7 +78,7 @@ def run_training(
     )
     _check_resume(out, config, resume)
     used = set_up_tensorflow(settings.seed, device)
-    columns = _open_splits(prepared, settings, trainer_settings.data_memory)
+    columns = _open_splits(prepared, settings, memory)
     _check_both_labels(prepared, settings.scored_split, columns[settings.scored_split])
     created = not out.exists()
     with lock_folder(out, "another process writes a run there; use another --out"):
@@ -81,27 +86,12 @@ def run_training(
         if resume:  # any other folder may hold the user's files
             remove_unfinished_checkpoints(out / "checkpoints")
         try:
-            return _train(config, prepared, columns, trainer_settings, out, resume, used, recorder)
+            return _train(config, prepared, columns, make_trainer, out, resume, used, recorder)
         except BaseException:
             # Without a checkpoint this run cannot be resumed, so remove its folder.
             if created and not list_checkpoints(out / "checkpoints"):
                 shutil.rmtree(out, ignore_errors=True)
             raise
-
-
-def _trainer_settings(
-    settings: RunSettings, checkpoint_every: int, data_memory: float | None
-) -> TrainerSettings:
-    if checkpoint_every < 0:
-        raise InputError(f"--checkpoint-every is {checkpoint_every}; it must be 0 or more")
-    return TrainerSettings(
-        batch_size=settings.batch_size,
-        epochs=settings.epochs,
-        seed=settings.seed,
-        checkpoint_every=checkpoint_every,
-        data_memory=megabytes_to_bytes(data_memory),
-        scored_split=settings.scored_split,
-    )
 
 
 def _check_resume(out: Path, config: RunConfig, resume: bool) -> None:
@@ -160,7 +150,7 @@ def _train(
     config: RunConfig,
     prepared: PreparedData,
     columns: dict[str, ColumnArrays],
-    trainer_settings: TrainerSettings,
+    make_trainer: Callable[..., Trainer],
     out: Path,
     resume: bool,
     device: str,
@@ -171,12 +161,12 @@ def _train(
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
         optimizer = build_optimizer(settings, values, prepared, steps=steps)
         _log_settings(log, config, prepared, columns, steps, device, optimizer.backend)
-        trainer = Trainer(
+        trainer = make_trainer(
             build_model(settings, values, prepared),
             optimizer,
             columns["train"],
             columns[settings.scored_split],
-            trainer_settings,
+            settings,
             out,
             log,
         )

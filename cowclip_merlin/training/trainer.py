@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.divergence import check_loss, check_probabilities, raising_diverged
 from cowclip_merlin.training.graceful_stop import GracefulStop, Stopped
+from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.step_recorder import NoRecorder, StepRecorder
 from cowclip_merlin.training.train_step import (
     execution_lengths,
@@ -30,27 +30,6 @@ if TYPE_CHECKING:
     import logging
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainerSettings:
-    """Settings of the training loop.
-
-    Attributes:
-        batch_size: rows per step.
-        epochs: passes over the rows.
-        seed: random seed of the row order.
-        checkpoint_every: steps between checkpoints within an epoch; 0: only at its end.
-        data_memory: bytes of device memory for rows; None: all that is free, no limit on the CPU.
-        scored_split: name of the rows to score after each epoch: "test" or "validation".
-    """
-
-    batch_size: int
-    epochs: int
-    seed: int
-    checkpoint_every: int = 0
-    data_memory: int | None = None
-    scored_split: str = "test"
-
-
 class Trainer:
     """Trains one model on one prepared data set and writes its metrics.
 
@@ -59,9 +38,11 @@ class Trainer:
         optimizer: `CowClip`.
         train: training rows.
         scored: rows to compute the metrics on; the model never trains on them.
-        settings: settings of the loop.
+        settings: settings of the run.
         folder: run folder for metrics.csv, events and checkpoints.
         log: logger for the lines that the user sees.
+        checkpoint_every: steps between checkpoints within an epoch; 0: only at its end.
+        data_memory: bytes of device memory for rows; None: all that is free, no limit on the CPU.
 
     Attributes:
         recorder: records batches before the model trains on them; set it before `run`.
@@ -74,11 +55,15 @@ class Trainer:
         optimizer: Any,
         train: ColumnArrays,
         scored: ColumnArrays,
-        settings: TrainerSettings,
+        settings: RunSettings,
         folder: Path,
         log: logging.Logger,
+        *,
+        checkpoint_every: int = 0,
+        data_memory: int | None = None,
     ) -> None:
         self.settings, self.log, self.folder = settings, log, folder
+        self._checkpoint_every = checkpoint_every
         self.model, self.optimizer = model, optimizer
         # Slots must exist before a checkpoint is restored, or the first step starts from 0.
         optimizer.create_state(model.trainable_variables)
@@ -87,7 +72,7 @@ class Trainer:
             scored,
             batch_size=settings.batch_size,
             scoring_batch=evaluation.PREDICTION_BATCH_SIZE,
-            memory=settings.data_memory,
+            memory=data_memory,
         )
         log.info("%s", loaded)
         self.data = loaded.train
@@ -168,7 +153,7 @@ class Trainer:
                 self._train_batch(batch)
                 step += steps
                 bar.update(steps)
-                due = settings.checkpoint_every and step % settings.checkpoint_every == 0
+                due = self._checkpoint_every and step % self._checkpoint_every == 0
                 if self._stop.signal_number or (due and step < self.steps):
                     paused -= time.perf_counter()
                     self._save(step)
@@ -184,7 +169,7 @@ class Trainer:
     def _executions(self, epoch: int, first: int) -> tuple[list[int], Iterator[Any]]:
         """Return the number of steps of each call from step `first` on, and the calls' batches."""
         settings, done = self.settings, epoch * self.steps
-        stops = [(settings.checkpoint_every, 0), (self.recorder.every, done)]
+        stops = [(self._checkpoint_every, 0), (self.recorder.every, done)]
         stops = [stop for stop in stops if stop[0]]
         lengths = list(execution_lengths(first, self.steps, self.steps_per_execution, stops))
         size, how = settings.batch_size, {"seed": settings.seed, "epoch": epoch}
