@@ -10,7 +10,12 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "containers/README.md"]
+READMES = ("containers", "benchmarks", "benchmarks/results")
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    *(ROOT / folder / "README.md" for folder in READMES),
+]
 
 
 def name(page: Path) -> str:
