@@ -1,4 +1,4 @@
-"""Row updates on the CPU: the row kernels write into the memory of the variables."""
+"""Update rows on the CPU: the row kernels write into the memory of the variables."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ tf = compat.tensorflow()
 
 @dataclass(frozen=True, kw_only=True)
 class CpuEngine(Engine):
-    """Updates rows by the kernels of one implementation.
+    """Updates rows with the kernels of one implementation.
 
     Args:
         kernels: module of `cowclip_merlin.kernels`.
-        call: `variable_memory.on_host`.
+        call: the function `variable_memory.on_host`.
     """
 
     kernels: Any
@@ -59,7 +59,7 @@ class CpuEngine(Engine):
     def update(
         self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
     ) -> tuple[list[Any], Any]:
-        """One step of all tables; see `Engine.update`."""
+        """Make one step of all tables; see `Engine.update`."""
         tables = [table for _, table in pairs]
         states = [self.state_of(table) for table in tables]
         settings = [self.settings_of(table) for table in tables]
@@ -90,7 +90,7 @@ class CpuEngine(Engine):
         settings: Sequence[RowSettings],
         alpha: float,
     ) -> list[Any]:
-        """The step on arrays; nothing is written before all gradients are known to be finite."""
+        """Make the step on arrays; check that all gradients are finite before writing."""
         groups = self._groups(batches[::2], tables)
         sums = [self._sum(*each) for each in zip(tables, batches[1::2], groups)]
         factors = []
@@ -105,7 +105,7 @@ class CpuEngine(Engine):
         return factors
 
     def _groups(self, every: Sequence[Any], tables: Sequence[Any]) -> list[Any]:
-        """Groups of the ids of every table; those of a model often have the same ids."""
+        """Group the ids of every table; reuse the groups of a table with equal ids."""
         groups: list[Any] = []
         for i, (ids, table) in enumerate(zip(every, tables)):
             again = i > 0 and ids.shape == every[i - 1].shape and bool((ids == every[i - 1]).all())
@@ -122,7 +122,7 @@ class CpuEngine(Engine):
             raise InputError(self.not_finite(table, row)) from error
 
     def _before_step(self, table: Any, state: TableState, rows: Any, settings: RowSettings) -> None:
-        """Room for the step's alpha, and the rows up to date, which they should be."""
+        """Make room in the history; bring stale rows up to date, and warn of them."""
         if int(state.count[0]) >= len(state.history):
             self._bring_all(state, settings)
         behind = self._replay(state, settings, rows)

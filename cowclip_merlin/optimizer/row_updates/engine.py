@@ -1,7 +1,7 @@
-"""What the engines have in common, which update the rows of embedding tables one by one.
+"""Base class of the engines, which update the rows of embedding tables.
 
-With `update="exact"` a row remembers the last step it has seen and is brought up to date
-before it is read again; see `cowclip_merlin.kernels.reference.replay_rows`.
+With `update="exact"`, each row stores the number of steps that it has seen. Before a row is read
+again, the engine replays the steps that it has missed; see `kernels.reference.replay_rows`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from cowclip_merlin.kernels import RowSettings
 tf = compat.tensorflow()
 
 HISTORY = 1 << 16
-"""Steps that are remembered; when it is full, all rows are brought up to date."""
+"""Length of the history of steps; when it is full, all rows are brought up to date."""
 
 WATCHED = 1000
-"""Steps after a flush in which rows with a gradient are looked at for steps they had missed."""
+"""Number of steps after a flush in which the engine warns of gradients of stale rows."""
 
 
 class TableState(NamedTuple):
@@ -33,11 +33,11 @@ class TableState(NamedTuple):
         w: weights [N, d].
         m: Adam's first moments [N, d].
         v: Adam's second moments [N, d].
-        last: steps each row has seen since the last flush, float32 [N] (a type that every
-            device can scatter; whole numbers up to HISTORY are exact in it).
-        history: Adam's alpha of every step since then, float32 [HISTORY]; negative for a step
-            that the GPU refused, which no row takes.
-        count: number of these steps, int64 [1].
+        last: number of steps that each row has seen since the last flush, float32 [N]. Every
+            device can scatter float32, and it represents integers up to HISTORY exactly.
+        history: Adam's alpha of every step since the last flush, float32 [HISTORY]; negative for
+            a step that the GPU refused, which no row replays.
+        count: number of steps since the last flush, int64 [1].
     """
 
     w: Any
@@ -50,11 +50,11 @@ class TableState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(ABC):
-    """Updates rows of tables, in the memory of their variables or by TensorFlow's operations.
+    """Updates rows of tables.
 
     Args:
         adam: the embedding optimizer, a legacy Keras Adam.
-        exact: whether absent rows count the steps they miss.
+        exact: whether each row counts its steps, so that an absent row can make them later.
         state_of: table -> its `TableState`.
         settings_of: table -> its `RowSettings`.
         describe: table, row -> text that names the row in errors.
@@ -74,15 +74,15 @@ class Engine(ABC):
     def update(
         self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
     ) -> tuple[list[Any], Any]:
-        """One step of all tables.
+        """Make one step of all tables.
 
         Args:
-            pairs: `tf.IndexedSlices`, one entry per occurrence, and table.
-            counted: for each table, whether its clip factors go into the log.
+            pairs: `tf.IndexedSlices` with one entry per occurrence, and table.
+            counted: for each table, whether the statistics include its clip factors.
 
         Returns:
-            Tensors that exist once the step is made; share of rows clipped and mean factor, or
-            None if no table is counted.
+            Tensors to wait for the step; share of clipped rows and mean factor, or None if no
+            table is counted.
         """
 
     @abstractmethod
@@ -90,16 +90,16 @@ class Engine(ABC):
         """Bring every row up to date and forget the history.
 
         Args:
-            table: of this optimizer.
-            wait: raise the error of an earlier step now.
+            table: a table of this optimizer.
+            wait: wait for earlier steps, and raise their error now.
         """
 
     def not_finite(self, table: Any, row: int) -> str:
-        """The error of a gradient that holds NaN or Inf."""
+        """Return the error message for a gradient that contains NaN or Inf."""
         return f"the gradient of {self.describe(table, row)} is not finite"
 
     def alpha(self) -> Any:
-        """Adam's learning rate with both bias corrections, as TensorFlow's kernel computes it."""
+        """Return Adam's learning rate with both bias corrections, bit-equal to TensorFlow's."""
         adam = self.adam
         t = tf.cast(adam.iterations + 1, tf.float32)
         lr = adam._decayed_lr(tf.float32)
@@ -108,7 +108,7 @@ class Engine(ABC):
 
 
 def refuse_outside(tables: Sequence[Any], least: int, largest: int) -> None:
-    """Refuse ids outside a table, for the kernels do not look."""
+    """Refuse ids outside a table, because the kernels do not check ids."""
     for table, outermost in product(tables, (least, largest)):
         if not 0 <= outermost < table.shape[0]:
             raise InputError(outside_words(table, outermost))
@@ -123,11 +123,11 @@ def outside_words(table: Any, id_: int) -> str:
 
 
 def warn_of_stale_rows(table: Any) -> None:
-    """Say that rows had missed steps when their gradients were computed."""
+    """Warn that gradients were computed from rows that had missed steps."""
     warnings.warn(
         f'update="exact": rows of {table.name!r} were not brought up to date before the forward '
         "pass read them; use the models of cowclip_merlin with training=True, or call "
-        "catch_up(table, ids) with the very rows that are looked up (two steps from gradients of "
-        "one forward pass are in order)",
+        "catch_up(table, ids) with exactly the ids of the lookup; ignore this warning if two steps "
+        "apply gradients of one forward pass",
         stacklevel=2,
     )

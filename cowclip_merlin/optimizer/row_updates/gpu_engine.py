@@ -1,4 +1,4 @@
-"""Row updates on a GPU by operations on TensorFlow's own stream: the host waits for nothing."""
+"""Update rows on a GPU by operations on TensorFlow's own stream, without waiting on the host."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ from cowclip_merlin.optimizer.row_updates.engine import Engine, outside_words, w
 tf = compat.tensorflow()
 
 MOST_TABLES = 1024
-"""Tables of one optimizer that `status` has room for."""
+"""Maximum number of tables of one optimizer, for which `status` has room."""
 
 _STATUS_SIZE = 1 + 3 * MOST_TABLES
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuEngine(Engine):
-    """Updates rows by the operations of `gpu_ops`.
+    """Updates rows with the operations of `gpu_ops`.
 
-    In a graph, an error (a gradient that is not finite, an id outside its table) is raised by a
-    later step or by `flush`, since the host does not wait for the step itself. The tables and
-    their moments are then as they were before that step. But the counters of all optimizers
-    include the refused step, and the dense optimizer has made it. Without a graph, the step itself
-    raises the error, before the dense optimizer's step.
+    A step is refused if a gradient is not finite or an id is outside its table. In a graph, the
+    host does not wait for the step, so a later step or `flush` raises the error. Then the tables
+    and their moments are as before the refused step. But the counters of all optimizers include
+    it, and the dense optimizer has made its step. In eager mode, the refused step itself raises
+    the error, before the dense optimizer's step.
 
     Args:
         operations: the loaded operations.
-        load_kernels: GPU's number, length of a row, whether bfloat16 -> `gpu_ops.Loaded`.
-        owner: the number under which the operations know this engine, the same in all replicas.
+        load_kernels: maps a GPU's index, the length of a row, and whether gradients are bfloat16
+            to `gpu_ops.Loaded`.
+        owner: number that identifies this engine in the operations, equal in all replicas.
     """
 
     operations: gpu_ops.Operations
     load_kernels: Any
     owner: int
-    _known: dict[Any, Any] = field(default_factory=dict)  # status, slots, numbers of tables
+    _known: dict[Any, Any] = field(default_factory=dict)  # status, slots and numbers
 
     def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
@@ -59,7 +60,7 @@ class GpuEngine(Engine):
         )
 
     def update(self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]) -> Any:
-        """One step of all tables; see `Engine.update`."""
+        """Make one step of all tables; see `Engine.update`."""
         tables = [table for _, table in pairs]
         values = _alike([s.values for s, _ in pairs], (tf.float32, tf.bfloat16))
         indices = _alike([s.indices for s, _ in pairs], (tf.int64, tf.int32))
@@ -89,8 +90,8 @@ class GpuEngine(Engine):
         """Bring every row up to date and forget the history.
 
         Args:
-            table: of this optimizer.
-            wait: let the host wait, and raise the error of a step before this.
+            table: a table of this optimizer.
+            wait: let the host wait, and raise the error of an earlier step.
         """
         self.operations.module.cow_clip_flush(
             counts=self._counts([table]),
@@ -110,7 +111,7 @@ class GpuEngine(Engine):
         return [*state, self._status(tables[0]).handle]
 
     def _status(self, table: Any) -> Any:
-        """What the host reads of a step; see `refuse` in `kernels.cuda_group`."""
+        """Return the variable that reports refused steps; see `refuse` in `kernels.cuda_group`."""
         if "status" not in self._known:
             nothing = np.full(_STATUS_SIZE, np.iinfo(np.int64).max)
             nothing[::3] = 0
@@ -119,10 +120,10 @@ class GpuEngine(Engine):
         return self._known["status"]
 
     def _number(self, table: Any, *, counted: bool = False, bfloat16: bool = False) -> int:
-        """The number under which the operations know a table, or a replica's copy of it."""
+        """Return the number that identifies a table, or a replica's copy, in the operations."""
         table = compat.stored(table)
         device = tf.DeviceSpec.from_string(table.device).device_index or 0
-        key = (table.ref(), device, counted, bfloat16)  # kernels are loaded on one GPU
+        key = (table.ref(), device, counted, bfloat16)  # kernels are loaded for one GPU
         if key not in self._known:
             self._known[key] = self._register(table, device, counted, bfloat16)
         return self._known[key]
@@ -132,7 +133,7 @@ class GpuEngine(Engine):
         slot = slots.setdefault(table.ref(), len(slots))
         if slot >= MOST_TABLES:
             raise InputError(
-                f"{len(slots)} tables in one optimizer, but a GPU's rows are updated in at most "
+                f"one optimizer has {len(slots)} tables, but on a GPU it can have at most "
                 f'{MOST_TABLES}: use tables="fused", or backend="tensorflow"'
             )
         rows, d = table.shape
@@ -155,7 +156,7 @@ class GpuEngine(Engine):
 
 
 def _alike(tensors: list[Any], types: tuple[Any, ...]) -> list[Any]:
-    """Cast the tensors to one of the types: to that of all of them, otherwise to the first."""
+    """Cast the tensors to one type: the one that all have if it is in `types`, else the first."""
     found = {x.dtype for x in tensors}
     chosen = next((x for x in types if found == {x}), types[0])
     return [x if x.dtype == chosen else tf.cast(x, chosen) for x in tensors]

@@ -1,4 +1,6 @@
-"""TensorFlow operations of the row kernels: built once per machine, loaded once per process.
+"""Build and load the TensorFlow operations of the row kernels.
+
+They are built once per machine and loaded once per process.
 
 The machine's C++ compiler compiles the operations (folder `row_ops`) against TensorFlow's headers.
 CuPy compiles the kernels that they launch. Neither needs CUDA's compiler.
@@ -51,10 +53,10 @@ class Loaded(NamedTuple):
     """Kernels that can be launched.
 
     Attributes:
-        addresses: of FUNCTIONS.
-        blocks: how many blocks fill the device.
+        addresses: addresses of FUNCTIONS.
+        blocks: number of blocks that fill the device.
         host: whether the functions run on the CPU, as the tests' emulated kernels do.
-        module: what must live as long as the kernels are used: CuPy unloads it otherwise.
+        module: reference that keeps CuPy from unloading the kernels.
     """
 
     addresses: tuple[int, ...]
@@ -83,7 +85,7 @@ Describe = ctypes.CFUNCTYPE(
 
 
 class Operations:
-    """The loaded operations, and the tables that they know.
+    """The loaded operations, and the tables that are registered with them.
 
     Args:
         file: shared library of the operations.
@@ -99,16 +101,16 @@ class Operations:
         self._owners = 0
 
     def new_owner(self) -> int:
-        """A number for an optimizer."""
+        """Return a new number for an optimizer."""
         self._owners += 1
         return self._owners
 
     def add_table(self, record: TableRecord, describe: Callable[[int, int], str]) -> int:
-        """Register a table; its number.
+        """Register a table, and return its number.
 
         Args:
             record: sizes, settings and kernels.
-            describe: row or id, and what is wrong (see row_ops/tables.h) -> one line.
+            describe: maps a row or id, and what is wrong (see row_ops/tables.h), to one line.
         """
         number = self._library.cowclip_add_table(ctypes.byref(record))
         self._describers[number] = describe
@@ -122,13 +124,13 @@ class Operations:
 def record_of(
     rows: int, d: int, settings: RowSettings, loaded: Loaded, **numbers: int
 ) -> TableRecord:
-    """What the operations need to know of a table.
+    """Return what the operations need to know about a table.
 
     Args:
-        rows: of the table.
+        rows: number of rows.
         d: length of a row.
-        settings: of its steps.
-        loaded: its kernels.
+        settings: settings of L2, clip and Adam.
+        loaded: the kernels for this table.
         **numbers: "exact", "counted", "owner", "slot".
     """
     one = ctypes.c_float(1).value
@@ -157,10 +159,10 @@ def record_of(
 
 @cache
 def load_kernels(device: int, d: int, bfloat16: bool) -> Loaded:
-    """The kernels for rows of length d on a GPU, compiled by CuPy or read from its cache.
+    """Load the kernels for rows of length d on a GPU, from CuPy's cache if possible.
 
     Args:
-        device: number of the GPU.
+        device: index of the GPU.
         d: length of a row.
         bfloat16: whether gradients are bfloat16.
     """
@@ -177,7 +179,7 @@ def load_kernels(device: int, d: int, bfloat16: bool) -> Loaded:
 
 @cache
 def operations() -> Operations:
-    """The operations, built if this machine has not built them yet.
+    """Load the operations; build them if this machine has not built them yet.
 
     Raises:
         InputError: if no C++ compiler is found, or if it fails.
@@ -203,9 +205,9 @@ def require_cupy() -> None:
 
 
 def build() -> Path:
-    """The shared library of the operations, in the user's cache folder.
+    """Build the shared library of the operations in the user's cache folder, and return its path.
 
-    If that folder cannot be written, it is in a folder that lives as long as this process.
+    If that folder is not writable, use a temporary folder that this process deletes at its end.
 
     Raises:
         InputError: if no C++ compiler is found, or if it fails, or no folder can be written.
@@ -261,7 +263,7 @@ def _compile(file: Path, flags: list[str], links: list[str]) -> None:
 
 
 def _compiler() -> list[str]:
-    """Return the command of the C++ compiler: that of CXX, or g++ or c++."""
+    """Return the command of the C++ compiler: the variable CXX, else g++ or c++."""
     given = os.environ.get("CXX", "")
     try:
         command = shlex.split(given)

@@ -1,4 +1,4 @@
-"""Large pages for large tables: rows at random places are then found without a walk for each."""
+"""Use large memory pages for large tables, so that the processor finds random rows faster."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 HUGE = 2 << 20
 LEAST = 32 << 20
-"""Bytes of an array from which on it is worth the seconds that it takes, once."""
+"""Smallest size of an array in bytes for which the request pays off; it takes seconds, once."""
 
 _COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which Python's mmap does not name yet
 
 
 def hold_in_large_pages(*arrays: Any) -> list[Any]:
-    """Ask Linux to hold these arrays in pages of 2 MB, now; their contents stay.
+    """Ask Linux to move these arrays to pages of 2 MB; their values do not change.
 
     This is only a request. Other systems, kernels before 6.1 and a full memory ignore it
-    silently. A page of 4 kB holds a hundred rows of a table; where there are a million of such
-    pages, the processor remembers the places of a few thousand.
+    silently. A page of 4 kB contains about a hundred rows. A large table has a million of these
+    pages, but the processor caches the addresses of only a few thousand.
 
     Args:
-        *arrays: NumPy arrays, contiguous.
+        *arrays: contiguous NumPy arrays.
 
     Returns:
-        Nothing, as a list.
+        An empty list, as `on_host` needs a list.
 
     >>> import numpy as np
     >>> hold_in_large_pages(np.zeros(1000))

@@ -1,4 +1,4 @@
-"""What is kept for the rows of each table: Adam's moments, and the steps that rows have seen."""
+"""State of the rows of each table: Adam's moments, and the steps that rows have seen."""
 
 from __future__ import annotations
 
@@ -20,47 +20,48 @@ class RowStates:
     """Creates and finds the state of every table.
 
     Args:
-        add_weight: of the CowClip optimizer, so that its checkpoints hold the variables.
+        add_weight: method `add_weight` of the CowClip optimizer, whose checkpoints then contain
+            the variables.
         adam: the embedding optimizer.
-        config: what the steps follow.
+        config: settings of the steps.
     """
 
     def __init__(self, add_weight: Callable[..., Any], adam: Any, config: Config) -> None:
         self._add_weight, self._adam, self._config = add_weight, adam, config
-        # Whether absent rows count the steps they miss.
+        # Whether each row counts its steps, so that an absent row can make them later.
         self.exact = config.update != "lazy"
         self._states: dict[Any, TableState] = {}
 
     def __deepcopy__(self, memo: Any) -> Any:
-        """Refused: a copy would have copies of the tables, too, and update those.
+        """Refuse to copy: a copy would contain copies of the tables and update only these.
 
         Raises:
             InputError: always; the message has the remedy.
         """
         raise InputError(
-            "CowClip with rows that are updated one by one cannot be copied: make another by "
+            "CowClip with rows that are updated one by one cannot be copied: create another with "
             "CowClip.from_config(optimizer.get_config())"
         )
 
     @property
     def tables(self) -> list[Any]:
-        """Tables that have a state."""
+        """Tables that have state."""
         return [state.w for state in self._states.values()]
 
     def state_of(self, table: Any) -> TableState:
-        """The table's variables, which `create` has made."""
+        """Return the variables that `create` has made for a table."""
         return self._states[compat.stored(table).ref()]
 
     def has(self, table: Any) -> bool:
-        """Whether `create` has made the table's variables."""
+        """Whether `create` has made variables for a table."""
         return compat.stored(table).ref() in self._states
 
     def create(self, tables: Sequence[Any]) -> None:
-        """Create the variables of these tables, once; Adam's slots exist.
+        """Create the variables of these tables, once; Adam's slots must exist already.
 
         Raises:
-            InputError: a table is not float32, has a constraint, or is in memory that the
-                kernels do not see.
+            InputError: if a table is not float32, has a constraint, or is on a device that the
+                backend does not support.
         """
         for table in (compat.stored(table) for table in tables if not self.has(table)):
             self._refuse(table)
@@ -69,7 +70,7 @@ class RowStates:
                 self._hold_in_large_pages(state)
 
     def _refuse(self, table: Any) -> None:
-        # The plain way of the same algorithm, which can do both.
+        # The same algorithm in plain operations supports other types and constraints.
         other = "" if self._config.update == "lazy" else 'update="dense" with '
         if table.dtype.base_dtype != tf.float32:
             raise InputError(
@@ -78,8 +79,8 @@ class RowStates:
             )
         if getattr(table, "constraint", None) is not None:
             raise InputError(
-                f"table {table.name!r} has a constraint, which rows that are updated one by one do "
-                'not keep: remove it, or use update="dense" with backend="tensorflow"'
+                f"table {table.name!r} has a constraint, which updates of single rows "
+                'ignore: remove it, or use update="dense" with backend="tensorflow"'
             )
         if self._config.backend != "tensorflow":
             variable_memory.refuse_elsewhere(table, self._config.backend)
@@ -88,12 +89,13 @@ class RowStates:
         m, v = (self._adam.get_slot(table, name) for name in ("m", "v"))
         if not self.exact:
             return TableState(table, m, v)
-        # Not the table's name: Keras counts layers per process, and a checkpoint is found by name.
+        # Names of tables depend on the layers made before in this process, and a checkpoint finds
+        # variables by name. So use the table's number instead.
         name = f"table.{len(self._states)}"
         with device_of(table):
             last = self._weight(f"{name}.last", [table.shape[0]], tf.float32)
             history = self._weight(f"{name}.history", [engine.HISTORY], tf.float32)
-        # The host needs the count before it launches a step, and must not ask a GPU for it.
+        # The host needs the count before it launches a step, and must not wait for a GPU.
         with device_of(table, cpu=self._config.backend == "cupy"):
             count = self._weight(f"{name}.count", [1], tf.int64)
         return TableState(table, m, v, last, history, count)
@@ -102,7 +104,7 @@ class RowStates:
         return add_replicated_weight(self._add_weight, name, shape, dtype, initializer="zeros")
 
     def _hold_in_large_pages(self, state: TableState) -> None:
-        known = [x for x in state[:4] if x is not None]  # float32, a row or a number for each id
+        known = [x for x in state[:4] if x is not None]  # all are float32
         large = [x for x in known if 4 * x.shape.num_elements() >= LEAST]
         if large and self._config.backend == "numba" and strategy_of(state.w) is None:
             variable_memory.on_host(hold_in_large_pages, [], large, [])

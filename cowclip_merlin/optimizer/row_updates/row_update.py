@@ -1,4 +1,4 @@
-"""One step of the embedding tables, row by row, by one of the engines."""
+"""Update the rows of embedding tables with the engine of a backend."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ tf = compat.tensorflow()
 
 
 class RowUpdate(TableUpdate):
-    """Updates rows of the batch, and with "exact" those that have missed steps.
+    """Updates the rows of a batch; with "exact", also applies the steps that rows have missed.
 
     Args:
-        add_weight: of the CowClip optimizer.
-        create_state: creates all state of tables, by calling this `create_state`, too.
-        **parts: of `TableUpdate`.
+        add_weight: method `add_weight` of the CowClip optimizer.
+        create_state: creates the complete state of tables; it also calls this class's method.
+        **parts: arguments of `TableUpdate`.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class RowUpdate(TableUpdate):
         super().__init__(**parts)
         self._create_state = create_state
         self._states = RowStates(add_weight, self.optimizer, self.config)
-        # Now, while they are numbers: in the graph of a first step they have no value yet.
+        # Read them now: in the graph of a first step they are tensors without a value.
         config = self.optimizer.get_config()
         self._betas = {name: config[name] for name in ("beta_1", "beta_2")}
         self._engine = self._make_engine()
         self._caught_up: set[Any] = set()
 
     def apply(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], Summary]:
-        """One step of all tables; see `TableUpdate.apply`."""
+        """Make one step of all tables; see `TableUpdate.apply`."""
         done = self._engine.update(pairs, self.clips(pairs))
         if self.config.update == "dense":
             self._flush(wait=False)
@@ -60,7 +60,7 @@ class RowUpdate(TableUpdate):
         self._states.create(tables)
 
     def catch_up(self, tables: Any, ids: Any) -> None:
-        """Bring the rows of these ids, of any shape, up to date in a table or several."""
+        """Bring the rows of these ids, of any shape, up to date in one or several tables."""
         if self.config.update == "exact":
             tables = list(tables) if isinstance(tables, (list, tuple)) else [tables]
             embedding_variables.refuse_foreign(tables)
@@ -69,18 +69,18 @@ class RowUpdate(TableUpdate):
             self._engine.catch_up(tables, flat_ids(ids))
 
     def refuse_never_caught_up(self, tables: Sequence[Any]) -> None:
-        """Refuse tables that a forward pass has read, and `catch_up` was never called for."""
+        """Refuse tables that a forward pass has read if `catch_up` was never called for them."""
         if self.config.update == "exact":
             embedding_variables.refuse_never_caught_up(tables, self._caught_up)
 
     def flush(self, steps_made: Callable[[], int]) -> None:
         """Bring all rows of all tables up to date.
 
-        Tables that were registered have state in a checkpoint that was restored before, though
-        no step was made in this process.
+        A restored checkpoint may contain state of registered tables before this process makes
+        its first step. So the state of these tables is created first.
 
         Args:
-            steps_made: of the optimizer, those before the checkpoint included.
+            steps_made: returns the optimizer's steps, including those before the checkpoint.
         """
         if self.config.update == "exact" and tf.executing_eagerly():
             waiting = [table for table in self.tables.registered if not self._states.has(table)]
@@ -106,7 +106,7 @@ class RowUpdate(TableUpdate):
             )
 
     def _flush(self, *, wait: bool) -> None:
-        """As `flush`; with `wait` the error of an earlier step is raised now."""
+        """Bring all rows up to date; with `wait`, raise the error of an earlier step now."""
         for table in self._states.tables:
             run_in_replicas(table, self._engine.flush, table, wait=wait)
 
@@ -148,7 +148,7 @@ def make_update(
     create_state: Callable[[list[Any]], None],
     **parts: Any,
 ) -> TableUpdate:
-    """The way to update tables that a configuration asks for; arguments as of `RowUpdate`."""
+    """Make the update of tables for a configuration; for the arguments, see `RowUpdate`."""
     if config.update == "exact" or config.backend != "tensorflow":
         return RowUpdate(config=config, add_weight=add_weight, create_state=create_state, **parts)
     return TableUpdate(config=config, **parts)

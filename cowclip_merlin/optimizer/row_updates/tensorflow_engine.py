@@ -1,4 +1,4 @@
-"""The engine in plain TensorFlow operations: anywhere, and the yardstick for the kernels."""
+"""The engine in plain TensorFlow operations, for any device; tests compare kernels with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ tf = compat.tensorflow()
 
 @dataclass(frozen=True, kw_only=True)
 class TensorFlowEngine(Engine):
-    """Gathers rows, computes, scatters them back; only for `update="exact"`."""
+    """Gathers rows, updates them, and scatters them back; only for `update="exact"`."""
 
     def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
@@ -34,7 +34,7 @@ class TensorFlowEngine(Engine):
             self._replay(self.state_of(table), self.settings_of(table), ids)
 
     def _replay(self, state: TableState, settings: RowSettings, ids: Any) -> None:
-        """One pass over all the rows for each step that one of them has missed."""
+        """Replay missed steps, with one pass over all rows for each step."""
         to = tf.cast(state.count[0], tf.int32)
         last = tf.cast(tf.gather(state.last, ids), tf.int32)
         history = tf.convert_to_tensor(state.history)
@@ -53,10 +53,10 @@ class TensorFlowEngine(Engine):
     def update(
         self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
     ) -> tuple[list[Any], Any]:
-        """One step of all tables; see `Engine.update`."""
+        """Make one step of all tables; see `Engine.update`."""
         alpha = self.alpha()
         sums = [self._sums(slices, table) for slices, table in pairs]
-        # A gradient that is not finite stops the step before anything is written.
+        # A gradient that is not finite must stop the step before any variable changes.
         with tf.control_dependencies([rows.g for rows in sums]):
             factors = [self._step(rows, table, alpha) for rows, (_, table) in zip(sums, pairs)]
         with tf.control_dependencies(factors):
@@ -64,7 +64,7 @@ class TensorFlowEngine(Engine):
         return factors, summarize([f for f, each in zip(factors, counted) if each])
 
     def _sums(self, slices: Any, table: Any) -> Any:
-        """Distinct ids, counts and sums; an error that names the first that is not finite."""
+        """Return distinct ids, counts and sums; raise an error for a sum that is not finite."""
         rows = sum_duplicates(slices)
         bad = ~tf.reduce_all(tf.math.is_finite(rows.g), axis=1)
 

@@ -15,15 +15,15 @@ tf = compat.tensorflow()
 
 
 def _written(variables: Sequence[Any], done: Sequence[Any]) -> None:
-    """Let whatever reads these variables from here on wait for `done`."""
+    """Make later reads of these variables wait for the tensors `done`."""
     with tf.control_dependencies(done):
         for variable in variables:
-            # Does nothing, but a tf.function takes it for a write of the variable.
+            # It writes nothing, but a tf.function orders later reads as after a write.
             tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
 
 def refuse_elsewhere(table: Any, backend: str) -> None:
-    """Refuse a table in memory that the kernels of this backend do not see.
+    """Refuse a table on a device that the kernels of this backend cannot access.
 
     Raises:
         InputError: if the device differs; numba would update a copy of a table on a GPU.
@@ -46,11 +46,11 @@ def on_host(
     Args:
         function: takes the inputs and the variables' memory, returns a list of arrays.
         inputs: tensors.
-        variables: what it may write; of rank 1 or more.
-        types: of the results.
+        variables: variables that the function may write, of rank 1 or more.
+        types: data types of the results.
 
     Returns:
-        The results; whatever reads the variables from here on comes after the call.
+        The results as tensors. Later reads of the variables wait for the call.
     """
     used = [separate_memory(variable) for variable in variables]
     memory = [memory_tensor(variable) for variable in variables]

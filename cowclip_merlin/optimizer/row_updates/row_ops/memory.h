@@ -12,14 +12,14 @@ namespace {
 using tensorflow::Tensor;
 using tensorflow::Var;
 
-// What the host last saw of the `status` of an optimizer on a device. A later optimizer may get
-// the same memory, so the address alone would not tell them apart.
+// The host's last copy of the `status` of an optimizer on a device. A later optimizer may get the
+// same memory, so the address alone does not identify an optimizer.
 struct Seen {
   Long* pinned = nullptr;
   std::vector<bool> warned;
 };
 
-// Finds or makes it; an error if the host has no memory for it.
+// Finds or creates the copy; returns an error if the host has no memory for it.
 tensorflow::Status FindSeen(int owner, const void* status, std::size_t size, Queue& queue,
                             Seen** found) {
   static std::mutex mutex;

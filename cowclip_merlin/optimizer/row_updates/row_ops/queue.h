@@ -1,4 +1,4 @@
-// Where the kernels run: a stream of the device, by the CUDA driver, or the host itself in tests.
+// Where the kernels run: on a stream of the device, through the CUDA driver, or in tests on the host.
 #pragma once
 #include <dlfcn.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 using tensorflow::OpKernelContext;
 
-// TensorFlow 2.13 renamed the way to the raw stream.
+// TensorFlow 2.13 renamed the method that returns the raw stream.
 template <class Stream>
 auto RawStream(Stream* stream, int) -> decltype(stream->platform_specific_handle().stream) {
   return stream->platform_specific_handle().stream;
@@ -30,8 +30,8 @@ void* RawStream(Stream* stream, long) {
   return stream->implementation()->GpuStreamHack();
 }
 
-// The functions of the CUDA driver that are used, found at run time: nothing is linked. `missing`
-// names the first that was not found, or the library.
+// The functions of the CUDA driver, found at run time, so that nothing is linked. `missing` names
+// the first function that was not found, or the library.
 struct Driver {
   const char* missing;
   int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
@@ -67,7 +67,7 @@ const Driver& TheDriver() {
   return driver;
 }
 
-// Where the kernels run: a stream of the device, or the host itself in tests.
+// Where the kernels run: on a stream of the device, or in tests on the host.
 class Queue {
  public:
   Queue(OpKernelContext* context, bool host) : host_(host) {
@@ -127,7 +127,7 @@ class Queue {
   void Wait() {
     if (!host_) Note(TheDriver().wait(stream_));
   }
-  // Memory of the host that a copy can go to while the host goes on; it is kept for ever.
+  // Pinned host memory, the target of asynchronous copies; it is never freed.
   Long* Pinned(std::size_t bytes) {
     void* memory = nullptr;
     if (host_) {

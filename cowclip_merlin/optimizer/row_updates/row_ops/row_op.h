@@ -1,4 +1,4 @@
-// What the operations have in common: their tables, their variables, and the errors of steps.
+// Base of all operations: their tables, their variables, and the errors of steps.
 #pragma once
 #include <string>
 
@@ -70,7 +70,7 @@ class RowOp : public OpKernel {
                  table.epsilon, table.l2);
   }
 
-  // The error of a step that was refused, once; rows that were stale only warn.
+  // Returns the error of a refused step, once; stale rows cause only a warning.
   tensorflow::Status Refused(Seen& seen, Long* status, Queue& queue) {
     const int slots = static_cast<int>(status_size_ - 1) / 3;
     for (const CowClipTable* table : tables_) {
@@ -81,7 +81,7 @@ class RowOp : public OpKernel {
       }
     }
     if (seen.pinned[0] == 0) return tensorflow::OkStatus();
-    queue.Wait();  // copies of steps that came after it may still be under way
+    queue.Wait();  // copies of later steps may still be running
     std::string words = "a step was refused";
     for (int slot = slots - 1; slot >= 0; --slot)
       for (int what = 0; what < 2; ++what) {
@@ -101,7 +101,7 @@ class RowOp : public OpKernel {
     return words;
   }
 
-  // What the device says of the steps so far; the host waits for it.
+  // Waits for the device, and reads its status after the steps so far.
   void Look(Seen& seen, const Long* status, Queue& queue) {
     queue.ToHost(seen.pinned, status, 8 * status_size_);
     queue.Wait();

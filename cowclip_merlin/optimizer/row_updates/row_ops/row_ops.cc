@@ -1,13 +1,12 @@
 // TensorFlow operations that launch the row kernels on TensorFlow's own stream.
 //
 // The host never waits for the device in a step: sizes that depend on the data stay in device
-// memory, and a step that must not happen (a gradient that is not finite, an id outside its table)
-// is refused by the kernels themselves. The host learns of it from a copy of `status` that it
-// looks at before the next operation, and raises the error then.
+// memory. If a gradient is not finite or an id is outside its table, the kernels refuse the step.
+// Before the next operation, the host reads a copy of `status`, and raises the error.
 //
-// Python compiles the kernels and registers each table once (`cowclip_add_table`); an operation
-// names its tables by the numbers that this returned. A table of kind "host" has functions of the
-// emulated kernels instead, so that tests run the same code without a device.
+// Python compiles the kernels and registers each table once (`cowclip_add_table`). Operations refer
+// to tables by the numbers that this function returns. In tests, tables of kind "host" have the
+// functions of emulated kernels, so that the same code runs without a device.
 #include "row_op.h"
 #include "step.h"
 #include "tensorflow/core/framework/op.h"

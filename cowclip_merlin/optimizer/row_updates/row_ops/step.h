@@ -56,8 +56,8 @@ class StepOp : public RowOp {
           Sum(context, queue, i, g, ids.NumElements(), groups[i], spaces[2 * i + 1], status,
               &sums[i]));
     }
-    // No table is written before the gradients of all have been checked. A host that waits stops
-    // here; otherwise the kernels refuse the step.
+    // Check the gradients of all tables before writing any. A host that waits stops here;
+    // otherwise the kernels refuse the step.
     if (wait_) {
       Look(seen, status, queue);
       TF_RETURN_IF_ERROR(Refused(seen, status, queue));
@@ -93,7 +93,7 @@ class StepOp : public RowOp {
     return tensorflow::OkStatus();
   }
 
-  // Blocks for a kernel whose tiles take a row each: no more than there can be rows.
+  // Number of blocks for a kernel with one tile per row: at most one tile for each possible row.
   static Long Blocks(const CowClipTable& table, Long n) {
     const Long needed = (n * table.tile + kBlock - 1) / kBlock;
     return std::max<Long>(1, std::min<Long>(table.blocks, needed));

@@ -1,4 +1,4 @@
-// The tables that Python has registered, and what both sides agree on.
+// The tables that Python has registered, and the definitions that both languages share.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -26,8 +26,8 @@ constexpr Long kNone = std::numeric_limits<Long>::max();
 
 extern "C" {
 
-// A table as Python registers it; the fields of `TableRecord` in gpu_ops.py. `slot` is its place
-// in the status of its optimizer, which has the number `owner`.
+// A table as Python registers it, with the fields of `TableRecord` in gpu_ops.py. `slot` is its
+// index in the status of its optimizer, which has the number `owner`.
 struct CowClipTable {
   Long rows;
   std::int32_t d, tile, kind, exact, counted, blocks, passes, host, owner, slot;
@@ -48,7 +48,7 @@ std::mutex registry_mutex;
 std::vector<std::unique_ptr<CowClipTable>> registry;
 CowClipDescribe describe = nullptr;
 
-// The number of the table with this slot of an optimizer; -1 if no table has it.
+// Returns the number of the table with this slot of an optimizer, or -1.
 int NumberOf(int owner, int slot) {
   std::lock_guard<std::mutex> lock(registry_mutex);
   for (std::size_t i = 0; i < registry.size(); ++i)
