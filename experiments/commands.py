@@ -28,7 +28,7 @@ def dry_run(session: Session, experiment: Experiment) -> str:
     names = [f"  {run.run_id(fingerprint)}  {run.label}" for run in pending]
     seconds = estimate_seconds(pending, session.context.data)
     head = [experiment.title, session.sizing(experiment).describe(), ""]
-    more = ", then the neighbours of the best" if experiment.kind == "sweep" else ""
+    more = ", then the neighbors of the best" if experiment.kind == "sweep" else ""
     return "\n".join([*head, *names, "", f"{len(pending)} runs, about {duration(seconds)}{more}"])
 
 

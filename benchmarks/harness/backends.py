@@ -28,7 +28,7 @@ class NumbaBackend:
     copy = staticmethod(parallel_copy)
 
     def seconds(self, run: Callable[[], Any]) -> float:
-        """Time of one call."""
+        """Measure the time of one call."""
         started = time.perf_counter()
         run()
         return time.perf_counter() - started
@@ -92,5 +92,7 @@ def choose_backend(name: str) -> Backend:
     except ImportError:
         found = False
     if name == "cupy" and not found:
-        raise InputError("--backend cupy: it is not installed or finds no GPU: use --backend numba")
+        raise InputError(
+            "--backend cupy: CuPy is not installed or finds no GPU: use --backend numba"
+        )
     return CupyBackend() if found else NumbaBackend()

@@ -13,11 +13,11 @@ from harness.record import load_average, print_and_write, record
 
 
 def _no_options(_: argparse.ArgumentParser) -> None:
-    """Adds no option beyond those of the settings."""
+    """Add no further options."""
 
 
 def _no_values(_: argparse.Namespace) -> dict[str, Any]:
-    """Reads no value beyond those of the settings."""
+    """Read no further options."""
     return {}
 
 
@@ -30,12 +30,12 @@ class Benchmark:
         about: docstring of the script, which is the help text.
         settings: frozen dataclass with fields of `options.option`. The harness sets a field
             `device` to "cpu" or "gpu".
-        measure: settings -> result, ready for JSON.
-        text: result -> text to print.
+        measure: maps settings to a result for JSON.
+        text: maps a result to the text to print.
         device: whether it has the option `--device`; without it, TensorFlow is not imported.
-        add_options: adds options that are not fields.
-        read_options: reads these options, as values of other fields.
-        draw: writes other files than the JSON, from the settings and the result.
+        add_options: adds options that are not fields of the settings.
+        read_options: converts these options to values of other fields.
+        draw: writes files other than the JSON, from the settings and the result.
     """
 
     script: str
@@ -49,25 +49,25 @@ class Benchmark:
     draw: Callable[[Any, dict[str, Any]], None] | None = None
 
     def parser(self) -> argparse.ArgumentParser:
-        """The parser of the command."""
+        """Make the parser of the command."""
         parser = make_parser(self.about, device=self.device)
         add_options(parser, self.settings)
         self.add_options(parser)
         return parser
 
     def settings_from(self, args: argparse.Namespace) -> Any:
-        """The settings that the command line asks for.
+        """Build the settings from the command line.
 
         Raises:
-            InputError: a value is wrong.
+            InputError: if a value is wrong.
         """
         return settings_from(args, self.settings, **self.read_options(args))
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
-        """Measure, print and write JSON; errors end it in one line.
+        """Measure, print and write JSON; print an error in one line.
 
         Args:
-            arguments: of the command line; None for the process's own.
+            arguments: arguments of the command line; None: those of the process.
         """
         with one_line_errors():
             self._run(self.parser().parse_args(arguments), arguments)
@@ -86,7 +86,7 @@ class Benchmark:
 
 
 def _on_device(settings: Any, device: str) -> Any:
-    """Choose TensorFlow's device, and name it in the settings if they have a field for it."""
+    """Choose TensorFlow's device, and store it in the settings if they have a field for it."""
     from cowclip_merlin.training.build import choose_device
 
     chosen = choose_device(device)

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.backends import Backend
 
-LEAST_SECONDS, MOST_CALLS = 0.02, 20  # of a turn
+LEAST_SECONDS, MOST_CALLS = 0.02, 20  # in one round
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class KernelCase:
     """A kernel with its input.
 
     Attributes:
-        what: kernel, batch, and for replay the gap; with n and u.
+        what: kernel, batch, n, u, and the gap of a replay.
         bytes: bytes that the kernel must read and write.
-        steps: steps of single numbers, for replay.
+        steps: number of steps of single numbers in a replay.
         prepare: prepares a call, outside the timed part.
         run: the call.
     """

@@ -1,4 +1,4 @@
-"""Options on the command line, made from the fields of a settings dataclass."""
+"""Make command line options from the fields of a settings dataclass."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Option:
     """How a field of settings appears on the command line.
 
     Attributes:
-        help: one line.
-        flag: like "--rounds"; None makes it from the name of the field.
-        metavar: name of the value in the help; None chooses one by type.
-        kind: type of a value that may be left out; None takes the type of the default.
-        nargs: "+" or "*" for values between spaces; None for values between commas.
-        choices: the only values.
-        convert: makes the field's value of the option's.
-        output: whether it names a file to write.
+        help: help text in one line.
+        flag: name such as "--rounds"; None: the name of the field.
+        metavar: name of the value in the help; None: chosen by type.
+        kind: type of the value, if it is not the type of the default.
+        nargs: "+" or "*" for values separated by spaces; None for values separated by commas.
+        choices: the allowed values.
+        convert: converts the value of the option to that of the field.
+        output: whether the value is a file to write.
     """
 
     help: str
@@ -41,11 +41,11 @@ class Option:
 
 
 def option(default: Any, help: str, **details: Any) -> Any:
-    """A field of a settings dataclass that is also an option on the command line.
+    """Define a field of a settings dataclass that is also an option on the command line.
 
     Args:
-        default: of the field: a number, a name, a path, or a tuple of numbers or names.
-        help: one line.
+        default: default of the field: a number, a name, a path, or a tuple of numbers or names.
+        help: help text in one line.
         details: other attributes of `Option`.
 
     >>> @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def option(default: Any, help: str, **details: Any) -> Any:
 def make_parser(
     about: str | None, *, device: bool = True, json: bool = True
 ) -> argparse.ArgumentParser:
-    """A parser that shows the benchmark's docstring as help and prints errors in one line.
+    """Make a parser that shows the benchmark's docstring as help and prints errors in one line.
 
     Args:
         about: the docstring.
@@ -95,7 +95,7 @@ def add_options(parser: argparse.ArgumentParser, settings: type) -> None:
     """Add the options of a settings dataclass.
 
     Args:
-        parser: to change.
+        parser: the parser to add them to.
         settings: class with fields made by `option`.
     """
     for each, given in _options(settings):
@@ -103,13 +103,13 @@ def add_options(parser: argparse.ArgumentParser, settings: type) -> None:
 
 
 def _arguments(default: Any, given: Option) -> dict[str, Any]:
-    """Arguments of `add_argument` for one option."""
+    """Return the arguments of `add_argument` for one option."""
     if given.choices:
         return {"default": default, "choices": given.choices, "help": given.help}
     if given.nargs:
         numbers = {"type": int, "nargs": given.nargs, "default": list(default)}
         return numbers | {"metavar": given.metavar or "N", "help": given.help}
-    if given.kind:  # None says that it was left out
+    if given.kind:  # a default of None has no text
         shown = given.help if default is None else f"{given.help} (default: {default})"
         return {"type": given.kind, "metavar": given.metavar or "N", "help": shown}
     if isinstance(default, tuple):
@@ -121,15 +121,15 @@ def _arguments(default: Any, given: Option) -> dict[str, Any]:
 
 
 def settings_from(args: argparse.Namespace, settings: type[Settings], **others: Any) -> Settings:
-    """The settings that the command line asks for.
+    """Build the settings from the command line.
 
     Args:
-        args: of a parser that `add_options` has changed.
-        settings: the class.
-        others: values of fields that are no options.
+        args: parsed arguments, of a parser with `add_options`.
+        settings: class of the settings.
+        others: values of fields that are not options.
 
     Raises:
-        InputError: a value is wrong.
+        InputError: if a value is wrong.
     """
     values = dict(others)
     for each, given in _options(settings):
@@ -153,7 +153,7 @@ def _value(each: Field, given: Option, value: Any) -> Any:
 
 
 def output_files(settings: Any) -> list[Path | None]:
-    """The files that options of these settings name for writing."""
+    """List the files to write, from the options of these settings."""
     return [
         getattr(settings, each.name) for each, given in _options(type(settings)) if given.output
     ]

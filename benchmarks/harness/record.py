@@ -1,4 +1,4 @@
-"""The JSON record of a measurement: the result, and how and where it was measured."""
+"""Make and write the JSON record of a measurement: result, command, machine and versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cowclip_merlin.system.versions import versions
 
 
 def command_line(script: str, arguments: Sequence[str] | None) -> str:
-    """The command, with absolute folders cut off: they mean nothing on another machine.
+    """Return the command without absolute folders, which other machines do not have.
 
     >>> command_line("benchmarks/baseline.py", ["--rows", "9", "--json=/some/where/a.json"])
     'python benchmarks/baseline.py --rows 9 --json=a.json'
@@ -30,13 +30,13 @@ def command_line(script: str, arguments: Sequence[str] | None) -> str:
 def record(
     result: Mapping[str, Any], *, script: str, arguments: Sequence[str] | None, load: float
 ) -> dict[str, Any]:
-    """The result with command, date, load of the machine, hardware and versions.
+    """Add command, date, load of the machine, hardware and versions to a result.
 
     Args:
-        result: of the measurement. It may hold "hardware" and further "versions".
+        result: result of the measurement; it may have "hardware" and more "versions".
         script: `__file__` of the benchmark.
-        arguments: those of `main`; None for the process's own.
-        load: of the machine before the measurement, see `load_average`.
+        arguments: arguments of `main`; None: those of the process.
+        load: load of the machine before the measurement; see `load_average`.
     """
     return {
         **result,
@@ -53,8 +53,8 @@ def print_and_write(recorded: Mapping[str, Any], text: str, file: Path | None) -
 
     Args:
         recorded: result of `record`.
-        text: to print.
-        file: for the JSON; None writes no file.
+        text: text to print.
+        file: JSON file; None: write no file.
     """
     try:
         print(text)
@@ -66,5 +66,5 @@ def print_and_write(recorded: Mapping[str, Any], text: str, file: Path | None) -
 
 
 def load_average() -> float:
-    """Mean number of running processes in the last minute."""
+    """Return the mean number of running processes in the last minute."""
     return round(os.getloadavg()[0], 2)

@@ -1,4 +1,4 @@
-"""Measurements in turn, round by round, so that a slower minute hits every case."""
+"""Measure all cases in each round, so that a slow minute affects every case."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def in_turn(
     warm_up: int = 0,
     progress: bool = False,
 ) -> dict[Key, list[Value]]:
-    """Call every case once a round.
+    """Call every case once in each round.
 
     Args:
-        cases: name -> what to call.
-        rounds: values of each case.
-        warm_up: rounds before them, whose values are dropped.
+        cases: name -> function to call.
+        rounds: number of values for each case.
+        warm_up: number of earlier rounds, whose values are dropped.
         progress: whether to show a progress bar on a terminal.
 
     >>> numbers = iter(range(9))
@@ -44,7 +44,7 @@ def _with_progress(turns: Sequence[Any]) -> Iterable[Any]:
 
 
 def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Ratio of two cases in every round.
+    """Return the ratio of two cases in every round.
 
     >>> ratios([2.0, 9.0], [1.0, 3.0])
     [2.0, 3.0]

@@ -1,4 +1,4 @@
-"""Tables in Markdown."""
+"""Format tables in Markdown."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 
 def markdown(head: Sequence[str], alignment: str, rows: Iterable[Sequence[str]]) -> str:
-    """A table.
+    """Format a table.
 
     Args:
         head: names of the columns.
-        alignment: of each column, "l" or "r".
+        alignment: alignment of each column, "l" or "r".
         rows: cells of each row.
 
     >>> print(markdown(["who", "rows/s"], "lr", [("step", "12")]))

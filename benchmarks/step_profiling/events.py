@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from cowclip_merlin import compat
 
-# "name:OpType"; what has a space or "::" is the runtime's own, around operations.
+# "name:OpType"; names with a space or "::" are events of the runtime, not operations.
 _OPERATION = re.compile(r"([^:\s]+):([A-Za-z_]\w*)")
-# Calls of functions: their operations have events of their own, maybe on other threads.
+# Calls of functions: their operations have separate events, maybe on other threads.
 _ENCLOSING = {"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile", "If"}
 _ENCLOSING |= {"StatelessIf", "Case", "StatelessCase"}
 _COPY = re.compile(r"\[?(?:CUDA )?memcpy ?([HDP])(?:to|2)([HDP])\]?", re.IGNORECASE)
@@ -45,12 +45,12 @@ _ARITHMETIC = re.compile(
 
 
 class Event(NamedTuple):
-    """Something that took time.
+    """An event of the profiler, with its time.
 
     Attributes:
-        name: as the profiler gives it.
-        start: picoseconds since some moment, the same for all events of a plane.
-        duration: picoseconds.
+        name: name from the profiler.
+        start: start in picoseconds; all events of a plane have the same origin.
+        duration: duration in picoseconds.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Event(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Events of a kind: milliseconds and calls per step."""
+    """Total of the events of one name: milliseconds and calls per step."""
 
     name: str
     ms: float
@@ -67,7 +67,7 @@ class Total(NamedTuple):
 
 
 def group_of(event: str) -> str:
-    """The group of an operation's event; one of `GROUPS`.
+    """Return the group of an operation's event, one of `GROUPS`.
 
     >>> group_of("gradient_tape/deep_fm/dense/MatMul:_MklMatMul")
     'matrix products, backward'
@@ -80,7 +80,7 @@ def group_of(event: str) -> str:
         return BACKWARD if name.startswith("gradient_tape/") else FORWARD
     if kind in _OPERATIONS:
         return _OPERATIONS[kind]
-    if "PyFunc" in kind:  # the layer of the embeddings calls for the missed steps of its rows
+    if "PyFunc" in kind:  # the embedding layer makes the calls that replay missed steps
         return CATCH_UP if "embedding" in name else UPDATE
     for group, pattern in _KINDS:
         if re.fullmatch(pattern, kind):
@@ -89,10 +89,10 @@ def group_of(event: str) -> str:
 
 
 def _group_by_scope(name: str, kind: str) -> str:
-    """The group of arithmetic: layers have scopes, and what CowClip does to tables has none."""
+    """Return the group of arithmetic: layers have scopes, CowClip's table updates have none."""
     backward = name.startswith("gradient_tape/")
     scope, slash, _ = name.removeprefix("gradient_tape/").partition("/")
-    if kind == "AddN":  # gradients of the same thing by several layers, wherever they meet
+    if kind == "AddN":  # sums of the gradients that several layers return for the same tensor
         return ELEMENTWISE
     if not slash:
         return REST if backward else ROWS
@@ -103,10 +103,10 @@ def _group_by_scope(name: str, kind: str) -> str:
 
 
 def read_space(folder: Path) -> Any:
-    """The `XSpace` that the profiler wrote somewhere below a folder.
+    """Read the `XSpace` that the profiler wrote below a folder.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        FileNotFoundError: if the profiler wrote no file.
     """
     files = sorted(folder.rglob("*.xplane.pb"))
     if not files:
@@ -115,9 +115,9 @@ def read_space(folder: Path) -> Any:
 
 
 def operations(space: Any) -> list[Event]:
-    """Operations on all threads of the host.
+    """Return the operations on all threads of the host.
 
-    One that runs within another on the same thread, as those in a Python call do, is part of it.
+    An operation within another one on the same thread, as in a Python call, is a part of that one.
     """
     hosts = [plane for plane in space.planes if plane.name.startswith("/host:CPU")]
     lines = (_events(plane, line) for plane in hosts for line in plane.lines)
@@ -125,7 +125,7 @@ def operations(space: Any) -> list[Event]:
 
 
 def is_operation(event: Event) -> bool:
-    """Whether an event of the host is an operation of the graph, and no call of a function.
+    """Whether an event of the host is an operation of the graph, not a call of a function.
 
     >>> [is_operation(Event(n, 0, 1)) for n in ("Sum_1:Sum", "ExecutorState::Process", "step")]
     [True, False, False]
@@ -135,7 +135,7 @@ def is_operation(event: Event) -> bool:
 
 
 def outermost(events: Iterable[Event]) -> list[Event]:
-    """Events that do not begin within another one.
+    """Return the events that do not begin within another one.
 
     >>> outermost([Event("b", 2, 3), Event("a", 0, 9), Event("c", 9, 1)])
     [Event(name='a', start=0, duration=9), Event(name='c', start=9, duration=1)]
@@ -150,9 +150,9 @@ def outermost(events: Iterable[Event]) -> list[Event]:
 
 
 def gpu_events(space: Any) -> dict[str, list[Event]]:
-    """Device -> kernels, copies and memsets on its streams; no devices without a GPU.
+    """Return device -> kernels, copies and memsets on its streams; empty without a GPU.
 
-    Other lines repeat the same, by operation or by module.
+    Other lines repeat these events by operation or by module.
     """
     return {
         plane.name: [
@@ -167,7 +167,7 @@ def gpu_events(space: Any) -> dict[str, list[Event]]:
 
 
 def copy_kind(name: str) -> str | None:
-    """Direction of a copy that CUDA made; None for kernels.
+    """Return the direction of a CUDA copy; None for kernels.
 
     >>> copy_kind("MemcpyH2D"), copy_kind("[CUDA memcpy DtoH]"), copy_kind("sgemm_128x64")
     ('HtoD', 'DtoH', None)
@@ -179,7 +179,7 @@ def copy_kind(name: str) -> str | None:
 def _events(plane: Any, line: Any) -> list[Event]:
     names = plane.event_metadata
     return [
-        # After a "#" come details, such as the number of the step.
+        # Details such as the number of the step follow after a "#".
         Event(
             names[event.metadata_id].name.partition("#")[0],
             1000 * line.timestamp_ns + event.offset_ps,
@@ -190,7 +190,7 @@ def _events(plane: Any, line: Any) -> list[Event]:
 
 
 def union(events: Iterable[Event]) -> int:
-    """Picoseconds in which at least one event was under way.
+    """Return the picoseconds in which at least one event was running.
 
     >>> union([Event("a", 0, 4), Event("b", 2, 4), Event("c", 10, 1)])
     7
@@ -207,7 +207,7 @@ def union(events: Iterable[Event]) -> int:
 
 
 def totals(events: Iterable[Event], name: Callable[[str], str], steps: int) -> list[Total]:
-    """Milliseconds and calls a step by what `name` makes of the events' names, longest first.
+    """Return milliseconds and calls per step for each result of `name`, longest first.
 
     >>> totals([Event("a", 0, 10**9), Event("b", 5, 2 * 10**9), Event("a", 9, 10**9)], str, 2)
     [Total(name='a', ms=1.0, calls=1.0), Total(name='b', ms=1.0, calls=0.5)]
@@ -220,12 +220,12 @@ def totals(events: Iterable[Event], name: Callable[[str], str], steps: int) -> l
 
 
 def summary(space: Any, steps: int, ms: float) -> dict[str, Any]:
-    """Operations by group and by name, and each GPU, a step; ready for JSON.
+    """Return the times per step by group, by name and by GPU, for JSON.
 
     Args:
         space: `XSpace`.
-        steps: made while the profiler ran.
-        ms: of the clock on the wall, for one of them.
+        steps: number of profiled steps.
+        ms: wall-clock time of one step in milliseconds.
     """
     host = operations(space)
     groups = {total.name: total for total in totals(host, group_of, steps)}

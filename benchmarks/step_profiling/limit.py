@@ -22,22 +22,22 @@ from cowclip_merlin.errors import InputError
 from harness.backends import choose_backend
 from harness.kernel_timing import copy_case, time_case
 
-LEAST_SECONDS = 0.05  # of a timed row of matrix products
+LEAST_SECONDS = 0.05  # minimum time of a series of matrix products
 _CROSSED = ("dcn", "dcnv2")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
-    """Sizes of a model in its default shape, and of its table.
+    """Sizes of a model with its default layers, and of its table.
 
     Attributes:
-        model: name of one of the four.
+        model: name of one of the four models.
         vocabulary: ids of all fields together.
-        num_fields: categorical columns.
-        continuous: numbers of a row, which enter the MLP only.
+        num_fields: number of categorical columns.
+        continuous: number of continuous columns, which only the MLP reads.
         embedding_dim: length of an embedding row.
         mlp: widths of the hidden layers.
-        cross_layers: of DCN and DCNv2.
+        cross_layers: number of cross layers of DCN and DCNv2.
     """
 
     model: str
@@ -50,21 +50,21 @@ class ModelSizes:
 
     @property
     def crossed(self) -> int:
-        """Width of the cross layers; 0 without."""
+        """Width of the cross layers; 0 for models without them."""
         return self.num_fields * self.embedding_dim if self.model in _CROSSED else 0
 
     @property
     def row_bytes(self) -> int:
-        """Of an id's weights: the embedding, and one of the wide part in models that have it."""
+        """Bytes of the weights of an id: its embedding, and its weight in the wide part if any."""
         return 4 * (self.embedding_dim + (self.model not in _CROSSED))
 
 
 def flop_per_row(sizes: ModelSizes) -> dict[str, int]:
-    """Floating-point operations for one row of the batch, by part.
+    """Count the floating-point operations for one row of the batch, by part.
 
-    A product of [1, a] and [a, b] is 2 a b; backward it is made twice, once for the weights and
-    once for its input. A cross layer on n numbers is 2 n for the product with its vector and 2 n
-    around it (DCN), or 2 n^2 (DCNv2).
+    A product of [1, a] and [a, b] has 2 a b operations. The backward pass computes two such
+    products: one for the weights and one for the input. A cross layer on n numbers has 4 n
+    operations in DCN (half of them for the product with its vector), and 2 n^2 in DCNv2.
 
     >>> parts = flop_per_row(ModelSizes(model="deepfm", vocabulary=1000))
     >>> [round(flop / 1e6, 2) for flop in parts.values()]
@@ -89,13 +89,13 @@ def flop_per_row(sizes: ModelSizes) -> dict[str, int]:
 def bytes_of_step(
     sizes: ModelSizes, *, update: str, batch: int, distinct: float
 ) -> dict[str, float]:
-    """Bytes that a step reads and writes, by part; all numbers have 4 bytes.
+    """Count the bytes that a step reads and writes, by part; all numbers have 4 bytes.
 
     Args:
-        sizes: of the model.
+        sizes: sizes of the model.
         update: "dense", "exact" or "lazy".
-        batch: rows.
-        distinct: different ids in a batch, all fields together.
+        batch: rows per step.
+        distinct: distinct ids in a batch, in all fields together.
 
     >>> s = ModelSizes(model="deepfm", vocabulary=1_000_000)
     >>> parts = bytes_of_step(s, update="exact", batch=1, distinct=1)
@@ -110,7 +110,7 @@ def bytes_of_step(
         "rows gathered": occurrences,
         "gradients of rows written": occurrences,
     }
-    # w, m and v of a row, read and written.
+    # Each of w, m and v of a row is read and written.
     touched = sizes.vocabulary if update == "dense" else distinct
     parts["w, m, v of rows updated"] = 6 * sizes.row_bytes * touched
     if update == "exact":
@@ -119,12 +119,12 @@ def bytes_of_step(
 
 
 def mean_distinct(ids: Any, fields: Mapping[str, int], batches: Iterable[Any]) -> float:
-    """Mean number of different ids, all fields together, in a batch.
+    """Compute the mean number of distinct ids in a batch, in all fields together.
 
     Args:
-        ids: of all rows, within their fields, [N, F].
+        ids: ids of all rows, counted from 0 in each field, [N, F].
         fields: field -> number of rows.
-        batches: numbers of rows, [b] each.
+        batches: row numbers of each batch, [b].
 
     >>> ids = np.array([[0, 0], [0, 1], [0, 0]])
     >>> mean_distinct(ids, {"C1": 1, "C2": 2}, [[0, 1], [0, 2]])
@@ -136,11 +136,11 @@ def mean_distinct(ids: Any, fields: Mapping[str, int], batches: Iterable[Any]) -
 
 @dataclass(frozen=True, kw_only=True)
 class MachinePeaks:
-    """The best speeds that the machine showed.
+    """The best measured speeds of a machine.
 
     Attributes:
-        flop_per_second: of the best matrix product.
-        bytes_per_second: of the best copy, reading and writing counted.
+        flop_per_second: speed of the fastest matrix product.
+        bytes_per_second: speed of the fastest copy; bytes read and bytes written both count.
     """
 
     flop_per_second: float
@@ -150,14 +150,15 @@ class MachinePeaks:
     def measured(
         cls, *, device: str, precision: str, squares: Iterable[int], copy_mb: int, rounds: int
     ) -> MachinePeaks:
-        """Take both peaks, each the best of several turns.
+        """Measure both speeds, each the best of several rounds.
 
         Args:
             device: "cpu" or "gpu".
-            precision: of the matrices: "float32" (on a GPU TensorFlow may use TF32) or "bfloat16".
-            squares: sides of the matrices.
+            precision: precision of the matrices: "bfloat16", or "float32", for which TensorFlow
+                may use TF32 on a GPU.
+            squares: sizes of the square matrices.
             copy_mb: megabytes of the array that is copied.
-            rounds: turns.
+            rounds: number of rounds.
 
         Raises:
             InputError: if the device is a GPU and CuPy is not installed.
@@ -168,7 +169,7 @@ class MachinePeaks:
 
 
 def flop_per_second(n: int, precision: str, rounds: int) -> float:
-    """Of a product of two [n, n] matrices by TensorFlow, the best of several turns."""
+    """Measure the product of two [n, n] matrices in TensorFlow; return the best of all rounds."""
     tf = compat.tensorflow()
     a, b = (tf.cast(tf.random.stateless_normal([n, n], seed=(0, i)), precision) for i in range(2))
     product = tf.function(lambda x: tf.linalg.matmul(x, b))
@@ -181,14 +182,14 @@ def flop_per_second(n: int, precision: str, rounds: int) -> float:
         return time.perf_counter() - started
 
     times, spent = 1, min(seconds(1) for _ in range(3))
-    while spent < LEAST_SECONDS:  # or the call would be most of the time
+    while spent < LEAST_SECONDS:  # else the time of the call would dominate
         times *= 2
         spent = seconds(times)
     return 2 * n**3 * times / min(seconds(times) for _ in range(rounds))
 
 
 def bytes_per_second(device: str, megabytes: int, rounds: int) -> float:
-    """Of a copy in the device's memory, by all threads, the best of several turns."""
+    """Measure a copy in the device's memory with all threads; return the best of all rounds."""
     try:
         backend = choose_backend("cupy" if device == "gpu" else "numba")
     except InputError:
@@ -204,9 +205,9 @@ def bytes_per_second(device: str, megabytes: int, rounds: int) -> float:
 def limit(
     sizes: ModelSizes, machine: MachinePeaks, *, update: str, batch: int, distinct: float
 ) -> dict[str, Any]:
-    """The counted limit of a step in milliseconds, with what it was counted from.
+    """Compute the limit of a step in milliseconds from counted operations and bytes.
 
-    Arithmetic and traffic are added: on a CPU the same cores do both.
+    It adds the times of arithmetic and traffic, because on a CPU the same cores do both.
 
     >>> machine = MachinePeaks(flop_per_second=2.577e9, bytes_per_second=2.976e6)
     >>> s = ModelSizes(model="deepfm", vocabulary=1000)

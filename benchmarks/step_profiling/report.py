@@ -7,12 +7,12 @@ from typing import Any
 
 TOP, WIDTH = 20, 74  # operations and kernels shown, and characters of their names
 
-OVERLAP = """Operations run on several threads at a time: their times overlap, and their sum can be
-more than the step. On a GPU they launch kernels, whose own times are below."""
+OVERLAP = """Operations run on several threads at once, so the sum of their times can exceed the
+time of the step. On a GPU they launch kernels, whose times are listed below."""
 
 
 def text(result: dict[str, Any]) -> str:
-    """The whole result, batch by batch."""
+    """Format the whole result, batch by batch."""
     machine = result["machine"]
     head = (
         f"peaks of this machine: {machine['flop_per_second'] / 1e9:,.1f} GFLOP/s "
@@ -40,12 +40,12 @@ def _batch(result: dict[str, Any], found: dict[str, Any]) -> str:
         *(_gpu(gpu) for gpu in profile["gpus"]),
     ]
     if result["device"] == "gpu" and not any(gpu["kernels"] for gpu in profile["gpus"]):
-        parts.append("The profiler saw no kernel on the GPU: CUPTI is not there, or not allowed.")
+        parts.append("The profiler saw no kernel on the GPU: CUPTI is missing or not permitted.")
     return "\n\n".join(parts)
 
 
 def limits(found: dict[str, Any]) -> str:
-    """Limit, bare MLP and step."""
+    """Format the times of limit, bare MLP and step."""
     counted, step, bare = found["limit"], found["step"], found["bare_mlp"]
     flop, moved = sum(counted["flop"].values()), sum(counted["bytes"].values())
     return "\n".join(
@@ -69,7 +69,7 @@ def _timed(name: str, found: dict[str, Any]) -> str:
 
 
 def table(head: str, rows: Sequence[dict[str, Any]]) -> str:
-    """Names, milliseconds and calls per step."""
+    """Format names, milliseconds and calls per step."""
     lines = [f"{head:<{WIDTH}}{'ms per step':>12}{'calls per step':>14}"]
     lines += [
         f"{shortened(row['name']):<{WIDTH}}{row['ms']:>12.3f}{row['calls']:>14.1f}" for row in rows
@@ -78,7 +78,7 @@ def table(head: str, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def shortened(name: str) -> str:
-    """Long names lose characters near the front: layer and operation are at the end.
+    """Shorten a long name near its front, because layer and operation are at its end.
 
     >>> len(shortened("a" * 100)), shortened("Sum:Sum")
     (72, 'Sum:Sum')

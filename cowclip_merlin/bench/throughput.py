@@ -1,8 +1,8 @@
 """Measure the throughput of the training step for every configuration, in one process.
 
-Rows are random with power-law ids and stay in the device's memory; the measured time includes no
-reading or evaluation. As in `cowclip train`, a graph call makes several steps if batches are small.
-Medians and ratios come from interleaved rounds, since machines are noisy.
+Rows are random with power-law ids and stay in the device's memory. The measured time does not
+include reading or evaluation. As in `cowclip train`, a graph call makes several steps if batches
+are small. Medians and ratios come from interleaved rounds, since machines are noisy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Draw the paper's Figure 4: the gradient norms of a batch's rows, as such and over the count."""
+"""Draw the paper's Figure 4: gradient norms of a batch's rows, also divided by their count."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ BINS = 40
 
 
 def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Any:
-    """Draw the paper's Figure 4: the distribution of gradient norms, (a) as such, (b) over `cnt`.
+    """Draw the paper's Figure 4: (a) gradient norms, (b) gradient norms divided by `cnt`.
 
     There is one curve for each group of ids by their occurrences in the batch. In (a) the groups
-    differ, since a row's gradient is a sum over its occurrences; (b) shows how much of that the
-    count explains. The logarithmic axis leaves out gradients of norm 0; the legend's title gives
-    their number.
+    differ, since a row's gradient is a sum over its occurrences. In (b) the norm is divided by
+    that count. The logarithmic axis omits gradients of norm 0; the legend's title gives their
+    number.
 
     Args:
         cnt: occurrences of each row in the batch, [u]; the figure leaves out rows with 0.

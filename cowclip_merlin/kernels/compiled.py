@@ -1,4 +1,4 @@
-"""How numba compiles the loops of this package."""
+"""Compile the loops of this package with numba."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from numba import njit
 
 
 def compiled(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
-    """Compile with numba; the machine code is kept on disk where a folder can be written.
+    """Compile a function with numba, and cache the machine code on disk if possible.
 
-    It is compiled again when the function's own file changes: after a change to a function that
-    other files call, delete `__pycache__`. Divisions do not check for zero.
+    Numba compiles a function again only when the function's own file changes. After a change to a
+    function that other files call, delete `__pycache__`. Divisions do not check for zero.
 
     Args:
-        function: to compile; None returns a decorator.
-        parallel: run the `prange` loops on numba's threads. Other Python threads wait meanwhile,
-            since two of them must not use numba's threads at once; else they run.
+        function: function to compile; None returns a decorator.
+        parallel: run `prange` loops on numba's threads, and hold Python's global lock, because
+            two Python threads must not use numba's threads at the same time. False releases it.
 
     >>> @compiled
     ... def double(x):
@@ -30,5 +30,5 @@ def compiled(function: Callable[..., Any] | None = None, *, parallel: bool = Fal
     options = {"parallel": parallel, "nogil": not parallel, "error_model": "numpy"}
     try:
         return njit(function, cache=True, **options)
-    except RuntimeError:  # no folder for the cache
+    except RuntimeError:  # no folder for the cache is writable
         return njit(function, **options)

@@ -73,7 +73,7 @@ extern "C" __global__ void join_queued(
 }
 
 // Replay the steps [from, to) that a row has missed: only L2, never clipped. A negative alpha
-// stands for a refused step, which no row takes. Returns whether there was any other step.
+// marks a refused step, which is skipped. Returns whether any step was replayed.
 __device__ inline bool replay(float& w, float& m, float& v, index_t from, index_t to,
                               const float* __restrict__ alphas, float keep_m, float keep_v,
                               float epsilon, float l2) {

@@ -69,7 +69,7 @@ class PermutationPrefetcher:
         self._ahead: dict[tuple[int, int], Future] = {}
 
     def permutation(self, *, seed: int, epoch: int) -> npt.NDArray[Any]:
-        """Return the same as the function `permutation`."""
+        """Return the permutation of an epoch, and start to draw the next one in a thread."""
         drawn = self._ahead.get((seed, epoch))
         order = drawn.result() if drawn else permutation(self._rows, seed=seed, epoch=epoch)
         pool = ThreadPoolExecutor(1, "cowclip-order")

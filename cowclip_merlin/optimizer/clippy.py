@@ -42,7 +42,7 @@ def bounded_step(
         config: the optimizer's settings.
         clips_it: for each table, whether it is clipped.
         layout_of: maps a table to its fields.
-        apply: applies pairs of gradient and table by the optimizer.
+        apply: applies pairs of gradient and table with the optimizer.
 
     Returns:
         The factors of the batch's rows, one tensor for each clipped table.

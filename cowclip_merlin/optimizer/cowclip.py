@@ -144,8 +144,8 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         if not pairs:  # as in Keras, for a model without trainable layers
             return tf.no_op()
         with tf.init_scope():
-            # All at once: under a strategy, what is created among the operations of a step
-            # would depend on them.
+            # Create all state first: under a strategy, variables that are created within a step
+            # would depend on its operations.
             for group, tables in zip(groups, (True, False)):
                 self._create_state([v for _, v in group], tables=tables)
         if experimental_aggregate_gradients:

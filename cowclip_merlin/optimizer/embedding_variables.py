@@ -82,7 +82,7 @@ def refuse_never_caught_up(variables: Sequence[Any], caught_up: set[Any]) -> Non
             raise InputError(
                 f'update="exact": nothing brings rows of {variable.name!r} up to date before the '
                 "forward pass reads them: use the models of cowclip_merlin.models, or call "
-                'catch_up(table, ids) before each lookup, or take update="dense" or "lazy"'
+                'catch_up(table, ids) before each lookup, or use update="dense" or "lazy"'
             )
 
 
@@ -97,7 +97,7 @@ def with_gradients(grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any,
     without = ", ".join(variable.name for gradient, variable in given if gradient is None)
     if without and not found:
         raise InputError(
-            f"No gradients provided for any variable ({without:.500}): no loss was given, or it "
+            f"No gradients provided for any variable ({without:.500}): there is no loss, or it "
             "does not depend on them"
         )
     if without:

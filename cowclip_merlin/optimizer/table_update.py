@@ -1,4 +1,4 @@
-"""Update the embedding tables by the Keras embedding optimizer."""
+"""Update the embedding tables with the Keras embedding optimizer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Summary = tuple[Any, Any] | None  # result of `clip_statistics.summarize`
 
 
 class TableUpdate:
-    """Updates tables by the Keras optimizer, with clipped gradients or (Clippy) clipped steps.
+    """Updates tables with the Keras optimizer, with clipped gradients or (Clippy) clipped steps.
 
-    `RowUpdate` updates row by row instead. Here, unlike there, rows are always up to date.
+    The subclass `RowUpdate` updates single rows instead. In this class, rows are always up to date.
 
     Args:
         config: settings of the steps.
@@ -53,7 +53,7 @@ class TableUpdate:
         """Return for each pair whether its table is clipped; all tables get L2."""
         return [not self.tables.skips(table) for _, table in pairs]
 
-    # AutoGraph warns of functions that hold a docstring alone: hence `return None`.
+    # AutoGraph warns of functions with only a docstring, so return None.
 
     def create_state(self, tables: Sequence[Any]) -> None:
         """Create state of tables in addition to the embedding optimizer's slots, which exist."""

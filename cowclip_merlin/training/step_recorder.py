@@ -1,7 +1,7 @@
 """Protocol of recorders, which the training loop calls before its steps.
 
-`cowclip_merlin.diagnostics` has a recorder. Training knows only this protocol, so that diagnostics
-can stand above it.
+`cowclip_merlin.diagnostics` implements a recorder. Training imports only this protocol, so that
+diagnostics can import training.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ MAX_ROWS_PER_EXECUTION, MAX_STEPS_PER_EXECUTION = 16384, 16
 
 
 def steps_per_execution(batch_size: int) -> int:
-    """Return the number of steps per graph call: with small batches, a call is slow itself.
+    """Return the number of steps per graph call; for small batches a single call costs too much.
 
     >>> [steps_per_execution(batch_size) for batch_size in (64, 1024, 5000, 131072)]
     [16, 16, 3, 1]

@@ -45,7 +45,7 @@ def evaluate_run(
         device: "auto", "cpu" or "gpu".
 
     Raises:
-        InputError: wrong input, named in one line.
+        InputError: if an input is wrong.
     """
     from cowclip_merlin.workflows import PreparedData
 
@@ -78,7 +78,7 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
         numbers as in `data`. It returns click probabilities [b, 1].
 
     Raises:
-        InputError: wrong input, named in one line.
+        InputError: if an input is wrong.
     """
     from cowclip_merlin.workflows import PreparedData
 
@@ -90,7 +90,7 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
 def _load_model(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
     if len({config.vocabulary, prepared.vocabulary} - {None}) > 1:
         raise InputError(
-            f"{prepared.path}: its ids or scaled numbers stand for other values than in the data "
+            f"{prepared.path}: its ids or scaled numbers have other meanings than in the data "
             f"of {run}; prepare it with --like and the folder that the run was trained on"
         )
     model = build_model(config.settings, config.values, prepared)
@@ -123,7 +123,7 @@ def export_run(
         Input name -> its `tf.TensorSpec`, in the model's order.
 
     Raises:
-        InputError: wrong input, named in one line.
+        InputError: if an input is wrong.
     """
     with atomic_folder(out) as temporary:
         model = load_run(run, data, device=device)

@@ -21,7 +21,7 @@ _ANSWERS = {
     "seen": "The paper's effect is seen.",
     "seen in part": "The paper's effect is seen in part.",
     "not seen": "The paper's effect is not seen.",
-    "not judged": "Whether the paper's effect is there cannot be judged.",
+    "not judged": "These results cannot show whether the paper's effect exists.",
 }
 
 
@@ -57,15 +57,15 @@ def headline(folder: ResultsFolder) -> Headline:
 def _against_paper(found: PaperEffect) -> list[str]:
     if not (found.kept or found.lost):
         return [
-            "No number with a verdict has a published one beside it; verdicts need several seeds "
-            "of a number and of its reference."
+            "No number with a verdict has a published number to compare with; a verdict needs "
+            "several seeds of a number and of its reference."
         ]
     return [_kept(found.kept), _lost(found.lost)]
 
 
 def _kept(cells: Sequence[JudgedCell]) -> str:
     if not cells:
-        return "No judged AUC stands beside one that holds in the paper."
+        return "No AUC that holds in the paper has a verdict here."
     better, noise, worse = (count_verdicts(cells, k) for k in ("better", "noise", "worse"))
     return (
         f"Where the paper's AUC holds (no worse than the reference), "
@@ -75,7 +75,7 @@ def _kept(cells: Sequence[JudgedCell]) -> str:
 
 def _lost(cells: Sequence[JudgedCell]) -> str:
     if not cells:
-        return "No judged AUC stands beside one that falls in the paper."
+        return "No AUC that falls in the paper has a verdict here."
     better, noise, worse = (count_verdicts(cells, k) for k in ("better", "noise", "worse"))
     return (
         f"Where the paper's AUC falls, {_of(worse, cells)} here: {worse} worse, "

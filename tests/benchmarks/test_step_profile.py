@@ -42,7 +42,7 @@ def test_a_small_profile(benchmark, tmp_path, capsys):
     assert counted["ms"] == counted["arithmetic_ms"] + counted["traffic_ms"] > 0
     assert found["step_to_limit"] == found["step"]["ms"] / counted["ms"]
     assert found["step"]["fastest"] <= found["step"]["ms"] <= found["step"]["slowest"]
-    for word in ("counted limit", "bare MLP", "times overlap", "longest operations"):
+    for word in ("counted limit", "bare MLP", "on several threads at once", "longest operations"):
         assert word in out
 
 

@@ -56,7 +56,7 @@ def test_one_seed_is_not_judged(tmp_path):
     )  # fmt: skip
     found = headline_of(tmp_path / "r", single)
     assert found.conclusion == "not judged"
-    assert "verdicts need several seeds" in " ".join(found.sentences)
+    assert "a verdict needs several seeds" in " ".join(found.sentences)
     write_report([tmp_path / "r"], tmp_path / "out.html")
     text = Page((tmp_path / "out.html").read_text(encoding="utf-8")).text
     assert "one seed, so no spread and no verdict" in text

@@ -58,7 +58,7 @@ def test_values_that_sweeps_chose_are_shown(spare, tmp_path):
     write_report([spare], tmp_path / "sizes.html")
     sizes = (tmp_path / "sizes.html").read_text(encoding="utf-8")
     assert "cowclip (9 rows): r 0.1, l2 0.000171; baseline (5 rows): l2 0.5<" in sizes
-    assert "77" not in text.partition("base values that")[2].partition("</dl>")[0]
+    assert "77" not in text.partition("<dt>base values that")[2].partition("</dl>")[0]
 
 
 def test_a_figure_of_a_table_stands_with_it(html):

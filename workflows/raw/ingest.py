@@ -102,7 +102,7 @@ class Ingest:
         return read_text_rows(file, self.log_format, self.block_bytes, self._allowed_bad_lines)
 
     def _allowed_bad_lines(self, lines: int) -> int | None:
-        """Damaged lines that the next ones may have without ending it all at once."""
+        """Return how many of the next `lines` may be damaged; None: no limit yet."""
         return self.quarantine.allowed(self.result.total + lines)
 
     def _stage_rows(self, parsed: ParsedRows, file: Path, total: int | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 LABEL_VALUES = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
-"""Accepted in upper and lower case: `True` and `YES` are valid, too."""
+"""Accepted labels in lower case; upper case such as `True` and `YES` is valid, too."""
 REMEDY = "write 1, true or yes for a click, else 0, false or no"
 
 

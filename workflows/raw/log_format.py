@@ -73,5 +73,5 @@ AVAZU = LogFormat(
 
 
 def separator_of(file: Path) -> str:
-    """What a table's columns are divided by: tabs in .tsv and .txt, else commas."""
+    """Separator of columns by file name: tabs in .tsv and .txt, else commas."""
     return "\t" if file.name.removesuffix(".gz").endswith((".tsv", ".txt")) else ","

@@ -12,7 +12,7 @@ class BadLine:
 
     Attributes:
         file: name of the file.
-        line: its number there, from 1.
+        line: number of the line in the file, counted from 1.
         reason: what is wrong.
         text: the line.
     """
@@ -30,8 +30,8 @@ class ParsedRows:
     Attributes:
         table: Arrow table of the log's columns.
         positions: position of each row from the start of the block.
-        lines: rows in the block, bad ones included.
-        bad: its damaged lines.
+        lines: number of rows in the block, including damaged ones.
+        bad: the damaged lines of the block.
         text: the lines themselves; empty for parquet.
     """
 

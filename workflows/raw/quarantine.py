@@ -1,4 +1,4 @@
-"""Damaged lines: counted, written to a file, and refused when they are too many."""
+"""Count the damaged lines of a log, write them to a file, and stop if there are too many."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 
 SHOWN_BAD_LINES = 20
-_MIN_ROWS_TO_JUDGE = 1000  # rows before the share of bad ones is judged
+_MIN_ROWS_TO_JUDGE = 1000  # with fewer rows, the share of damaged ones is too uncertain
 
 
 class Quarantine:
     """The damaged lines of a log.
 
     Args:
-        file: where to append them; None only counts them.
-        max_bad_fraction: share of damaged rows above which `check` raises.
-        written: rows that an earlier pass over the same log wrote, which are not written again.
+        file: file to append the lines to; None only counts them.
+        max_bad_fraction: maximum share of damaged rows; above it, `check` raises an error.
+        written: number of lines that an earlier pass over the same log wrote; skip as many.
 
     Attributes:
-        count: damaged rows so far.
-        first: the first of them.
-        written: rows of the log that are in the file.
+        count: number of damaged rows so far.
+        first: the first damaged rows.
+        written: number of the log's damaged rows in the file.
     """
 
     def __init__(self, file: Path | None, *, max_bad_fraction: float, written: int = 0) -> None:
@@ -45,21 +45,21 @@ class Quarantine:
         self.written = self.count
 
     def allowed(self, total: int) -> int | None:
-        """Damaged lines that may come until there are `total` rows; None before it is judged."""
+        """Return how many more lines may be damaged until row `total`; None for few rows."""
         if total < _MIN_ROWS_TO_JUDGE:
             return None
         return max(0, int(self.max_bad_fraction * total) - self.count)
 
     def check(self, file: Path, total: int, *, at_end: bool = False) -> None:
-        """Refuse too large a share of damaged rows.
+        """Raise an error if the share of damaged rows is too large.
 
         Args:
-            file: that is read, for the message.
-            total: rows so far; few are judged only at the end.
+            file: the current file, for the message.
+            total: number of rows so far; with few rows, check only at the end.
             at_end: whether these are all rows.
 
         Raises:
-            InputError: there are too many.
+            InputError: if there are too many damaged rows.
         """
         if total < _MIN_ROWS_TO_JUDGE and not at_end:
             return

@@ -1,4 +1,4 @@
-"""Rows of a raw log that is text, plain or compressed: read in blocks and checked."""
+"""Read the rows of a plain or compressed text log in blocks, and check them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def read_text_rows(
     block_bytes: int,
     allowed_bad_lines: Callable[[int], int | None],
 ) -> Iterator[ParsedRows]:
-    """The file in pieces of so many bytes.
+    """Read and parse the file block by block.
 
     Args:
-        file: to read.
-        log_format: the columns.
-        block_bytes: bytes of text that are parsed at a time.
-        allowed_bad_lines: lines of the next piece -> damaged ones among them after which it is
-            pointless to look for more; None for no limit.
+        file: the file to read.
+        log_format: columns of the log.
+        block_bytes: bytes of text per block.
+        allowed_bad_lines: maps the number of lines in the next block to the number of them that
+            may be damaged; parsing stops after more. None: no limit.
 
     Raises:
-        InputError: the file is missing, empty, damaged, or of other columns.
+        InputError: if the file is missing, empty or damaged, or has other columns.
     """
     parser = None
     for block in read_blocks(file, block_bytes):
@@ -45,7 +45,7 @@ def read_text_rows(
 
 
 def _columns(file: Path, block: Block, log_format: LogFormat) -> tuple[list[str], Block]:
-    """Columns of the file, and the block without its header."""
+    """Return the columns of the file, and its first block without the header."""
     first, _, rest = block.text.partition(b"\n")
     if log_format.header:
         columns = read_header(first.removesuffix(b"\r"), log_format, file)
