@@ -12,8 +12,8 @@ traffic of a kernel: each input read once, each output written once, indexes of 
 - clip: 12 u d + 8 u (g, w and counts in; g and factors out)
 - update: 4 n + 4 n d + 24 u d + 8 u (order and gradients in; w, m and v in and out; starts in,
   factors out)
-- replay: 24 u d + 8 u (w, m, v and last in and out), for any number of replayed steps; here all
-  rows have missed the same number
+- replay: 24 u d + 8 u (w, m, v and last in and out), for any number of replayed steps. Here all
+  rows have missed the same number of steps.
 
 Milliseconds are medians over rounds, in which every case has one turn. The time of a turn is the
 median of its calls. On a GPU, CUDA's events measure the time. This benchmark does not import

@@ -1,9 +1,9 @@
 """The main job end to end on a generated log: `make demo`.
 
-A raw Criteo-format log is generated and prepared, DeepFM is trained at a small batch without
-the clip, then at a large batch unscaled and with CowClip, and the results are put side by side.
-Batches and rates follow from the number of rows (`cowclip_merlin.experiments.planning.sizing`);
-what the demo shows: docs/demo.md.
+It generates and prepares a raw log in Criteo's format. Then it trains DeepFM at a small batch
+without the clip, and at a large batch without scaling and with CowClip, and compares the results.
+Batches and rates follow from the number of rows (`cowclip_merlin.experiments.planning.sizing`).
+docs/demo.md explains the result.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def draw_auc(demo: DemoSettings, runs: Runs, work: Path, bayes_auc: float) -> Pa
 
 
 def verdict(results: dict[str, dict[str, Any]]) -> str:
-    """Say in words whether the runs show the effect of CowClip."""
+    """Describe whether the runs show the effect of CowClip."""
     auc = {name: 100 * float(row["test_auc"]) for name, row in results.items()}
     lost = auc["baseline"] - auc["large-unscaled"]
     kept = auc["large-cowclip"] - auc["baseline"]
@@ -197,7 +197,7 @@ def verdict(results: dict[str, dict[str, Any]]) -> str:
     return (
         f"the large batch without scaling: {-lost:+.2f} AUC points against the small batch; "
         f"with CowClip: {kept:+.2f}, {speed:.1f} times as fast\n"
-        + ("" if shown else "so the effect CowClip is made for does not show on this run\n")
+        + ("" if shown else "so the expected effect of CowClip is not visible in this run\n")
     )
 
 

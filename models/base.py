@@ -14,7 +14,7 @@ from cowclip_merlin.models import embedding
 from cowclip_merlin.models.columns import Columns
 from cowclip_merlin.models.ctr_model import CTRModel
 from cowclip_merlin.models.interaction import sum_over_fields
-from cowclip_merlin.models.precision import computing_in, policy_in_force
+from cowclip_merlin.models.precision import computing_in, current_policy
 from cowclip_merlin.models.row_sync import RowSync, SyncedLayer
 from cowclip_merlin.models.tensorflow_names import safe_names
 
@@ -64,11 +64,13 @@ class Architecture:
     def _check_capacity(self) -> None:
         if self.tables != "growing" and self.capacity is not None:
             raise InputError(
-                f'capacity is of tables="growing", and tables is {self.tables!r}; leave it out'
+                'capacity is only for tables="growing", but '
+                f"tables is {self.tables!r}; leave it out"
             )
         if self.tables == "growing" and self.capacity is None:
             raise InputError(
-                'tables="growing" needs capacity, the rows to reserve; give more than will be used'
+                'tables="growing" needs capacity, the number of rows to reserve; give more than '
+                "the run will use"
             )
         if self.capacity is not None and not 1 <= self.capacity < 1 << 31:
             raise InputError(f"capacity is {self.capacity}; give 1 or more, below 2^31")
@@ -90,7 +92,7 @@ class ClickModel(SyncedLayer, mm.Block):
     def __init__(self, columns: Any, architecture: Any, **kwargs: Any) -> None:
         # With a mixed-precision policy, only hidden and cross layers use half precision.
         super().__init__(**({"dtype": "float32"} | kwargs))
-        self._hidden_policy = policy_in_force()
+        self._hidden_policy = current_policy()
         self.columns = columns if isinstance(columns, Columns) else Columns(**columns)
         if not isinstance(architecture, Architecture):
             architecture = Architecture(**architecture)
@@ -178,7 +180,7 @@ class ClickModel(SyncedLayer, mm.Block):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> ClickModel:
         """Build the block from `get_config`'s values, with the saved policy of hidden layers."""
-        with computing_in(config.get("hidden_policy", policy_in_force())):
+        with computing_in(config.get("hidden_policy", current_policy())):
             return cls(**{name: value for name, value in config.items() if name != "hidden_policy"})
 
 

@@ -31,7 +31,8 @@ class Columns:
 
         Args:
             schema: Merlin schema.
-            rows: of the table that all fields share if it grows; the domains do not matter then.
+            rows: number of rows of a growing table, which all fields share; None: use the
+                domains of the columns.
 
         Raises:
             InputError: if the schema has no target or no categorical column, or a categorical

@@ -62,7 +62,7 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         return self.std * tf.random.stateless_normal([rows, self.dim], seed=[self.seed, field])
 
     def call(self, ids: Any, training: bool = False) -> Any:
-        """Rows of the ids, [b, F] -> [b, F, dim]."""
+        """Look up the rows of the ids, [b, F] -> [b, F, dim]."""
         return self._read(0, ids + tf.constant(self.layout.offsets, ids.dtype), training)
 
     def _read(self, index: int, rows: Any, training: bool) -> Any:
@@ -71,7 +71,7 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         return tf.gather(self.table_at(index), rows)
 
     def table_at(self, index: int) -> Any:
-        """The variable that field number `index` is read from."""
+        """Return the variable that contains the rows of field number `index`."""
         return self.table
 
     def table_layouts(self) -> list[tuple[Any, TableLayout]]:
@@ -107,12 +107,12 @@ class PerFieldEmbedding(FusedEmbedding):
         self.built = True
 
     def call(self, ids: Any, training: bool = False) -> Any:
-        """Rows of the ids, [b, F] -> [b, F, dim]."""
+        """Look up the rows of the ids, [b, F] -> [b, F, dim]."""
         rows = [self._read(f, ids[:, f], training) for f in range(len(self.tables))]
         return tf.stack(rows, axis=1)
 
     def table_at(self, index: int) -> Any:
-        """The variable that field number `index` is read from."""
+        """Return the variable that contains the rows of field number `index`."""
         return self.tables[index]
 
     def table_layouts(self) -> list[tuple[Any, TableLayout]]:
@@ -127,11 +127,11 @@ class GrowingEmbedding(SyncedLayer, tf.keras.layers.Layer):
     A batch has rows of the table, as `GrowingTable.admit` and `lookup` return them, not ids.
 
     Args:
-        capacity: rows to reserve; Linux gives memory when rows are first written.
+        capacity: rows to reserve; Linux allocates memory when rows are first written.
         dim: length of a row.
         std: standard deviation of the first values of a row; 0 for zeros.
-        seed: of the first values.
-        prefix: goes before "embeddings" in the variable's name.
+        seed: random seed of the first values.
+        prefix: prefix of "embeddings" in the variable's name.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class GrowingEmbedding(SyncedLayer, tf.keras.layers.Layer):
         found = tf.gather(self.table, rows)
         if self.row_sync is None or not self.row_sync.zero_rows:
             return found
-        # A gradient of zeros: L2, the clip and Adam then leave a row of zeros as it is.
+        # With a gradient of zeros, L2, the clip and Adam do not change a row of zeros.
         absent = tf.expand_dims(rows < self.row_sync.zero_rows, -1)
         return tf.where(absent, tf.zeros_like(found), found)
 

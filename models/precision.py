@@ -10,7 +10,7 @@ from cowclip_merlin import compat
 tf = compat.tensorflow()
 
 
-def policy_in_force() -> str:
+def current_policy() -> str:
     """Return the name of Keras's current policy for new layers."""
     return tf.keras.mixed_precision.global_policy().name
 
@@ -29,7 +29,7 @@ def computing_in(precision: str) -> Iterator[None]:
     >>> dense.compute_dtype, dense.dtype
     ('bfloat16', 'float32')
     """
-    before = policy_in_force()
+    before = current_policy()
     mixed = f"mixed_{precision}" if precision in ("bfloat16", "float16") else precision
     tf.keras.mixed_precision.set_global_policy(mixed)
     try:

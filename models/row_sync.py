@@ -64,7 +64,7 @@ class RowSync:
     Attributes:
         cowclip: the CowClip that the model trains with; None for any other optimizer.
         layers: the model's embedding layers, in the order of their lookups.
-        capacity: rows that each table reserves if the tables grow, else None.
+        capacity: `Architecture.capacity`: rows that each growing table reserves, or None.
         grows_with: the CowClip that `growing_table` was called with; None before the call.
         zero_rows: rows from 0 on that no step changes, because they are zeros for absent ids.
     """
@@ -103,10 +103,10 @@ class RowSync:
             self.cowclip.flush()
 
     def refuse_growing(self, what: str) -> None:
-        """Refuse what reads or writes whole tables, if the tables grow.
+        """Refuse a method that reads or writes whole tables, if the tables grow.
 
         Raises:
-            InputError: they do.
+            InputError: if the tables grow.
         """
         if self.capacity is not None:
             raise InputError(
@@ -119,7 +119,7 @@ class RowSync:
         """Refuse to read growing tables that nothing fills.
 
         Raises:
-            InputError: `growing_table` was not called.
+            InputError: if `growing_table` was not called.
         """
         if self.capacity is not None and self.grows_with is None:
             raise InputError(
@@ -131,7 +131,7 @@ class RowSync:
         """Refuse to train growing tables that nothing fills.
 
         Raises:
-            InputError: `growing_table` was not called, or with another optimizer.
+            InputError: if `growing_table` was not called, or with another optimizer.
         """
         self.refuse_unfilled()
         if self.cowclip is not self.grows_with:
@@ -195,7 +195,7 @@ class SyncedLayer:
     row_sync: RowSync | None = None
 
     def flush(self) -> None:
-        """Bring every row up to date, if the optimizer lets rows wait."""
+        """Bring every row up to date, if the optimizer postpones updates of rows."""
         if self.row_sync is not None:
             self.row_sync.flush()
 
@@ -219,7 +219,7 @@ class SyncedModel:
         return self.blocks[0].row_sync
 
     def flush(self) -> None:
-        """Bring every row up to date, if the optimizer lets rows wait."""
+        """Bring every row up to date, if the optimizer postpones updates of rows."""
         self.row_sync.flush()
 
     @contextmanager

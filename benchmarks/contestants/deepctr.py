@@ -16,7 +16,7 @@ from contestants.keras_fit import fit, score
 
 
 def build(job: Job, rows: Any) -> Any:
-    """The compiled model, without penalties: with them every step would touch whole tables."""
+    """Compile the model without penalties, with which every step would update whole tables."""
     initial = tf.keras.initializers.RandomNormal(stddev=job.init_std, seed=job.seed)
     field_rows = rows["field_rows"].tolist()
     ids = [

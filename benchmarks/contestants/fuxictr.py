@@ -86,7 +86,7 @@ class MemoryLoader:
         self.columns, self.batch, self.shuffle = columns, batch, shuffle
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of one epoch."""
+        """Yield the batches of one epoch."""
         first = next(iter(self.columns.values()))
         count, device = len(first), first.device
         order = torch.randperm if self.shuffle else torch.arange

@@ -1,6 +1,6 @@
-"""One training run of a contestant: its arguments, the clock, and the line that reports it.
+"""One training run of a contestant: its arguments, its clock, and its report in one line.
 
-Needs NumPy only and runs on Python 3.8, because the packages have environments of their own.
+It needs only NumPy and runs on Python 3.8, because each package has its own environment.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ WARM_UP_STEPS = 2
 SCORING_BATCH = 16384
 
 
-# Not keyword-only: that came with Python 3.10.
+# Not keyword-only, which needs Python 3.10.
 @dataclass(frozen=True)
 class Job:
     """One training run of one contestant.
 
     Attributes:
         rows_file: the rows, as `write_rows` wrote them.
-        predictions: where the held-out rows' click probabilities go, as .npy.
+        predictions: .npy file for the click probabilities of the held-out rows.
         batch: rows per step.
         epochs: passes over the training rows.
-        lr: learning rate of Adam; with CowClip, of all weights but the embeddings.
-        embedding_lr: learning rate of the embeddings; only CowClip uses it and the values below.
+        lr: learning rate of Adam; with CowClip, of all weights except the embeddings.
+        embedding_lr: learning rate of the embeddings, only for CowClip.
         l2: penalty of the embeddings.
         r: clip threshold relative to the norm of the row.
         zeta: lower bound of the row norm, per coordinate.
@@ -63,12 +63,12 @@ class Job:
         return tuple(int(width) for width in self.mlp.split(","))
 
     def arguments(self) -> list[str]:
-        """The job as command-line arguments, for `read_job`."""
+        """Return the job as command-line arguments, for `read_job`."""
         return [f"--{name.replace('_', '-')}={value}" for name, value in asdict(self).items()]
 
 
 def read_job(parser: argparse.ArgumentParser) -> tuple[Job, argparse.Namespace]:
-    """The job on the command line, and the parser's other options."""
+    """Read the job from the command line; also return the parser's other options."""
     kinds = {"Path": Path, "int": int, "float": float, "str": str}
     for field in fields(Job):
         name = "--" + field.name.replace("_", "-")
@@ -78,10 +78,10 @@ def read_job(parser: argparse.ArgumentParser) -> tuple[Job, argparse.Namespace]:
 
 
 class Clock:
-    """Rows per second, from the end of the warm-up steps on.
+    """Measures rows per second after the warm-up steps.
 
     Args:
-        wait: returns when the device has finished all work.
+        wait: function that waits until the device has finished all work.
     """
 
     def __init__(self, wait: Callable[[], Any] = lambda: None) -> None:
@@ -97,18 +97,18 @@ class Clock:
             self._started = time.perf_counter()
 
     def rate(self) -> float:
-        """Rows per second so far."""
+        """Return the rows per second so far."""
         self._wait()
         return self._rows / (time.perf_counter() - self._started)
 
 
 def names(count: int, letter: str) -> list[str]:
-    """Names of columns: C1, C2, and so on; I1, I2, and so on for numbers."""
+    """Return names of columns: C1, C2 and so on, or I1, I2 and so on."""
     return [f"{letter}{i + 1}" for i in range(count)]
 
 
 def by_name(ids: np.ndarray, continuous: np.ndarray) -> dict[str, np.ndarray]:
-    """Both kinds of columns as one dictionary, as DeepCTR wants them."""
+    """Return both kinds of columns in one dictionary, as DeepCTR requires."""
     columns = dict(zip(names(ids.shape[1], "C"), np.ascontiguousarray(ids.T)))
     numbers = zip(names(continuous.shape[1], "I"), np.ascontiguousarray(continuous.T))
     return {**columns, **dict(numbers)}

@@ -49,7 +49,7 @@ class PeerSettings:
         lr: learning rate of all weights at batch 1024.
         rule: rule that scales the rate of plain Adam with the batch: a name of `scaling.RULES`.
         mlp: widths of the hidden layers.
-        seed: of the rows, the initialization and the order.
+        seed: seed of the rows, the initialization and the row order.
         contestants: names of `CONTESTANTS`.
         pythons: interpreters of the peers: "deepctr", "fuxictr", "authors".
         checkout: checkout of the authors' code.
@@ -97,7 +97,7 @@ class PeerSettings:
         for batch in self.batches:
             if self.epochs * steps_per_epoch(self.rows - self.held_out, batch) <= WARM_UP_STEPS:
                 raise InputError(
-                    f"--batches {batch}: no step is left for the clock after the first "
+                    f"--batches {batch}: no step is left to measure after the first "
                     f"{WARM_UP_STEPS}; give more --rows or --epochs"
                 )
 
@@ -127,7 +127,7 @@ class PeerSettings:
 
 
 def make_job(name: str, settings: PeerSettings, batch: int) -> Job:
-    """The run of one contestant at one batch size."""
+    """Make the job of one contestant at one batch size."""
     rates = {"embedding_lr": settings.lr, "dense_lr": settings.lr}
     values = rates | {"warmup_epochs": WARMUP_SHARE * settings.epochs}
     scaled: Hyperparameters = scale(

@@ -34,7 +34,7 @@ class NumbaBackend:
         return time.perf_counter() - started
 
     def hardware(self) -> dict[str, Any]:
-        """Processor and cores."""
+        """Describe the processor and its cores."""
         return processor()
 
 
@@ -62,7 +62,7 @@ class CupyBackend:
         return self.cupy.cuda.get_elapsed_time(start, end) / 1000
 
     def hardware(self) -> dict[str, Any]:
-        """Processor and GPU."""
+        """Describe the processor and the GPU."""
         runtime = self.cupy.cuda.runtime
         gpu = runtime.getDeviceProperties(self.cupy.cuda.Device().id)
         return processor() | {

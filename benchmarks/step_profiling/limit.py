@@ -1,9 +1,9 @@
 """Compute the counted limit of a training step from its arithmetic and memory traffic.
 
-It counts the matrix products of MLP and crosses, and the bytes of the batch and of the tables'
-rows, each read and written as rarely as possible. It omits small parts (FM and first-order part,
-loss, Adam's arithmetic) and values that may stay in a cache (dense weights, activations). So the
-limit is a lower bound that no step reaches.
+It counts the matrix products of MLP and cross layers. It also counts the bytes of the batch and of
+the tables' rows, with the fewest possible reads and writes. It omits small parts (FM and
+first-order part, loss, Adam's arithmetic) and values that may stay in a cache (dense weights,
+activations). So the limit is a lower bound that no step reaches.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def bytes_per_second(device: str, megabytes: int, rounds: int) -> float:
         backend = choose_backend("cupy" if device == "gpu" else "numba")
     except InputError:
         raise InputError(
-            "CuPy measures the copy on a GPU, and is not installed or finds none: "
+            "CuPy measures the copy on a GPU, but it is not installed or finds no GPU: "
             "see docs/installation.md, or use --device cpu"
         ) from None
     case = copy_case(backend, megabytes)

@@ -20,7 +20,7 @@ STYLES = {
 
 
 def curves(result: dict[str, Any], batch: int) -> dict[str, list[Point]]:
-    """Per curve of one batch size: ids, median, min and max of the milliseconds."""
+    """Return for each curve of a batch size: ids, median, minimum and maximum of milliseconds."""
     found: dict[str, list[Point]] = {}
     put_off = {r["vocabulary"]: r["ms_per_missed_step"] for r in result["flushes"]}
     for r in result["results"]:
@@ -35,7 +35,7 @@ def curves(result: dict[str, Any], batch: int) -> dict[str, list[Point]]:
 
 
 def draw_figure(result: dict[str, Any], path: Path) -> None:
-    """Milliseconds a step by ids, a panel per batch size, both axes logarithmic."""
+    """Draw milliseconds per step by ids, one panel per batch size, both axes logarithmic."""
     import matplotlib
     from matplotlib.ticker import LogFormatter
 

@@ -27,7 +27,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
     """Adam (or another Keras optimizer) with adaptive column-wise clipping of embeddings.
 
     One step is Algorithm 1 of Zheng et al. (arXiv 2204.06240). It sums gradients and counts over
-    duplicates and replicas, adds L2, clips the gradient of each row to norm
+    duplicates and replicas, and adds L2. Then it clips the gradient of each row to norm
     `max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, and applies the embedding optimizer.
     The dense optimizer updates all other weights with unchanged gradients.
 
@@ -41,13 +41,14 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         zeta: lower bound of the row norm, per coordinate.
         l2: the penalty is `l2 * ||w||^2`; its gradient is added before the clip.
         update: "dense" updates all rows at every step, as the paper does. "exact" gives the
-            same numbers but updates only the rows in the batch, and replays a row's missed
-            steps before it is read (see `catch_up`, `flush`). "lazy" updates only the rows in
-            the batch. "exact" needs Adam; without L2, also Adagrad or SGD, where it is "lazy".
-        clip: "cowclip", "none", one of Table 6: "global", "field", "column",
-            "adaptive_field", or "clippy" (Tang et al., arXiv 2302.09178), which scales the
+            same numbers but updates only the rows in the batch. It replays a row's missed
+            steps before the row is read (see `catch_up`, `flush`). "lazy" updates only the
+            rows in the batch. "exact" needs Adam; without L2, it also works with Adagrad and SGD,
+            where it equals "lazy".
+        clip: "cowclip", "none", one of Table 6 ("global", "field", "column",
+            "adaptive_field"), or "clippy" (Tang et al., arXiv 2302.09178). Clippy scales the
             step of each field so that no coordinate w changes by more than
-            `lambda_rel * |w| + lambda_abs`; the steps of dense weights do not change.
+            `lambda_rel * |w| + lambda_abs`. No clip changes the steps of dense weights.
         bound: constant threshold of "global", "field" and "column".
         lambda_rel: relative bound of "clippy".
         lambda_abs: absolute bound of "clippy".
@@ -55,10 +56,10 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             by default the tables whose rows have one element.
         embeddings: names, regular expressions or variables of the tables; by default the
             variables whose gradient is a `tf.IndexedSlices`.
-        fields: fields of fused tables, for "field", "adaptive_field", "clippy" and errors: field
-            -> number of rows, in the order of the rows, for every table; or such a mapping for
-            each name or regular expression of a table. Without it, a table is one field. The
-            fields that the models of this package register take precedence.
+        fields: field -> number of rows, in the order of the rows, if tables are fused; or such
+            a mapping for each name or regular expression of a table. "field",
+            "adaptive_field", "clippy" and error messages use it. Without it, a table is one
+            field. The fields that the models of this package register take precedence.
         backend: code that updates rows: "numba" on the CPU, "cupy" on a GPU, "tensorflow" (plain
             operations) anywhere; "auto" chooses the fastest possible one. `config` has the choice.
 

@@ -37,13 +37,13 @@ class InnerOptimizers:
         for role, optimizer in self._by_role().items():
             if any(isinstance(each, outer) for each in optimizers_in(optimizer)):
                 raise InputError(
-                    f"{role} is or holds a CowClip, and a gradient is to be clipped once: give a "
+                    f"{role} is or holds a CowClip, but a gradient must be clipped once: give a "
                     "Keras optimizer such as tf.keras.optimizers.legacy.Adam(1e-4)"
                 )
         if self.embedding is self.dense:
             raise InputError(
                 "embedding_optimizer and dense_optimizer are one object, which would count each "
-                "step twice; give two"
+                "step twice; give two different optimizers"
             )
         refuse_aggregators(self.embedding, self.dense)
         if update == "lazy":

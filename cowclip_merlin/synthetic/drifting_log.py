@@ -1,7 +1,7 @@
-"""A log of events with times whose effects drift, and whose items come and go.
+"""Generate a log of events with times, drifting effects and a changing set of items.
 
-For online training: a model that stops learning gets worse, since effects turn and new items
-come every day. The true probability of every click is known, and so the best AUC.
+It is for online training: a model that stops learning gets worse, because effects change and new
+items appear every day. The true probability of every click is known, and so is the best AUC.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from cowclip_merlin.workflows.raw.log_format import separator_of
 
 MOST_DAYS = 100
 COLUMNS = ("click", "time", *(field.name for field in FIELDS), "price")
-_PREFIXES = {ITEM: "i", SITE: "s"}  # of ids that are text; the others are whole numbers
+_PREFIXES = {ITEM: "i", SITE: "s"}  # letters of text ids; ids of other fields are integers
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriftingLog(GeneratedLog):
-    """What was written.
+    """Facts about a drifting log.
 
     Attributes:
-        days: that the log covers.
-        new_items: items that come each day.
-        features: name of the features file, which lies beside the log.
-        bayes_auc_from_day: day, from 0 -> AUC of the true probabilities of the rows from its start
-            to the end of the log, the best possible there.
+        days: number of days that the log covers.
+        new_items: number of new items on each day.
+        features: name of the features file, in the folder of the log.
+        bayes_auc_from_day: day, counted from 0 -> AUC of the true probabilities for the rows from
+            the start of the day to the end of the log. It is the best possible AUC on these rows.
     """
 
     days: int
@@ -68,20 +68,20 @@ def generate_drifting(
     overwrite: bool = False,
     chunk_rows: int = 1 << 16,
 ) -> DriftingLog:
-    """Write a log with a header, its features file `<name>.yaml`, and what is known, `<name>.json`.
+    """Write a log with a header, its features file `<name>.yaml`, and its facts `<name>.json`.
 
     Args:
         path: file to write; tabs separate columns if the name ends in .tsv or .txt, else commas;
             compressed if it ends in .gz after that.
         rows: number of rows.
-        days: that they cover evenly.
-        seed: of everything.
+        days: number of days, which the rows cover evenly.
+        seed: seed of all random numbers.
         settings: sizes of the effects.
-        overwrite: replace files that are there.
-        chunk_rows: rows made at a time; the log does not depend on it.
+        overwrite: replace existing files.
+        chunk_rows: rows generated at a time; the log does not depend on it.
 
     Raises:
-        InputError: rows, days or seed are out of range, or a file cannot be written.
+        InputError: if rows, days or seed are out of range, or a file cannot be written.
 
     >>> import tempfile
     >>> log = generate_drifting(Path(tempfile.mkdtemp()) / "log.csv", rows=1000, days=2)
@@ -135,7 +135,7 @@ def _lines(clicks: Any, times: Ids, ids: Ids, prices: Ids, separator: str) -> me
 
 
 def _values(field: int, ids: Ids) -> Any:
-    """A column's values: whole numbers, or text of a letter and a number."""
+    """Return a column's values: integers, or text of a letter and a number."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""The true click probability of a log whose effects drift and whose items come and go.
+"""Compute the true click probabilities of a log with drifting effects and changing items.
 
 Every number is a hash of (seed, stream, row) or (seed, field, id), as in `ground_truth`.
 """
@@ -35,9 +35,9 @@ class DriftingField:
     """One categorical column.
 
     Attributes:
-        name: of the column.
+        name: name of the column.
         std: standard deviation of an id's effect on the logit, at any time.
-        period: days in which an effect goes around; after a quarter of it nothing of it is left.
+        period: days after which an effect repeats; after a quarter of them it is uncorrelated.
         missing: share of missing values.
     """
 
@@ -58,7 +58,7 @@ FIELDS = (
 USER, ITEM, CATEGORY, SITE, DEVICE, HOUR = range(len(FIELDS))
 CATEGORIES, SITES, DEVICES, HOURS = 40, 500, 6, 24
 ITEM_LIFE = 4
-"""Days after its first one in which an item can occur."""
+"""Number of days after its first day on which an item can occur."""
 MISSING_PRICES = 0.1
 
 # Streams of random numbers; a field adds its index.
@@ -67,14 +67,14 @@ _IDS, _ABSENT, _AGES, _PRICES, _COSINE, _SINE, _LATENT, _CLICKS = (1000 * i for 
 
 @dataclass(frozen=True, kw_only=True)
 class DriftSettings:
-    """How strong the effects of a drifting log are, and how its ids are drawn.
+    """Strengths of the effects of a drifting log, and the distributions of its ids.
 
     Attributes:
         click_rate: share of clicks.
-        zipf: exponent of the frequencies by rank: of users, sites, and the items of one day.
-        mean_item_age: days, in an exponential distribution that ends after `ITEM_LIFE`.
+        zipf: exponent of the frequencies by rank, for users, sites, and the items of one day.
+        mean_item_age: mean in days of an exponential distribution, truncated at `ITEM_LIFE`.
         pairwise_std: standard deviation of the effect of a user and an item together.
-        latent_dim: length of the vectors behind it.
+        latent_dim: length of the latent vectors behind the pairwise effect.
         price_weight: effect of log(1 + price).
     """
 
@@ -90,14 +90,14 @@ class DriftingTruth:
     """The true model of one log: times, ids, prices and click probabilities of any rows.
 
     Args:
-        rows: of the log.
-        days: that it covers.
-        seed: of everything.
-        settings: of the effects.
+        rows: number of rows of the log.
+        days: number of days that the log covers.
+        seed: seed of all random numbers.
+        settings: strengths of the effects.
 
     Attributes:
-        new_items: items that come each day.
-        sizes: ids that exist in each field.
+        new_items: number of new items on each day.
+        sizes: number of ids in each field.
     """
 
     def __init__(self, rows: int, days: int, seed: int, settings: DriftSettings) -> None:
@@ -117,12 +117,12 @@ class DriftingTruth:
         return std * normal(self.seed, _LATENT + field, counter).reshape(size + 1, dim)
 
     def times(self, rows: Words) -> Ids:
-        """Seconds since 1970, evenly over the days, [n]."""
+        """Return seconds since 1970, evenly spread over the days, [n]."""
         span = np.uint64(self.days * DAY)
         return START + (rows * span // np.uint64(self.rows)).astype(np.int64)
 
     def ids(self, rows: Words) -> Ids:
-        """Ids from 1, [n, 6]; 0 is a missing value."""
+        """Return ids, counted from 1, [n, 6]; 0 marks a missing value."""
         items = self._items(rows)
         columns = [
             self._ranked(USER, rows),
@@ -143,7 +143,7 @@ class DriftingTruth:
         return power_law_ranks(u, self.sizes[field], self.settings.zipf)
 
     def _items(self, rows: Words) -> Ids:
-        """Items of the day that lies an age back; on each day new ones come."""
+        """Return items of an earlier day, at a random age; each day adds new items."""
         mean, days = self.settings.mean_item_age, (self.times(rows) - START) / DAY
         kept = 1 - np.exp(-ITEM_LIFE / mean)
         age = -mean * np.log(1 - kept * uniform(self.seed, _AGES, rows))
@@ -156,13 +156,13 @@ class DriftingTruth:
         return 1 + (words % np.uint64(CATEGORIES)).astype(np.int64)
 
     def prices(self, rows: Words) -> Ids:
-        """Prices in whole units, [n]; -1 is a missing one."""
+        """Return prices in whole units, [n]; -1 marks a missing price."""
         values = np.exp(2 + normal(self.seed, _PRICES, rows)).astype(np.int64)
         absent = uniform(self.seed, _ABSENT + 900, rows) < MISSING_PRICES
         return np.where(absent, -1, values)
 
     def probabilities(self, times: Ids, ids: Ids, prices: Ids) -> Floats:
-        """True probabilities of a click with the effects of these times, [n]."""
+        """Return the true click probabilities with the effects at these times, [n]."""
         return sigmoid(self.intercept + self._logits(times, ids, prices))
 
     def _logits(self, times: Ids, ids: Ids, prices: Ids) -> Floats:
@@ -176,14 +176,14 @@ class DriftingTruth:
         return logits
 
     def effects(self, field: int, ids: Ids, days: Floats) -> Floats:
-        """Effects of a field's ids at these times, in days since the start, [n]."""
+        """Return the effects of a field's ids at these times, in days since the start, [n]."""
         angle = 2 * np.pi * days / FIELDS[field].period
         cosine = normal(self.seed, _COSINE + field, ids)
         sine = normal(self.seed, _SINE + field, ids)
         return FIELDS[field].std * (cosine * np.cos(angle) + sine * np.sin(angle))
 
     def clicks(self, rows: Words, probabilities: Floats) -> npt.NDArray[np.int8]:
-        """Labels drawn with these probabilities, [n]."""
+        """Draw labels with these probabilities, [n]."""
         return draw_clicks(self.seed, _CLICKS, rows, probabilities)
 
     def _calibrate(self) -> None:

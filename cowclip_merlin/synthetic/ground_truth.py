@@ -134,7 +134,7 @@ class GroundTruth:
         return sigmoid(self.intercept + first + second + of_integers)
 
     def clicks(self, rows: Words, probabilities: Floats) -> npt.NDArray[np.int8]:
-        """Labels drawn with these probabilities, [n]."""
+        """Draw labels with these probabilities, [n]."""
         return draw_clicks(self.seed, _CLICKS, rows, probabilities)
 
     def _calibrate(self) -> None:

@@ -1,4 +1,4 @@
-"""Writes a generated log chunk by chunk, and what is known about it."""
+"""Write a generated log chunk by chunk, and then the facts about it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from cowclip_merlin.system.files import atomic_write, check_writable, write_json
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedLog:
-    """What was written.
+    """Facts about a generated log.
 
     Attributes:
         rows: number of rows.
         click_rate: share of clicks.
-        distinct_ids: different values in all categorical columns together.
+        distinct_ids: number of distinct values in all categorical columns together.
         bayes_auc: AUC of the true probabilities, the best possible.
         bayes_log_loss: log loss of the true probabilities, in nats.
-        seed: of the log.
+        seed: seed of the log.
     """
 
     rows: int
@@ -45,9 +45,9 @@ class LogChunk:
 
     Attributes:
         clicks: labels, [n].
-        probabilities: true ones of a click, [n].
-        ids: of each categorical column, from 1; 0 is a missing value; [n, fields].
-        text: the lines.
+        probabilities: true probabilities of a click, [n].
+        ids: ids of each categorical column, counted from 1, [n, fields]; 0: missing value.
+        text: the lines of the file.
     """
 
     clicks: npt.NDArray[np.int8]
@@ -57,21 +57,21 @@ class LogChunk:
 
 
 class LogWriter:
-    """Writes one log and, last, beside it, `<name>.json` with what is known about it.
+    """Writes one log, and at last the facts about it to `<name>.json` in the same folder.
 
     Args:
         path: file to write; compressed if the name ends in .gz.
         rows: number of rows.
-        seed: of the log.
-        overwrite: replace files that are there.
+        seed: seed of the log.
+        overwrite: replace existing files.
 
     Raises:
-        InputError: `rows` is not positive or needs more memory than there is, the seed is not
-            within 64 bits, or a file cannot be written.
+        InputError: if `rows` is not positive or needs too much memory, the seed is not within 64
+            bits, or a file cannot be written.
 
     Attributes:
-        clicks: labels of all rows, once they are written.
-        probabilities: true probabilities of all rows, likewise.
+        clicks: labels of all rows; filled when the rows are written.
+        probabilities: true probabilities of all rows; filled at the same time.
     """
 
     def __init__(self, path: Path, rows: int, seed: int, *, overwrite: bool) -> None:
@@ -93,12 +93,12 @@ class LogWriter:
         chunk_rows: int,
         header: bytes = b"",
     ) -> GeneratedLog:
-        """Write all rows; facts about an earlier log of this name are removed.
+        """Write all rows; first remove the facts about an earlier log of this name.
 
         Args:
-            make: numbers of some rows -> the rows.
-            sizes: ids that exist in each categorical column.
-            chunk_rows: rows made at a time.
+            make: maps row numbers to these rows.
+            sizes: number of ids in each categorical column.
+            chunk_rows: rows generated at a time.
             header: first line of the file.
         """
         from tqdm import tqdm
@@ -121,7 +121,7 @@ class LogWriter:
         return self._facts(sum(int(ever[1:].sum()) for ever in seen))
 
     def write_facts(self, facts: GeneratedLog) -> None:
-        """Write what is known about the log, after everything else."""
+        """Write the facts about the log; call this last."""
         write_json(self.facts_path, asdict(facts))
 
     def _facts(self, distinct_ids: int) -> GeneratedLog:
@@ -136,13 +136,13 @@ class LogWriter:
 
 
 def lines_of_columns(columns: Sequence[Any], *, separator: str) -> memoryview:
-    """The rows of Arrow columns as lines of text; a missing value is empty."""
+    """Convert Arrow columns to lines of text; a missing value is empty."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     text = [column.cast(pa.string()) for column in columns]
     empty_for_missing = {"null_handling": "replace", "null_replacement": ""}
-    # Not pyarrow.csv: that of older Merlin images knows no other separator than the comma.
+    # Not pyarrow.csv: in older Merlin images it supports only commas as separators.
     rows = pc.binary_join_element_wise(*text, separator, **empty_for_missing)
     rows = pc.binary_join_element_wise(rows, "", "\n")
     _, offsets, data = rows.buffers()
@@ -157,7 +157,7 @@ def _chunks(rows: int, size: int) -> Iterator[Words]:
 
 @contextmanager
 def _opened(path: Path, packed: bool) -> Iterator[IO[bytes]]:
-    """A file to write; compressed it holds no name and no time, so the same log is the same."""
+    """Open a file to write; a gzip header without name and time makes equal logs equal files."""
     with path.open("wb") as file:
         if not packed:
             yield file
@@ -167,10 +167,10 @@ def _opened(path: Path, packed: bool) -> Iterator[IO[bytes]]:
 
 
 def _allocate(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Room for the clicks and probabilities of all rows."""
+    """Allocate the clicks and probabilities of all rows."""
     try:
         return np.empty(rows, np.int8), np.empty(rows, np.float64)
-    except (MemoryError, ValueError):  # more than there is, more than there can be
+    except (MemoryError, ValueError):  # too large for the memory, or for an array
         needed = 9 * rows / 2**30
         raise InputError(
             f"--rows {rows} needs {needed:,.0f} GiB of memory; use fewer rows"
@@ -178,5 +178,5 @@ def _allocate(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
 
 
 def auc_or_half(clicks: npt.NDArray[np.int8], probabilities: Floats) -> float:
-    """AUC, 0.5 where a tiny log has one class only."""
+    """Return the AUC, or 0.5 for a tiny log with only one class."""
     return roc_auc(clicks, probabilities) if 0 < clicks.sum() < clicks.size else 0.5

@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed, a stream and a counter only: in any order the same."""
+"""Random numbers that depend only on seed, stream and counter, so their order is arbitrary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PILOT_ROWS = 50_000
 
 
 def random_words(seed: int, stream: int, counter: npt.ArrayLike) -> Words:
-    """64 random bits for each counter (splitmix64)."""
+    """Return 64 random bits for each counter (splitmix64)."""
     with np.errstate(over="ignore"):
         x = np.asarray(counter, np.uint64) + np.uint64(stream) * np.uint64(0xD1B54A32D192ED03)
         x = (x ^ np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
@@ -25,24 +25,24 @@ def random_words(seed: int, stream: int, counter: npt.ArrayLike) -> Words:
 
 
 def uniform(seed: int, stream: int, counter: npt.ArrayLike) -> Floats:
-    """Numbers in (0, 1)."""
+    """Return uniform numbers in (0, 1)."""
     words = random_words(seed, stream, counter)
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) / 2**53
 
 
 def normal(seed: int, stream: int, counter: npt.ArrayLike) -> Floats:
-    """Standard normal numbers (Box and Muller), from this stream and the one 500 after it."""
+    """Return normal numbers (Box and Muller); the streams `stream` and `stream + 500` are used."""
     radius = np.sqrt(-2 * np.log(uniform(seed, stream, counter)))
     return radius * np.cos(2 * np.pi * uniform(seed, stream + 500, counter))
 
 
 def power_law_ranks(u: Floats, size: int, exponent: float) -> npt.NDArray[np.int64]:
-    """Ranks 1 to `size` with frequencies rank^-exponent.
+    """Return ranks from 1 to `size` with frequencies rank^-exponent.
 
     Args:
         u: uniform numbers, [n].
-        size: of the largest rank.
-        exponent: other than 1.
+        size: the largest rank.
+        exponent: exponent of the power law, not 1.
     """
     tail = 1 - exponent
     # Inverse of the distribution function of a continuous power law on [1, size + 1).
@@ -51,21 +51,21 @@ def power_law_ranks(u: Floats, size: int, exponent: float) -> npt.NDArray[np.int
 
 
 def sigmoid(logits: Floats) -> Floats:
-    """Probabilities of these logits."""
+    """Return the probabilities of these logits."""
     return 1 / (1 + np.exp(-logits))
 
 
 def draw_clicks(seed: int, stream: int, rows: Words, probabilities: Floats) -> npt.NDArray[np.int8]:
-    """Labels drawn with these probabilities, [n]."""
+    """Draw labels with these probabilities, [n]."""
     return (uniform(seed, stream, rows) < probabilities).astype(np.int8)
 
 
 def intercept_for(rate: float, mean_with: Callable[[float], float]) -> float:
-    """The intercept with which the mean probability is the rate, by bisection.
+    """Find by bisection the intercept with which the mean probability equals the rate.
 
     Args:
-        rate: wanted mean probability.
-        mean_with: intercept -> mean probability.
+        rate: the mean probability to reach.
+        mean_with: maps an intercept to the mean probability.
     """
     low, high = -20.0, 20.0
     for _ in range(40):

@@ -40,8 +40,8 @@ def test_it_runs_end_to_end_and_a_second_run_reuses_the_first(tmp_path, capsys):
     ("unscaled", "cowclip", "words"),
     [
         (0.77, 0.7895, "-2.00 AUC points against the small batch; with CowClip: -0.05, 3.0 times"),
-        (0.7895, 0.79, "so the effect CowClip is made for does not show on this run"),
-        (0.77, 0.78, "so the effect CowClip is made for does not show on this run"),
+        (0.7895, 0.79, "so the expected effect of CowClip is not visible in this run"),
+        (0.77, 0.78, "so the expected effect of CowClip is not visible in this run"),
     ],
 )
 def test_the_verdict_is_what_the_numbers_say(unscaled, cowclip, words):

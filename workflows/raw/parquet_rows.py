@@ -42,7 +42,7 @@ def read_parquet_rows(file: Path, log_format: LogFormat, rows: int) -> Iterator[
 
 
 def open_parquet(file: Path) -> Any:
-    """A `pyarrow.parquet.ParquetFile`.
+    """Open a file as a `pyarrow.parquet.ParquetFile`.
 
     Raises:
         InputError: if the file does not exist or is not parquet.
