@@ -58,7 +58,7 @@ check() {
     bench=("$python" -m cowclip_merlin bench --device gpu --batch-sizes 1024,8192,65536,131072)
     run "${bench[@]}" --model wide_and_deep,deepfm,dcn,dcnv2 --clip cowclip --backend auto,tensorflow \
         --json "$stem-step-models.json"
-    for precision in float32 bfloat16; do # apart, since all configurations are held at a time
+    for precision in float32 bfloat16; do # separate runs, because one run keeps all its configurations in memory
         run "${bench[@]}" --vocabulary 33800000 --clip cowclip --precision "$precision" \
             --json "$stem-step-33m-ids-$precision.json"
     done

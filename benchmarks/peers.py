@@ -7,7 +7,7 @@
         [--work DIR] [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
 All train a DeepFM (embeddings of 10, MLP 400-400-400, no dropout) on the same generated rows, with
-the same batches and epochs, in turn round by round. The contestants:
+the same batches and epochs. Each contestant has one turn in every round. The contestants:
 
 bare-mlp         only the arithmetic of the MLP, on constant input: the reference
 cowclip UPDATE   this project's training step, with hidden layers in float32 or the named precision

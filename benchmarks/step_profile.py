@@ -6,8 +6,8 @@
 
 The step is that of `cowclip bench`, but with one step per call: random rows with power-law ids,
 CowClip, Adam. For each batch size, --steps warm-up steps come first, so that rows miss some steps.
-Then the step and the bare MLP (only forward, backward and Adam, in float32) are timed in turn, for
---rounds turns and --steps steps of each in total. Then TensorFlow's profiler records --steps more.
+Then the step and the bare MLP (only forward, backward and Adam, in float32) are timed in --rounds
+turns each, with --steps steps of each in total. Then TensorFlow's profiler records --steps more.
 Each of these parts ends early after --seconds, once it has taken a few steps.
 
 The profile lists operations on the host, and on a GPU also kernels, with those of CuPy. Operations

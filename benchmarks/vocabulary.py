@@ -7,23 +7,23 @@
         [--json FILE] [--overwrite] [--figure FILE.svg]
 
 By default it trains a DeepFM with embeddings of 10 and the wide part, each in one fused table, with
-CowClip and Adam. All vocabularies train on the same batches: ids are drawn once, from a power law
-over the smallest vocabulary, and a one-to-one map spreads them over the larger tables. So the
-distinct rows of a batch, and the steps that each has missed, are equal. Only the size of the tables
+CowClip and Adam. All vocabularies train on the same batches. Ids are drawn once, from a power law
+over the smallest vocabulary. A one-to-one map spreads them over the larger tables. So the distinct
+rows of a batch, and the steps that each row has missed, are equal. Only the size of the tables
 differs.
 
-In every round, each vocabulary and each update has a turn: build the model, warm it up, time it at
-each batch size, and free it. The value of a turn is its mean. Medians and ratios are over the
-rounds, with ratios within a round. "dense" updates every row at every step, "exact" and "lazy"
-those of the batch.
+Each vocabulary and each update has one turn in every round. A turn builds the model, warms it up,
+times it at each batch size, and frees it. The value of a turn is its mean. Medians and ratios are
+over the rounds, with ratios within a round. "dense" updates every row at every step. "exact" and
+"lazy" update the rows of the batch.
 
-"exact" gives the numbers of "dense", because it replays the missed steps later: for the rows of the
-batch within the step (rows miss steps during the warm-up), for all others at the end of an epoch.
-No step includes that last part, so `optimizer.flush()` is timed separately, after at least --missed
-steps (the last of them on batches of one row). For an epoch of N steps, add N times "ms per missed
-step". Part of a flush does not depend on the number of missed steps, so this value falls with
---missed. This benchmark never reads ids beyond the smallest vocabulary. In a log with such ids,
-steps take over part of the flush.
+"exact" gives the numbers of "dense", because it replays the missed steps later. A step replays them
+for the rows of its batch (rows miss steps during the warm-up). The end of an epoch replays them for
+all other rows. No step includes that last part, so `optimizer.flush()` is timed separately, after
+at least --missed steps (the last of them on batches of one row). For an epoch of N steps, add N
+times "ms per missed step". Part of a flush does not depend on the number of missed steps, so this
+value falls with --missed. This benchmark never reads ids beyond the smallest vocabulary. In a log
+with such ids, steps take over part of the flush.
 
 A vocabulary is omitted if the free memory is less than --memory-factor times its weights. Training
 needs six times (weights, Adam's moments, and the temporaries of a dense step).
