@@ -5,8 +5,8 @@
 
 DeepFM with 26 fields and `update="lazy"`. Both steps see the same ids: most of them by a Zipf law
 of 1.2 among `--known` ids of all fields, and a share of ids that never occurred. The fixed table
-has a row for every id from the start and gets row numbers. The growing one gets 64-bit ids: its step maps
-them, and creates rows for the new ones. The two are timed in turn, round by round.
+has a row for every id from the start and gets row numbers. The growing one gets 64-bit ids. Its
+step maps them, and creates rows for the new ones. The two are timed in turn, round by round.
 """
 
 from __future__ import annotations

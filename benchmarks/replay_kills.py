@@ -1,7 +1,7 @@
 """Kill a replay at random moments with SIGKILL, and compare its end with one that nobody killed.
 
     python benchmarks/replay_kills.py [--kills 20] [--rows 300000] [--snapshot-every 0.5]
-        [--json FILE] [--overwrite]
+        [--seed 1] [--json FILE] [--overwrite]
 
 The log is generated with drift. Three of four processes are killed at a random moment after their
 first new snapshot, the others somewhere in their first seconds. The next process goes on from the

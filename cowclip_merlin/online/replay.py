@@ -19,6 +19,7 @@ from tqdm import tqdm
 from cowclip_merlin.checks import check_unique
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.batches import BatchReader
+from cowclip_merlin.online.day_report import DAY, DayReport
 from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
 from cowclip_merlin.online.serving_copy import ServingCopy
 from cowclip_merlin.online.trainer import OnlineTrainer
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from cowclip_merlin.workflows.online.events import Events
 
 NEVER = "never"
-DAY = 86_400
-"""Seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +164,7 @@ class Replay:
             Stopped: after SIGINT or SIGTERM; a snapshot is written first.
         """
         reader = self._make_reader(self.trained)
+        self._days = DayReport(self.predictions, self.settings.sync, self.log)
         if self._online_from is None:
             first = reader.first_time()
             self._online_from = math.ceil(first + self.settings.batch_days * DAY)
@@ -201,6 +201,7 @@ class Replay:
             copy.sync_if_due(now)
         scores = {copy.name: copy.serving.predict(batch) for copy in self._copies}
         self.predictions.append({LABEL: batch.labels, TIME: batch.times} | scores)
+        self._days.update(now, self.trainer.table.num_rows)
 
     def _train(self, batch: Events, started: float, bar: tqdm) -> None:
         self.trainer.train(batch)

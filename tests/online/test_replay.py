@@ -4,6 +4,7 @@ import csv
 import json
 import logging
 import os
+import re
 import signal
 
 import numpy as np
@@ -13,8 +14,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.batches import BatchReader
+from cowclip_merlin.online.day_report import DAY
 from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
-from cowclip_merlin.online.replay import DAY, Replay, ReplaySettings
+from cowclip_merlin.online.replay import Replay, ReplaySettings
 from cowclip_merlin.online.replay_folder import replay_log
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.trainer import OnlineTrainer
@@ -167,7 +169,13 @@ def test_the_folder_has_exact_scores_over_time(tmp_path, drifting, capsys):
                 assert np.isnan(one.loc[start, "auc"])
     facts = json.loads((tmp_path / "out/replay.json").read_text())
     assert facts["events"] == 6000 and facts["scored"] == len(table) and facts["damaged"] == 0
-    assert "ids in the table" in capsys.readouterr().out
+    (said,) = re.findall(
+        r"2026-01-02: ([\d,]+) rows, [\d,]+ ids in the table; AUC %: never ([\d.]+), 1h ([\d.]+)",
+        capsys.readouterr().out,
+    )
+    of_day = table[table.time // DAY == table.time.iloc[0] // DAY]
+    wanted = [100 * roc_auc_score(of_day.label, of_day[name]) for name in ("never", "1h")]
+    assert said == (f"{len(of_day):,}", *(f"{auc:.2f}" for auc in wanted))
     assert (tmp_path / "out/auc_by_day.svg").read_text().startswith("<?xml")
     with pytest.raises(InputError, match="already holds a run; use --resume"):
         command(drifting, tmp_path / "out")
