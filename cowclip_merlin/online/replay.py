@@ -184,8 +184,22 @@ class Replay:
                 f"the log ends within the first {self.settings.batch_days:g} days, so no event "
                 "is scored; use a smaller --batch-days"
             )
+        self._warn_of_long_batches()
         if self.trained > max(numbers(self._snapshots), default=-1):
             self._save()
+
+    def _warn_of_long_batches(self) -> None:
+        """Copies cannot be synced more often than once in a batch."""
+        times, batch = self.predictions.read()[TIME], self.trainer.settings.run.batch_size
+        seconds = (times[-1] - times[0]) * batch / len(times)
+        fast = [copy.name for copy in self._copies if copy.every and copy.every < seconds]
+        if fast:
+            self.log.warning(
+                "a batch spans %.0f s on average, so copies synced every %s were synced once in a "
+                "batch; use a smaller --batch-size for them",
+                seconds,
+                ", ".join(fast),
+            )
 
     def _train_all(self, reader: BatchReader, started: float, bar: tqdm) -> None:
         """Train the events before the first one to score, and start the serving copies."""

@@ -148,7 +148,7 @@ def _difference(before: Any, name: str, value: Any) -> str:
 
 def _new_quarantine(out: Path) -> Path:
     """The file for damaged rows; a resumed replay reads the log from its start again."""
-    path = out / "damaged_rows.csv"
+    path = out / "quarantine.tsv"
     path.unlink(missing_ok=True)
     return path
 

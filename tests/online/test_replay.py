@@ -184,6 +184,14 @@ def test_the_folder_has_exact_scores_over_time(tmp_path, drifting, capsys):
         command(drifting, tmp_path / "out", resume=True, sync=("never",))
 
 
+def test_a_batch_longer_than_an_interval_is_said(tmp_path, drifting, capsys):
+    command(drifting, tmp_path / "out", days=2, sync=("2h", "9h"))
+    said = capsys.readouterr().out
+    span = int(re.search(r"a batch spans (\d+) s", said)[1])
+    assert span == pytest.approx(DAY * 512 / 2000, rel=0.01)
+    assert "so copies synced every 2h were synced once in a batch" in said
+
+
 def test_a_signal_leaves_a_snapshot(tmp_path, drifting, monkeypatch):
     done, train = [], OnlineTrainer.train
 
