@@ -6,7 +6,8 @@ SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/do
 WORK ?= work/demo
 PARALLEL := -n auto --dist worksteal
 # Two peers run in separate environments, with packages that are not in $(VENV).
-FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py
+FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py \
+           --ignore=benchmarks/contestants/tfra.py
 
 .PHONY: help venv demo test doctest lint format smoke gpu-check docs linkcheck lock clean
 

@@ -1,7 +1,8 @@
 """Speed of growing tables on one thread, beside TensorFlow's DenseHashTable; memory of a stream.
 
     python benchmarks/tables.py [--sizes 1048576 4194304 16777216] [--lookups 1000000]
-        [--batch 4096] [--stream 5000000] [--snapshot-rows 1000000] [--json FILE] [--overwrite]
+        [--batch 4096] [--stream 5000000] [--snapshot-rows 1000000] [--tfra-python PYTHON]
+        [--json FILE] [--overwrite]
 
 Ids are random 64-bit numbers of 26 fields. These speeds are of ids and row numbers only, without
 embedding rows; "snapshot" says how fast rows are created. They are named by what is done with ids:
@@ -14,6 +15,10 @@ embedding rows; "snapshot" says how fast rows are created. They are named by wha
 - dense insert, dense lookup: the same ids in `tf.lookup.experimental.DenseHashTable`,
   which one thread runs, too
 
+- tfra insert, tfra lookup, tfra zipf: the same ids in the CuckooHashTable of TensorFlow
+  Recommenders-Addons, on one thread. `--tfra-python` is the bin/python of an environment of its
+  own, made with `pip install tensorflow-recommenders-addons==0.8.1 tensorflow==2.16.2`
+
 "slice" is a call of `expire` in which all of 100,000 rows go. "stream" sends new ids only, of which
 a tenth live at a time; its memory is that of the process, and its pauses are those of a batch of
 `--batch` events of one field and of a slice. CPU seconds are those of the process.
@@ -21,8 +26,13 @@ a tenth live at a time; its memory is that of the process, and its pauses are th
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import resource
+import shutil
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +43,7 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin.checks import check_at_least_one
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import SLICE, GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
@@ -56,9 +67,10 @@ class TableSettings:
         batch: events of a batch.
         stream: new ids of the stream.
         snapshot_rows: rows of the snapshot.
+        tfra_python: interpreter that has TensorFlow Recommenders-Addons; None to leave it out.
 
     Raises:
-        InputError: a number is below 1.
+        InputError: a number is below 1, or there is no such interpreter.
     """
 
     sizes: tuple[int, ...] = option((1 << 20, 1 << 22, 1 << 24), "ids in the table", nargs="+")
@@ -66,9 +78,12 @@ class TableSettings:
     batch: int = option(4096, "events of a batch")
     stream: int = option(5_000_000, "new ids of the stream")
     snapshot_rows: int = option(1_000_000, "rows of the snapshot")
+    tfra_python: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
+        if self.tfra_python is not None and shutil.which(self.tfra_python) is None:
+            raise InputError(f"--tfra-python {self.tfra_python}: no such program")
         names = ("lookups", "batch", "stream", "snapshot_rows")
         check_at_least_one({"--sizes": self.sizes} | {f"--{n}": getattr(self, n) for n in names})
 
@@ -152,7 +167,10 @@ def speeds(size: int, settings: TableSettings) -> list[Result]:
     results += rates(cases)
     strict = GrowingTable([FieldRules(admit=255)] * FIELDS, memory=[], capacity=1 << 10)
     results += rates({"refuse": (admit(strict), other)})
-    return [*results, *dense_speeds(size, ids, known, settings.batch), slices(table, size, ids)]
+    others = dense_speeds(size, ids, known, settings.batch)
+    if settings.tfra_python is not None:
+        others += tfra_speeds(settings, size, ids=ids, known=known, zipf=zipf)
+    return [*results, *others, slices(table, size, ids)]
 
 
 def slices(table: GrowingTable, size: int, ids: np.ndarray) -> Result:
@@ -170,6 +188,31 @@ def slices(table: GrowingTable, size: int, ids: np.ndarray) -> Result:
         "cpu_ms": round(statistics.median(cpu), 2),
         "slowest_cpu_ms": round(max(cpu), 2),
     }
+
+
+def tfra_speeds(settings: TableSettings, size: int, **arrays: np.ndarray) -> list[Result]:
+    """The same ids in the table of TensorFlow Recommenders-Addons.
+
+    Raises:
+        InputError: its process failed.
+    """
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "ids.npz"
+        np.savez(file, **arrays)
+        done = subprocess.run(
+            [
+                Path(shutil.which(settings.tfra_python)).absolute(),
+                *("-m", "contestants.tfra", str(file), "--batch", str(settings.batch)),
+            ],
+            cwd=Path(__file__).parent,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode:
+        raise InputError(f"--tfra-python failed: {done.stderr.strip().splitlines()[-1]}")
+    found = json.loads(done.stdout.splitlines()[-1])["results"]
+    return [{"what": f"tfra {what}", "ids": size} | each for what, each in found.items()]
 
 
 def dense_speeds(size: int, ids: np.ndarray, known: np.ndarray, batch: int) -> list[Result]:
@@ -274,6 +317,11 @@ def text(result: Result) -> str:
     return "\n".join([markdown(head, "lrrr", rows), "", *others])
 
 
+def _add_python(parser: argparse.ArgumentParser) -> None:
+    what = "bin/python of an environment with TensorFlow Recommenders-Addons"
+    parser.add_argument("--tfra-python", metavar="PYTHON", help=what)
+
+
 BENCHMARK = Benchmark(
     script=__file__,
     about=__doc__,
@@ -281,6 +329,8 @@ BENCHMARK = Benchmark(
     measure=measure,
     text=text,
     device=False,
+    add_options=_add_python,
+    read_options=lambda args: {"tfra_python": args.tfra_python},
 )
 
 if __name__ == "__main__":

@@ -5,6 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from cowclip_merlin.errors import InputError
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -41,3 +46,18 @@ def test_a_small_benchmark(tmp_path):
     stream = results["stream"]
     assert 6000 <= stream["most_rows"] <= stream["bound"] == 6000 + 1200 + 5120
     assert "| lookup | 3,000 |" in done.stdout
+
+
+def test_an_interpreter_that_is_not_there_is_named(load, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        load("tables").BENCHMARK.main(["--tfra-python", "no/such/python"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "error: --tfra-python no/such/python: no such program\n"
+
+
+def test_a_failed_process_is_one_line(load):
+    module = load("tables")
+    settings = module.TableSettings(tfra_python=sys.executable)  # it lacks the package
+    ids = np.zeros((1, 26), np.int64)
+    with pytest.raises(InputError, match=r"--tfra-python failed: .*recommenders_addons"):
+        module.tfra_speeds(settings, 1, ids=ids, known=ids, zipf=ids)
