@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.errors import InputError
+
 Array = npt.NDArray[Any]
 
 LABEL, TIME = "label", "time"
@@ -34,9 +36,16 @@ class PredictionFiles:
         self.rows = 0
 
     def cut(self, rows: int) -> None:
-        """Forget all but the first rows."""
+        """Forget all but the first rows.
+
+        Raises:
+            InputError: a file has fewer rows.
+        """
         for name, path in self._paths.items():
-            os.truncate(path, rows * self._types[name].itemsize)
+            size = rows * self._types[name].itemsize
+            if path.stat().st_size < size:
+                raise InputError(f"{path}: damaged (it ends too early); replay without --resume")
+            os.truncate(path, size)
         self.rows = rows
 
     def append(self, columns: Mapping[str, Array]) -> None:
