@@ -1,11 +1,16 @@
 """A small generated log, prepared once, for every test that trains; what workers share."""
 
 import fcntl
+import gc
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent))
+from two_devices import TwoDevices
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS",
@@ -23,6 +28,12 @@ ROWS = 3000
 def pytest_xdist_auto_num_workers():
     """`-n auto`: one worker for each core that this process may use."""
     return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+
+
+def pytest_collection_finish():
+    """What has been imported stays: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -45,11 +56,12 @@ def make_once(tmp_path_factory):
     return get
 
 
-@pytest.fixture
-def all_threads(monkeypatch):
-    """Child processes of this test use all cores: for what could only fail at once."""
-    for name in THREADS:
-        monkeypatch.delenv(name, raising=False)
+@pytest.fixture(scope="session")
+def two_devices():
+    """Runs scripts where TensorFlow has two devices and all cores: two replicas run at once."""
+    made = TwoDevices({name: value for name, value in os.environ.items() if name not in THREADS})
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="session")
