@@ -12,7 +12,7 @@ from merlin.schema import ColumnSchema, Schema, Tags
 
 FIELDS = {"user": 40, "item": 60, "shop": 9}
 MORE_TAGS = {"user": [Tags.USER_ID, Tags.USER], "item": [Tags.ITEM_ID, Tags.ITEM]}
-ROWS, BATCH = 640, 32
+ROWS, BATCH, EPOCHS = 640, 32, 8
 
 
 def schema():
@@ -72,9 +72,6 @@ def deepfm(columns, output):
     return mm.DeepFMModel(columns, embedding_dim=8, deep_block=mlp(16), prediction_tasks=output)
 
 
-MODELS = (dlrm, dcn, ncf, wide_and_deep, deepfm)
-
-
 OF_FIELDS = [(9, 8), (40, 8), (60, 8)]
 # Builder, and the tables: the wide kernel of one-hot columns has a sparse gradient, too.
 MODELS = {
@@ -86,17 +83,21 @@ MODELS = {
 }
 
 
+def columns_of(name):
+    return schema().select_by_name(["user", "item", "click"]) if name == "NCF" else schema()
+
+
 def fit(name, update):
-    """Losses of the epochs, and the shapes of the tables that CowClip had."""
+    """The model, losses of the epochs, and the shapes of the tables that CowClip had."""
     tf.keras.utils.set_random_seed(1)
-    columns = schema().select_by_name(["user", "item", "click"]) if name == "NCF" else schema()
+    columns = columns_of(name)
     model = MODELS[name][0](columns, mm.BinaryOutput("click"))
     adam = tf.keras.optimizers.legacy.Adam
     optimizer = cc.CowClip(adam(3e-2), adam(3e-3), l2=1e-5, update=update)
     model.compile(optimizer=optimizer, loss="binary_crossentropy")
-    losses = model.fit(clicks(columns), epochs=8, verbose=0).history["loss"]
+    losses = model.fit(clicks(columns), epochs=EPOCHS, verbose=0).history["loss"]
     moments = optimizer.embedding_optimizer.weights[1:]  # all first ones, then all second ones
-    return losses, sorted(tuple(v.shape) for v in moments[: len(moments) // 2])
+    return model, losses, sorted(tuple(v.shape) for v in moments[: len(moments) // 2])
 
 
 def refuses_exact(name):
@@ -111,7 +112,7 @@ def refuses_exact(name):
 if __name__ == "__main__":
     for name, (_, expected) in MODELS.items():
         for update in ("dense", "lazy"):
-            losses, tables = fit(name, update)
+            _, losses, tables = fit(name, update)
             assert losses[-1] < 0.1 * losses[0], (name, update, losses)
             assert tables == expected, (name, update, tables)
         assert refuses_exact(name), name
