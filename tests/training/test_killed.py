@@ -1,5 +1,6 @@
 """kill -9 in the middle of a write: the next --resume leaves nothing half-written."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,11 +34,21 @@ ARGUMENTS = (
 )  # fmt: skip
 
 
-def test_what_a_killed_run_was_writing_goes_with_resume(data, tmp_path):
-    out = tmp_path / "run"
+@pytest.fixture(scope="module")
+def killed(data, make_once):
+    """A run that was killed when it wrote its first metrics, after some checkpoints."""
+
+    def make(folder):
+        command = ["train", str(data), "--out", str(folder / "run"), *ARGUMENTS]
+        done = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True)
+        assert done.returncode == -signal.SIGKILL
+
+    return make_once("killed", make) / "run"
+
+
+def test_what_a_killed_run_was_writing_goes_with_resume(data, killed, tmp_path):
+    out = shutil.copytree(killed, tmp_path / "run")
     command = ["train", str(data), "--out", str(out), *ARGUMENTS]
-    done = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True)
-    assert done.returncode == -signal.SIGKILL
     (left,) = out.glob(".metrics.csv.*.tmp")
     # TensorFlow writes a checkpoint in a folder like this one, and renames what is in it.
     (out / "checkpoints" / "ckpt-9_temp").mkdir()
@@ -60,11 +71,10 @@ def test_files_of_the_user_stay(data, tmp_path):
     assert all(path.read_text() == "mine" for path in mine[:2])
 
 
-def test_a_run_without_a_checkpoint_says_what_to_delete(data, tmp_path):
+def test_a_run_without_a_checkpoint_says_what_to_delete(data, killed, tmp_path):
     """What the error of --resume says must not be refused in turn."""
-    out = tmp_path / "run"
-    command = ["train", str(data), "--out", str(out), *ARGUMENTS]
-    done = subprocess.run([sys.executable, "-c", KILLED, *command[:-4], "--device", "cpu"])
-    assert done.returncode == -signal.SIGKILL
+    out = shutil.copytree(killed, tmp_path / "run")
+    for path in (out / "checkpoints").iterdir():  # as if it were killed before the first one
+        path.unlink()
     with pytest.raises(InputError, match=f"no checkpoint.* delete {out} and train again without"):
         train(data, SETTINGS, out=out, resume=True)

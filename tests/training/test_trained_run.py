@@ -25,7 +25,7 @@ import sys
 import pandas
 import tensorflow as tf
 
-score = tf.saved_model.load("MODEL").signatures["serving_default"]
+score = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
 rows = pandas.read_parquet("inputs.parquet")
 kinds = {name: tf.int64 if rows[name].dtype == "int64" else tf.float32 for name in rows}
 given = {name: tf.constant(rows[name].to_numpy(), kind) for name, kind in kinds.items()}
@@ -40,6 +40,13 @@ def run(request, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     train(data, RunSettings(model=request.param, **SMALL, **KINDS[request.param]), out=folder / "r")
     return folder / "r"
+
+
+@pytest.fixture(scope="module")
+def exported(run, data, tmp_path_factory):
+    """What `export_run` gave, and the folder that it made."""
+    out = tmp_path_factory.mktemp("exported") / "MODEL"
+    return export_run(run, data, out=out), out
 
 
 @pytest.fixture(scope="module")
@@ -61,26 +68,26 @@ def test_a_loaded_run_scores_as_evaluate_does(run, data, rows, tmp_path):
     np.testing.assert_allclose(got[:, 0], scores_of(run, data, tmp_path), atol=1e-6)
 
 
-def test_an_exported_run_scores_without_this_package(run, data, rows, tmp_path):
-    inputs = export_run(run, data, out=tmp_path / "MODEL")
-    assert list(inputs) == list(rows) and not list(tmp_path.glob(".*"))
-    assert b"PyFunc" not in (tmp_path / "MODEL/saved_model.pb").read_bytes()
+def test_an_exported_run_scores_without_this_package(run, exported, data, rows, tmp_path):
+    inputs, model = exported
+    assert list(inputs) == list(rows) and not list(model.parent.glob(".*"))
+    assert b"PyFunc" not in (model / "saved_model.pb").read_bytes()
     rows.to_parquet(tmp_path / "inputs.parquet")
-    subprocess.run([sys.executable, "-c", OUTSIDE], cwd=tmp_path, check=True)
+    command = [sys.executable, "-c", OUTSIDE, str(model)]
+    subprocess.run(command, cwd=tmp_path, check=True)
     got = pandas.read_parquet(tmp_path / "got.parquet").probability
     expected = scores_of(run, data, tmp_path)
     np.testing.assert_allclose(got, expected, atol=1e-6)
-    again = cc.load_model(str(tmp_path / "MODEL"))
+    again = cc.load_model(str(model))
     given = {name: rows[name].to_numpy() for name in rows}
     np.testing.assert_allclose(
         again.predict(given, batch_size=512, verbose=0)[:, 0], expected, atol=1e-6
     )
 
 
-def test_an_id_outside_of_its_table_is_named(run, data, rows, tmp_path):
-    tf = compat.tensorflow()
-    export_run(run, data, out=tmp_path / "MODEL")
-    score = tf.saved_model.load(str(tmp_path / "MODEL")).signatures["serving_default"]
+def test_an_id_outside_of_its_table_is_named(exported, data, rows):
+    tf, (_, model) = compat.tensorflow(), exported
+    score = tf.saved_model.load(str(model)).signatures["serving_default"]
     given = {name: tf.constant(rows[name][:3]) for name in rows}
     largest = PreparedData.load(data).cardinalities["C3"]
     for wrong in (-1, largest):
@@ -129,6 +136,7 @@ def test_nothing_is_left_of_what_cannot_be_exported(run, data, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "taken"]
 
 
+@pytest.mark.parametrize("run", ["deepfm"], indirect=True)
 def test_the_command(run, data, tmp_path, capsys):
     command = ["export", str(run), str(data), "--out", str(tmp_path / "MODEL")]
     assert main(command) == 0
