@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ def component_of(module):
     return module.split(".")[1] if "." in module else ""
 
 
+@cache
 def uses():
     """(component, imported component) -> one file that does it."""
     names, found = modules(), {}

@@ -97,6 +97,14 @@ def test_a_zero_gradient_is_not_clipped_and_no_nan(small_model, small_rows, cowc
     assert (norms.factor == 1).all() and norms.cnt.sum() == 9
 
 
+@pytest.fixture
+def eagerly():
+    tf = compat.tensorflow()
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 @pytest.mark.parametrize(
     ("update", "clip", "tables"),
     [
@@ -107,9 +115,12 @@ def test_a_zero_gradient_is_not_clipped_and_no_nan(small_model, small_rows, cowc
     ],
 )
 def test_the_optimizer_says_the_same_of_its_step(
-    small_model, small_rows, small_data, cowclip, update, clip, tables
+    small_model, small_data, cowclip, eagerly, update, clip, tables
 ):
-    """After some steps, so that with update="exact" rows are behind."""
+    """After some steps, so that with update="exact" rows are behind.
+
+    Graphs take long to trace, and runs with diagnostics have them: see test_recording.py.
+    """
     tf, model = compat.tensorflow(), small_model(tables)
     r = 1e-4 if clip == "adaptive_field" else 0.03
     optimizer = cowclip(update=update, clip=clip, r=r, bound=0.02, backend="tensorflow")

@@ -34,10 +34,8 @@ def train(*arguments, **given):
     [
         ({"update": "exact", "clip": "cowclip"}, None),
         ({"update": "exact", "clip": "none", "tables": "per_field"}, 0.2),
-        ({"update": "dense", "clip": "cowclip"}, None),
-        ({"update": "dense", "clip": "global"}, 0.2),
+        ({"update": "dense", "clip": "cowclip"}, 0.2),
         ({"update": "dense", "clip": "field", "model": "dcnv2"}, None),
-        ({"update": "lazy", "clip": "column"}, None),
         ({"update": "lazy", "clip": "adaptive_field", "model": "wide_and_deep"}, 0.2),
     ],
 )

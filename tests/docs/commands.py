@@ -77,6 +77,8 @@ def _small(words: list[str]) -> list[str]:
         if option in words:
             index = words.index(option) + 1
             words[index] = str(min(int(words[index]), most))
+    if words[0] == "train" and "--epochs" not in words:
+        words += ["--epochs", "1"]
     if "--out" in words:
         index = words.index("--out") + 1
         while Path(words[index]).is_dir():

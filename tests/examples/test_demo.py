@@ -25,11 +25,12 @@ def test_it_runs_end_to_end_and_a_second_run_reuses_the_first(tmp_path, capsys):
     assert second.split("best possible")[0].strip() in first
     assert demo.main(["--work", str(work), "--rows", "16000"]) == 2
     assert "holds a log of 15,000 rows, seed 7; use another --work" in capsys.readouterr().err
-    shutil.rmtree(work / "runs" / "baseline" / "checkpoints")  # as if it were killed early on
-    (work / "runs" / "baseline" / "metrics.csv").unlink()
+    killed = work / "runs" / "large-cowclip"  # the fastest one
+    shutil.rmtree(killed / "checkpoints")  # as if it were killed early on
+    (killed / "metrics.csv").unlink()
     assert demo.main(["--work", str(work), "--rows", "15000"]) == 0
     third = capsys.readouterr().out
-    assert third.count("training") == 1 and "training baseline" in third
+    assert third.count("training") == 1 and "training large-cowclip" in third
     config = work / "runs" / "baseline" / "config.json"
     config.write_text(config.read_text().replace('"seed": 1', '"seed": 2'))
     assert demo.main(["--work", str(work), "--rows", "15000"]) == 2

@@ -49,7 +49,7 @@ def compile_file(text, macros, library):
     file.write_text(text)
     # No -ffast-math, no contraction: a float operation rounds as on the GPU.
     # A jump to another stack is what _FORTIFY_SOURCE looks for.
-    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-Wno-unknown-pragmas", "-shared", "-fPIC",
+    flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-Wno-unknown-pragmas", "-shared", "-fPIC",
              "-U_FORTIFY_SOURCE"]  # fmt: skip
     command = [COMPILER, *flags, *macros, "-I", str(HERE), str(file), "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -16,10 +16,12 @@ from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
 ROWS = 300
 NAMES = {
-    "spaces": ("my label", ["user id", "user_id"], ["a price"]),
-    "letters": ("größe(%)", ["Straße", "用户"], ["größe"]),
-    "punctuation": ("y", ["a|b", ".big", "_u", "a.b"], ["x$", "-", "x/y"]),
-    "case": ("y", ["User", "user"], ["X", "x"]),
+    "spaces and punctuation": (
+        "my label",
+        ["user id", "user_id", "a|b", ".big", "_u", "a.b"],
+        ["a price", "x$", "-", "x/y"],
+    ),
+    "letters and case": ("größe(%)", ["Straße", "用户", "User", "user"], ["größe", "X", "x"]),
     "python": ("lambda", ["self", "class", "categorical"], ["continuous"]),
 }
 MODELS = {"fused": ("deepfm", "fused"), "per_field": ("dcnv2", "per_field")}
@@ -75,7 +77,7 @@ def _served(out, columns, rows):
 
 
 def test_a_model_with_any_label_is_compiled_and_fitted(tmp_path):
-    data = prepared(tmp_path, *NAMES["spaces"])
+    data = prepared(tmp_path, *NAMES["spaces and punctuation"])
     model = cc.models.deepfm(data.schema, mlp=(8,), embedding_dim=4)
     model.compile(optimizer=cc.CowClip(), loss="binary_crossentropy")
     table = pandas.read_parquet(data.files("train")[0])
@@ -85,7 +87,7 @@ def test_a_model_with_any_label_is_compiled_and_fitted(tmp_path):
 
 
 def test_equally_frequent_values_of_a_column_with_a_dot_are_in_order(tmp_path):
-    data = prepared(tmp_path, *NAMES["punctuation"])
+    data = prepared(tmp_path, *NAMES["spaces and punctuation"])
     values = cc.workflows.id_to_value(PreparedData.load(data.path), ".big")[3:]
     counts = cc.workflows.read_counts(data, ".big")["count"].to_pylist()[3:]
     assert sorted(zip(counts, values), key=lambda pair: (-pair[0], pair[1])) == list(
