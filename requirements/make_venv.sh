@@ -89,8 +89,8 @@ quietly() { # pip's words only if it fails
     fi
     rm -f "$log"
 }
-install() {
-    quietly "$dir/bin/python" -m pip --disable-pip-version-check install "$@"
+install() { # Python compiles what is imported, when it is; to compile all takes as long as the rest
+    quietly "$dir/bin/python" -m pip --disable-pip-version-check install --no-compile "$@"
 }
 install "setuptools<81" wheel
 install --no-deps -r "$file"
