@@ -181,7 +181,7 @@ def test_the_folder_has_exact_scores_over_time(tmp_path, drifting, capsys):
         command(drifting, tmp_path / "out")
     assert command(drifting, tmp_path / "out", resume=True) == rows  # nothing is left to do
     (tmp_path / "out/predictions/1h.bin").write_bytes(b"1234")
-    with pytest.raises(InputError, match="1h.bin: damaged .it ends too early"):
+    with pytest.raises(InputError, match=r"1h.bin: damaged .it ends too early"):
         command(drifting, tmp_path / "out", resume=True)
     with pytest.raises(InputError, match=r"another sync \(\['never', '1h'\], not \['never'\]\)"):
         command(drifting, tmp_path / "out", resume=True, sync=("never",))
