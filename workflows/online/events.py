@@ -14,7 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.tables.field_rules import LATEST
-from cowclip_merlin.workflows.online.features import ContinuousColumn, LogFeatures
+from cowclip_merlin.workflows.online.features import (
+    CategoricalColumn,
+    ContinuousColumn,
+    LogFeatures,
+)
 from cowclip_merlin.workflows.online.ids import text_ids
 from cowclip_merlin.workflows.online.times import cast_each, parse_formatted_times, parse_times
 
@@ -85,7 +89,7 @@ def encode_inputs(table: Any, features: LogFeatures, damage: Damage) -> Events:
         damage: takes what is wrong.
     """
     rows = table.num_rows
-    ids = [text_ids(table[column.name]) for column in features.categorical]
+    ids = [_ids(table[c.name], field, c) for field, c in enumerate(features.categorical)]
     numbers = [_scaled(_array(table[c.name]), c, damage) for c in features.continuous]
     return Events(
         ids=np.stack(ids, axis=1) if ids else np.empty((rows, 0), np.int64),
@@ -115,6 +119,16 @@ def encode_log(table: Any, features: LogFeatures, damage: Damage) -> Events:
         times=times,
         keys=keys,
     )
+
+
+def _ids(text: Any, field: int, column: CategoricalColumn) -> npt.NDArray[np.int64]:
+    """Ids of a categorical column, or their buckets."""
+    ids = text_ids(text)
+    if column.buckets is None:
+        return ids
+    from cowclip_merlin.workflows.online.buckets import bucket_ids  # imports numba
+
+    return bucket_ids(ids, field, column.buckets)
 
 
 def _array(column: Any) -> Any:

@@ -17,10 +17,12 @@ class CategoricalColumn:
     Attributes:
         name: of the column.
         rules: when its ids get and lose their embedding rows.
+        buckets: number of buckets that its ids are hashed into; None keeps all ids apart.
     """
 
     name: str
     rules: FieldRules = field(default_factory=FieldRules)
+    buckets: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,10 @@ from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 _KEYS = ("label", "time", "key", "categorical", "continuous", "columns", "prepared")
 _TIME = ("name", "format")
-_CATEGORICAL = ("name", "ttl", "admit", "min_rows")
+_CATEGORICAL = ("name", "ttl", "admit", "min_rows", "buckets")
 _SHARED_ROLES = {("time", "categorical"), ("key", "categorical")}
 _CONTINUOUS = ("name", "transform", "minimum", "maximum")
+_MOST_BUCKETS = 2**31 - 1  # rows are 32-bit numbers
 
 
 def load_features(path: str | Path) -> LogFeatures:
@@ -120,12 +121,21 @@ class _FeaturesFile:
         if type(min_rows) is not int or min_rows < 0:
             what = f"min_rows of {name!r} is {min_rows!r}; give a whole number from 0 on"
             self._refuse(what, "categorical", i, "min_rows")
+        buckets = self._buckets(i, entry)
         try:
             seconds = 0 if ttl is None else parse_duration(ttl, f"ttl of {name!r}")
         except InputError as error:
             self._refuse(str(error), "categorical", i, "ttl")
         rules = FieldRules(admit=admit, ttl=seconds, min_rows=min_rows)
-        return CategoricalColumn(name=name, rules=rules)
+        return CategoricalColumn(name=name, rules=rules, buckets=buckets)
+
+    def _buckets(self, i: int, entry: Mapping[str, Any]) -> int | None:
+        buckets = entry.get("buckets")
+        given = "buckets" in entry
+        if given and (type(buckets) is not int or not 1 <= buckets <= _MOST_BUCKETS):
+            what = f"buckets of {entry['name']!r} is {buckets!r}; give a whole number from 1 to"
+            self._refuse(f"{what} {_MOST_BUCKETS:,}", "categorical", i, "buckets")
+        return buckets
 
     def _continuous(
         self, i: int, entry: Mapping[str, Any], prepared: PreparedData | None
