@@ -6,6 +6,9 @@ FOLDER has u.data, u.user and u.item as GroupLens publishes them, or the same da
 (ml-100k.inter, .user, .item). A rating of 4 or 5 is a click. Rows are sorted by time. The log has
 the columns of the files and three crossed columns (user x genre, item x age, item x occupation).
 These have many ids, most of them rare, for which the clip is made.
+
+With `--time`, the log also has the time of each rating, and the features file `ratings.csv.yaml` is
+written beside it, for `cowclip online`.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from cowclip_merlin import InputError
 from cowclip_merlin.errors import error_message
 from cowclip_merlin.system.files import atomic_write, check_writable
 
-LABEL = "click"
+LABEL, TIME = "click", "time"
 FIELDS = ("user", "item", "age", "gender", "occupation", "genres")
 CROSSES = MappingProxyType(
     {
@@ -160,19 +163,36 @@ def read_items(folder: Path, source: Source) -> dict[str, dict[str, str]]:
     return items
 
 
-def click(
-    user: str, item: str, stars: float, users: Mapping[str, Any], items: Mapping[str, Any]
-) -> dict[str, str]:
+@dataclass(frozen=True, kw_only=True)
+class Rating:
+    """One line of the ratings.
+
+    Attributes:
+        user: who rated.
+        item: what was rated.
+        stars: 1 to 5.
+        time: seconds since 1970.
+    """
+
+    user: str
+    item: str
+    stars: float
+    time: float
+
+
+def click(rating: Rating, users: Mapping[str, Any], items: Mapping[str, Any]) -> dict[str, str]:
     """Make one row of the log."""
+    user, item = rating.user, rating.item
     row = {"user": user, "item": item, **users[user], **items[item]}
     row |= {name: "x".join(row[part] for part in parts) for name, parts in CROSSES.items()}
-    return {LABEL: str(int(stars >= 4)), **{name: row[name] for name in CATEGORICAL}}
+    values = {name: row[name] for name in CATEGORICAL}
+    return {LABEL: str(int(rating.stars >= 4)), TIME: f"{rating.time:.0f}", **values}
 
 
 def read_ratings(
     folder: Path, source: Source, users: Mapping[str, Any], items: Mapping[str, Any]
-) -> list[tuple[str, str, float]]:
-    """Read user, item and stars, sorted by time; ties keep the file's order.
+) -> list[Rating]:
+    """Read the ratings, sorted by time; ties keep the file's order.
 
     Raises:
         InputError: if a user or an item is not in its table.
@@ -184,20 +204,42 @@ def read_ratings(
                 f"{file}: user {user} or item {item} is not in its table; "
                 "use all three files of one edition"
             )
-        ratings.append((number(time, file), (user, item, number(stars, file))))
-    return [rating for _, rating in sorted(ratings, key=lambda timed: timed[0])]
+        seconds, count = number(time, file), number(stars, file)
+        ratings.append(Rating(user=user, item=item, stars=count, time=seconds))
+    return sorted(ratings, key=lambda rating: rating.time)
 
 
-def convert(folder: Path, out: Path, *, overwrite: bool = False) -> int:
-    """Write the log, completely or not at all, and return its number of rows."""
-    check_writable(out, overwrite=overwrite)
+def features_text(name: str) -> str:
+    """Text of the features file of a log of this name."""
+    lines = [f"# The columns of {name}: a features file for cowclip online.", f"label: {LABEL}"]
+    return "\n".join(
+        [*lines, f"time: {TIME}", "categorical:", *(f"- {c}" for c in CATEGORICAL), ""]
+    )
+
+
+def convert(folder: Path, out: Path, *, time: bool = False, overwrite: bool = False) -> int:
+    """Write the log, completely or not at all, and return its number of rows.
+
+    Args:
+        folder: with the files of MovieLens-100K.
+        out: the log to write.
+        time: also write the column with the times, and the features file.
+        overwrite: replace files that are there.
+    """
+    features = out.with_name(out.name + ".yaml")
+    for file in (out, features) if time else (out,):
+        check_writable(file, overwrite=overwrite)
     source = find_source(folder)
     users, items = read_users(folder, source), read_items(folder, source)
     ratings = read_ratings(folder, source, users, items)
     with atomic_write(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as log:
-        writer = csv.DictWriter(log, [LABEL, *CATEGORICAL], lineterminator="\n")
+        columns = [LABEL, *([TIME] if time else []), *CATEGORICAL]
+        writer = csv.DictWriter(log, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(click(*rating, users, items) for rating in ratings)
+        writer.writerows(click(rating, users, items) for rating in ratings)
+    if time:
+        with atomic_write(features) as temporary:
+            temporary.write_text(features_text(out.name), encoding="utf-8")
     return len(ratings)
 
 
@@ -206,10 +248,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--time", action="store_true", help="also write times, and FILE.yaml for `cowclip online`"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     args = parser.parse_args(argv)
     try:
-        rows = convert(args.folder, args.out, overwrite=args.overwrite)
+        rows = convert(args.folder, args.out, time=args.time, overwrite=args.overwrite)
     except (InputError, OSError) as error:
         words = error_message(error)
         if words is None:

@@ -9,6 +9,8 @@ import pytest
 
 from cowclip_merlin.cli import main as cowclip
 from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.online.event_log import EventLog
+from cowclip_merlin.workflows.online.features_file import load_features
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,6 +67,22 @@ def test_rows_are_in_the_order_of_time_with_crossed_columns(original, tmp_path):
         "item_occupation": "1xother",
     }  # fmt: skip
     assert rows[3]["genres"] == "none"
+
+
+def test_with_times_it_is_a_log_for_online_training(original, tmp_path, capsys):
+    out = tmp_path / "out.csv"
+    assert movielens.main([str(original), "--out", str(out), "--time"]) == 0
+    features = load_features(tmp_path / "out.csv.yaml")
+    assert [column.name for column in features.categorical] == list(movielens.CATEGORICAL)
+    (events,) = EventLog([out], features, max_bad_fraction=0)
+    assert events.times.tolist() == [10, 20, 30, 40]
+    assert events.labels.tolist() == [0, 1, 1, 0]
+    assert events.ids[:, :2].tolist() == [[2, 1], [2, 2], [1, 1], [1, 3]]
+    assert movielens.main([str(original), "--out", str(tmp_path / "new.csv")]) == 0
+    assert "time" not in (tmp_path / "new.csv").read_text().splitlines()[0]
+    out.unlink()
+    assert movielens.main([str(original), "--out", str(out), "--time"]) == 2
+    assert "out.csv.yaml: already exists" in capsys.readouterr().err
 
 
 def test_both_formats_give_the_same_log_but_for_the_names_of_genres(original, atomic, tmp_path):
