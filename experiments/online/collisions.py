@@ -1,0 +1,241 @@
+"""What collisions cost: ids of a log hashed into fewer and fewer buckets (Monolith, Figure 7).
+
+Monolith compares a collisionless table with one whose users and movies are hashed to 10^6 buckets
+(Liu et al., arXiv 2209.07663, section 4.1). Hashing n ids into m buckets loses a share of the ids
+that depends on the load n/m only, so a smaller log can repeat the experiment at equal loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin import compat, metrics
+from cowclip_merlin.checks import one_of
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.online.collision_settings import (
+    CollisionEpoch,
+    CollisionSettings,
+)
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.tables import FieldRules
+from cowclip_merlin.training.run import set_up_tensorflow
+from cowclip_merlin.workflows.online.buckets import bucket_ids
+from cowclip_merlin.workflows.online.event_log import EventLog
+from cowclip_merlin.workflows.online.events import Events
+from cowclip_merlin.workflows.online.features import LogFeatures
+from cowclip_merlin.workflows.online.ids import MISSING
+
+if TYPE_CHECKING:
+    from cowclip_merlin.online.trainer import OnlineTrainer
+
+Array = npt.NDArray[Any]
+
+_SPLIT_SEED = 0
+_SCORED_AT_ONCE = 1 << 14
+
+
+def read_events(files: Sequence[str | Path], features: LogFeatures) -> Events:
+    """Read a whole log into memory.
+
+    Raises:
+        InputError: the log is missing, damaged or not in order of time.
+    """
+    return Events.concatenate(list(EventLog(files, features)))
+
+
+def run_collisions(
+    events: Events,
+    features: LogFeatures,
+    settings: OnlineSettings,
+    collisions: CollisionSettings,
+    seeds: Sequence[int],
+) -> Iterator[CollisionEpoch]:
+    """Train once for each seed and load, and yield the results of each epoch.
+
+    The rules of the features file for admission and expiry do not apply, since every epoch repeats
+    all training rows.
+
+    Args:
+        events: the whole log, in order of time.
+        features: its columns.
+        settings: of the model; `run.seed` and `run.epochs` do not apply.
+        collisions: loads, columns, epochs and split.
+        seeds: of the runs.
+
+    Raises:
+        InputError: a column is unknown, or the log is too small to be split.
+    """
+    for seed in seeds:
+        for load in collisions.loads:
+            yield from _Run(events, features, settings, collisions, load, seed).epochs()
+
+
+def hash_columns(
+    ids: Array, columns: Sequence[int], load: float, *, seed: int
+) -> npt.NDArray[np.int64]:
+    """Hash the ids of some columns, int64 [n, F]; the other columns stay as they are.
+
+    Args:
+        ids: int64 [n, F].
+        columns: indexes of the columns to hash.
+        load: distinct ids of a column per bucket; 0 for no hashing.
+        seed: of the hash.
+
+    >>> hashed = hash_columns(np.array([[7, 7], [8, 8], [9, 9]]), [1], 3.0, seed=0)
+    >>> hashed.tolist()
+    [[7, 0], [8, 0], [9, 0]]
+    """
+    hashed = ids.copy()
+    for column in columns if load else ():
+        distinct = np.unique(ids[:, column])
+        buckets = max(1, round(np.count_nonzero(distinct != MISSING) / load))
+        hashed[:, column] = bucket_ids(
+            np.ascontiguousarray(ids[:, column]), column, buckets, seed=seed
+        )
+    return hashed
+
+
+def split_rows(rows: int, collisions: CollisionSettings) -> tuple[Array, Array]:
+    """Return the numbers of the training rows and of the test rows, each in order of time.
+
+    Raises:
+        InputError: one of them is empty.
+    """
+    tested = round(rows * collisions.test_fraction)
+    if not 0 < tested < rows:
+        raise InputError(f"the log has {rows} rows; give more, to split them")
+    order = np.arange(rows)
+    if collisions.split == "random":
+        order = np.random.default_rng(_SPLIT_SEED).permutation(rows)
+    return np.sort(order[:-tested]), np.sort(order[-tested:])
+
+
+def epoch_batches(rows: Array, batch_size: int, seed: int, epoch: int) -> list[Array]:
+    """Cut the training rows, shuffled for this epoch, into batches; the last may be smaller."""
+    order = np.random.default_rng([seed, epoch]).permutation(rows)
+    return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
+
+
+class _Run:
+    """One training at one load.
+
+    Args:
+        events: the whole log.
+        features: its columns.
+        settings: of the model.
+        collisions: of the experiment.
+        load: ids per bucket.
+        seed: of everything random.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        features: LogFeatures,
+        settings: OnlineSettings,
+        collisions: CollisionSettings,
+        load: float,
+        seed: int,
+    ) -> None:
+        self.load, self.seed, self.collisions = load, seed, collisions
+        self.columns = _indexes(features, collisions.fields)
+        self.events = replace(events, ids=hash_columns(events.ids, self.columns, load, seed=seed))
+        self.train_rows, self.test_rows = split_rows(len(events), collisions)
+        self.batch_size = settings.run.batch_size
+        self.trainer = new_trainer(features, settings, self.events.ids, seed)
+        self.score = _scorer(self.trainer)
+
+    def epochs(self) -> Iterator[CollisionEpoch]:
+        """Train, and yield the results of each epoch."""
+        test = self.events.filter(self.test_rows)
+        for epoch in range(1, self.collisions.epochs + 1):
+            steps = [
+                self._step(rows)
+                for rows in epoch_batches(self.train_rows, self.batch_size, self.seed, epoch)
+            ]
+            self.trainer.check_loss()
+            count, share, factor = np.mean(steps, axis=0).tolist()
+            scores = self.score(test)
+            rows = self.trainer.table.statistics().rows
+            yield CollisionEpoch(
+                load=self.load,
+                seed=self.seed,
+                epoch=epoch,
+                auc=metrics.roc_auc(test.labels, scores),
+                log_loss=metrics.log_loss(test.labels, scores),
+                ids=sum(rows),
+                hashed_ids=sum(rows[column] for column in self.columns),
+                count=count,
+                clipped_share=share,
+                mean_clip_factor=factor,
+            )
+
+    def _step(self, rows: Array) -> tuple[float, float, float]:
+        """Make one step; return occurrences per id, clipped share and mean clip factor."""
+        batch = self.events.filter(rows)
+        self.trainer.train(batch)
+        distinct = sum(len(np.unique(batch.ids[:, column])) for column in self.columns)
+        optimizer = self.trainer.optimizer
+        return (
+            len(batch) * len(self.columns) / distinct,
+            float(optimizer.clipped_share.numpy()),
+            float(optimizer.mean_clip_factor.numpy()),
+        )
+
+
+def new_trainer(
+    features: LogFeatures, settings: OnlineSettings, ids: Array, seed: int
+) -> OnlineTrainer:
+    """Return a trainer whose tables hold these ids, int64 [n, F], all admitted at once."""
+    from cowclip_merlin.online.trainer import OnlineTrainer
+
+    compat.tensorflow().keras.backend.clear_session()
+    set_up_tensorflow(seed, "cpu")
+    columns = tuple(replace(column, rules=FieldRules()) for column in features.categorical)
+    capacity = settings.capacity
+    if capacity is None and settings.max_rows is None:
+        capacity = sum(len(np.unique(column)) for column in ids.T) + ids.shape[1]
+    run = replace(settings.run, seed=seed)
+    settings = replace(settings, run=run, capacity=capacity)
+    return OnlineTrainer(settings, replace(features, categorical=columns))
+
+
+def _indexes(features: LogFeatures, fields: Sequence[str]) -> list[int]:
+    """Return the indexes of the columns to hash."""
+    names = [column.name for column in features.categorical]
+    for field in fields:
+        one_of("fields", field, names)
+    return [names.index(field) for field in fields or names]
+
+
+def _scorer(trainer: OnlineTrainer) -> Any:
+    """Return a function of events that returns their click probabilities, float32 [n]."""
+    from cowclip_merlin import models
+
+    tf, features = compat.tensorflow(), trainer.features
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, len(features.categorical)], tf.int32),
+            tf.TensorSpec([None, len(features.continuous)], tf.float32),
+        ]
+    )
+    def probabilities(rows: Any, numbers: Any) -> Any:
+        inputs = {"categorical": rows, "continuous": numbers}
+        return tf.sigmoid(models.logits(trainer.model, inputs, training=False)[:, 0])
+
+    def score(events: Events) -> Array:
+        parts = [
+            events.filter(slice(first, first + _SCORED_AT_ONCE))
+            for first in range(0, len(events), _SCORED_AT_ONCE)
+        ]
+        scores = [probabilities(trainer.table.lookup(p.ids), p.numbers).numpy() for p in parts]
+        return np.concatenate(scores)
+
+    return score

@@ -1,0 +1,188 @@
+"""Collisions of ids: equal training without them, and as many as a random hash makes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.online.collision_outputs import (
+    best_epoch,
+    collision_table,
+    draw_collisions,
+)
+from cowclip_merlin.experiments.online.collision_settings import (
+    LOADS,
+    CollisionEpoch,
+    CollisionSettings,
+)
+from cowclip_merlin.experiments.online.collisions import (
+    epoch_batches,
+    hash_columns,
+    read_events,
+    run_collisions,
+    split_rows,
+)
+from cowclip_merlin.metrics import log_loss, roc_auc
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.tables import FieldRules
+from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.workflows.online.features_file import load_features
+from cowclip_merlin.workflows.online.ids import MISSING
+
+ROWS = 3000
+RATES = {"embedding_lr": 0.01, "dense_lr": 0.01, "init_std": 0.1}
+
+
+@pytest.fixture(scope="module")
+def log(make_once):
+    from cowclip_merlin.synthetic.drifting_log import generate_drifting
+
+    return make_once(
+        "collisions",
+        lambda folder: generate_drifting(folder / "log.csv", rows=ROWS, days=3, seed=1),
+    )
+
+
+@pytest.fixture(scope="module")
+def features(log):
+    return load_features(log / "log.csv.yaml")
+
+
+@pytest.fixture(scope="module")
+def events(log, features):
+    return read_events([log / "log.csv"], features)
+
+
+@pytest.fixture(scope="module")
+def settings():
+    run = RunSettings(
+        model="deepfm", batch_size=256, mlp=(8,), embedding_dim=4, update="lazy", overrides=RATES
+    )
+    return OnlineSettings(run=run)
+
+
+def usual_training(events, features, settings, collisions, seed):
+    """Train on the ids as they are, without any code of the experiment but its row order."""
+    settings = replace(settings, run=replace(settings.run, seed=seed), capacity=9000)
+    trainer = OnlineTrainer(settings, features)
+    train, test = split_rows(len(events), collisions)
+    scored = events.filter(test)
+    for epoch in range(1, collisions.epochs + 1):
+        for rows in epoch_batches(train, settings.run.batch_size, seed, epoch):
+            trainer.train(events.filter(rows))
+        rows = trainer.table.lookup(scored.ids)
+        inputs = {"categorical": rows, "continuous": scored.numbers}
+        yield trainer, scored.labels, trainer.model.predict_on_batch(inputs)[:, 0]
+
+
+@pytest.mark.parametrize("split", ["random", "time"])
+def test_load_0_is_training_without_hashing(events, features, settings, split):
+    collisions = CollisionSettings(loads=(0.0,), epochs=2, split=split)
+    rules = FieldRules(ttl=1, admit=2)  # must not apply
+    columns = tuple(replace(column, rules=rules) for column in features.categorical)
+    strict = replace(features, categorical=columns)
+    found = list(run_collisions(events, strict, settings, collisions, [7]))
+    plain = replace(features, categorical=tuple(type(c)(name=c.name) for c in features.categorical))
+    usual = usual_training(events, plain, settings, collisions, 7)
+    for each, (trainer, labels, scores) in zip(found, usual, strict=True):
+        assert each.auc == roc_auc(labels, scores)
+        assert each.log_loss == log_loss(labels, scores)
+        assert each.ids == each.hashed_ids == trainer.table.num_rows
+        assert 0 <= each.clipped_share < 1 and each.mean_clip_factor <= 1
+
+
+def test_ids_fall_and_counts_rise_as_of_a_random_hash(events, features, settings):
+    collisions = CollisionSettings(loads=(0.0, 1.0, 4.0), fields=("user", "item"), epochs=1)
+    train, _ = split_rows(ROWS, collisions)
+    names = [column.name for column in features.categorical]
+    mine = [names.index(name) for name in collisions.fields]
+    results = list(run_collisions(events, features, settings, collisions, [1]))
+    found = {each.load: each for each in results}
+    every = [len(np.unique(events.ids[:, c])) for c in mine]
+    trained = [len(np.unique(events.ids[train, c])) for c in mine]
+    assert found[0.0].hashed_ids == sum(trained)
+    for load in (1.0, 4.0):
+        buckets = [round(n / load) for n in every]
+        expected = sum(m * -np.expm1(-n / m) for n, m in zip(trained, buckets, strict=True))
+        assert found[load].hashed_ids == pytest.approx(expected, rel=0.05)
+        assert found[0.0].ids - found[load].ids == found[0.0].hashed_ids - found[load].hashed_ids
+    assert found[0.0].count < found[1.0].count < found[4.0].count
+
+
+def test_hashed_ids_with_missing_values():
+    ids = np.arange(40_000).reshape(-1, 2)
+    ids[:100, 1] = MISSING
+    for load in LOADS:
+        hashed = hash_columns(ids, [1], load, seed=3)
+        np.testing.assert_array_equal(hashed[:, 0], ids[:, 0])
+        np.testing.assert_array_equal(hashed[:, 1] == MISSING, ids[:, 1] == MISSING)
+        n = 19_900
+        buckets = round(n / load) if load else 0
+        expected = buckets * -np.expm1(-n / buckets) if load else n
+        assert len(np.unique(hashed[100:, 1])) == pytest.approx(expected, rel=0.01)
+        other = hash_columns(ids, [1], load, seed=4)
+        assert np.array_equal(hashed, other) == (not load)
+
+
+def test_splits():
+    for split in ("random", "time"):
+        train, test = split_rows(100, CollisionSettings(split=split))
+        assert len(test) == 20 and sorted([*train, *test]) == list(range(100))
+        assert (test.tolist() == list(range(80, 100))) == (split == "time")
+    batches = epoch_batches(np.arange(10), 4, 1, 1)
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+    assert sorted(np.concatenate(batches)) == list(range(10))
+    assert not np.array_equal(batches[0], epoch_batches(np.arange(10), 4, 1, 2)[0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"loads": ()}, "loads are"),
+        ({"loads": (1, -1)}, "loads are"),
+        ({"loads": (1, 1)}, "loads"),
+        ({"split": "day"}, "split"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"test_fraction": 1.0}, "test_fraction is 1"),
+    ],
+)
+def test_wrong_settings(wrong, complaint):
+    with pytest.raises(InputError, match=complaint):
+        CollisionSettings(**wrong)
+
+
+def test_an_unknown_column_and_a_short_log(events, features, settings):
+    wrong = CollisionSettings(fields=("movie",))
+    with pytest.raises(InputError, match="movie"):
+        next(run_collisions(events, features, settings, wrong, [1]))
+    with pytest.raises(InputError, match="the log has 2 rows"):
+        split_rows(2, CollisionSettings())
+
+
+def made_results():
+    return [
+        CollisionEpoch(
+            load=load, seed=seed, epoch=epoch, auc=0.8 - load / 100 + seed / 1000 + epoch / 500,
+            log_loss=0.5, ids=1000, hashed_ids=500, count=2.0, clipped_share=0.01,
+            mean_clip_factor=0.9,
+        )
+        for load in (4.0, 0.0) for seed in (1, 2) for epoch in (1, 2, 3)
+    ]  # fmt: skip
+
+
+def test_the_table():
+    lines = collision_table(made_results(), 3).splitlines()
+    assert lines[0].startswith("| ids per bucket | AUC, % | log loss |")
+    assert lines[2] == "| none | 80.75 ±0.07 | 0.5000 | 1,000 | 500 | 2.00 | 1.00 | 0.9000 |"
+    assert lines[3].startswith("| 4 | 76.75 ±0.07 |")
+    assert best_epoch(made_results()) == 3
+
+
+def test_the_figure():
+    (axes,) = draw_collisions(made_results()).axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["none", "4"]
+    assert axes.get_lines()[0].get_xdata().tolist() == [1, 2, 3]
+    np.testing.assert_allclose(axes.get_lines()[1].get_ydata(), [76.35, 76.55, 76.75])
+    assert len(axes.collections) == 2
