@@ -85,6 +85,12 @@ class OfflineStart:
                     f"those of the features file are {', '.join(mine) or 'none'}; name the same "
                     "ones in the same order"
                 )
+        for column in features.categorical:
+            if column.buckets is not None:
+                raise InputError(
+                    f"column {column.name!r} has buckets, but {self._data.path} has a row for each "
+                    "value; remove `buckets` from the features file"
+                )
         for column in features.continuous:
             if column.scaling != NumberScaling.from_prepared(self._data, column.name):
                 raise InputError(

@@ -103,5 +103,9 @@ def test_what_does_not_fit_is_refused(offline, run, settings_of, features):
     swapped = dataclasses.replace(fitting, categorical=fitting.categorical[::-1])
     with pytest.raises(InputError, match="those of the features file are hour, device, site"):
         start(settings_of(), swapped)
+    hashed = dataclasses.replace(fitting.categorical[0], buckets=9)
+    hashed = dataclasses.replace(fitting, categorical=(hashed, *fitting.categorical[1:]))
+    with pytest.raises(InputError, match="column 'user' has buckets"):
+        start(settings_of(), hashed)
     with pytest.raises(InputError, match=r"table is full: .*max_rows allows 9"):
         start(settings_of(table={"max_rows": 9}), fitting)
