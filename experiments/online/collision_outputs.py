@@ -14,9 +14,9 @@ from cowclip_merlin.plotting.style import figure_settings, new_figure, style
 MEASURES = {
     "auc": ("AUC, %", 100, 2),
     "log_loss": ("log loss", 1, 4),
-    "ids": ("ids in the table", 1, 0),
-    "hashed_ids": ("of hashed columns", 1, 0),
-    "count": ("occurrences per id in a batch", 1, 2),
+    "ids": ("ids of all columns", 1, 0),
+    "hashed_ids": ("ids of hashed columns", 1, 0),
+    "count": ("occurrences of such an id in a batch", 1, 2),
     "clipped_share": ("rows clipped, %", 100, 2),
     "mean_clip_factor": ("mean clip factor", 1, 4),
 }
