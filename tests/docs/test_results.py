@@ -3,9 +3,13 @@
 import csv
 import re
 import statistics
+from dataclasses import fields
 
 import pytest
 from markdown_pages import ROOT
+
+from cowclip_merlin.experiments.online.collision_outputs import best_epoch, collision_table
+from cowclip_merlin.experiments.online.collision_settings import CollisionEpoch
 
 RECORDED = ROOT / "benchmarks/results/experiments"
 LOGS = {
@@ -53,3 +57,20 @@ def test_scaling_rules_are_those_of_the_recorded_runs(name):
             assert mean == f"{statistics.mean(runs):.2f}", (rule, times)
             assert spread in (None, f"{statistics.stdev(runs):.2f}")
     assert checked >= 5
+
+
+COLLISIONS = sorted((ROOT / "benchmarks/results").glob("*-collisions-*.csv"))
+
+
+@pytest.mark.parametrize("file", COLLISIONS, ids=lambda file: file.stem)
+def test_tables_of_collisions_are_those_of_the_recorded_epochs(file):
+    types = {
+        field.name: {"int": int, "float": float}[field.type] for field in fields(CollisionEpoch)
+    }
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    results = [CollisionEpoch(**{k: types[k](v) for k, v in row.items()}) for row in rows]
+    table = collision_table(results, best_epoch(results))
+    page = (ROOT / "docs/results.md").read_text()
+    assert f"after epoch {best_epoch(results)}" in page.partition(table)[0].splitlines()[-2]
+    assert table in page and file.name in page
