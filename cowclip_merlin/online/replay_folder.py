@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 def replay_log(
     files: Sequence[str | Path],
-    features: str | Path,
+    features: str | Path | LogFeatures,
     settings: OnlineSettings,
     replay: ReplaySettings,
     *,
@@ -45,7 +45,7 @@ def replay_log(
 
     Args:
         files: the log, in order of time: text, .gz or parquet.
-        features: its features file.
+        features: its features file, or the columns read from it.
         settings: of the model and its training.
         replay: days to train first, and the sync intervals.
         out: folder to write; it must not hold a replay yet, unless `resume`.
@@ -61,7 +61,7 @@ def replay_log(
         Stopped: after SIGINT or SIGTERM; a snapshot is written first.
     """
     out = Path(out)
-    columns = load_features(features)
+    columns = features if isinstance(features, LogFeatures) else load_features(features)
     config = _config(files, columns, settings, replay, start)
     _check_folder(out, config, resume)
     set_up_tensorflow(settings.run.seed, "cpu")
