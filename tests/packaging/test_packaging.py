@@ -205,3 +205,13 @@ def test_a_package_installed_by_hand_is_noticed(tmp_path):
     assert done.returncode == 1
     assert f"{re.sub('[-_.]+', '-', name).lower()}=={version}" in done.stderr
     assert "missing: no-such-package==1.0" in done.stderr
+
+
+def test_a_wheel_has_every_package():
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = set()
+    for folder in tool["package-dir"].values():
+        for file in (ROOT / folder).rglob("__init__.py"):
+            name = ".".join(file.parent.relative_to(ROOT).parts)
+            found.add(name if name.startswith("cowclip_merlin") else f"cowclip_merlin.{name}")
+    assert set(tool["packages"]) == found
