@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
 from cowclip_merlin.cli.options.model_options import (
@@ -13,12 +12,14 @@ from cowclip_merlin.cli.options.model_options import (
     add_option,
     add_rate_options,
     add_rule_options,
-    check_overrides_used,
-    model_settings,
 )
-
-if TYPE_CHECKING:
-    from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.cli.options.online_options import (
+    UNUSED_RATES,
+    add_batch_days_option,
+    add_max_bad_fraction_option,
+    add_table_options,
+    online_settings_from_args,
+)
 
 HELP = "train on a log in order of time, with tables that grow (Monolith)"
 EXAMPLES = """examples:
@@ -55,17 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     replay.add_argument("--out", required=True, metavar="OUT", help="folder to write")
     _add_replay_options(replay)
     _add_model_options(replay)
-    _add_table_options(replay)
+    add_table_options(replay)
 
 
 def _add_replay_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--batch-days",
-        type=float,
-        default=1.0,
-        metavar="D",
-        help="days to train before the first event is scored (default: %(default)g)",
-    )
+    add_batch_days_option(parser, 1.0)
     parser.add_argument(
         "--sync",
         default="never,1d,1h",
@@ -87,56 +82,15 @@ def _add_replay_options(parser: argparse.ArgumentParser) -> None:
         help="start from this run of cowclip train and the prepared folder that it was trained on",
     )
     parser.add_argument("--resume", action="store_true", help="go on from the last snapshot")
-    parser.add_argument(
-        "--max-bad-fraction",
-        type=float,
-        default=0.001,
-        metavar="F",
-        help="share of damaged rows above which the replay stops (default: %(default)g)",
-    )
+    add_max_bad_fraction_option(parser)
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add_rule_options(parser, preset="criteo", clips=choices.kernel_clips())
     add_backend_option(parser)
-    add_rate_options(parser, without=("warmup_epochs", "lambda_rel", "lambda_abs"))
+    add_rate_options(parser, without=UNUSED_RATES)
     add_option(parser, "seed", 1234, "N", "seed of all initial values")
     add_architecture_options(parser)
-
-
-def _add_table_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--capacity",
-        type=int,
-        metavar="N",
-        help="rows to reserve for each table (default: enough for --max-rows, else 2^24)",
-    )
-    parser.add_argument(
-        "--max-rows",
-        type=int,
-        metavar="N",
-        help="ids that may have a row; the ids not seen for longest lose theirs (default: all)",
-    )
-    parser.add_argument(
-        "--absent",
-        default="trained",
-        choices=choices.ABSENT_ROWS,
-        help="what ids without a row read: a trained row of their field, or zeros "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--admission-filter",
-        default="count",
-        choices=choices.ADMISSION_FILTERS,
-        help="how `admit` of the features file counts (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--window",
-        type=int,
-        default=0,
-        metavar="N",
-        help="events after which counted occurrences halve; 0: never (default: %(default)s)",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -175,20 +129,3 @@ def run(args: argparse.Namespace) -> int:
         )
     print(f"AUC by day and hour, and figures: {args.out}")
     return 0
-
-
-def online_settings_from_args(args: argparse.Namespace) -> OnlineSettings:
-    """Build the settings from the arguments."""
-    from cowclip_merlin.online.settings import OnlineSettings
-    from cowclip_merlin.training.run_settings import RunSettings
-
-    run = RunSettings(**model_settings(args), update="lazy", epochs=1)
-    check_overrides_used(run)
-    return OnlineSettings(
-        run=run,
-        capacity=args.capacity,
-        max_rows=args.max_rows,
-        absent=args.absent,
-        admission_filter=args.admission_filter,
-        window=args.window,
-    )

@@ -56,6 +56,13 @@ def add_rule_options(
     """
     parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(choices.MODELS))
     parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows per step")
+    add_scaling_options(parser, preset=preset, clips=clips)
+
+
+def add_scaling_options(
+    parser: argparse.ArgumentParser, *, preset: str, clips: Sequence[str]
+) -> None:
+    """Add how rates follow from the batch size; see `add_rule_options`."""
     add_option(parser, "base-batch-size", 1024, "N", "batch size of the rates below")
     parser.add_argument(
         "--preset",
@@ -91,8 +98,13 @@ def add_rate_options(parser: argparse.ArgumentParser, *, without: Sequence[str] 
 
 def add_architecture_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the model's layers."""
-    add_option(parser, "embedding-dim", 10, "N", "length of an embedding row")
     add_option(parser, "mlp", "400,400,400", "N,N", "hidden widths")
+    add_layer_options(parser)
+
+
+def add_layer_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the model's layers but `--mlp`."""
+    add_option(parser, "embedding-dim", 10, "N", "length of an embedding row")
     add_option(parser, "continuous", "deep", "HOW", ", ".join(choices.CONTINUOUS))
     precision = f"precision of hidden and cross layers: {', '.join(choices.PRECISIONS)}"
     add_option(parser, "precision", "float32", "NAME", precision)

@@ -1,0 +1,90 @@
+"""Command line options of training on a log, which several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from cowclip_merlin import choices
+from cowclip_merlin.cli.options.model_options import check_overrides_used, model_settings
+
+if TYPE_CHECKING:
+    from cowclip_merlin.online.settings import OnlineSettings
+
+UNUSED_RATES = ("warmup_epochs", "lambda_rel", "lambda_abs")
+"""Rates that training on a log does not use."""
+
+
+def add_batch_days_option(parser: argparse.ArgumentParser, default: float) -> None:
+    """Add the option `--batch-days`."""
+    parser.add_argument(
+        "--batch-days",
+        type=float,
+        default=default,
+        metavar="D",
+        help="days to train before the first event is scored (default: %(default)g)",
+    )
+
+
+def add_max_bad_fraction_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--max-bad-fraction`."""
+    parser.add_argument(
+        "--max-bad-fraction",
+        type=float,
+        default=0.001,
+        metavar="F",
+        help="share of damaged rows above which the replay stops (default: %(default)g)",
+    )
+
+
+def add_table_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the growing tables."""
+    parser.add_argument(
+        "--capacity",
+        type=int,
+        metavar="N",
+        help="rows to reserve for each table (default: enough for --max-rows, else 2^24)",
+    )
+    parser.add_argument(
+        "--max-rows",
+        type=int,
+        metavar="N",
+        help="ids that may have a row; the ids not seen for longest lose theirs (default: all)",
+    )
+    parser.add_argument(
+        "--absent",
+        default="trained",
+        choices=choices.ABSENT_ROWS,
+        help="what ids without a row read: a trained row of their field, or zeros "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--admission-filter",
+        default="count",
+        choices=choices.ADMISSION_FILTERS,
+        help="how `admit` of the features file counts (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--window",
+        type=int,
+        default=0,
+        metavar="N",
+        help="events after which counted occurrences halve; 0: never (default: %(default)s)",
+    )
+
+
+def online_settings_from_args(args: argparse.Namespace) -> OnlineSettings:
+    """Build the settings of an online training from the arguments."""
+    from cowclip_merlin.online.settings import OnlineSettings
+    from cowclip_merlin.training.run_settings import RunSettings
+
+    run = RunSettings(**model_settings(args), update="lazy", epochs=1)
+    check_overrides_used(run)
+    return OnlineSettings(
+        run=run,
+        capacity=args.capacity,
+        max_rows=args.max_rows,
+        absent=args.absent,
+        admission_filter=args.admission_filter,
+        window=args.window,
+    )
