@@ -13,7 +13,9 @@ from cowclip_merlin.experiments.running.runner import train_runs
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.system.locks import lock_folder
 
-_TAKEN = "another experiment or sweep uses this folder; wait until it ends, or use another --out"
+FOLDER_IS_USED = (
+    "another experiment or sweep uses this folder; wait until it ends, or use another --out"
+)
 
 
 def dry_run(session: Session, experiment: Experiment) -> str:
@@ -37,7 +39,7 @@ def run_experiment(session: Session, experiment: Experiment) -> str:
 
     Prints a line for each run as it ends.
     """
-    with lock_folder(session.settings.out, _TAKEN):
+    with lock_folder(session.settings.out, FOLDER_IS_USED):
         if experiment.kind in (*RUN_KINDS, "sweep"):
             _train(session, experiment)
         return "\n".join(write_outputs(session, experiment))

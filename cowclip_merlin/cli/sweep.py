@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.experiment import add_session_options, run_session
+from cowclip_merlin.cli.experiment import run_session
+from cowclip_merlin.cli.options.experiment_options import add_session_options
 
 HELP = "score a grid of base values on validation rows, and keep the best for experiments"
 EXAMPLES = """examples:
@@ -23,4 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the sweeps; return 128 + the signal's number after a signal."""
-    return run_session(args, sweeps=True)
+    from cowclip_merlin.experiments.definitions import load_experiments
+
+    return run_session(args, load_experiments(args.names, sweeps=True))

@@ -7,6 +7,12 @@ from cowclip_merlin.experiments.definitions.experiment import (
     Experiment,
     ExperimentLine,
 )
+from cowclip_merlin.experiments.definitions.log_experiment import (
+    LOG_KINDS,
+    LogExperiment,
+    ReplayLine,
+)
+from cowclip_merlin.experiments.definitions.log_parser import parse_log_experiment
 from cowclip_merlin.experiments.definitions.parser import parse_experiment
 from cowclip_merlin.experiments.definitions.reader import (
     experiment_names,
@@ -15,13 +21,17 @@ from cowclip_merlin.experiments.definitions.reader import (
 )
 
 __all__ = [
+    "LOG_KINDS",
     "MEASURES",
     "NAMED_MULTIPLIERS",
     "RUN_KINDS",
     "Experiment",
     "ExperimentLine",
+    "LogExperiment",
+    "ReplayLine",
     "experiment_names",
     "load_experiment",
     "load_experiments",
     "parse_experiment",
+    "parse_log_experiment",
 ]

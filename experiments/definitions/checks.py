@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,26 @@ def check_types(path: Path, where: str, given: Mapping[str, Any], dataclass: Any
             raise InputError(f"{path}: {where}{name} is {value!r:.60}; {words}")
 
 
+def check_labels(path: Path, lines: Sequence[Any]) -> None:
+    """Reject duplicate labels, because tables and results identify lines by their labels."""
+    first: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if first.setdefault(line.label, number) != number:
+            raise InputError(
+                f"{path}: lines[{number}].label is {line.label!r}, the same as "
+                f"lines[{first[line.label]}].label; give each line its own label"
+            )
+
+
+def file_safe_name(path: Path) -> str:
+    """Return the name of an experiment's file with safe characters: its files are named so.
+
+    >>> file_safe_name(Path("my test.yaml"))
+    'my_test'
+    """
+    return re.sub(r"[^\w-]", "_", path.stem, flags=re.ASCII)
+
+
 def _texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
@@ -68,6 +89,7 @@ _FIELD_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "str | None": _TEXT,
     "int | None": _COUNT,
     "tuple[ExperimentLine, ...]": _LIST,
+    "tuple[Any, ...]": _LIST,
     "tuple[int | str, ...]": (_LIST[0], "give a list like [1, 8]"),
     "tuple[str, ...]": (_texts, "give a list of texts"),
     "tuple[str, Any] | None": (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions.checks import (
     check_known,
+    check_labels,
     check_one_of,
     check_rates,
     check_required,
     check_types,
+    file_safe_name,
 )
 from cowclip_merlin.experiments.definitions.experiment import (
     KINDS,
@@ -44,8 +45,7 @@ def parse_experiment(path: Path, value: Mapping[str, Any]) -> Experiment:
     _check_choices(path, given)
     lines = _lines(path, given.pop("lines", ()))
     lists = {name: tuple(given[name]) for name in ("notes", "reference") if name in given}
-    name = re.sub(r"[^\w-]", "_", path.stem, flags=re.ASCII)  # files are named after it
-    experiment = Experiment(name=name, lines=lines, **given | lists)
+    experiment = Experiment(name=file_safe_name(path), lines=lines, **given | lists)
     if experiment.kind in (*RUN_KINDS, "gradients") and not lines:
         raise InputError(f"{path}: lines is missing; {experiment.kind} needs at least one")
     if experiment.kind == "sweep":
@@ -57,7 +57,7 @@ def parse_experiment(path: Path, value: Mapping[str, Any]) -> Experiment:
 
 def _lines(path: Path, values: Sequence[Any]) -> tuple[ExperimentLine, ...]:
     lines = tuple(parse_line(path, number, value) for number, value in enumerate(values, 1))
-    _check_labels(path, lines)
+    check_labels(path, lines)
     return lines
 
 
@@ -65,17 +65,6 @@ def _check_choices(path: Path, given: Mapping[str, Any]) -> None:
     for name, known in {"kind": KINDS, "measure": MEASURES, "preset": PRESETS}.items():
         if name in given:
             check_one_of(path, name, given[name], known)
-
-
-def _check_labels(path: Path, lines: Sequence[ExperimentLine]) -> None:
-    """Reject duplicate labels, because tables and results identify lines by their labels."""
-    first: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        if first.setdefault(line.label, number) != number:
-            raise InputError(
-                f"{path}: lines[{number}].label is {line.label!r}, the same as "
-                f"lines[{first[line.label]}].label; give each line its own label"
-            )
 
 
 def _check_reference(path: Path, experiment: Experiment) -> None:

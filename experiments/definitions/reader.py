@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.definitions.experiment import Experiment
+from cowclip_merlin.experiments.definitions.checks import check_one_of
+from cowclip_merlin.experiments.definitions.experiment import KINDS, Experiment
+from cowclip_merlin.experiments.definitions.log_experiment import LOG_KINDS, LogExperiment
+from cowclip_merlin.experiments.definitions.log_parser import parse_log_experiment
 from cowclip_merlin.experiments.definitions.parser import parse_experiment
 from cowclip_merlin.system.yaml_file import read_yaml
 
@@ -36,7 +39,7 @@ def _order(name: str) -> tuple[int, int, str]:
     return kind, int(number or 0), name
 
 
-def load_experiment(name: str) -> Experiment:
+def load_experiment(name: str) -> Experiment | LogExperiment:
     """Load one experiment of this package by its name, or from the user's YAML file.
 
     Raises:
@@ -53,18 +56,27 @@ def load_experiment(name: str) -> Experiment:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"no experiment {name!r}; {hint}use one of {', '.join(known)}")
-    return parse_experiment(path, read_yaml(path, first_key="title"))
+    return _load(path)
 
 
-def _load_own(path: Path) -> Experiment:
+def _load(path: Path) -> Experiment | LogExperiment:
+    value = read_yaml(path, first_key="title")
+    kind = value.get("kind", KINDS[0])
+    if kind is not None:
+        check_one_of(path, "kind", kind, (*KINDS, *LOG_KINDS))
+    parse = parse_log_experiment if kind in LOG_KINDS else parse_experiment
+    return parse(path, value)
+
+
+def _load_own(path: Path) -> Experiment | LogExperiment:
     if not path.is_file():
         raise InputError(f"{path}: no such file; check the path")
     if path.stem in _files():
         raise InputError(f"{path}: {path.stem} is an experiment of this package; rename the file")
-    return replace(parse_experiment(path, read_yaml(path, first_key="title")), source=path.name)
+    return replace(_load(path), source=path.name)
 
 
-def load_experiments(names: Sequence[str], *, sweeps: bool) -> list[Experiment]:
+def load_experiments(names: Sequence[str], *, sweeps: bool) -> list[Experiment | LogExperiment]:
     """Load experiments by name.
 
     Args:

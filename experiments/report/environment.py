@@ -10,7 +10,7 @@ from cowclip_merlin.experiments.report.results_folder import ResultsFolder
 
 def environment(folder: ResultsFolder) -> list[tuple[str, str]]:
     """Return heading and text of each fact about the machine and the software."""
-    runs = folder.results
+    runs = [*folder.results, *folder.replays]
     if not runs:
         return []
     starts = sorted(run.started for run in runs)
@@ -22,7 +22,7 @@ def environment(folder: ResultsFolder) -> list[tuple[str, str]]:
         ("TensorFlow", _distinct(run.tensorflow for run in runs)),
         ("running processes before a run", _range(loads)),
         ("data fingerprint", _distinct(run.data_fingerprint for run in runs)),
-        ("scores of", _distinct(run.split for run in runs)),
+        ("scores of", _distinct(run.split for run in folder.results)),
     ]
     packages = [f"{name} {', '.join(v)}" for name, v in folder.versions.items()]
     found += [("versions", "; ".join(packages)), ("base values that sweeps chose", _tuned(folder))]

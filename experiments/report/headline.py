@@ -12,6 +12,7 @@ from cowclip_merlin.experiments.report.verdicts import (
     PaperEffect,
     auc_cells,
     count_verdicts,
+    gain_cells,
     largest_changes,
     largest_speedup,
     paper_effect,
@@ -44,14 +45,61 @@ class Headline:
 
 def headline(folder: ResultsFolder) -> Headline:
     """Make the headline of a results folder from its verdicts."""
-    cells = auc_cells(folder.tables)
-    found = paper_effect(cells)
+    gains = [judged for table in folder.log_tables for judged in gain_cells(table)]
+    of_log, conclusion = _gains(gains), gain_conclusion(gains)
+    of_data: list[str] = []
+    if folder.has_data_tables:
+        cells = auc_cells([table for table in folder.tables if not table.on_log])
+        found = paper_effect(cells)
+        conclusion = found.conclusion
+        of_data = [*_against_paper(found), *_all(cells), *_time(folder)]
     return Headline(
         title=folder.title,
-        conclusion=found.conclusion,
-        answer=_ANSWERS[found.conclusion],
-        sentences=[*_against_paper(found), *_all(cells), *_time(folder), *_runs(folder)],
+        conclusion=conclusion,
+        answer=_ANSWERS[conclusion],
+        sentences=[*of_data, *of_log, *_runs(folder), *_replays(folder)],
     )
+
+
+def gain_conclusion(gains: Sequence[JudgedCell]) -> str:
+    """Say whether the gains that Monolith published are seen: of all, of most, or of fewer."""
+    published = [judged for judged in gains if judged.paper is not None]
+    better = count_verdicts(published, "better")
+    if not published:
+        return "not judged"
+    if 2 * better <= len(published):
+        return "not seen"
+    return "seen" if better == len(published) else "seen in part"
+
+
+def _gains(gains: Sequence[JudgedCell]) -> list[str]:
+    """Compare gains with Monolith's, and count those of each table."""
+    published = [judged for judged in gains if judged.paper is not None]
+    sentences = []
+    if published:
+        better, noise, worse = (count_verdicts(published, k) for k in ("better", "noise", "worse"))
+        sentences.append(
+            f"Where Monolith's AUC rises over that without syncs, {_of(better, published)} here: "
+            f"{better} better, {noise} within noise, {worse} worse."
+        )
+    for table in dict.fromkeys(judged.table.name for judged in gains):
+        sentences += _largest_gains([judged for judged in gains if judged.table.name == table])
+    return sentences
+
+
+def _largest_gains(gains: Sequence[JudgedCell]) -> list[str]:
+    gain, loss = largest_changes(gains)
+    where = gains[0].table.title.partition(":")[0]
+    named = [("gain", gain), ("loss", loss)]
+    found = [
+        f"largest {name} {_gain_text(judged)} ({judged.row})" for name, judged in named if judged
+    ]
+    return [f"{where}: {'; '.join(found) or 'no change beyond noise'}."]
+
+
+def _gain_text(judged: JudgedCell) -> str:
+    paper = "" if judged.paper is None else f", in the paper {signed(judged.paper, 2)}"
+    return f"{signed(judged.difference or 0.0, 2)} AUC points{paper}"
 
 
 def _against_paper(found: PaperEffect) -> list[str]:
@@ -131,4 +179,16 @@ def _runs(folder: ResultsFolder) -> list[str]:
     return [
         f"{len(runs):,} run{'s' * (len(runs) > 1)} with {seeds} seed{'s' * (seeds > 1)}, "
         f"{diverged} diverged, {time} of training."
+    ]
+
+
+def _replays(folder: ResultsFolder) -> list[str]:
+    runs = {replay.run_id: replay for replay in folder.replays}.values()
+    if not runs:
+        return []
+    diverged = sum(run.status == "diverged" for run in runs)
+    minutes, seeds = sum(run.seconds for run in runs) / 60, len({run.seed for run in runs})
+    return [
+        f"{len(runs):,} replay{'s' * (len(runs) > 1)} with {seeds} seed{'s' * (seeds > 1)}, "
+        f"{diverged} diverged, {minutes:.0f} minute{'s' * (round(minutes) != 1)}."
     ]

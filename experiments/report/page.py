@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.report.results_folder import read_results_folder
-from cowclip_merlin.experiments.report.run_rows import RUN_COLUMNS
+from cowclip_merlin.experiments.report.run_rows import REPLAY_COLUMNS, RUN_COLUMNS
 from cowclip_merlin.experiments.report.section import Section, make_section
 from cowclip_merlin.experiments.tables.table import NOISE
 from cowclip_merlin.system.files import atomic_write, check_writable
@@ -65,7 +65,16 @@ def render(sections: Sequence[Section]) -> str:
         style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
         noise=NOISE,
         run_columns=RUN_COLUMNS,
+        replay_columns=REPLAY_COLUMNS,
+        papers=papers(sections),
     )
+
+
+def papers(sections: Sequence[Section]) -> list[str]:
+    """Return the papers that the results belong to: CowClip, Monolith or both."""
+    cowclip = any(section.folder.has_data_tables for section in sections)
+    monolith = any(section.folder.replays or section.folder.log_tables for section in sections)
+    return ["CowClip"] * cowclip + ["Monolith"] * monolith
 
 
 def prose(text: str) -> str:
@@ -81,7 +90,7 @@ def summary(sections: Sequence[Section], size: int) -> str:
     """Summarize the page in one line."""
     tables = sum(len(s.tables) for s in sections)
     figures = sum(len(s.folder.figures) for s in sections)
-    runs = sum(len(s.runs) for s in sections)
+    runs = sum(len(s.runs) + len({row[0] for row in s.replays}) for s in sections)
     parts = [(len(sections), "data set"), (tables, "table"), (figures, "figure"), (runs, "run")]
     counted = ", ".join(f"{n:,} {name}{'s' * (n != 1)}" for n, name in parts)
     return f"{counted}, {size / 1000:,.0f} kB"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.figures.files import FigureFile, read_figure
+from cowclip_merlin.experiments.online.replays.result import ReplayResult, read_replays
 from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.experiments.results.results_csv import read_results
 from cowclip_merlin.experiments.results.tuned import TunedValues, tuned_by_size
@@ -24,7 +25,8 @@ class ResultsFolder:
     Attributes:
         path: path of the folder.
         title: names of the data sets in it.
-        results: the runs, in the order in which they ended.
+        results: the runs on prepared data, in the order in which they ended.
+        replays: the replays of logs, in the same order; one for each sync interval.
         tables: tables in natural order of their names, "table2" before "table10".
         figures: figures in the same order.
         versions: package -> versions that the runs used.
@@ -34,10 +36,22 @@ class ResultsFolder:
     path: Path
     title: str
     results: Sequence[Result]
+    replays: Sequence[ReplayResult]
     tables: Sequence[Table]
     figures: Sequence[FigureFile]
     versions: dict[str, list[str]]
     tuned: Mapping[str, TunedValues]
+
+    @property
+    def log_tables(self) -> list[Table]:
+        """The tables of experiments on a log."""
+        return [table for table in self.tables if table.on_log]
+
+    @property
+    def has_data_tables(self) -> bool:
+        """Whether there are runs or tables of experiments on prepared data, or nothing of a log."""
+        of_log = bool(self.replays or self.log_tables)
+        return bool(self.results) or len(self.log_tables) < len(self.tables) or not of_log
 
 
 def read_results_folder(path: str | Path) -> ResultsFolder:
@@ -53,18 +67,19 @@ def read_results_folder(path: str | Path) -> ResultsFolder:
         raise InputError(
             f"{path}: is one run, which cowclip inspect shows; give a results folder of experiments"
         )
-    results = read_results(path)
+    results, replays = read_results(path), read_replays(path)
     tables = [read_table(file) for file in _files(path / "tables")]
     figures = [read_figure(file) for file in _figure_files(path / "figures")]
-    if not (results or tables or figures):
+    if not (results or replays or tables or figures):
         raise InputError(f"{path}: has no results; create them with cowclip experiment")
     return ResultsFolder(
         path=path,
-        title=_title(results) or path.resolve().name,
+        title=_title([*results, *replays]) or path.resolve().name,
         results=results,
+        replays=replays,
         tables=tables,
         figures=figures,
-        versions=_versions(path, results),
+        versions=_versions(path, results) or _replay_versions(replays),
         tuned=_tuned(path, results),
     )
 
@@ -74,7 +89,7 @@ def _tuned(path: Path, results: Sequence[Result]) -> Mapping[str, TunedValues]:
     return tuned_by_size(path, results[-1].data_fingerprint) if results else {}
 
 
-def _title(results: Sequence[Result]) -> str:
+def _title(results: Sequence[Result | ReplayResult]) -> str:
     """Return the names of the data sets; if a data set has several names, the last."""
     names = {result.data_fingerprint: result.data for result in results if result.data}
     return ", ".join(dict.fromkeys(names.values()))
@@ -114,5 +129,14 @@ def _versions(path: Path, results: Sequence[Result]) -> dict[str, list[str]]:
         for package, version in versions.items():
             # The revision has a separate line, from the results.
             if package != "git_revision" and version not in found.setdefault(package, []):
+                found[package].append(version)
+    return found
+
+
+def _replay_versions(replays: Sequence[ReplayResult]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text in dict.fromkeys(replay.versions for replay in replays):
+        for package, _, version in (each.partition(" ") for each in text.split(", ")):
+            if version not in found.setdefault(package, []):
                 found[package].append(version)
     return found

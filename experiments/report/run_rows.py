@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from cowclip_merlin.experiments.online.replays.result import ReplayResult
 from cowclip_merlin.experiments.results.result import Result
 
 RUN_COLUMNS = (
     "run", "variant", "model", "batch", "rule", "clip", "update", "embedding lr", "dense lr", "L2",
     "r, zeta", "init, warm-up", "epochs", "seed", "AUC %", "best AUC % (epoch)", "log loss",
     "rows/s", "minutes",
+)  # fmt: skip
+
+REPLAY_COLUMNS = (
+    "run", "synced every", "log", "admit", "ttl, s", "model", "batch", "rule", "clip",
+    "embedding lr", "dense lr", "L2", "r, zeta", "init", "seed", "AUC %", "log loss", "scored",
+    "ids kept", "expired", "rows/s", "minutes",
 )  # fmt: skip
 
 
@@ -48,3 +55,36 @@ def _row(run: Result, variant: str) -> list[str]:
 
 def _percent(auc: float) -> str:
     return f"{100 * auc:.3f}" if math.isfinite(auc) else ""
+
+
+def replay_rows(replays: Sequence[ReplayResult]) -> list[list[str]]:
+    """Format every replay and sync interval as text, in the order of `REPLAY_COLUMNS`."""
+    return [_replay_row(replay) for replay in replays]
+
+
+def _replay_row(replay: ReplayResult) -> list[str]:
+    ended = replay.status == "done"
+    return [
+        replay.run_id,
+        replay.sync,
+        replay.data,
+        replay.admit,
+        replay.ttl,
+        f"{replay.model}, {replay.mlp}",
+        f"{replay.batch_size:,}",
+        replay.rule,
+        replay.clip,
+        f"{replay.embedding_lr:.4g}",
+        f"{replay.dense_lr:.4g}",
+        f"{replay.l2:.4g}",
+        f"{replay.r:g}, {replay.zeta:g}",
+        f"{replay.init_std:g}",
+        str(replay.seed),
+        _percent(replay.auc) if ended else "diverged",
+        f"{replay.log_loss:.5f}" if ended else "",
+        f"{replay.scored:,}",
+        f"{replay.ids_kept:,}",
+        f"{replay.expired:,}",
+        f"{replay.rows_per_second:,.0f}",
+        f"{replay.seconds / 60:.1f}",
+    ]

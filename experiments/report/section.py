@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cowclip_merlin.experiments.definitions import experiment_names, load_experiment
+from cowclip_merlin.experiments.definitions import (
+    LogExperiment,
+    experiment_names,
+    load_experiment,
+)
 from cowclip_merlin.experiments.figures.files import FigureFile
 from cowclip_merlin.experiments.report.environment import environment
 from cowclip_merlin.experiments.report.headline import Headline, headline
 from cowclip_merlin.experiments.report.results_folder import ResultsFolder
-from cowclip_merlin.experiments.report.run_rows import run_rows
+from cowclip_merlin.experiments.report.run_rows import replay_rows, run_rows
 from cowclip_merlin.experiments.report.svg import inline_svg
 from cowclip_merlin.experiments.report.table_view import TableView, view_table
-from cowclip_merlin.experiments.report.verdicts import count_verdicts, judged_cells
+from cowclip_merlin.experiments.report.verdicts import count_verdicts, gain_cells, judged_cells
 from cowclip_merlin.experiments.tables.table import Table
 
 
@@ -46,7 +50,8 @@ class Section:
         figures: the other figures.
         missing: heading and list of experiments or lines that were not run.
         environment: heading and text.
-        runs: one list of texts per run.
+        runs: one list of texts per run on prepared data.
+        replays: one list of texts per replay of a log and sync interval.
     """
 
     anchor: str
@@ -58,6 +63,7 @@ class Section:
     missing: Sequence[tuple[str, Sequence[str]]]
     environment: Sequence[tuple[str, str]]
     runs: Sequence[Sequence[str]]
+    replays: Sequence[Sequence[str]]
 
 
 def make_section(folder: ResultsFolder, anchor: str) -> Section:
@@ -79,6 +85,7 @@ def make_section(folder: ResultsFolder, anchor: str) -> Section:
         missing=_missing(folder),
         environment=environment(folder),
         runs=run_rows(folder.results),
+        replays=replay_rows(folder.replays),
     )
 
 
@@ -104,15 +111,20 @@ def _figure(folder: ResultsFolder, figure: FigureFile, anchor: str) -> PageFigur
 
 
 def _missing(folder: ResultsFolder) -> list[tuple[str, Sequence[str]]]:
-    """List missing runs of tables, and experiments without a table or figure in the folder."""
+    """List missing runs of tables, and experiments without a table or figure in the folder.
+
+    A folder of a log lists experiments on logs only, and one of prepared data the others.
+    """
     missing = [(table.title, table.missing) for table in folder.tables if table.missing]
     made = {one.name for one in (*folder.tables, *folder.figures)}
-    absent = [load_experiment(name).title for name in experiment_names() if name not in made]
+    known = [load_experiment(name) for name in experiment_names() if name not in made]
+    fit = {True: bool(folder.replays or folder.log_tables), False: folder.has_data_tables}
+    absent = [each.title for each in known if fit[isinstance(each, LogExperiment)]]
     return [*missing, ("Experiments that were not run", absent)] if absent else missing
 
 
 def _counts(table: Table) -> list[int | str]:
-    numbers = list(judged_cells(table))
+    numbers = list(gain_cells(table) if table.on_log else judged_cells(table))
     verdicts = [count_verdicts(numbers, k) if numbers else "" for k in ("better", "noise", "worse")]
     cells = [cell for _, row in table.rows for cell in row]
     measured = sum(cell.mean is not None for cell in cells)

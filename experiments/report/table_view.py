@@ -77,7 +77,13 @@ def view_table(table: Table, *, anchor: str) -> TableView:
     letters = _note_letters(cells)
     reference = reference_cell(table)
     rows = [
-        (heading, [_view(cell, table, letters, seeds, cell is reference) for cell in row])
+        (
+            heading,
+            [
+                _view(cell, decimals, letters, seeds, cell is reference)
+                for cell, decimals in zip(row, table.column_decimals(), strict=True)
+            ],
+        )
         for heading, row in table.rows
     ]
     return TableView(
@@ -91,10 +97,10 @@ def view_table(table: Table, *, anchor: str) -> TableView:
 
 
 def _view(
-    cell: Cell, table: Table, letters: dict[str, str], seeds: int, is_reference: bool
+    cell: Cell, decimals: int, letters: dict[str, str], seeds: int, is_reference: bool
 ) -> CellView:
     measured = cell.mean is not None
-    number_format = f".{table.decimals}f"
+    number_format = f".{decimals}f"
     published = "" if cell.published is None else format(cell.published, number_format)
     kind = "reference" if is_reference else cell.verdict
     return CellView(

@@ -91,6 +91,25 @@ def judged_cells(table: Table) -> Iterator[JudgedCell]:
                 )
 
 
+def gain_cells(table: Table) -> Iterator[JudgedCell]:
+    """Yield the gains of a table of an experiment on a log that have a verdict.
+
+    Such a gain is a difference from the reference already, here and in the paper.
+    """
+    for row, cells in table.rows:
+        for column, cell in zip(table.columns, cells):
+            if cell.verdict:
+                yield JudgedCell(
+                    table=table,
+                    row=row,
+                    column=column,
+                    cell=cell,
+                    outcome=cell.verdict,
+                    difference=cell.mean,
+                    paper=cell.published,
+                )
+
+
 def _minus(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
 

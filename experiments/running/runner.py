@@ -109,7 +109,8 @@ def _train(
 ) -> tuple[str, Sequence[Any]]:
     """Train a run; return its status and the metrics of its epochs."""
     try:
-        with redirect_stdout(io.StringIO()), _quiet():  # the run's train.log has the output
+        # The run's train.log has the output.
+        with redirect_stdout(io.StringIO()), hide_retracing_warnings():
             return "done", train(data.path, run.settings, out=folder, resume=resume, device=device)
     except Diverged:
         path = folder / "metrics.csv"
@@ -117,7 +118,7 @@ def _train(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def hide_retracing_warnings() -> Iterator[None]:
     """Hide TensorFlow's warning about tracing many functions, because each run traces its own."""
     logger = logging.getLogger("tensorflow")
     before = logger.level

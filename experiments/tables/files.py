@@ -55,6 +55,8 @@ def read_table(path: str | Path) -> Table:
     known = _checked(path, "", value | {"rows": []}, Table)
     parsed = tuple(_row(path, number, row) for number, row in enumerate(rows, 1))
     table = Table(**known | {"rows": parsed})
+    if len(table.decimals_of_columns) not in (0, len(table.columns)):
+        raise InputError(f"{path}: decimals_of_columns does not fit the columns; {_REMEDY}")
     for number, (_, cells) in enumerate(table.rows, 1):
         if len(cells) != len(table.columns):
             raise InputError(
@@ -100,6 +102,8 @@ def _value(path: str | Path, where: str, value: Any, annotation: str) -> Any:
         items = _of_type(path, where, value, list)
         if annotation == "tuple[str, ...]":
             items = [_of_type(path, where, item, str) for item in items]
+        if annotation == "tuple[int, ...]":
+            items = [_of_type(path, where, item, int) for item in items]
         return tuple(items)
     if annotation.startswith("float"):
         number = _of_type(path, where, value, (int, float))

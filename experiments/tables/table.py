@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cowclip_merlin.experiments.definitions import Experiment
+from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
 
 NOISE = 2.0
 
@@ -54,6 +54,8 @@ class Table:
         missing: runs that were not made, and why.
         command: the command that reproduces it.
         decimals: digits after the decimal point.
+        decimals_of_columns: the same for each column, where they differ; empty otherwise.
+        on_log: whether the experiment replays a log, and verdicts are of gains over the reference.
     """
 
     name: str
@@ -69,9 +71,17 @@ class Table:
     missing: tuple[str, ...] = ()
     command: str = ""
     decimals: int = 2
+    decimals_of_columns: tuple[int, ...] = ()
+    on_log: bool = False
+
+    def column_decimals(self) -> tuple[int, ...]:
+        """Return the digits after the decimal point of each column."""
+        return self.decimals_of_columns or (self.decimals,) * len(self.columns)
 
 
-def experiment_table(experiment: Experiment, *, notes: Sequence[str] = (), **rest: Any) -> Table:
+def experiment_table(
+    experiment: Experiment | LogExperiment, *, notes: Sequence[str] = (), **rest: Any
+) -> Table:
     """Make a table with the name, title, claim, corner and notes of its experiment.
 
     Args:

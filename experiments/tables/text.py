@@ -21,18 +21,40 @@ def cell_text(cell: Cell, *, decimals: int = 2) -> str:
 
 def table_text(table: Table) -> str:
     """Format the table for a terminal."""
-    marks = {"better": "+", "worse": "-", "noise": "=", "": ""}
-    body = [
-        [heading, *(cell_text(c, decimals=table.decimals) + marks[c.verdict] for c in cells)]
-        for heading, cells in table.rows
-    ]
-    lines = [[table.corner, *table.columns], *body]
+    lines = _lines(table)
     widths = [max(len(line[j]) for line in lines) for j in range(len(lines[0]))]
     text = ["  ".join(x.ljust(w) for x, w in zip(line, widths)).rstrip() for line in lines]
     legend = _legend(table)
     head = [table.title, *([table.data] if table.data else [])]
     missing = [f"not run: {line}" for line in table.missing]
     return "\n".join([*head, "", *text, "", legend, *table.notes, *missing])
+
+
+def markdown_table(table: Table) -> str:
+    """Format the table as Markdown, with its title, its legend, its notes and its command."""
+    head, *body = [[text.replace("|", "\\|") for text in line] for line in _lines(table)]
+    rows = [head, ["---", *["---:"] * len(table.columns)], *body]
+    missing = [f"not run: {line}" for line in table.missing]
+    below = [_legend(table), *table.notes, *missing, f"`{table.command}`"]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    text = [f"### {table.title}", "", f"{table.data}.", "", *lines, ""]
+    return "\n".join([*text, *(f"- {line}" for line in below)]) + "\n"
+
+
+def _lines(table: Table) -> list[list[str]]:
+    """Return the headings and rows as text."""
+    marks = {"better": "+", "worse": "-", "noise": "=", "": ""}
+    body = [
+        [
+            heading,
+            *(
+                cell_text(cell, decimals=decimals) + marks[cell.verdict]
+                for cell, decimals in zip(cells, table.column_decimals(), strict=True)
+            ),
+        ]
+        for heading, cells in table.rows
+    ]
+    return [[table.corner, *table.columns], *body]
 
 
 def _legend(table: Table) -> str:

@@ -12,7 +12,7 @@ import pytest
 from small_experiment import MINE, experiment
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.cli.experiment import parse_fraction
+from cowclip_merlin.cli.options.experiment_options import parse_fraction
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import outputs, preflight
 from cowclip_merlin.experiments.definitions import load_experiment

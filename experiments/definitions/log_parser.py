@@ -1,0 +1,78 @@
+"""Parse a `LogExperiment` from a YAML mapping; reject settings that cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.definitions.checks import (
+    check_known,
+    check_labels,
+    check_one_of,
+    check_required,
+    check_types,
+    file_safe_name,
+)
+from cowclip_merlin.experiments.definitions.log_experiment import (
+    LOG_KINDS,
+    NEVER,
+    PUBLISHED,
+    LogExperiment,
+    ReplayLine,
+)
+from cowclip_merlin.tables.field_rules import MOST_ADMIT
+from cowclip_merlin.workflows.online.durations import parse_duration
+
+
+def parse_log_experiment(path: Path, value: Mapping[str, Any]) -> LogExperiment:
+    """Parse an experiment on a log; a key without a value counts as absent.
+
+    Raises:
+        InputError: if a key or value is unknown, missing or of the wrong type.
+    """
+    given = {key: each for key, each in value.items() if each is not None}
+    check_known(path, "", given, LogExperiment, without=("name", "source"))
+    check_required(path, "", given, ("title", "claim", "kind", "lines", "reference"))
+    check_types(path, "", given, LogExperiment)
+    check_one_of(path, "kind", given["kind"], LOG_KINDS)
+    lines = tuple(_line(path, n, given["kind"], x) for n, x in enumerate(given["lines"], 1))
+    check_labels(path, lines)
+    check_one_of(path, "reference", given["reference"], [line.label for line in lines])
+    changed = {"lines": lines, "notes": tuple(given.get("notes", ()))}
+    return LogExperiment(name=file_safe_name(path), **given | changed)
+
+
+def _line(path: Path, number: int, kind: str, value: Any) -> Any:
+    """Parse line `number`, counted from 1, as the kind's class."""
+    where, line_type = f"lines[{number}].", LOG_KINDS[kind]
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: lines[{number}] is {value!r}; it must be a mapping")
+    given = {key: each for key, each in value.items() if each is not None}
+    check_known(path, where, given, line_type)
+    check_required(path, where, given, _REQUIRED[line_type])
+    check_types(path, where, given, line_type)
+    _CHECKS[line_type](path, where, given)
+    return line_type(**given)
+
+
+def _check_replay_line(path: Path, where: str, given: Mapping[str, Any]) -> None:
+    for name in ("sync", "ttl"):
+        if given.get(name, NEVER) != NEVER:
+            try:
+                parse_duration(given[name], f"{where}{name}")
+            except InputError as error:
+                raise InputError(f"{path}: {error}, or never") from None
+    if given.get("admit", 1) > MOST_ADMIT:
+        raise InputError(f"{path}: {where}admit is {given['admit']}; give 1 to {MOST_ADMIT}")
+    for name, number in given.get("published", {}).items():
+        check_one_of(path, f"a name in {where}published", name, PUBLISHED)
+        if type(number) not in (int, float):  # a bool is an int, too
+            raise InputError(f"{path}: {where}published.{name} is {number!r}; give a number")
+
+
+_REQUIRED: Mapping[Any, tuple[str, ...]] = {ReplayLine: ("label", "sync")}
+_CHECKS: Mapping[Any, Callable[[Path, str, Mapping[str, Any]], None]] = {
+    ReplayLine: _check_replay_line
+}

@@ -1,0 +1,1 @@
+"""Replays of a log: their runs, results, tables and figures."""

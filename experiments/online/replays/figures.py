@@ -1,0 +1,120 @@
+"""Draw the experiments that replay a log: AUC by sync interval, over time, and by ids kept."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.definitions import LogExperiment
+from cowclip_merlin.experiments.online.replays.result import ReplayResult
+from cowclip_merlin.experiments.online.replays.run import LineResults
+from cowclip_merlin.plotting.style import figure_settings, new_figure, style
+
+Results = Sequence[ReplayResult]
+
+
+def finished(results: LineResults) -> dict[str, Results]:
+    """Return the results that did not diverge, for the lines that have one."""
+    done = {
+        label: [each for each in mine.values() if each.status == "done"]
+        for label, mine in results.items()
+    }
+    return {label: mine for label, mine in done.items() if mine}
+
+
+def draw_intervals(experiment: LogExperiment, results: LineResults) -> Any:
+    """Draw the AUC of each line, with the published numbers in a panel of their own.
+
+    Bars span the minimum to the maximum of the seeds.
+    """
+    labels, done = [line.label for line in experiment.lines], finished(results)
+    published = {
+        line.label: line.published["auc"] for line in experiment.lines if "auc" in line.published
+    }
+    with figure_settings():
+        figure = new_figure(7.0 if published else 4.5, 3.2)
+        axes = figure.subplots(1, 2 if published else 1, squeeze=False)[0]
+        _draw_points(axes[0], labels, {k: _aucs(mine) for k, mine in done.items()}, index=0)
+        axes[0].set_title("measured here")
+        if published:
+            _draw_points(axes[1], labels, {k: [v] for k, v in published.items()}, index=1)
+            axes[1].set_title("published")
+        for one in axes:
+            one.set_xticks(range(len(labels)), labels)
+            one.set(xlabel=experiment.corner, ylabel="AUC, %", xlim=(-0.5, len(labels) - 0.5))
+    return figure
+
+
+def _draw_points(
+    axes: Any, labels: Sequence[str], values: Mapping[str, Sequence[float]], *, index: int
+) -> None:
+    at = [labels.index(label) for label in values]
+    _error_bars(axes, at, list(values.values()), index)
+
+
+def _error_bars(
+    axes: Any, x: Sequence[float], values: Sequence[Sequence[float]], index: int
+) -> None:
+    means = [np.mean(each) for each in values]
+    low = [mean - min(each) for mean, each in zip(means, values, strict=True)]
+    high = [max(each) - mean for mean, each in zip(means, values, strict=True)]
+    axes.errorbar(x, means, yerr=[low, high], capsize=2.5, elinewidth=1, **style(index, len(x)))
+
+
+def _aucs(results: Results) -> list[float]:
+    return [100 * result.auc for result in results]
+
+
+def draw_kept(experiment: LogExperiment, results: LineResults) -> Any:
+    """Draw the AUC of each line against the ids that it keeps; bars span the seeds."""
+    done = finished(results)
+    with figure_settings():
+        figure = new_figure(5.6, 3.6)
+        axes = figure.subplots()
+        kept = [float(np.mean([each.ids_kept for each in mine])) for mine in done.values()]
+        _error_bars(axes, kept, [_aucs(mine) for mine in done.values()], 0)
+        for x, (label, mine) in zip(kept, done.items(), strict=True):
+            spot = (x, float(np.mean(_aucs(mine))))
+            axes.annotate(label, spot, xytext=(4, -11), textcoords="offset points", fontsize=8)
+        axes.set(xlabel=f"ids kept (labels: {experiment.corner})", ylabel="AUC, %")
+        axes.margins(x=0.12, y=0.12)
+    return figure
+
+
+def draw_over_time(experiment: LogExperiment, results: LineResults, runs: Path) -> Any:
+    """Draw the AUC of each hour of event time, mean over the seeds.
+
+    Args:
+        experiment: the experiment.
+        results: its existing results.
+        runs: folder of the runs, which hold the numbers.
+
+    Raises:
+        InputError: if a run's folder is missing.
+    """
+    done = finished(results)
+    with figure_settings():
+        figure = new_figure(7.0, 3.6)
+        axes = figure.subplots()
+        for index, (label, mine) in enumerate(done.items()):
+            by_hour = np.array([_auc_by_hour(runs / each.run_id, each.sync) for each in mine])
+            hours = np.arange(1, by_hour.shape[1] + 1)
+            axes.plot(hours, by_hour.mean(axis=0), label=label, **style(index, len(hours)))
+        axes.set(xlabel="hours since the first scored event", ylabel="AUC of each hour, %")
+        axes.legend(title=experiment.corner, fontsize=8)
+    return figure
+
+
+def _auc_by_hour(folder: Path, sync: str) -> list[float]:
+    """Return the AUC of each hour in %; NaN for an hour whose labels are all equal."""
+    path = folder / "auc_by_hour.csv"
+    if not path.exists():
+        raise InputError(f"{path}: no such file; a figure over time needs the folders in runs/")
+    with path.open(newline="", encoding="utf-8") as file:
+        found = [row["auc"] for row in csv.DictReader(file) if row["sync"] == sync]
+    return [100 * float(auc) if auc else np.nan for auc in found]
