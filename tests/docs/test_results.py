@@ -74,3 +74,56 @@ def test_tables_of_collisions_are_those_of_the_recorded_epochs(file):
     page = (ROOT / "docs/results.md").read_text()
     assert f"after epoch {best_epoch(results)}" in page.partition(table)[0].splitlines()[-2]
     assert table in page and file.name in page
+
+
+REPLAYS = RECORDED / "generated-drifting-1M/replays.csv"
+REFERENCES = {"synced every": "never", "occurrences T": "1", "time to live": "off"}
+
+
+def replays():
+    """Text of a line -> seed -> its row, of the runs with the rates of the page's tables."""
+    with REPLAYS.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if float(row["embedding_lr"]) == 3e-3]
+    found = {name: {} for name in REFERENCES}
+    intervals = {"never": "never", "1d": "1 day", "5h": "5 h", "1h": "1 h", "30min": "30 min"}
+    times = {"3600": "1 h", "21600": "6 h", "86400": "1 day", "259200": "3 days", "0": "off"}
+    for row in rows:
+        if row["ttl"] in times:
+            found["time to live"].setdefault(times[row["ttl"]], {})[row["seed"]] = row
+            continue
+        if row["admit"] == "1":
+            found["synced every"].setdefault(intervals[row["sync"]], {})[row["seed"]] = row
+        if row["sync"] == "1h":
+            found["occurrences T"].setdefault(row["admit"], {})[row["seed"]] = row
+    return found
+
+
+def online_tables():
+    """First heading -> label -> heading -> cell, of the tables with an AUC and a gain."""
+    text = (ROOT / "docs/online-results.md").read_text()
+    found = {}
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        lines = [line.strip("|").split("|") for line in block.splitlines()]
+        head, _, *rows = [[cell.strip() for cell in cells] for cells in lines]
+        if head[0] in REFERENCES and "gain, points" in head:
+            found[head[0]] = {row[0]: dict(zip(head, row)) for row in rows}
+    return found
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_online_results_are_those_of_the_recorded_replays(name):
+    recorded, table = replays()[name], online_tables()[name]
+    assert set(recorded) == set(table)
+    reference = recorded[REFERENCES[name]]
+    for label, cells in table.items():
+        mine = recorded[label]
+        assert len(mine) == 5
+        auc = {seed: 100 * float(row["auc"]) for seed, row in mine.items()}
+        gains = [auc[seed] - 100 * float(reference[seed]["auc"]) for seed in mine]
+        values = list(auc.values())
+        assert cells["AUC, %"] == f"{statistics.mean(values):.2f} ±{statistics.stdev(values):.2f}"
+        gain = f"{statistics.mean(gains):+.2f} ±{statistics.stdev(gains):.2f}"
+        assert cells["gain, points"] == ("" if label == REFERENCES[name] else gain)
+        if "ids kept" in cells:
+            kept = statistics.mean(int(row["ids_kept"]) for row in mine.values())
+            assert cells["ids kept"] == f"{kept:,.0f}"
