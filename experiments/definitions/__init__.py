@@ -9,6 +9,7 @@ from cowclip_merlin.experiments.definitions.experiment import (
 )
 from cowclip_merlin.experiments.definitions.log_experiment import (
     LOG_KINDS,
+    CollisionLine,
     LogExperiment,
     ReplayLine,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "MEASURES",
     "NAMED_MULTIPLIERS",
     "RUN_KINDS",
+    "CollisionLine",
     "Experiment",
     "ExperimentLine",
     "LogExperiment",

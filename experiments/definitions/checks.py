@@ -88,6 +88,8 @@ _FIELD_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "str": _TEXT,
     "str | None": _TEXT,
     "int | None": _COUNT,
+    "int": _COUNT,
+    "float": (_finite, "give a number"),
     "tuple[ExperimentLine, ...]": _LIST,
     "tuple[Any, ...]": _LIST,
     "tuple[int | str, ...]": (_LIST[0], "give a list like [1, 8]"),

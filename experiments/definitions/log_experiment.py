@@ -39,9 +39,30 @@ class ReplayLine:
     note: str | None = None
 
 
-LOG_KINDS: Mapping[str, Any] = {"sync": ReplayLine, "rules": ReplayLine}
+@dataclass(frozen=True, kw_only=True)
+class CollisionLine:
+    """One line of an experiment that hashes ids into buckets.
+
+    Attributes:
+        label: text of the row or the curve.
+        load: distinct ids of a column per bucket; 0 for no hashing.
+        epochs: passes over the training rows.
+        columns: columns to hash; empty for all categorical columns.
+    """
+
+    label: str
+    load: float
+    epochs: int = 10
+    columns: tuple[str, ...] = ()
+
+
+LOG_KINDS: Mapping[str, Any] = {
+    "sync": ReplayLine,
+    "rules": ReplayLine,
+    "collisions": CollisionLine,
+}
 """Kind of an experiment on a log -> class of its lines. "sync" compares sync intervals, "rules"
-what the rows kept cost."""
+what the rows kept cost, "collisions" what shared rows cost."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from cowclip_merlin.experiments.definitions.log_experiment import (
     LOG_KINDS,
     NEVER,
     PUBLISHED,
+    CollisionLine,
     LogExperiment,
     ReplayLine,
 )
@@ -54,7 +55,8 @@ def _line(path: Path, number: int, kind: str, value: Any) -> Any:
     check_required(path, where, given, _REQUIRED[line_type])
     check_types(path, where, given, line_type)
     _CHECKS[line_type](path, where, given)
-    return line_type(**given)
+    columns = {"columns": tuple(given["columns"])} if "columns" in given else {}
+    return line_type(**given | columns)
 
 
 def _check_replay_line(path: Path, where: str, given: Mapping[str, Any]) -> None:
@@ -72,7 +74,16 @@ def _check_replay_line(path: Path, where: str, given: Mapping[str, Any]) -> None
             raise InputError(f"{path}: {where}published.{name} is {number!r}; give a number")
 
 
-_REQUIRED: Mapping[Any, tuple[str, ...]] = {ReplayLine: ("label", "sync")}
+def _check_collision_line(path: Path, where: str, given: Mapping[str, Any]) -> None:
+    if given["load"] < 0:
+        raise InputError(f"{path}: {where}load is {given['load']}; give a number from 0 on")
+
+
+_REQUIRED: Mapping[Any, tuple[str, ...]] = {
+    ReplayLine: ("label", "sync"),
+    CollisionLine: ("label", "load"),
+}
 _CHECKS: Mapping[Any, Callable[[Path, str, Mapping[str, Any]], None]] = {
-    ReplayLine: _check_replay_line
+    ReplayLine: _check_replay_line,
+    CollisionLine: _check_collision_line,
 }

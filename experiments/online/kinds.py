@@ -6,6 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cowclip_merlin.experiments.definitions import LogExperiment
+from cowclip_merlin.experiments.online.collision_kind import (
+    collision_seconds,
+    make_collisions,
+    pending_collisions,
+    write_collisions,
+)
 from cowclip_merlin.experiments.online.replays.outputs import write_replay_outputs
 from cowclip_merlin.experiments.online.replays.result import ReplayResult, read_replays
 from cowclip_merlin.experiments.online.replays.run import pending_replays, plan_replays
@@ -66,5 +72,13 @@ def _seconds(session: LogSession) -> float | None:
 
 
 REPLAYS = LogKind(pending=_pending, run=_run, seconds=_seconds, write=write_replay_outputs)
-KINDS: Mapping[str, LogKind] = {"sync": REPLAYS, "rules": REPLAYS}
+COLLISIONS = LogKind(
+    pending=lambda session, experiment: [
+        run.text for run in pending_collisions(session, experiment)
+    ],
+    run=make_collisions,
+    seconds=collision_seconds,
+    write=write_collisions,
+)
+KINDS: Mapping[str, LogKind] = {"sync": REPLAYS, "rules": REPLAYS, "collisions": COLLISIONS}
 """A kind of `definitions.LOG_KINDS` -> what it does."""

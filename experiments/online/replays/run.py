@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from cowclip_merlin.experiments.definitions import LogExperiment, ReplayLine
 from cowclip_merlin.experiments.definitions.log_experiment import NEVER
+from cowclip_merlin.experiments.online.config_hash import hash_settings
 from cowclip_merlin.experiments.online.replays.result import ReplayResult, read_replays
 from cowclip_merlin.experiments.online.session import LogSession
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.training import RunSettings
 from cowclip_merlin.workflows.online.durations import parse_duration
 from cowclip_merlin.workflows.online.features import LogFeatures
 
@@ -43,39 +40,15 @@ class ReplayRun:
         """Return a hash that is equal for replays that train the same.
 
         `fingerprint` is that of the log. Serving copies do not change the training, so `sync` is
-        not a part of it. Settings and rules at their defaults are omitted, so that a new option
-        does not change the names of earlier runs.
+        not a part of it.
         """
-        usual = OnlineSettings(run=_usual_run()).as_dict()
-        given = self.settings.as_dict()
-        table = {k: v for k, v in given.items() if k != "run" and v != usual[k]}
-        run = {k: v for k, v in given["run"].items() if v != usual["run"][k]}
-        parts = [table, run, _changed(self.features), self.batch_days, fingerprint]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+        return hash_settings(self.settings, self.features, self.batch_days, fingerprint)
 
     def run_id(self, fingerprint: str) -> str:
         """Return a readable name for the run's folder."""
         run = self.settings.run
         parts = (run.model, f"b{run.batch_size}", f"s{run.seed}", self.config_hash(fingerprint))
         return "-".join((*parts, *self.sync))
-
-
-def _changed(value: Any) -> Any:
-    """Return plain values for JSON, without attributes of dataclasses at their defaults."""
-    if isinstance(value, tuple):
-        return [_changed(each) for each in value]
-    if not is_dataclass(value):
-        return value
-    usual = {
-        field.name: field.default_factory() if callable(field.default_factory) else field.default
-        for field in fields(value)
-    }
-    given = {name: getattr(value, name) for name in usual}
-    return {name: _changed(each) for name, each in given.items() if each != usual[name]}
-
-
-def _usual_run() -> RunSettings:
-    return RunSettings(model="deepfm", batch_size=1, update="lazy", epochs=1)
 
 
 def plan_replays(session: LogSession, experiment: LogExperiment) -> list[ReplayRun]:

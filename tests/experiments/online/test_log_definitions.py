@@ -13,9 +13,15 @@ from cowclip_merlin.experiments.definitions import (
 )
 from cowclip_merlin.experiments.online.kinds import KINDS
 
-ON_LOG = {"monolith_sync", "admission", "expiry"}
+ON_LOG = {"monolith_sync", "monolith_collisions", "admission", "expiry"}
 LINE = {"label": "a", "sync": "1h"}
 WHOLE = {"kind": "sync", "title": "t", "claim": "c", "reference": "a", "lines": [LINE]}
+
+
+def hashed(**changed):
+    """A definition of kind "collisions" whose line has something changed."""
+    line = {"label": "a", "load": 1} | changed
+    return {"kind": "collisions", "lines": [{k: v for k, v in line.items() if v is not ...}]}
 
 
 def test_the_experiments_are_there_and_sound():
@@ -26,6 +32,8 @@ def test_the_experiments_are_there_and_sound():
         "never", "1d", "5h", "1h", "30min",
     ]  # fmt: skip
     assert [line.admit for line in found["admission"].lines] == [1, 2, 3, 5, 10]
+    loads = [line.load for line in found["monolith_collisions"].lines]
+    assert loads == [0, 0.059, 0.163, 1, 4]
     assert [line.ttl for line in found["expiry"].lines] == ["1h", "6h", "1d", "3d", "never"]
 
 
@@ -54,6 +62,17 @@ def test_every_kind_can_be_defined_and_run():
         ({"lines": [LINE | {"multipliers": [1]}]}, r"unknown lines\[1\]\.multipliers"),
         ({"lines": [LINE | {"published": {"AUC": 1}}]}, "is 'AUC'; choose one of auc, gain"),
         ({"lines": [LINE | {"published": {"auc": "79"}}]}, r"published\.auc is '79'"),
+        (HASHED | {"lines": [{"label": "a"}]}, r"lines\[1\]\.load is missing"),
+        (
+            HASHED | {"lines": [{"label": "a", "load": -1}]},
+            r"lines\[1\]\.load is -1; give a number",
+        ),
+        (HASHED | {"lines": [{"label": "a", "load": "1"}]}, r"lines\[1\]\.load is '1'; give a num"),
+        (
+            HASHED | {"lines": [{"label": "a", "load": 1, "epochs": 0}]},
+            r"\.epochs is 0; give a whole",
+        ),
+        (HASHED | {"lines": [{"label": "a", "load": 1, "columns": "user"}]}, r"columns is 'user'"),
     ],
 )
 def test_wrong_files_are_refused_with_the_place(tmp_path, changed, words):

@@ -12,7 +12,7 @@ from small_log_experiment import run_on_log
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import Diverged
 from cowclip_merlin.experiments.definitions import ReplayLine
-from cowclip_merlin.experiments.online.replays import run as replay_run
+from cowclip_merlin.experiments.online import config_hash
 from cowclip_merlin.experiments.online.replays import runner as replay_runner
 from cowclip_merlin.experiments.online.replays.result import read_replays
 from cowclip_merlin.experiments.online.replays.run import line_features
@@ -59,7 +59,7 @@ def test_a_hash_has_only_what_was_changed(drifting_log):
     """A new attribute of a column would otherwise rename all earlier runs."""
     features = load_features(drifting_log / "log.csv.yaml")
     item = {"name": "item", "rules": {"ttl": 5 * 86_400}}
-    changed = replay_run._changed(features)
+    changed = config_hash._changed(features)
     assert changed["categorical"][:2] == [{"name": "user"}, item]
     assert changed["continuous"] == [{"name": "price"}]
 
