@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _escape_unencodable_output()
     args, unknown = build_parser().parse_known_args(argv)
     if unknown:
-        return _fail(f"unknown arguments: {' '.join(unknown)}; see cowclip {args.command} --help")
+        command = " ".join([args.command, *filter(None, [getattr(args, "online_command", None)])])
+        return _fail(f"unknown arguments: {' '.join(unknown)}; see cowclip {command} --help")
     try:
         _check_paths(vars(args))
         with exit_on_sigterm():

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
     replay = ReplaySettings(
         batch_days=args.batch_days,
-        sync=tuple(args.sync.split(",")),
+        sync=tuple(text.strip() for text in args.sync.split(",")),
         snapshot_every=args.snapshot_every,
     )
     try:
@@ -124,8 +124,13 @@ def run(args: argparse.Namespace) -> int:
     print(f"{'sync':<{width}}  AUC %   log loss  rows")
     for row in rows:
         print(
-            f"{row['sync']:<{width}}  {100 * row['auc']:.3f}  {row['log_loss']:.5f}   "
+            f"{row['sync']:<{width}}  {_percent(row['auc'])}  {row['log_loss']:.5f}   "
             f"{row['rows']:,}"
         )
     print(f"AUC by day and hour, and figures: {args.out}")
     return 0
+
+
+def _percent(auc: float | str) -> str:
+    """An AUC in percent; a dash if all labels are equal."""
+    return f"{100 * auc:.3f}" if isinstance(auc, float) else "-     "

@@ -61,9 +61,16 @@ class PredictionFiles:
             with path.open("rb") as stream:
                 os.fsync(stream.fileno())
 
-    def read(self, first: int = 0) -> dict[str, Array]:
-        """Return all columns from a row on, [n] each."""
+    def read(self, names: Sequence[str] | None = None, *, first: int = 0) -> dict[str, Array]:
+        """Return columns from a row on, [n] each.
+
+        Args:
+            names: of the columns; None for all.
+            first: number of the first row.
+        """
         return {
-            name: np.fromfile(path, self._types[name], offset=first * self._types[name].itemsize)
-            for name, path in self._paths.items()
+            name: np.fromfile(
+                self._paths[name], self._types[name], offset=first * self._types[name].itemsize
+            )
+            for name in names or self._paths
         }

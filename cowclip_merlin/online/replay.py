@@ -81,8 +81,12 @@ class _Copy:
 
     def start(self, now: int) -> None:
         """Sync for the first time."""
+        self.serving.start()
         self.serving.sync()
-        self.next_sync = None if self.every is None else now + self.every
+        if self.every is None:
+            self.serving.stop()
+        else:
+            self.next_sync = now + self.every
 
     def sync_if_due(self, now: int) -> None:
         """Sync if the training has come to the time of a sync."""
@@ -143,14 +147,23 @@ class Replay:
         if not self.resumable:
             self.predictions.cut(0)
             return
-        snapshot = load_snapshot(self._snapshots)
+        newest = max(numbers(self._snapshots))
+        try:
+            snapshot = load_snapshot(self._snapshots, newest)
+        except InputError as error:
+            raise InputError(
+                f"{error}: remove {self._snapshots / str(newest)} to go on from the one before"
+            ) from None
         arrays, extra = snapshot.arrays, snapshot.extra
-        self.trainer.restore(_unprefixed(arrays, "trainer."))
         # Before the first event is scored, the copies are empty and were not saved.
-        for copy, next_sync in zip(self._copies, extra["next_sync"], strict=True):
+        copies = self._copies if extra["is_online"] else []
+        for copy in copies:  # as they started, so that each gets its own changes back
+            if copy.every is not None:
+                copy.serving.start()
+        self.trainer.restore(_unprefixed(arrays, "trainer."))
+        for copy, next_sync in zip(copies, extra["next_sync"]):
             copy.next_sync = next_sync
-            if extra["is_online"]:
-                copy.serving.restore(_unprefixed(arrays, f"copy.{copy.name}."))
+            copy.serving.restore(_unprefixed(arrays, f"copy.{copy.name}."))
         self.predictions.cut(extra["scored"])
         self.trained, self._online_from = snapshot.number, extra["online_from"]
         self._is_online, self.seconds = extra["is_online"], extra["seconds"]
@@ -179,6 +192,7 @@ class Replay:
                 self._score(batch)
                 self._train(batch, started, bar)
         self.seconds = time.perf_counter() - started
+        self._days.close(self.trainer.table.num_rows)
         if not self.predictions.rows:
             raise InputError(
                 f"the log ends within the first {self.settings.batch_days:g} days, so no event "
@@ -190,15 +204,17 @@ class Replay:
 
     def _warn_of_long_batches(self) -> None:
         """Copies cannot be synced more often than once in a batch."""
-        times, batch = self.predictions.read()[TIME], self.trainer.settings.run.batch_size
-        seconds = (times[-1] - times[0]) * batch / len(times)
-        fast = [copy.name for copy in self._copies if copy.every and copy.every < seconds]
+        times, batch = self.predictions.read([TIME])[TIME], self.trainer.settings.run.batch_size
+        seconds = int(times[-1] - times[0]) * min(1.0, batch / len(times))
+        fast = [copy for copy in self._copies if copy.every and copy.every < seconds]
         if fast:
+            most = int(batch * min(copy.every for copy in fast) / seconds)
             self.log.warning(
-                "a batch spans %.0f s on average, so copies synced every %s were synced once in a "
-                "batch; use a smaller --batch-size for them",
+                "a batch spans %.0f s on average, so the copies synced every %s were synced before "
+                "each batch and have equal scores; use a --batch-size of %d or less",
                 seconds,
-                ", ".join(fast),
+                " and ".join(copy.name for copy in fast),
+                max(most, 1),
             )
 
     def _train_all(self, reader: BatchReader, started: float, bar: tqdm) -> None:

@@ -21,6 +21,7 @@ from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.locks import lock_folder
 from cowclip_merlin.system.process_memory import peak_megabytes
 from cowclip_merlin.system.versions import versions
+from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
 from cowclip_merlin.workflows.online.event_log import EventLog
@@ -63,6 +64,9 @@ def replay_log(
     out = Path(out)
     columns = features if isinstance(features, LogFeatures) else load_features(features)
     config = _config(files, columns, settings, replay, start)
+    source = EventLog(
+        files, columns, max_bad_fraction=max_bad_fraction, quarantine=out / "quarantine.tsv"
+    )
     _check_folder(out, config, resume)
     set_up_tensorflow(settings.run.seed, "cpu")
     created = not out.exists()
@@ -70,23 +74,31 @@ def replay_log(
         _check_folder(out, config, resume)  # again: another process may have worked since
         try:
             with run_logger(out / "replay.log") as log:
-                source = EventLog(
-                    files,
-                    columns,
-                    max_bad_fraction=max_bad_fraction,
-                    quarantine=_new_quarantine(out),
-                )
                 work = _new_replay(
                     source, OnlineTrainer(settings, columns), replay, out, log, start
                 )
                 write_json(out / "config.json", config)
                 work.resume()
+                # The log is read from its start again, with its damaged rows.
+                source.quarantine.unlink(missing_ok=True)
                 work.run()
                 return _write_results(work, source, replay, out, log)
         except BaseException:
-            if created and not (out / "snapshots").exists():  # nothing to resume from
-                shutil.rmtree(out, ignore_errors=True)
+            if not has_snapshot(out):
+                _forget(out, created)
             raise
+
+
+def has_snapshot(out: Path) -> bool:
+    """Whether a folder holds a snapshot."""
+    return bool(numbers(out / "snapshots"))
+
+
+def _forget(out: Path, created: bool) -> None:
+    """Remove what a replay without a snapshot left, except the list of damaged rows."""
+    if created and not (out / "quarantine.tsv").exists():
+        shutil.rmtree(out, ignore_errors=True)
+    (out / "config.json").unlink(missing_ok=True)
 
 
 def _config(
@@ -107,7 +119,7 @@ def _config(
         "settings": settings.as_dict(),
         "batch_days": replay.batch_days,
         "sync": list(replay.sync),
-        "start": [str(path) for path in start or ()],
+        "start": [str(Path(path).resolve()) for path in start or ()],
     }
 
 
@@ -123,8 +135,9 @@ def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
         raise InputError(f"{out}: is a file; give --out a folder")
     known = out / "config.json"
     if not resume:
-        if known.exists():
+        if known.exists() or has_snapshot(out):
             raise InputError(f"{out}: already holds a run; use --resume or another --out")
+        _refuse_others_files(out)
         return
     if not known.exists():
         raise InputError(f"{out}: no replay to resume; check --out, or remove --resume")
@@ -137,20 +150,23 @@ def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
             )
 
 
+def _refuse_others_files(out: Path) -> None:
+    """Refuse a folder with files that are not those of a replay that was killed at its start."""
+    ours = {"predictions", "snapshots", "replay.log", "quarantine.tsv"}
+    found = {path.name for path in out.iterdir()} if out.exists() else set()
+    others = sorted(name for name in found - ours if not name.startswith("."))
+    if others:
+        raise InputError(f"{out}: holds {others[0]!r}; give --out a new or empty folder")
+
+
 def _difference(before: Any, name: str, value: Any) -> str:
     """Name the setting that differs."""
     old = before.get(name) if isinstance(before, dict) else None
     if isinstance(value, dict) and isinstance(old, dict):
-        inner = next(key for key in {**value, **old} if value.get(key) != old.get(key))
+        unset = object()
+        inner = next(k for k in {**value, **old} if value.get(k, unset) != old.get(k, unset))
         return _difference(old, inner, value.get(inner))
     return f"{name} ({old!r:.60}, not {value!r:.60})"
-
-
-def _new_quarantine(out: Path) -> Path:
-    """The file for damaged rows; a resumed replay reads the log from its start again."""
-    path = out / "quarantine.tsv"
-    path.unlink(missing_ok=True)
-    return path
 
 
 def _new_replay(
@@ -177,7 +193,9 @@ def _new_replay(
     def reader(skip: int) -> BatchReader:
         return BatchReader(source, run.batch_size, skip=skip)
 
-    apply = OfflineStart(*start, trainer).apply if start else None
+    # A snapshot holds what the run gave.
+    needed = start is not None and not has_snapshot(out)
+    apply = OfflineStart(*start, trainer).apply if needed else None
     return Replay(trainer, reader, replay, out, log, apply)
 
 
@@ -186,6 +204,8 @@ def _write_results(
 ) -> list[Row]:
     predictions = work.predictions.read()
     rows = replay_results.total_rows(predictions, replay.sync)
+    if rows[0]["auc"] == "":
+        log.warning("all scored events have one label, so there is no AUC; use a longer log")
     for period in replay_results.PERIODS:
         over_time = replay_results.period_rows(predictions, replay.sync, period)
         replay_results.write_rows(out / f"auc_by_{period}.csv", over_time)

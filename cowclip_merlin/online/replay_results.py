@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import metrics
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.predictions import LABEL, TIME
 from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure, style
 from cowclip_merlin.system.files import atomic_write
@@ -27,21 +26,13 @@ _FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d %H:00"}
 
 
 def total_rows(predictions: Mapping[str, Array], sync: Sequence[str]) -> list[Row]:
-    """Score each copy on all events.
+    """Score each copy on all events; `auc` is "" if all labels are equal.
 
     Args:
         predictions: labels, times and the scores of each copy.
         sync: names of the copies.
-
-    Raises:
-        InputError: all labels are equal.
     """
     labels = predictions[LABEL]
-    if len(set(np.unique(labels).tolist())) < 2:
-        raise InputError(
-            f"all {len(labels):,} scored events have the label {labels[0]}; an AUC needs both "
-            "labels; use a smaller --batch-days, or a longer log"
-        )
     return [{"sync": name} | _scores(labels, predictions[name]) for name in sync]
 
 
@@ -87,7 +78,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def draw_auc(path: Path, rows: Sequence[Row], sync: Sequence[str], period: str) -> None:
     """Draw the AUC of each copy over time as SVG; periods without an AUC leave a gap."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, DayLocator
 
     with figure_settings():
         figure = new_figure(7.0, 3.4)
@@ -97,7 +88,10 @@ def draw_auc(path: Path, rows: Sequence[Row], sync: Sequence[str], period: str) 
             times = [datetime.strptime(row[period], _FORMATS[period]) for row in mine]
             aucs = [np.nan if row["auc"] == "" else 100 * row["auc"] for row in mine]
             axes.plot(times, aucs, label=name, **style(i, len(mine)))
+        days = len(rows) // len(sync)
         locator = AutoDateLocator()
+        if period == "day" and days <= 10:  # it would put hours between few days
+            locator = DayLocator()
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         axes.set_ylabel(f"AUC of each {period} (%)")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from cowclip_merlin import compat
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.trainer import OnlineTrainer, dense_variables, log_schema
+from cowclip_merlin.tables.changes import ChangeLog
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.training.build import build_model_of
 
@@ -68,15 +69,24 @@ class ServingCopy:
     """What a server would have: the model as of the last sync.
 
     Args:
-        trainer: whose changes the copy takes over at each sync.
+        trainer: whose changes the copy takes over at each sync, between `start` and `stop`.
     """
 
     def __init__(self, trainer: OnlineTrainer) -> None:
         self._trainer = trainer
-        self._changes = trainer.table.track_changes()
+        self._changes: ChangeLog | None = None
         dims = [table.shape[1] for table in trainer.tables]
         self.table = ServingTable(trainer.table.num_fields, trainer.table.capacity, dims)
         self._scorer = DenseScorer(trainer.settings, trainer.features)
+
+    def start(self) -> None:
+        """Follow the trainer from now on: its table remembers changes for this copy."""
+        self._changes = self._trainer.table.track_changes()
+
+    def stop(self) -> None:
+        """Follow the trainer no more; the copy stays as it is."""
+        self._trainer.table.stop_tracking(self._changes)
+        self._changes = None
 
     def sync(self) -> None:
         """Take over the rows that changed since the last sync, and all dense weights."""
@@ -96,7 +106,7 @@ class ServingCopy:
         return self.table.state() | dense
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Take over a state; this copy must be new, and its trainer restored."""
+        """Take over a state; this copy must be new."""
         self.table.restore(state)
         self._set_dense([state[f"dense{i}"] for i in range(len(self._scorer.variables))])
 

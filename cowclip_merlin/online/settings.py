@@ -50,6 +50,14 @@ class OnlineSettings:
             raise InputError(f"optimizer {self.run.optimizer!r}: growing tables need adam")
         one_of("absent", self.absent, choices.ABSENT_ROWS)
         one_of("admission_filter", self.admission_filter, choices.ADMISSION_FILTERS)
+        if self.run.effective_clip not in choices.kernel_clips():
+            known = ", ".join(choices.kernel_clips())
+            raise InputError(
+                f"clip {self.run.effective_clip!r} does not take each row by itself, as growing "
+                f"tables need; choose one of {known}"
+            )
+        if self.window and self.admission_filter != "count":
+            raise InputError('window has no effect with the filter "probabilistic"; remove it')
         for name, least in {"capacity": 1, "max_rows": 1, "window": 0}.items():
             value = getattr(self, name)
             if value is not None and value < least:

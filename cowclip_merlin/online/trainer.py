@@ -60,6 +60,7 @@ class OnlineTrainer:
         self.settings, self.features, run = settings, features, settings.run
         if not features.categorical:
             raise InputError("the features file names no categorical column; name at least one")
+        _refuse_unused_filter(settings, features)
         values = run.hyperparameters("table")
         self.model = build_model_of(
             run,
@@ -135,6 +136,19 @@ class OnlineTrainer:
         own = [v for v in self.optimizer.weights if id(compat.stored(v)) not in rows]
         named = {f"dense{i}": v for i, v in enumerate(self.dense_variables)}
         return named | {f"optimizer{i}": v for i, v in enumerate(own)} | {"loss": self._loss_sum}
+
+
+def _refuse_unused_filter(settings: OnlineSettings, features: LogFeatures) -> None:
+    given = [
+        name
+        for name in ("admission_filter", "window")
+        if getattr(settings, name) != getattr(OnlineSettings, name)
+    ]
+    if given and all(rules.admit == 1 for rules in features.rules.values()):
+        raise InputError(
+            f"{given[0]} has no effect, since no column of the features file has `admit` above 1; "
+            "remove it, or set `admit`"
+        )
 
 
 def log_schema(features: LogFeatures) -> Any:

@@ -82,8 +82,14 @@ class ChangeLog:
 
     def _all_gone(self) -> Dropped:
         parts = [self._handed_out.gone, *self._gone]
-        pairs = np.unique(np.stack([np.concatenate(x) for x in zip(*parts)]), axis=1)
-        return Dropped(*pairs[:, self._id_map.find(*pairs) < 0])
+        fields, ids = (np.concatenate(x) for x in zip(*parts))
+        gone = self._id_map.find(fields, ids) < 0
+        fields, ids = fields[gone], ids[gone]
+        order = np.lexsort((ids, fields))
+        fields, ids = fields[order], ids[order]
+        first = np.ones(len(ids), bool)  # of equal pairs
+        first[1:] = (fields[1:] != fields[:-1]) | (ids[1:] != ids[:-1])
+        return Dropped(fields[first], ids[first])
 
     def clear(self) -> None:
         """Forget what `collect` last handed out; it has arrived."""

@@ -234,6 +234,7 @@ def _cutoff(id_map: IdMap, expiry: ExpiryState, wanted: int) -> int:
     rows, fields = rows[fields != NO_FIELD], fields[fields != NO_FIELD]
     above = owners.per_field[fields] > expiry.min_rows[fields]
     seen = expiry.last_seen[rows[above & ~expiry.in_batch[rows]]]
-    share = max(OLDEST, wanted / max(len(id_map), 1))
-    number = int(np.ceil(share * len(rows)))
+    # The sample's part of `wanted`; LATEST if that is more than may go.
+    part = wanted / max(len(id_map), 1) * len(rows)
+    number = int(np.ceil(max(OLDEST * len(seen), part)))
     return int(np.partition(seen, number - 1)[number - 1]) if 0 < number <= len(seen) else LATEST

@@ -107,6 +107,11 @@ class GrowingTable:
         if not self.fields:
             raise InputError("fields is empty: give the rules of each field")
         one_of("absent", self.absent, choices.ABSENT_ROWS)
+        if most < 1:
+            raise InputError(
+                f"capacity is {self.capacity}; give more, as {len(self.fields)} rows are those of "
+                "absent ids"
+            )
         if not 1 <= self.max_rows <= most:
             raise InputError(
                 f"max_rows is {self.max_rows} at capacity {self.capacity}; give 1 to {most}, as "
@@ -201,11 +206,16 @@ class GrowingTable:
     def track_changes(self) -> ChangeLog:
         """Start to remember changes for a serving copy; each copy needs a log of its own.
 
-        All rows that are in use count as changed at first.
+        All rows that are in use count as changed at first. The log grows until it is cleared, so
+        give it to `stop_tracking` when its copy needs no more changes.
         """
         log = ChangeLog(self._id_map)
         self._parts.changes.append(log)
         return log
+
+    def stop_tracking(self, log: ChangeLog) -> None:
+        """Forget a log of `track_changes`."""
+        self._parts.changes.remove(log)
 
     def owner_of(self, row: int) -> tuple[int, int] | None:
         """Return index of the field and id of a row; None if no id has it."""

@@ -57,9 +57,16 @@ class ServingTable:
         self._id_map.remove(*changes.gone)
         absent = changes.rows < self._id_map.num_fields
         rows = np.asarray(changes.rows, np.int32).copy()
-        rows[~absent] = self._id_map.add(changes.fields[~absent], changes.ids[~absent])
+        rows[~absent] = self._rows_of(changes.fields[~absent], changes.ids[~absent])
         for table, new in zip(self.tables, values, strict=True):
             table[rows] = new
+
+    def _rows_of(self, fields: Array, ids: Array) -> Array:
+        """Rows of ids, int32 [n]; ids without one get one."""
+        rows = self._id_map.find(fields, ids)
+        new = rows < 0
+        rows[new] = self._id_map.add(fields[new], ids[new])
+        return rows
 
     def read(self, ids: Array) -> list[Array]:
         """Rows of ids, one float32 [b, F, d] for each embedding table.

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 
 import numpy as np
@@ -14,10 +15,11 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.batches import BatchReader
-from cowclip_merlin.online.day_report import DAY
+from cowclip_merlin.online.day_report import DAY, DayReport
 from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
 from cowclip_merlin.online.replay import Replay, ReplaySettings
 from cowclip_merlin.online.replay_folder import replay_log
+from cowclip_merlin.online.serving_copy import ServingCopy
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers
@@ -71,7 +73,7 @@ def score(trainer, batch):
         ("deepfm", {}, SYNC),
         ("dcnv2", {"absent": "zeros"}, ("never", "5h")),
         ("wide_and_deep", {"max_rows": 500}, ("3h",)),
-        ("dcn", {"admission_filter": "probabilistic"}, ("1h",)),
+        ("dcn", {"capacity": 5000}, ("1h",)),
     ],
 )
 def test_scores_are_those_of_the_model_at_each_sync(
@@ -169,13 +171,15 @@ def test_the_folder_has_exact_scores_over_time(tmp_path, drifting, capsys):
                 assert np.isnan(one.loc[start, "auc"])
     facts = json.loads((tmp_path / "out/replay.json").read_text())
     assert facts["events"] == 6000 and facts["scored"] == len(table) and facts["damaged"] == 0
-    (said,) = re.findall(
-        r"2026-01-02: ([\d,]+) rows, [\d,]+ ids in the table; AUC %: never ([\d.]+), 1h ([\d.]+)",
+    lines = re.findall(
+        r"(2026-01-0\d): ([\d,]+) rows, [\d,]+ ids in the table; AUC %: never (\S+), 1h (\S+)",
         capsys.readouterr().out,
     )
+    assert [day for day, *_ in lines] == ["2026-01-02", "2026-01-03"]  # the last one, too
+    said = list(lines[0][1:])
     of_day = table[table.time // DAY == table.time.iloc[0] // DAY]
     wanted = [100 * roc_auc_score(of_day.label, of_day[name]) for name in ("never", "1h")]
-    assert said == (f"{len(of_day):,}", *(f"{auc:.2f}" for auc in wanted))
+    assert said == [f"{len(of_day):,}", *(f"{auc:.2f}" for auc in wanted)]
     assert (tmp_path / "out/auc_by_day.svg").read_text().startswith("<?xml")
     with pytest.raises(InputError, match="already holds a run; use --resume"):
         command(drifting, tmp_path / "out")
@@ -192,7 +196,9 @@ def test_a_batch_longer_than_an_interval_is_said(tmp_path, drifting, capsys):
     said = capsys.readouterr().out
     span = int(re.search(r"a batch spans (\d+) s", said)[1])
     assert span == pytest.approx(DAY * 512 / 2000, rel=0.01)
-    assert "so copies synced every 2h were synced once in a batch" in said
+    assert "the copies synced every 2h were synced before each batch" in said
+    most = int(re.search(r"use a --batch-size of (\d+) or less", said)[1])
+    assert most == int(512 * 7200 / span)
 
 
 def test_a_signal_leaves_a_snapshot(tmp_path, drifting, monkeypatch):
@@ -225,6 +231,81 @@ def test_there_is_nothing_to_resume(tmp_path, drifting):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_day_is_logged_once_however_long_batches_are(tmp_path, caplog):
+    """Also after a restart, and if a batch spans several days."""
+    files, rng = PredictionFiles(tmp_path, ("1h",)), np.random.default_rng(1)
+    report = DayReport(files, ("1h",), LOG)
+    with caplog.at_level(logging.INFO, logger="test"):
+        for first, last in ((0, 0.5), (0.5, 3.5), (3.5, 3.6), (3.6, 6.2)):
+            times = np.sort(rng.integers(int(first * DAY), int(last * DAY), 50))
+            labels = rng.random(50) < 0.5
+            files.append({LABEL: labels, TIME: times, "1h": rng.random(50)})
+            report.update(int(times[-1]), 9)
+            if last == 3.6:
+                report = DayReport(files, ("1h",), LOG)
+        report.close(9)
+    days = [line.split(":")[0] for line in caplog.messages]
+    assert days == [f"1970-01-0{day}" for day in range(1, 8)]
+    rows = [int(re.search(r": (\d+) rows", line)[1]) for line in caplog.messages]
+    assert rows == np.bincount(files.read([TIME])[TIME] // DAY).tolist()
+
+
+def test_one_class_has_log_loss_and_no_auc(tmp_path, drifting, capsys):
+    lines = (drifting / "log.csv").read_text().splitlines()
+    ones = [line for line in lines[1:] if line.startswith("0,")]
+    (tmp_path / "log.csv").write_text("\n".join([lines[0], *ones]) + "\n")
+    (tmp_path / "log.csv.yaml").write_text((drifting / "log.csv.yaml").read_text())
+    rows = command(tmp_path, tmp_path / "out")
+    assert [row["auc"] for row in rows] == ["", ""] and rows[0]["log_loss"] > 0
+    assert "one label, so there is no AUC" in capsys.readouterr().out
+
+
+def test_nothing_of_others_is_replaced(tmp_path, drifting, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.csv").write_text("keep")
+    with pytest.raises(InputError, match=r"holds 'mine.csv'; give --out a new or empty folder"):
+        command(drifting, out)
+    (out / "mine.csv").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(OnlineTrainer, "train", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            command(drifting, out)
+    assert not (out / "config.json").exists()  # so that it can be tried again
+    rows = command(drifting, out)
+    (out / "config.json").unlink()
+    with pytest.raises(InputError, match="already holds a run"):  # of which nothing is known
+        command(drifting, out, days=2)
+    assert [row["sync"] for row in rows] == ["never", "1h"]
+
+
+def test_a_damaged_snapshot_names_the_one_before(tmp_path, settings_of, features, events):
+    settings = settings_of("dcn")
+    replay = replay_of(tmp_path, OnlineTrainer(settings, features), events, ("1h",), every=1e-9)
+    replay.run()
+    newest = tmp_path / "snapshots" / str(max(numbers(tmp_path / "snapshots")))
+    (newest / "trainer.dense0.bin").write_bytes(b"")
+    again = replay_of(tmp_path, OnlineTrainer(settings, features), events, ("1h",))
+    with pytest.raises(InputError, match=rf"remove {newest} to go on from the one before"):
+        again.resume()
+    shutil.rmtree(newest)
+    again.resume()
+    assert again.trained > 0
+
+
+def test_a_copy_that_is_never_synced_remembers_no_changes(settings_of, features, events):
+    trainer = OnlineTrainer(settings_of(table={"max_rows": 900}), features)
+    copy = ServingCopy(trainer)
+    trainer.train(events.filter(slice(0, 200)))
+    assert not any(name.startswith("table.changes") for name in trainer.state())
+    copy.start()
+    assert any(name.startswith("table.changes") for name in trainer.state())
+    copy.sync()
+    copy.stop()
+    trainer.train(events.filter(slice(200, 400)))
+    assert not any(name.startswith("table.changes") for name in trainer.state())
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -247,8 +328,16 @@ def test_settings_that_cannot_be_are_refused(values, message):
         ({"optimizer": "adagrad"}, {}, "growing tables need adam"),
         ({}, {"capacity": 0}, "capacity is 0"),
         ({}, {"absent": "ones"}, "unknown absent 'ones'"),
+        ({"clip": "global"}, {}, "does not take each row by itself.*choose one of cowclip"),
+        ({}, {"window": 9, "admission_filter": "probabilistic"}, "window has no effect"),
     ],
 )
 def test_settings_of_the_model_that_cannot_be_are_refused(settings_of, run, table, message):
     with pytest.raises(InputError, match=message):
         settings_of(table=table, **run)
+
+
+@pytest.mark.parametrize("table", [{"window": 9}, {"admission_filter": "probabilistic"}])
+def test_a_filter_that_counts_nothing_is_refused(settings_of, features, table):
+    with pytest.raises(InputError, match=r"has no effect, since no column .* `admit` above 1"):
+        OnlineTrainer(settings_of(table=table), features)

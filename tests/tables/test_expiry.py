@@ -142,3 +142,15 @@ def test_memory_is_flat_under_an_endless_stream():
         sizes.append(statistics.row_bytes + statistics.index_bytes)
     assert max(sizes[60:]) <= 1.05 * sizes[60]
     assert grown.num_rows <= 25_000
+
+
+def test_the_oldest_go_even_if_most_rows_may_not():
+    """99.5% of the rows are of a field that keeps its ids."""
+    grown = table([FieldRules(min_rows=19_900), FieldRules()], 20_003, max_rows=20_000)
+    users = np.arange(19_900)
+    grown.insert(np.zeros(len(users), int), users, 0)
+    grown.insert(np.ones(100, int), np.arange(100), np.arange(1000, 900, -1))
+    grown.insert(np.array([0]), np.array([0]), 2000)  # nothing changes
+    grown.admit(np.array([[0, 500]]), 2000)
+    found = grown.lookup(np.stack([np.zeros(100, int), np.arange(100)], axis=1))[:, 1] >= 2
+    assert found.sum() == 99 and not found[99]

@@ -34,7 +34,7 @@ class EventLog:
         block_bytes: bytes of text that are read at a time.
 
     Raises:
-        InputError: there are no files.
+        InputError: there are no files, or `max_bad_fraction` is out of range.
 
     Attributes:
         rows: rows read so far, header lines aside.
@@ -54,6 +54,8 @@ class EventLog:
         self.files, self.features = [Path(file) for file in files], features
         self.max_bad_fraction, self.quarantine = max_bad_fraction, quarantine
         self.block_bytes = block_bytes
+        if not 0 <= max_bad_fraction <= 1:
+            raise InputError(f"max_bad_fraction is {max_bad_fraction}; give 0 <= x <= 1")
         if not self.files:
             raise InputError("files is empty; give at least one file")
         self._restart(written=0)

@@ -130,14 +130,20 @@ def unused_overrides(settings: RunSettings) -> Mapping[str, tuple[str, ...]]:
     return {name: choices.clips_using(name) for name in names if name in settings.overrides}
 
 
-def check_overrides_used(settings: RunSettings) -> None:
+def check_overrides_used(
+    settings: RunSettings, clips: Sequence[str] = tuple(choices.CLIPS)
+) -> None:
     """Refuse a rate that the run's clip does not use.
+
+    Args:
+        settings: of the run.
+        clips: the clips that the command can use, for the message.
 
     Raises:
         InputError: if there is one.
     """
-    for name, clips in unused_overrides(settings).items():
+    for name, users in unused_overrides(settings).items():
         raise InputError(
             f"--{name.replace('_', '-')} has no effect with the clip {settings.effective_clip}; "
-            f"remove it, or use --clip {' or '.join(clips)}"
+            f"remove it, or use --clip {' or '.join(clip for clip in users if clip in clips)}"
         )

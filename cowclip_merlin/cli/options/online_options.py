@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.cli.options.model_options import check_overrides_used, model_settings
 
 if TYPE_CHECKING:
@@ -78,8 +79,10 @@ def online_settings_from_args(args: argparse.Namespace) -> OnlineSettings:
     from cowclip_merlin.online.settings import OnlineSettings
     from cowclip_merlin.training.run_settings import RunSettings
 
+    if args.clip is not None:
+        one_of("clip", args.clip, choices.kernel_clips())
     run = RunSettings(**model_settings(args), update="lazy", epochs=1)
-    check_overrides_used(run)
+    check_overrides_used(run, choices.kernel_clips())
     return OnlineSettings(
         run=run,
         capacity=args.capacity,

@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.errors import Diverged
+from cowclip_merlin.errors import Diverged, InputError
 from cowclip_merlin.experiments.online.csv_rows import append_rows
 from cowclip_merlin.experiments.online.replays.result import FILE, ReplayResult
 from cowclip_merlin.experiments.online.replays.run import ReplayRun
@@ -78,6 +78,8 @@ def make_replay(run: ReplayRun, session: LogSession) -> list[ReplayResult]:
         measured = dict.fromkeys(("events", "damaged", "seconds", "rows_per_second"), 0)
         of_run = _columns(run, session, start, "diverged", measured, _no_statistics())
     else:
+        if scores[0]["auc"] == "":
+            raise InputError("all scored events have one label; use a longer log, or --batch-days")
         measured = read_json(folder / "replay.json")
         of_run = _columns(run, session, start, "done", measured, measured["table"])
     return [

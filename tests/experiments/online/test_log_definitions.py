@@ -62,17 +62,11 @@ def test_every_kind_can_be_defined_and_run():
         ({"lines": [LINE | {"multipliers": [1]}]}, r"unknown lines\[1\]\.multipliers"),
         ({"lines": [LINE | {"published": {"AUC": 1}}]}, "is 'AUC'; choose one of auc, gain"),
         ({"lines": [LINE | {"published": {"auc": "79"}}]}, r"published\.auc is '79'"),
-        (HASHED | {"lines": [{"label": "a"}]}, r"lines\[1\]\.load is missing"),
-        (
-            HASHED | {"lines": [{"label": "a", "load": -1}]},
-            r"lines\[1\]\.load is -1; give a number",
-        ),
-        (HASHED | {"lines": [{"label": "a", "load": "1"}]}, r"lines\[1\]\.load is '1'; give a num"),
-        (
-            HASHED | {"lines": [{"label": "a", "load": 1, "epochs": 0}]},
-            r"\.epochs is 0; give a whole",
-        ),
-        (HASHED | {"lines": [{"label": "a", "load": 1, "columns": "user"}]}, r"columns is 'user'"),
+        (hashed(load=...), r"lines\[1\]\.load is missing"),
+        (hashed(load=-1), r"lines\[1\]\.load is -1; give a number from 0 on"),
+        (hashed(load="1"), r"lines\[1\]\.load is '1'; give a number"),
+        (hashed(epochs=0), r"lines\[1\]\.epochs is 0; give a whole"),
+        (hashed(columns="user"), r"lines\[1\]\.columns is 'user'; give a list of texts"),
     ],
 )
 def test_wrong_files_are_refused_with_the_place(tmp_path, changed, words):

@@ -330,3 +330,9 @@ def test_a_prepared_folder_gives_its_own_columns_only(prepared, features_file):
         features_file(begin + "continuous: [z]\n")
     with pytest.raises(InputError, match="line 4: 'x': the prepared folder gives the transform"):
         features_file(begin + "continuous: [{name: x, transform: none}]\n")
+
+
+@pytest.mark.parametrize("share", [-1, 1.1, float("nan")])
+def test_a_share_of_damaged_rows_that_cannot_be_is_refused(read, share):
+    with pytest.raises(InputError, match=r"max_bad_fraction is .*; give 0 <= x <= 1"):
+        read(HEADER + "1,10,a,1\n", max_bad_fraction=share)
