@@ -22,7 +22,7 @@ import numpy as np
 import cowclip_merlin as cc
 from cowclip_merlin.checks import check_at_least_one, check_not_negative
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.trainer import BatchForm, OnlineTrainer
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.train_step import make_train_step
@@ -141,7 +141,7 @@ class Steps:
         optimizer = build_optimizer_of(run, values, fields=None, warmup_steps=0)
         cc.models.attach(model, optimizer)
         optimizer.create_state(model.trainable_variables)
-        self._fixed = make_train_step(model, optimizer, _Signature(), _loss_sum())
+        self._fixed = make_train_step(model, optimizer, BatchForm(FIELDS, NUMBERS), _loss_sum())
         ids = IdStream(settings, batch)
         self._growing.table.admit(ids.known(), 0)
         rng = np.random.default_rng(2)
@@ -182,24 +182,6 @@ class Steps:
         for events in batches:
             train(events)
         return 1e3 * (time.perf_counter() - started) / len(batches)
-
-
-class _Signature:
-    """The form of a batch, for `make_train_step`."""
-
-    def __init__(self) -> None:
-        import tensorflow as tf
-
-        self.signature = (
-            tf.TensorSpec([None, FIELDS], tf.int32),
-            tf.TensorSpec([None, NUMBERS], tf.float32),
-            tf.TensorSpec([None], tf.float32),
-        )
-
-    @staticmethod
-    def unpack(batch: Any) -> tuple[dict[str, Any], Any]:
-        rows, numbers, labels = batch
-        return {"categorical": rows, "continuous": numbers}, labels
 
 
 def _loss_sum() -> Any:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-class _Batches:
+class BatchForm:
     """The form of a batch, for `make_train_step`: rows [b, F], numbers [b, C], labels [b]."""
 
     def __init__(self, num_fields: int, num_numbers: int) -> None:
@@ -35,6 +35,7 @@ class _Batches:
 
     @staticmethod
     def unpack(batch: Any) -> tuple[dict[str, Any], Any]:
+        """Return the inputs of the model and the labels."""
         rows, numbers, labels = batch
         return {"categorical": rows, "continuous": numbers}, labels
 
@@ -82,7 +83,7 @@ class OnlineTrainer:
         self.optimizer.create_state(self.model.trainable_variables)
         self.tables = [layer.table for layer in self.model.row_sync.layers]
         self._loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
-        batches = _Batches(len(features.categorical), len(features.continuous))
+        batches = BatchForm(len(features.categorical), len(features.continuous))
         self._step = make_train_step(self.model, self.optimizer, batches, self._loss_sum)
 
     def train(self, events: Events) -> None:
