@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -45,22 +45,22 @@ def add_option(
 
 
 def add_rule_options(
-    parser: argparse.ArgumentParser, *, preset: str, clips: Sequence[str] = tuple(choices.CLIPS)
+    parser: argparse.ArgumentParser, *, preset: str, clips: Iterable[str] | None = None
 ) -> None:
     """Add the model's name, the batch size, and how rates follow from it.
 
     Args:
         parser: the command's parser.
         preset: what the default preset is, for the help.
-        clips: the clips that the command can use.
+        clips: the clips that the command can use; None for all.
     """
     parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(choices.MODELS))
     parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows per step")
-    add_scaling_options(parser, preset=preset, clips=clips)
+    add_scaling_options(parser, preset=preset, clips=choices.CLIPS if clips is None else clips)
 
 
 def add_scaling_options(
-    parser: argparse.ArgumentParser, *, preset: str, clips: Sequence[str]
+    parser: argparse.ArgumentParser, *, preset: str, clips: Iterable[str]
 ) -> None:
     """Add how rates follow from the batch size; see `add_rule_options`."""
     add_option(parser, "base-batch-size", 1024, "N", "batch size of the rates below")
@@ -130,20 +130,19 @@ def unused_overrides(settings: RunSettings) -> Mapping[str, tuple[str, ...]]:
     return {name: choices.clips_using(name) for name in names if name in settings.overrides}
 
 
-def check_overrides_used(
-    settings: RunSettings, clips: Sequence[str] = tuple(choices.CLIPS)
-) -> None:
+def check_overrides_used(settings: RunSettings, clips: Iterable[str] | None = None) -> None:
     """Refuse a rate that the run's clip does not use.
 
     Args:
         settings: of the run.
-        clips: the clips that the command can use, for the message.
+        clips: the clips that the command can use, for the message; None for all.
 
     Raises:
         InputError: if there is one.
     """
     for name, users in unused_overrides(settings).items():
+        usable = [clip for clip in users if clips is None or clip in clips]
         raise InputError(
             f"--{name.replace('_', '-')} has no effect with the clip {settings.effective_clip}; "
-            f"remove it, or use --clip {' or '.join(clip for clip in users if clip in clips)}"
+            f"remove it, or use --clip {' or '.join(usable)}"
         )
