@@ -127,3 +127,22 @@ def test_online_results_are_those_of_the_recorded_replays(name):
         if "ids kept" in cells:
             kept = statistics.mean(int(row["ids_kept"]) for row in mine.values())
             assert cells["ids kept"] == f"{kept:,.0f}"
+
+
+def test_the_flights_of_the_page_are_those_of_the_recorded_replays():
+    with (RECORDED / "flights-3M/replays.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = {"never": "never", "1d": "1 day", "5h": "5 h", "1h": "1 h", "30min": "30 min"}
+    of = {name: {row["seed"]: row for row in rows if row["sync"] == name} for name in names}
+    page = (ROOT / "docs/online-results.md").read_text()
+    for name, label in names.items():
+        aucs = [100 * float(row["auc"]) for row in of[name].values()]
+        losses = [float(row["log_loss"]) for row in of[name].values()]
+        gains = [
+            100 * (float(x["auc"]) - float(of["never"][s]["auc"])) for s, x in of[name].items()
+        ]
+        gain = f"{statistics.mean(gains):+.2f} ±{statistics.stdev(gains):.2f} "
+        cells = f"{statistics.mean(aucs):.2f} ±{statistics.stdev(aucs):.2f}"
+        loss = f"{statistics.mean(losses):.4f} ±{statistics.stdev(losses):.4f}"
+        assert len(aucs) == 5
+        assert f"| {label} | {cells} | {'' if name == 'never' else gain}| {loss} |" in page

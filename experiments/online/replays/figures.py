@@ -17,6 +17,9 @@ from cowclip_merlin.plotting.style import figure_settings, new_figure, style
 
 Results = Sequence[ReplayResult]
 
+MOST_DAYS = 14
+"""Days whose hours can be told apart in a figure; with more, it shows days."""
+
 
 def finished(results: LineResults) -> dict[str, Results]:
     """Return the results that did not diverge, for the lines that have one."""
@@ -87,7 +90,7 @@ def draw_kept(experiment: LogExperiment, results: LineResults) -> Any:
 
 
 def draw_over_time(experiment: LogExperiment, results: LineResults, runs: Path) -> Any:
-    """Draw the AUC of each hour of event time, mean over the seeds.
+    """Draw the AUC of each hour of event time, or of each day; mean over the seeds.
 
     Args:
         experiment: the experiment.
@@ -98,23 +101,27 @@ def draw_over_time(experiment: LogExperiment, results: LineResults, runs: Path) 
         InputError: if a run's folder is missing.
     """
     done = finished(results)
+    period = "hour"
+    if max(len(_auc_over_time(runs, mine[0], "day")) for mine in done.values()) > MOST_DAYS:
+        period = "day"
     with figure_settings():
         figure = new_figure(7.0, 3.6)
         axes = figure.subplots()
         for index, (label, mine) in enumerate(done.items()):
-            by_hour = np.array([_auc_by_hour(runs / each.run_id, each.sync) for each in mine])
-            hours = np.arange(1, by_hour.shape[1] + 1)
-            axes.plot(hours, by_hour.mean(axis=0), label=label, **style(index, len(hours)))
-        axes.set(xlabel="hours since the first scored event", ylabel="AUC of each hour, %")
+            aucs = np.array([_auc_over_time(runs, each, period) for each in mine])
+            steps = np.arange(1, aucs.shape[1] + 1)
+            axes.plot(steps, aucs.mean(axis=0), label=label, **style(index, len(steps)))
+        first = f"{period}s since the first scored event"
+        axes.set(xlabel=first, ylabel=f"AUC of each {period}, %")
         axes.legend(title=experiment.corner, fontsize=8)
     return figure
 
 
-def _auc_by_hour(folder: Path, sync: str) -> list[float]:
-    """Return the AUC of each hour in %; NaN for an hour whose labels are all equal."""
-    path = folder / "auc_by_hour.csv"
+def _auc_over_time(runs: Path, result: ReplayResult, period: str) -> list[float]:
+    """Return the AUC of each period in %; NaN for one whose labels are all equal."""
+    path = runs / result.run_id / f"auc_by_{period}.csv"
     if not path.exists():
         raise InputError(f"{path}: no such file; a figure over time needs the folders in runs/")
     with path.open(newline="", encoding="utf-8") as file:
-        found = [row["auc"] for row in csv.DictReader(file) if row["sync"] == sync]
+        found = [row["auc"] for row in csv.DictReader(file) if row["sync"] == result.sync]
     return [100 * float(auc) if auc else np.nan for auc in found]

@@ -56,9 +56,9 @@ def _over_time(
         figure = draw_over_time(experiment, results, session.settings.out / "runs")
     except InputError as error:  # the numbers of the table do not need the folders of the runs
         return f"no figure over time: {error}"
-    title = f"{experiment.title}: AUC of each hour"
-    caption = "AUC of the events of each hour, mean over the seeds."
-    name = f"{experiment.name}_by_hour"
+    title = f"{experiment.title}: AUC over time"
+    caption = "AUC of the events of each hour or day, mean over the seeds."
+    name = f"{experiment.name}_over_time"
     return _figure(session, experiment, figure, texts, name=name, title=title, caption=caption)
 
 

@@ -11,8 +11,9 @@ from small_log_experiment import run_on_log
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import Diverged
-from cowclip_merlin.experiments.definitions import ReplayLine
+from cowclip_merlin.experiments.definitions import ReplayLine, load_experiment
 from cowclip_merlin.experiments.online import config_hash
+from cowclip_merlin.experiments.online.replays import figures
 from cowclip_merlin.experiments.online.replays import runner as replay_runner
 from cowclip_merlin.experiments.online.replays.result import read_replays
 from cowclip_merlin.experiments.online.replays.run import line_features
@@ -180,7 +181,7 @@ def test_the_report_shows_the_experiments(results, tmp_path):
     assert main(["report", str(results / "results"), "--out", str(page)]) == 0
     html = page.read_text()
     assert "<h1>Monolith, reproduced</h1>" in html and "Zheng" not in html
-    for name in ("sync", "rules", "figure-sync", "figure-sync_by_hour", "figure-rules"):
+    for name in ("sync", "rules", "figure-sync", "figure-sync_over_time", "figure-rules"):
         assert f'id="d1-{name}"' in html
     gain = dict(read_table(results / "results/tables/sync.json").rows)["1 h"][1]
     judged = 1 if gain.verdict == "better" else 0
@@ -213,3 +214,15 @@ def test_a_damaged_table_of_runs_is_refused(results, drifting_log, definitions, 
     (tmp_path / "replays.csv").write_text(text.replace(",done,", ",dome,", 1))
     assert run_on_log(drifting_log, definitions, tmp_path, "sync") == 2
     assert "replays.csv: line 2 is damaged (status is 'dome'" in capsys.readouterr().err
+
+
+def test_a_long_log_is_drawn_by_day(results, monkeypatch):
+    """60 days have more hours than a figure can show."""
+    session_results = {"never": read_replays(results / "results")[:1]}
+    experiment = load_experiment("monolith_sync")
+    runs = results / "results/runs"
+    found = {label: {1: each[0]} for label, each in session_results.items()}
+    for most, words in ((14, "hour"), (1, "day")):
+        monkeypatch.setattr(figures, "MOST_DAYS", most)
+        (axes,) = figures.draw_over_time(experiment, found, runs).axes
+        assert axes.get_ylabel() == f"AUC of each {words}, %"
