@@ -17,6 +17,9 @@ from cowclip_merlin.plotting.style import figure_settings, new_figure, style
 
 Results = Sequence[ReplayResult]
 
+FEW = 0.05
+"""Share of the usual number of events below which an hour or a day is left out of a figure."""
+
 MOST_DAYS = 14
 """Days whose hours can be told apart in a figure; with more, it shows days."""
 
@@ -118,10 +121,14 @@ def draw_over_time(experiment: LogExperiment, results: LineResults, runs: Path) 
 
 
 def _auc_over_time(runs: Path, result: ReplayResult, period: str) -> list[float]:
-    """Return the AUC of each period in %; NaN for one whose labels are all equal."""
+    """Return the AUC of each period in %; NaN for one with one label, or with few events."""
     path = runs / result.run_id / f"auc_by_{period}.csv"
     if not path.exists():
         raise InputError(f"{path}: no such file; a figure over time needs the folders in runs/")
     with path.open(newline="", encoding="utf-8") as file:
-        found = [row["auc"] for row in csv.DictReader(file) if row["sync"] == result.sync]
-    return [100 * float(auc) if auc else np.nan for auc in found]
+        found = [row for row in csv.DictReader(file) if row["sync"] == result.sync]
+    fewest = FEW * np.median([int(row["rows"]) for row in found])
+    return [
+        100 * float(row["auc"]) if row["auc"] and int(row["rows"]) >= fewest else np.nan
+        for row in found
+    ]
