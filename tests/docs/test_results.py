@@ -129,8 +129,9 @@ def test_online_results_are_those_of_the_recorded_replays(name):
             assert cells["ids kept"] == f"{kept:,.0f}"
 
 
-def test_the_flights_of_the_page_are_those_of_the_recorded_replays():
-    with (RECORDED / "flights-3M/replays.csv").open(newline="") as file:
+@pytest.mark.parametrize("folder", ["flights-3M", "movielens-time"])
+def test_real_logs_of_the_page_are_those_of_the_recorded_replays(folder):
+    with (RECORDED / folder / "replays.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     names = {"never": "never", "1d": "1 day", "5h": "5 h", "1h": "1 h", "30min": "30 min"}
     of = {name: {row["seed"]: row for row in rows if row["sync"] == name} for name in names}
