@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -44,6 +43,7 @@ import numpy as np
 
 from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import SLICE, GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
@@ -237,17 +237,11 @@ def dense_speeds(size: int, ids: np.ndarray, known: np.ndarray, batch: int) -> l
     ]
 
 
-def megabytes() -> float:
-    """Resident memory of this process."""
-    with open("/proc/self/statm", encoding="utf-8") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() / 1e6
-
-
 def stream(settings: TableSettings) -> Result:
     """New ids without an end: memory and pauses."""
     n, alive = settings.stream, max(settings.stream // 10, 1)
     bound = alive + alive // 5 + 10 * settings.batch
-    before, memory = megabytes(), row_memory(bound + 1)
+    before, memory = resident_megabytes(), row_memory(bound + 1)
     table = GrowingTable([FieldRules(ttl=alive)], memory=memory, capacity=bound + 1, max_rows=bound)
     admits, expires, sizes, most = [], [], [], 0
     for first in range(0, n, settings.batch):
@@ -255,7 +249,7 @@ def stream(settings: TableSettings) -> Result:
         admits.append(timed(lambda ids=ids: table.admit(ids[:, None], ids)))
         expires.append(timed(table.expire))
         most = max(most, table.num_rows)
-        sizes.append(megabytes() - before)
+        sizes.append(resident_megabytes() - before)
     settled = sizes[2 * len(sizes) // 10 :]  # from twice the time to live on
     return {
         "what": "stream",

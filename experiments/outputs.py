@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cowclip_merlin.experiments.definitions import Experiment
-from cowclip_merlin.experiments.figures import from_results, write_figure
+from cowclip_merlin.experiments.figures import from_results, write_experiment_figure
 from cowclip_merlin.experiments.planning.planned_run import RunResults
 from cowclip_merlin.experiments.planning.ranking import best_values
 from cowclip_merlin.experiments.results.tuned import write_tuned
@@ -120,22 +120,6 @@ def _table(session: Session, table: Table) -> Iterator[str]:
     yield table_text(table)
 
 
-def _figure(
-    session: Session,
-    experiment: Experiment,
-    figure: Any,
-    *,
-    name: str | None = None,
-    title: str | None = None,
-    caption: str | None = None,
-) -> str:
-    path = write_figure(
-        session.context.out / "figures",
-        figure,
-        name=name or experiment.name,
-        title=title or experiment.title,
-        caption=caption or experiment.caption or f"Claim: {experiment.claim}",
-        alt=title or experiment.title,
-        **_provenance(session, experiment),
-    )
-    return f"figure: {path}"
+def _figure(session: Session, experiment: Experiment, figure: Any, **changed: str) -> str:
+    texts = _provenance(session, experiment)
+    return write_experiment_figure(session.context.out, figure, experiment, texts, **changed)

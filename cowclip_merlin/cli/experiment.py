@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.cli.options.experiment_options import (
     add_common_options,
@@ -20,7 +21,6 @@ from cowclip_merlin.cli.options.experiment_options import (
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
     from cowclip_merlin.experiments.session import Session
-    from cowclip_merlin.training import Stopped
 
 HELP = "reproduce a table or figure of a paper on your data, next to the paper's numbers"
 EXAMPLES = """examples:
@@ -80,25 +80,30 @@ def _run_on_log(args: argparse.Namespace, experiments: Sequence[LogExperiment]) 
     check_log_options(args, experiments[0].cli_name)
     from cowclip_merlin.experiments.online.commands import dry_run, run_experiment
     from cowclip_merlin.experiments.online.session import LogSession
-    from cowclip_merlin.training import Stopped
 
     session = LogSession(log_settings_from_args(args))
+    return _run_each(args, experiments, partial(dry_run, session), partial(run_experiment, session))
+
+
+def _run_each(
+    args: argparse.Namespace,
+    experiments: Sequence[Any],
+    dry_run: Callable[[Any], str],
+    run_experiment: Callable[[Any], str],
+) -> int:
+    """Run the experiments, or list their runs; return the exit code."""
+    from cowclip_merlin.training import Stopped
+
     for experiment in experiments:
         if args.dry_run:
-            print(dry_run(session, experiment) + "\n")
+            print(dry_run(experiment) + "\n")
             continue
         try:
-            shown = run_experiment(session, experiment)
+            print("\n" + run_experiment(experiment) + "\n")
         except Stopped as stop:
-            return _stopped(stop)
-        print("\n" + shown + "\n")
+            print("cowclip: stopped; run the same command again to resume", file=sys.stderr)
+            return 128 + stop.signal_number
     return 0
-
-
-def _stopped(stop: Stopped) -> int:
-    """Say how to go on; return the exit code."""
-    print("cowclip: stopped; run the same command again to resume", file=sys.stderr)
-    return 128 + stop.signal_number
 
 
 def run_session(args: argparse.Namespace, experiments: Sequence[Experiment]) -> int:
@@ -106,29 +111,24 @@ def run_session(args: argparse.Namespace, experiments: Sequence[Experiment]) -> 
     from cowclip_merlin.experiments.commands import dry_run, run_experiment
     from cowclip_merlin.experiments.preflight import check_experiment
     from cowclip_merlin.experiments.session import Session
-    from cowclip_merlin.training import Stopped
 
     session = Session(session_settings_from_args(args))
     for experiment in experiments:
         check_experiment(session, experiment)
-    for experiment in experiments:
-        if args.dry_run:
-            print(dry_run(session, experiment) + "\n")
-            continue
-        try:
-            shown = run_experiment(session, experiment)
-        except Stopped as stop:
-            return _stopped(stop)
-        print("\n" + shown + "\n")
-        if experiment.kind == "sweep":
-            _print_train_command(session, experiment)
-    return 0
+
+    def run(experiment: Experiment) -> str:
+        shown = run_experiment(session, experiment)
+        sweep = experiment.kind == "sweep"
+        return shown + (_train_command_text(session, experiment) if sweep else "")
+
+    return _run_each(args, experiments, partial(dry_run, session), run)
 
 
-def _print_train_command(session: Session, sweep: Experiment) -> None:
-    """Print the command that trains with a sweep's best settings."""
+def _train_command_text(session: Session, sweep: Experiment) -> str:
+    """Return the command that trains with a sweep's best settings, for the end of its text."""
     from cowclip_merlin.cli.train import train_command
 
     chosen = session.best_settings(sweep)
-    if chosen is not None:
-        print(f"to train with the best settings:\n  {train_command(chosen)}\n")
+    if chosen is None:
+        return ""
+    return f"\n\nto train with the best settings:\n  {train_command(chosen)}"

@@ -61,20 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_replay_options(parser: argparse.ArgumentParser) -> None:
     add_batch_days_option(parser, 1.0)
-    parser.add_argument(
-        "--sync",
-        default="never,1d,1h",
-        metavar="TIMES",
-        help="event time between two syncs of each serving copy, such as never,1d,5h,30min "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--snapshot-every",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="seconds between snapshots, for --resume; 0: only at the end (default: %(default)g)",
-    )
+    text = "event time between two syncs of each serving copy, such as never,1d,5h,30min"
+    add_option(parser, "sync", "never,1d,1h", "TIMES", text)
+    text = "seconds between snapshots, for --resume; 0: only at the end"
+    add_option(parser, "snapshot-every", 60.0, "S", text)
     parser.add_argument(
         "--start",
         nargs=2,

@@ -237,9 +237,9 @@ class Replay:
         self.trainer.train(batch)
         self.trained += len(batch)
         bar.update(len(batch))
-        bar.set_postfix_str(
-            f"{self.trainer.table.num_rows:,} ids, {resident_megabytes():,.0f} MB", refresh=False
-        )
+        if not bar.disable:  # asking for the memory is a system call
+            ids, memory = self.trainer.table.num_rows, resident_megabytes()
+            bar.set_postfix_str(f"{ids:,} ids, {memory:,.0f} MB", refresh=False)
         every, now = self.settings.snapshot_every, time.perf_counter()
         if self._stop.signal_number or (every and now - self._saved >= every):
             self.seconds = now - started

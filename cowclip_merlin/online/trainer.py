@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
+SCORED_AT_ONCE = 1 << 14
+"""Events that `OnlineTrainer.predict` scores in one call."""
+
+
 class BatchForm:
     """The form of a batch, for `make_train_step`: rows [b, F], numbers [b, C], labels [b]."""
 
@@ -85,6 +89,7 @@ class OnlineTrainer:
         self._loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
         batches = BatchForm(len(features.categorical), len(features.continuous))
         self._step = make_train_step(self.model, self.optimizer, batches, self._loss_sum)
+        self._score = _make_score(self.model, batches)
 
     def train(self, events: Events) -> None:
         """Make one step on a batch of events, and drop ids that have expired.
@@ -97,6 +102,15 @@ class OnlineTrainer:
         with raising_diverged():
             self._step((rows, events.numbers, events.labels.astype(np.float32)))
         self.table.expire()
+
+    def predict(self, events: Events) -> Array:
+        """Return click probabilities of events, float32 [n]; nothing is counted or created."""
+        parts = (
+            events.filter(slice(first, first + SCORED_AT_ONCE))
+            for first in range(0, max(len(events), 1), SCORED_AT_ONCE)
+        )
+        scores = [self._score(self.table.lookup(p.ids), p.numbers).numpy() for p in parts]
+        return np.concatenate(scores)
 
     def check_loss(self) -> None:
         """Raise `Diverged` if a loss since the start was not finite."""
@@ -137,6 +151,18 @@ class OnlineTrainer:
         own = [v for v in self.optimizer.weights if id(compat.stored(v)) not in rows]
         named = {f"dense{i}": v for i, v in enumerate(self.dense_variables)}
         return named | {f"optimizer{i}": v for i, v in enumerate(own)} | {"loss": self._loss_sum}
+
+
+def _make_score(model: Any, batches: BatchForm) -> Any:
+    """Return a graph of rows [b, F] and numbers [b, C] that returns probabilities [b]."""
+    tf = compat.tensorflow()
+
+    @tf.function(input_signature=batches.signature[:2])
+    def score(rows: Any, numbers: Any) -> Any:
+        inputs = {"categorical": rows, "continuous": numbers}
+        return tf.sigmoid(models.logits(model, inputs, training=False)[:, 0])
+
+    return score
 
 
 def _refuse_unused_filter(settings: OnlineSettings, features: LogFeatures) -> None:

@@ -2,7 +2,12 @@
 
 from cowclip_merlin.experiments.figures.curve import Curve
 from cowclip_merlin.experiments.figures.epochs import draw_epochs
-from cowclip_merlin.experiments.figures.files import FigureFile, read_figure, write_figure
+from cowclip_merlin.experiments.figures.files import (
+    FigureFile,
+    read_figure,
+    write_experiment_figure,
+    write_figure,
+)
 from cowclip_merlin.experiments.figures.ids import draw_ids
 from cowclip_merlin.experiments.figures.multipliers import draw_multipliers
 from cowclip_merlin.experiments.figures.times import PAPER_EPOCH_SECONDS, draw_times, paper_times
@@ -17,5 +22,6 @@ __all__ = [
     "draw_times",
     "paper_times",
     "read_figure",
+    "write_experiment_figure",
     "write_figure",
 ]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.plotting.style import svg_text
 from cowclip_merlin.system.files import atomic_write, read_json, write_json
+
+if TYPE_CHECKING:
+    from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +87,39 @@ def write_figure(
         temporary.write_text(svg, encoding="utf-8")
     write_json(path.with_suffix(".json"), {k: v for k, v in asdict(text).items() if k != "svg"})
     return path
+
+
+def write_experiment_figure(
+    out: Path,
+    figure: Any,
+    experiment: Experiment | LogExperiment,
+    texts: Mapping[str, str],
+    *,
+    name: str | None = None,
+    title: str | None = None,
+    caption: str | None = None,
+) -> str:
+    """Write a figure of an experiment to a results folder; return the line to print.
+
+    Args:
+        out: the results folder.
+        figure: a matplotlib figure.
+        experiment: gives name, title and caption where they are None.
+        texts: `data` and `command` of `FigureFile`.
+        name: of the file.
+        title: for readers.
+        caption: below the figure.
+    """
+    path = write_figure(
+        out / "figures",
+        figure,
+        name=name or experiment.name,
+        title=title or experiment.title,
+        caption=caption or experiment.caption or f"Claim: {experiment.claim}",
+        alt=title or experiment.title,
+        **texts,
+    )
+    return f"figure: {path}"
 
 
 def with_prefix(svg: str, prefix: str) -> str:

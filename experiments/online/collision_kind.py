@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from cowclip_merlin.experiments.definitions import CollisionLine, LogExperiment
-from cowclip_merlin.experiments.figures import write_figure
+from cowclip_merlin.experiments.figures import write_experiment_figure
 from cowclip_merlin.experiments.online.collision_outputs import (
     MEASURES,
     best_epoch,
@@ -23,7 +23,7 @@ from cowclip_merlin.experiments.online.collisions import read_events, run_collis
 from cowclip_merlin.experiments.online.config_hash import hash_settings
 from cowclip_merlin.experiments.online.csv_rows import append_rows, read_rows
 from cowclip_merlin.experiments.online.session import LogSession
-from cowclip_merlin.experiments.tables.files import write_table
+from cowclip_merlin.experiments.tables.files import write_markdown, write_table
 from cowclip_merlin.experiments.tables.table import (
     Cell,
     Table,
@@ -31,9 +31,8 @@ from cowclip_merlin.experiments.tables.table import (
     mean_cell,
     verdict,
 )
-from cowclip_merlin.experiments.tables.text import markdown_table, table_text
+from cowclip_merlin.experiments.tables.text import table_text
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.system.versions import versions
 from cowclip_merlin.tables import FieldRules
 
@@ -170,20 +169,10 @@ def write_collisions(session: LogSession, experiment: LogExperiment) -> Iterator
     epoch = best_epoch(of_line[experiment.reference])
     table = _table(experiment, of_line, epoch, session.settings.seeds, texts)
     out = session.settings.out
-    path = write_table(out / "tables", table).with_suffix(".md")
-    with atomic_write(path) as temporary:
-        temporary.write_text(markdown_table(table), encoding="utf-8")
+    write_table(out / "tables", table)
+    write_markdown(out / "tables", table)
     yield table_text(table)
-    figure = write_figure(
-        out / "figures",
-        draw_collisions(results),
-        name=experiment.name,
-        title=experiment.title,
-        caption=experiment.caption or f"Claim: {experiment.claim}",
-        alt=experiment.title,
-        **texts,
-    )
-    yield f"figure: {figure}"
+    yield write_experiment_figure(out, draw_collisions(results), experiment, texts)
 
 
 def _table(

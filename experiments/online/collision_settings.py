@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cowclip_merlin.checks import check_unique, one_of
+from cowclip_merlin.checks import check_unique
 from cowclip_merlin.errors import InputError
 
 LOADS = (0.0, 0.059, 0.163, 1.0, 4.0)
 """Ids per bucket; 0 for no hashing. 0.059 and 0.163 are those of Monolith's movies and users."""
-
-SPLITS = ("random", "time")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +20,6 @@ class CollisionSettings:
         loads: ids per bucket, for each run; 0 for no hashing.
         fields: names of the columns to hash; empty for all categorical columns.
         epochs: passes over the training rows.
-        split: "random": the same random test rows for all runs; "time": the last rows of the log.
-        test_fraction: share of test rows.
 
     Raises:
         InputError: a value is out of range.
@@ -32,19 +28,14 @@ class CollisionSettings:
     loads: tuple[float, ...] = LOADS
     fields: tuple[str, ...] = ()
     epochs: int = 10
-    split: str = "random"
-    test_fraction: float = 0.2
 
     def __post_init__(self) -> None:
         """Check the values."""
-        one_of("split", self.split, SPLITS)
         check_unique({"loads": self.loads, "fields": self.fields})
         if not self.loads or not all(0 <= load < math.inf for load in self.loads):
             raise InputError(f"loads are {self.loads}; give numbers from 0 on")
         if self.epochs < 1:
             raise InputError(f"epochs is {self.epochs}; it must be at least 1")
-        if not 0 < self.test_fraction < 1:
-            raise InputError(f"test_fraction is {self.test_fraction}; give one between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+TEST_FRACTION = 0.2
+"""Share of test rows."""
+
 _SPLIT_SEED = 0
-_SCORED_AT_ONCE = 1 << 14
 
 
 def read_events(files: Sequence[str | Path], features: LogFeatures) -> Events:
@@ -65,7 +67,7 @@ def run_collisions(
         events: the whole log, in order of time.
         features: its columns.
         settings: of the model; `run.seed` and `run.epochs` do not apply.
-        collisions: loads, columns, epochs and split.
+        collisions: loads, columns and epochs.
         seeds: of the runs.
 
     Raises:
@@ -101,18 +103,16 @@ def hash_columns(
     return hashed
 
 
-def split_rows(rows: int, collisions: CollisionSettings) -> tuple[Array, Array]:
-    """Return the numbers of the training rows and of the test rows, each in order of time.
+def split_rows(rows: int) -> tuple[Array, Array]:
+    """Return the numbers of the training rows and of the test rows, the same for every run.
 
     Raises:
         InputError: one of them is empty.
     """
-    tested = round(rows * collisions.test_fraction)
+    tested = round(rows * TEST_FRACTION)
     if not 0 < tested < rows:
         raise InputError(f"the log has {rows} rows; give more, to split them")
-    order = np.arange(rows)
-    if collisions.split == "random":
-        order = np.random.default_rng(_SPLIT_SEED).permutation(rows)
+    order = np.random.default_rng(_SPLIT_SEED).permutation(rows)
     return np.sort(order[:-tested]), np.sort(order[-tested:])
 
 
@@ -146,10 +146,9 @@ class _Run:
         self.load, self.seed, self.collisions = load, seed, collisions
         self.columns = _indexes(features, collisions.fields)
         self.events = replace(events, ids=hash_columns(events.ids, self.columns, load, seed=seed))
-        self.train_rows, self.test_rows = split_rows(len(events), collisions)
+        self.train_rows, self.test_rows = split_rows(len(events))
         self.batch_size = settings.run.batch_size
         self.trainer = new_trainer(features, settings, self.events.ids, seed)
-        self.score = _scorer(self.trainer)
 
     def epochs(self) -> Iterator[CollisionEpoch]:
         """Train, and yield the results of each epoch."""
@@ -161,7 +160,7 @@ class _Run:
             ]
             self.trainer.check_loss()
             count, share, factor = np.mean(steps, axis=0).tolist()
-            scores = self.score(test)
+            scores = self.trainer.predict(test)
             rows = self.trainer.table.statistics().rows
             yield CollisionEpoch(
                 load=self.load,
@@ -212,30 +211,3 @@ def _indexes(features: LogFeatures, fields: Sequence[str]) -> list[int]:
     for field in fields:
         one_of("fields", field, names)
     return [names.index(field) for field in fields or names]
-
-
-def _scorer(trainer: OnlineTrainer) -> Any:
-    """Return a function of events that returns their click probabilities, float32 [n]."""
-    from cowclip_merlin import models
-
-    tf, features = compat.tensorflow(), trainer.features
-
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, len(features.categorical)], tf.int32),
-            tf.TensorSpec([None, len(features.continuous)], tf.float32),
-        ]
-    )
-    def probabilities(rows: Any, numbers: Any) -> Any:
-        inputs = {"categorical": rows, "continuous": numbers}
-        return tf.sigmoid(models.logits(trainer.model, inputs, training=False)[:, 0])
-
-    def score(events: Events) -> Array:
-        parts = [
-            events.filter(slice(first, first + _SCORED_AT_ONCE))
-            for first in range(0, len(events), _SCORED_AT_ONCE)
-        ]
-        scores = [probabilities(trainer.table.lookup(p.ids), p.numbers).numpy() for p in parts]
-        return np.concatenate(scores)
-
-    return score

@@ -11,6 +11,7 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.tables.table import Cell, Table
+from cowclip_merlin.experiments.tables.text import markdown_table
 from cowclip_merlin.system.files import atomic_write, read_json
 
 VERDICTS = ("better", "worse", "noise", "")
@@ -41,6 +42,14 @@ def write_table(folder: str | Path, table: Table) -> Path:
     path = folder / f"{table.name}.json"
     with atomic_write(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def write_markdown(folder: str | Path, table: Table) -> Path:
+    """Write a table as `<folder>/<name>.md`, beside its JSON file."""
+    path = Path(folder) / f"{table.name}.md"
+    with atomic_write(path) as temporary:
+        temporary.write_text(markdown_table(table), encoding="utf-8")
     return path
 
 

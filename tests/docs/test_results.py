@@ -8,7 +8,11 @@ from dataclasses import fields
 import pytest
 from markdown_pages import ROOT
 
-from cowclip_merlin.experiments.online.collision_outputs import best_epoch, collision_table
+from cowclip_merlin.experiments.online.collision_outputs import (
+    MEASURES,
+    best_epoch,
+    load_text,
+)
 from cowclip_merlin.experiments.online.collision_settings import CollisionEpoch
 
 RECORDED = ROOT / "benchmarks/results/experiments"
@@ -70,10 +74,25 @@ def test_tables_of_collisions_are_those_of_the_recorded_epochs(file):
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     results = [CollisionEpoch(**{k: types[k](v) for k, v in row.items()}) for row in rows]
-    table = collision_table(results, best_epoch(results))
-    page = (ROOT / "docs/results.md").read_text()
-    assert f"after epoch {best_epoch(results)}" in page.partition(table)[0].splitlines()[-2]
+    best, page = best_epoch(results), (ROOT / "docs/results.md").read_text()
+    lines = [
+        "| " + " | ".join([load_text(load), *collision_cells(results, load, best)]) + " |"
+        for load in sorted({each.load for each in results})
+    ]
+    table = "\n".join(lines)
+    assert f"after epoch {best}" in page.partition(table)[0].splitlines()[-4]
     assert table in page and file.name in page
+
+
+def collision_cells(results, load, epoch):
+    """Mean and standard deviation over the seeds of each measure."""
+    mine = [each for each in results if (each.load, each.epoch) == (load, epoch)]
+    for name, (_, factor, decimals) in MEASURES.items():
+        values = [factor * getattr(each, name) for each in mine]
+        text = f"{statistics.fmean(values):,.{decimals}f}"
+        if len(set(values)) > 1:
+            text += f" ±{statistics.stdev(values):,.{decimals}f}"
+        yield text
 
 
 REPLAYS = RECORDED / "generated-drifting-1M/replays.csv"

@@ -8,7 +8,6 @@ import pytest
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.online.collision_outputs import (
     best_epoch,
-    collision_table,
     draw_collisions,
 )
 from cowclip_merlin.experiments.online.collision_settings import (
@@ -67,7 +66,7 @@ def usual_training(events, features, settings, collisions, seed):
     """Train on the ids as they are, without any code of the experiment but its row order."""
     settings = replace(settings, run=replace(settings.run, seed=seed), capacity=9000)
     trainer = OnlineTrainer(settings, features)
-    train, test = split_rows(len(events), collisions)
+    train, test = split_rows(len(events))
     scored = events.filter(test)
     for epoch in range(1, collisions.epochs + 1):
         for rows in epoch_batches(train, settings.run.batch_size, seed, epoch):
@@ -77,9 +76,8 @@ def usual_training(events, features, settings, collisions, seed):
         yield trainer, scored.labels, trainer.model.predict_on_batch(inputs)[:, 0]
 
 
-@pytest.mark.parametrize("split", ["random", "time"])
-def test_load_0_is_training_without_hashing(events, features, settings, split):
-    collisions = CollisionSettings(loads=(0.0,), epochs=2, split=split)
+def test_load_0_is_training_without_hashing(events, features, settings):
+    collisions = CollisionSettings(loads=(0.0,), epochs=2)
     rules = FieldRules(ttl=1, admit=2)  # must not apply
     columns = tuple(replace(column, rules=rules) for column in features.categorical)
     strict = replace(features, categorical=columns)
@@ -95,7 +93,7 @@ def test_load_0_is_training_without_hashing(events, features, settings, split):
 
 def test_ids_fall_and_counts_rise_as_of_a_random_hash(events, features, settings):
     collisions = CollisionSettings(loads=(0.0, 1.0, 4.0), fields=("user", "item"), epochs=1)
-    train, _ = split_rows(ROWS, collisions)
+    train, _ = split_rows(ROWS)
     names = [column.name for column in features.categorical]
     mine = [names.index(name) for name in collisions.fields]
     results = list(run_collisions(events, features, settings, collisions, [1]))
@@ -127,10 +125,9 @@ def test_hashed_ids_with_missing_values():
 
 
 def test_splits():
-    for split in ("random", "time"):
-        train, test = split_rows(100, CollisionSettings(split=split))
-        assert len(test) == 20 and sorted([*train, *test]) == list(range(100))
-        assert (test.tolist() == list(range(80, 100))) == (split == "time")
+    train, test = split_rows(100)
+    assert len(test) == 20 and sorted([*train, *test]) == list(range(100))
+    assert test.tolist() != list(range(80, 100))
     batches = epoch_batches(np.arange(10), 4, 1, 1)
     assert [len(batch) for batch in batches] == [4, 4, 2]
     assert sorted(np.concatenate(batches)) == list(range(10))
@@ -143,9 +140,7 @@ def test_splits():
         ({"loads": ()}, "loads are"),
         ({"loads": (1, -1)}, "loads are"),
         ({"loads": (1, 1)}, "loads"),
-        ({"split": "day"}, "split"),
         ({"epochs": 0}, "epochs is 0"),
-        ({"test_fraction": 1.0}, "test_fraction is 1"),
     ],
 )
 def test_wrong_settings(wrong, complaint):
@@ -158,7 +153,7 @@ def test_an_unknown_column_and_a_short_log(events, features, settings):
     with pytest.raises(InputError, match="movie"):
         next(run_collisions(events, features, settings, wrong, [1]))
     with pytest.raises(InputError, match="the log has 2 rows"):
-        split_rows(2, CollisionSettings())
+        split_rows(2)
 
 
 def made_results():
@@ -172,11 +167,7 @@ def made_results():
     ]  # fmt: skip
 
 
-def test_the_table():
-    lines = collision_table(made_results(), 3).splitlines()
-    assert lines[0].startswith("| ids per bucket | AUC, % | log loss |")
-    assert lines[2] == "| none | 80.75 ±0.07 | 0.5000 | 1,000 | 500 | 2.00 | 1.00 | 0.9000 |"
-    assert lines[3].startswith("| 4 | 76.75 ±0.07 |")
+def test_the_best_epoch_is_that_of_the_lowest_load():
     assert best_epoch(made_results()) == 3
 
 

@@ -32,16 +32,12 @@ _RATES = {
 
 
 def add_option(
-    parser: argparse.ArgumentParser, name: str, value: int | str, like: str, text: str
+    parser: argparse.ArgumentParser, name: str, value: float | str, like: str, text: str
 ) -> None:
     """Add an option and show its default in the help."""
-    parser.add_argument(
-        f"--{name}",
-        type=type(value),
-        default=value,
-        metavar=like,
-        help=f"{text} (default: {value})",
-    )
+    shown = f"{value:g}" if isinstance(value, float) else value
+    text = f"{text} (default: {shown})"
+    parser.add_argument(f"--{name}", type=type(value), default=value, metavar=like, help=text)
 
 
 def add_rule_options(

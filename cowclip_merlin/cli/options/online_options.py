@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
-from cowclip_merlin.cli.options.model_options import check_overrides_used, model_settings
+from cowclip_merlin.cli.options.model_options import (
+    add_option,
+    check_overrides_used,
+    model_settings,
+)
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.settings import OnlineSettings
@@ -18,24 +22,14 @@ UNUSED_RATES = ("warmup_epochs", "lambda_rel", "lambda_abs")
 
 def add_batch_days_option(parser: argparse.ArgumentParser, default: float) -> None:
     """Add the option `--batch-days`."""
-    parser.add_argument(
-        "--batch-days",
-        type=float,
-        default=default,
-        metavar="D",
-        help="days to train before the first event is scored (default: %(default)g)",
-    )
+    text = "days to train before the first event is scored"
+    add_option(parser, "batch-days", default, "D", text)
 
 
 def add_max_bad_fraction_option(parser: argparse.ArgumentParser) -> None:
     """Add the option `--max-bad-fraction`."""
-    parser.add_argument(
-        "--max-bad-fraction",
-        type=float,
-        default=0.001,
-        metavar="F",
-        help="share of damaged rows above which the replay stops (default: %(default)g)",
-    )
+    text = "share of damaged rows above which the replay stops"
+    add_option(parser, "max-bad-fraction", 0.001, "F", text)
 
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
@@ -65,13 +59,8 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         choices=choices.ADMISSION_FILTERS,
         help="how `admit` of the features file counts (default: %(default)s)",
     )
-    parser.add_argument(
-        "--window",
-        type=int,
-        default=0,
-        metavar="N",
-        help="events after which counted occurrences halve; 0: never (default: %(default)s)",
-    )
+    text = "events after which counted occurrences halve; 0: never"
+    add_option(parser, "window", 0, "N", text)
 
 
 def online_settings_from_args(args: argparse.Namespace) -> OnlineSettings:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import LogExperiment
-from cowclip_merlin.experiments.figures import write_figure
+from cowclip_merlin.experiments.figures import write_experiment_figure
 from cowclip_merlin.experiments.online.replays.figures import (
     draw_intervals,
     draw_kept,
@@ -17,9 +17,8 @@ from cowclip_merlin.experiments.online.replays.figures import (
 from cowclip_merlin.experiments.online.replays.run import LineResults, line_results
 from cowclip_merlin.experiments.online.replays.table import replay_table
 from cowclip_merlin.experiments.online.session import LogSession
-from cowclip_merlin.experiments.tables.files import write_table
-from cowclip_merlin.experiments.tables.text import markdown_table, table_text
-from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.experiments.tables.files import write_markdown, write_table
+from cowclip_merlin.experiments.tables.text import table_text
 
 NO_FIGURE = "no figure: every run diverged"
 
@@ -29,17 +28,16 @@ def write_replay_outputs(session: LogSession, experiment: LogExperiment) -> Iter
     results, out = line_results(session, experiment), session.settings.out
     texts = session.table_texts(experiment, describe_events(results))
     table = replay_table(experiment, results, seeds=session.settings.seeds, **texts)
-    path = write_table(out / "tables", table).with_suffix(".md")
-    with atomic_write(path) as temporary:
-        temporary.write_text(markdown_table(table), encoding="utf-8")
+    write_table(out / "tables", table)
+    write_markdown(out / "tables", table)
     yield table_text(table)
     if not finished(results):
         yield NO_FIGURE
     elif experiment.kind == "sync":
-        yield _figure(session, experiment, draw_intervals(experiment, results), texts)
+        yield write_experiment_figure(out, draw_intervals(experiment, results), experiment, texts)
         yield _over_time(session, experiment, results, texts)
     else:
-        yield _figure(session, experiment, draw_kept(experiment, results), texts)
+        yield write_experiment_figure(out, draw_kept(experiment, results), experiment, texts)
 
 
 def describe_events(results: LineResults) -> str:
@@ -59,26 +57,6 @@ def _over_time(
     title = f"{experiment.title}: AUC over time"
     caption = "AUC of the events of each hour or day, mean over the seeds."
     name = f"{experiment.name}_over_time"
-    return _figure(session, experiment, figure, texts, name=name, title=title, caption=caption)
-
-
-def _figure(
-    session: LogSession,
-    experiment: LogExperiment,
-    figure: Any,
-    texts: dict[str, Any],
-    *,
-    name: str | None = None,
-    title: str | None = None,
-    caption: str | None = None,
-) -> str:
-    path = write_figure(
-        session.settings.out / "figures",
-        figure,
-        name=name or experiment.name,
-        title=title or experiment.title,
-        caption=caption or experiment.caption or f"Claim: {experiment.claim}",
-        alt=title or experiment.title,
-        **texts,
+    return write_experiment_figure(
+        session.settings.out, figure, experiment, texts, name=name, title=title, caption=caption
     )
-    return f"figure: {path}"
