@@ -131,7 +131,7 @@ def _why_not(config: Any, adam: Any) -> str | None:
     """Return why growing tables cannot train so, with the remedy; None if they can."""
     if config.update != "lazy":
         return (
-            f"update={config.update!r} also moves rows that are absent from the batch, so nobody "
+            f"update={config.update!r} also updates rows that are absent from the batch, so nobody "
             'could tell which rows changed; use update="lazy"'
         )
     if not is_plain_adam(adam):

@@ -1,7 +1,12 @@
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from cowclip_merlin import compat
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 FIELDS = {"a": 7, "b": 5, "c": 11}
 CONTINUOUS = ("x", "y")

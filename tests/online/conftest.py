@@ -1,9 +1,14 @@
 """A small drifting log, and a trainer on it."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.training.run_settings import RunSettings
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 ROWS = 6000
 

@@ -1,0 +1,24 @@
+"""A replay of events, and the state that it ends with."""
+
+import logging
+
+from cowclip_merlin.online.batches import BatchReader
+from cowclip_merlin.online.replay import Replay, ReplaySettings
+from cowclip_merlin.tables.snapshot import load_snapshot
+
+SYNC = ("never", "1d", "5h", "30min")
+LOG = logging.getLogger("test")
+
+
+def replay_of(folder, trainer, events, sync=SYNC, days=1.0, every=0.0):
+    def reader(skip):
+        pieces = [events.filter(slice(a, a + 700)) for a in range(0, len(events), 700)]
+        return BatchReader(pieces, trainer.settings.run.batch_size, skip=skip)
+
+    settings = ReplaySettings(batch_days=days, sync=sync, snapshot_every=every)
+    return Replay(trainer, reader, settings, folder, LOG)
+
+
+def final_state(folder):
+    snapshot = load_snapshot(folder / "snapshots")
+    return {name: x.tobytes() for name, x in snapshot.arrays.items()}

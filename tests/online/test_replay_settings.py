@@ -1,0 +1,44 @@
+"""Settings of a replay that cannot be are refused in one line."""
+
+import pytest
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.replay import ReplaySettings
+from cowclip_merlin.online.trainer import OnlineTrainer
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sync": ("never", "1 week")}, "sync is '1 week'; give whole seconds"),
+        ({"sync": ("1h", "1h")}, "give every value once"),
+        ({"sync": ()}, "sync is empty"),
+        ({"batch_days": -1.0}, "batch_days is -1.0; give a number from 0 on"),
+        ({"snapshot_every": float("nan")}, "snapshot_every is nan"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(values, message):
+    with pytest.raises(InputError, match=message):
+        ReplaySettings(**({"batch_days": 1.0, "sync": ("never",)} | values))
+
+
+@pytest.mark.parametrize(
+    ("run", "table", "message"),
+    [
+        ({"update": "exact"}, {}, "also changes rows that are absent"),
+        ({"optimizer": "adagrad"}, {}, "growing tables need adam"),
+        ({}, {"capacity": 0}, "capacity is 0"),
+        ({}, {"absent": "ones"}, "unknown absent 'ones'"),
+        ({"clip": "global"}, {}, "does not take each row by itself.*choose one of cowclip"),
+        ({}, {"window": 9, "admission_filter": "probabilistic"}, "window has no effect"),
+    ],
+)
+def test_settings_of_the_model_that_cannot_be_are_refused(settings_of, run, table, message):
+    with pytest.raises(InputError, match=message):
+        settings_of(table=table, **run)
+
+
+@pytest.mark.parametrize("table", [{"window": 9}, {"admission_filter": "probabilistic"}])
+def test_a_filter_that_counts_nothing_is_refused(settings_of, features, table):
+    with pytest.raises(InputError, match=r"has no effect, since no column .* `admit` above 1"):
+        OnlineTrainer(settings_of(table=table), features)

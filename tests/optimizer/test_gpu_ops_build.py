@@ -1,0 +1,143 @@
+"""How the operations of a GPU are built, cached and chosen; what both languages agree on."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cowclip_merlin as cc
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
+from emulated_cupy import COMPILER
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
+
+
+def test_the_program_has_the_kernels_that_are_launched_and_no_others(tf):
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    found = re.findall(r"__global__ void (\w+)", gpu_ops.PROGRAM)
+    assert sorted(found) == sorted(gpu_ops.FUNCTIONS)
+
+
+def test_both_sides_agree_on_functions_fields_and_sizes(tf):
+    """CUDA C++, the C++ of the operations and Python each need them."""
+    from cowclip_merlin.kernels import cuda_group, cuda_source
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    header = Path(gpu_ops.__file__).with_name("row_ops").joinpath("tables.h").read_text()
+    names = re.search(r"enum Function \{(.*?)kFunctions", header, re.S)[1]
+    wanted = [f"k{''.join(part.title() for part in x.split('_'))}" for x in gpu_ops.FUNCTIONS]
+    assert re.findall(r"\w+", names) == wanted
+    fields = re.search(r"struct CowClipTable \{(.*?)void\*", header, re.S)[1]
+    assert re.findall(r"(\w+)[,;]", fields) == [x for x, _ in gpu_ops.TableRecord._fields_[:-1]]
+    kernels = re.search(r"enum { (BLOCK.*?) }", cuda_group.GROUP_SOURCE)[1]
+    constants = ", ".join([kernels, *re.findall(r"constexpr \w+ (k\w+ = [\w *,=]+);", header)])
+    sizes = {}
+    for name, value in re.findall(r"(\w+) = ([^,]+)", constants):
+        sizes[name] = eval(value.replace("/", "//"), sizes)
+    assert sizes["kBlock"] == sizes["BLOCK"] == cuda_group.BLOCK
+    assert sizes["kChunk"] == sizes["CHUNK"]
+    assert sizes["kDigits"] == sizes["DIGITS"] == 1 << cuda_group.DIGIT_BITS
+    assert sizes["kDigitBits"] == cuda_group.DIGIT_BITS
+    assert sizes["kSegment"] == cuda_source.SEGMENT
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """A cache folder that does not exist yet, and a folder of this process for its substitute."""
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(gpu_ops, "_temporary_folder", lambda: tmp_path / "temporary")
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize(
+    "compiler, said",
+    [
+        ("", "need a C.. compiler: install g"),
+        ("false", "false cannot compile"),
+        ("env false", "env false cannot compile"),
+        ("/no/such/g++", "cannot run the C.. compiler /no/such/g.*: No such file"),
+        ("'g++", "CXX='g.. is not a command"),
+    ],
+)
+def test_no_compiler_is_one_line(tf, monkeypatch, tmp_path, cache, compiler, said):
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setattr(gpu_ops.shutil, "which", lambda name: None)
+    with pytest.raises(cc.InputError, match=said) as error:
+        gpu_ops.build()
+    assert "\n" not in str(error.value) and 'backend="tensorflow"' in str(error.value)
+    assert not list(tmp_path.rglob("*.so*"))
+
+
+COPIER = "import pathlib, sys; pathlib.Path(sys.argv[sys.argv.index('-o') + 1]).touch()"
+
+
+def test_a_cache_that_cannot_be_written(tf, monkeypatch, tmp_path, cache):
+    """The library is compiled once, into another folder; with a compiler of several words."""
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    cache.touch()  # a file: no folder can be made in it
+    (tmp_path / "compiler.py").write_text(COPIER)
+    monkeypatch.setenv("CXX", f"'{sys.executable}' '{tmp_path / 'compiler.py'}'")
+    built = gpu_ops.build()
+    assert built.exists() and built.parent == tmp_path / "temporary"
+    monkeypatch.setenv("CXX", "false")
+    assert gpu_ops.build() == built
+    (tmp_path / "temporary").rename(tmp_path / "other")
+    (tmp_path / "temporary").touch()
+    with pytest.raises(cc.InputError, match="cannot store the GPU's row operations"):
+        gpu_ops.build()
+
+
+def test_a_library_in_a_read_only_cache_is_used(tf, monkeypatch, tmp_path, cache):
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "compiler.py").write_text(COPIER)
+    monkeypatch.setenv("CXX", f"'{sys.executable}' '{tmp_path / 'compiler.py'}'")
+    built = gpu_ops.build()
+    assert built.parent == cache / "cowclip_merlin"
+    monkeypatch.setattr(gpu_ops, "atomic_write", refuse)  # root may write everywhere
+    assert gpu_ops.build() == built
+
+
+def test_the_substitute_of_the_cache_is_removed_at_the_end():
+    code = (
+        "from cowclip_merlin.optimizer.row_updates.gpu_ops import _temporary_folder as folder; "
+        "assert folder().is_dir() and folder() == folder(); print(folder())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not Path(done.stdout.strip()).exists()
+
+
+@pytest.mark.parametrize("missing", ["build", "require_cupy"])
+def test_where_row_operations_cannot_be_used_auto_takes_plain_operations(
+    tf, monkeypatch, caplog, missing
+):
+    from cowclip_merlin.optimizer import config
+
+    def fail():
+        raise cc.InputError("no compiler")
+
+    monkeypatch.setattr(config.tf.config, "list_logical_devices", lambda kind: ["GPU:0"])
+    monkeypatch.setattr(config, "find_spec", lambda name: name)
+    for name in ("build", "require_cupy"):
+        monkeypatch.setattr(config.gpu_ops, name, fail if name == missing else lambda: None)
+    with caplog.at_level("WARNING", logger="cowclip_merlin"):
+        assert cc.CowClip(update="lazy").backend == "tensorflow"
+    assert "slower row updates on the GPU: no compiler" in caplog.text
+
+
+def test_the_log_has_the_update_in_force(tf, caplog):
+    with caplog.at_level("INFO", logger="cowclip_merlin"):
+        cc.CowClip("adagrad", update="exact", l2=0.0, backend="tensorflow")
+    assert "update lazy, backend tensorflow" in caplog.text
