@@ -27,12 +27,8 @@ a tenth live at a time; its memory is that of the process, and its pauses are th
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import shutil
 import statistics
-import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,12 +45,13 @@ from cowclip_merlin.tables.growing_table import SLICE, GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.loops.memory import zeros
 from cowclip_merlin.tables.snapshot import load_snapshot, save_snapshot
+from growing_tables.peers import dense_speeds, tfra_speeds
+from growing_tables.timing import Result, in_batches, speed, timed
 from harness.benchmark import Benchmark
 from harness.options import option
 from harness.tables import markdown
 
 FIELDS, D = 26, 10
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,20 +85,6 @@ class TableSettings:
         check_at_least_one({"--sizes": self.sizes} | {f"--{n}": getattr(self, n) for n in names})
 
 
-def timed(run: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds by the clock, and CPU seconds."""
-    clock, cpu = time.perf_counter(), time.process_time()
-    run()
-    return time.perf_counter() - clock, time.process_time() - cpu
-
-
-def speed(what: str, size: int, n: int, run: Callable[[], Any]) -> Result:
-    """Millions of ids a second of one measurement."""
-    seconds, cpu = timed(run)
-    rates = {"ids_per_second": round(n / seconds), "ids_per_cpu_second": round(n / cpu)}
-    return {"what": what, "ids": size, "n": n} | rates
-
-
 def random_ids(rng: np.random.Generator, n: int) -> np.ndarray:
     """Ids of about n / 26 events, int64 [b, 26]."""
     return rng.integers(0, 1 << 62, (max(n // FIELDS, 1), FIELDS))
@@ -110,12 +93,6 @@ def random_ids(rng: np.random.Generator, n: int) -> np.ndarray:
 def picked(ids: np.ndarray, events: np.ndarray) -> np.ndarray:
     """Known ids: of each field those of other events."""
     return np.take_along_axis(ids, events % len(ids), axis=0)
-
-
-def in_batches(call: Callable[[np.ndarray], Any], ids: np.ndarray, batch: int) -> None:
-    """Call with a batch of events at a time."""
-    for first in range(0, len(ids), batch):
-        call(ids[first : first + batch])
 
 
 def compile_loops() -> None:
@@ -169,7 +146,9 @@ def speeds(size: int, settings: TableSettings) -> list[Result]:
     results += rates({"refuse": (admit(strict), other)})
     others = dense_speeds(size, ids, known, settings.batch)
     if settings.tfra_python is not None:
-        others += tfra_speeds(settings, size, ids=ids, known=known, zipf=zipf)
+        others += tfra_speeds(
+            settings.tfra_python, size, batch=settings.batch, ids=ids, known=known, zipf=zipf
+        )
     return [*results, *others, slices(table, size, ids)]
 
 
@@ -188,53 +167,6 @@ def slices(table: GrowingTable, size: int, ids: np.ndarray) -> Result:
         "cpu_ms": round(statistics.median(cpu), 2),
         "slowest_cpu_ms": round(max(cpu), 2),
     }
-
-
-def tfra_speeds(settings: TableSettings, size: int, **arrays: np.ndarray) -> list[Result]:
-    """The same ids in the table of TensorFlow Recommenders-Addons.
-
-    Raises:
-        InputError: its process failed.
-    """
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "ids.npz"
-        np.savez(file, **arrays)
-        done = subprocess.run(
-            [
-                Path(shutil.which(settings.tfra_python)).absolute(),
-                *("-m", "contestants.tfra", str(file), "--batch", str(settings.batch)),
-            ],
-            cwd=Path(__file__).parent,
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-            capture_output=True,
-            text=True,
-        )
-    if done.returncode:
-        raise InputError(f"--tfra-python failed: {done.stderr.strip().splitlines()[-1]}")
-    found = json.loads(done.stdout.splitlines()[-1])["results"]
-    return [{"what": f"tfra {what}", "ids": size} | each for what, each in found.items()]
-
-
-def dense_speeds(size: int, ids: np.ndarray, known: np.ndarray, batch: int) -> list[Result]:
-    """The same ids in TensorFlow's own hash table."""
-    from cowclip_merlin import compat
-
-    tf = compat.tensorflow()
-    table = tf.lookup.experimental.DenseHashTable(
-        tf.int64, tf.int64, default_value=-1, empty_key=-1, deleted_key=-2
-    )
-    table.insert(tf.constant([5], tf.int64), tf.constant([5], tf.int64))
-
-    def insert(x: np.ndarray) -> None:
-        table.insert(tf.constant(x.ravel()), tf.constant(x.ravel()))
-
-    def find(x: np.ndarray) -> None:
-        table.lookup(tf.constant(x.ravel()))
-
-    return [
-        speed("dense insert", size, ids.size, lambda: in_batches(insert, ids, batch)),
-        speed("dense lookup", size, known.size, lambda: in_batches(find, known, batch)),
-    ]
 
 
 def stream(settings: TableSettings) -> Result:

@@ -56,8 +56,7 @@ def test_an_interpreter_that_is_not_there_is_named(load, capsys):
 
 
 def test_a_failed_process_is_one_line(load):
-    module = load("tables")
-    settings = module.TableSettings(tfra_python=sys.executable)  # it lacks the package
-    ids = np.zeros((1, 26), np.int64)
+    peers = load("growing_tables.peers")
+    ids = np.zeros((1, 26), np.int64)  # this interpreter lacks the package
     with pytest.raises(InputError, match=r"--tfra-python failed: .*recommenders_addons"):
-        module.tfra_speeds(settings, 1, ids=ids, known=ids, zipf=ids)
+        peers.tfra_speeds(sys.executable, 1, batch=1, ids=ids, known=ids, zipf=ids)
