@@ -1,0 +1,1 @@
+"""Append-only logs of messages: in files, in Redis Streams or in Kafka."""

@@ -1,0 +1,91 @@
+"""The interface of a log of messages, which files, Redis and Kafka implement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from cowclip_merlin.errors import InputError
+
+Position = tuple[int, ...]
+"""A place between two messages of one log.
+
+Positions of one log are ordered. The first number counts the messages that were ever appended
+before this place, so a difference of first numbers is a number of messages. The other numbers
+belong to the kind of log. JSON keeps a position as a list.
+"""
+
+
+class Message(NamedTuple):
+    """A message that was read.
+
+    Attributes:
+        after: the place after the message; reading from there gives the next one.
+        value: the message.
+    """
+
+    after: Position
+    value: bytes
+
+
+class MessagesLost(InputError):
+    """The log does not have the messages after a position any more, or lost those before it."""
+
+
+class LogUnavailable(InputError):
+    """The server of a log does not answer now; the same call may succeed later."""
+
+
+class MessageLog(Protocol):
+    """An append-only log of messages in one order.
+
+    Attributes:
+        name: as the user gave it, for error messages.
+    """
+
+    name: str
+
+    def append(self, values: Sequence[bytes]) -> Position:
+        """Append messages and wait until the log has acknowledged all of them.
+
+        Returns:
+            The place after the last of them. Others may append in between.
+
+        Raises:
+            LogUnavailable: not acknowledged; none, some or all of them may be in the log.
+        """
+
+    def read(self, position: Position, most: int, wait: float = 0.0) -> list[Message]:
+        """Read messages after a position.
+
+        Args:
+            position: from `start`, `end`, `append` or a message.
+            most: messages to return at most.
+            wait: seconds to wait for a first message if there is none.
+
+        Raises:
+            MessagesLost: messages after the position were trimmed, or the log has lost messages
+                before it.
+            LogUnavailable: the server does not answer.
+        """
+
+    def start(self) -> Position:
+        """Return the place before the oldest message that is still there."""
+
+    def end(self) -> Position:
+        """Return the place after the newest message."""
+
+    def trim(self, position: Position) -> None:
+        """Remove messages before a position; some of them may stay."""
+
+    def close(self) -> None:
+        """Release connections and files; append nothing afterwards."""
+
+
+def lag(position: Position, end: Position) -> int:
+    """Return the number of messages from a position to another one.
+
+    >>> lag((3, 0, 120), (5, 0, 200))
+    2
+    """
+    return max(end[0] - position[0], 0)
