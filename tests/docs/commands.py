@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from cowclip_merlin.cli import build_parser, main
-from cowclip_merlin.cli.online import online_settings_from_args
+from cowclip_merlin.cli.options.online_options import online_settings_from_args
 from cowclip_merlin.cli.train import settings_from_args
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def check(words: list[str]) -> None:
         args = build_parser().parse_args(rest)
         if args.command == "train":
             settings_from_args(args)
-        if args.command == "online":
+        if getattr(args, "online_command", None) == "replay":
             online_settings_from_args(args)
     elif program in ("python", "python3"):
         target = rest[1].replace(".", "/") + ".py" if rest[0] == "-m" else rest[0]

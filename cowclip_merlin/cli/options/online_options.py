@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.cli.options.model_options import (
+    add_architecture_options,
+    add_backend_option,
     add_option,
+    add_rate_options,
+    add_rule_options,
     check_overrides_used,
     model_settings,
 )
@@ -30,6 +34,15 @@ def add_max_bad_fraction_option(parser: argparse.ArgumentParser) -> None:
     """Add the option `--max-bad-fraction`."""
     text = "share of damaged rows above which the replay stops"
     add_option(parser, "max-bad-fraction", 0.001, "F", text)
+
+
+def add_online_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the model and its training."""
+    add_rule_options(parser, preset="criteo", clips=choices.kernel_clips())
+    add_backend_option(parser)
+    add_rate_options(parser, without=UNUSED_RATES)
+    add_option(parser, "seed", 1234, "N", "seed of all initial values")
+    add_architecture_options(parser)
 
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:

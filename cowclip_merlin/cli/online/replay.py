@@ -1,33 +1,21 @@
-"""`cowclip online`: train on a log in order of time."""
+"""`cowclip online replay`: score a log with serving copies synced at different intervals."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from cowclip_merlin import choices
-from cowclip_merlin.cli.options.model_options import (
-    add_architecture_options,
-    add_backend_option,
-    add_option,
-    add_rate_options,
-    add_rule_options,
-)
+from cowclip_merlin.cli.options.model_options import add_option
 from cowclip_merlin.cli.options.online_options import (
-    UNUSED_RATES,
     add_batch_days_option,
     add_max_bad_fraction_option,
+    add_online_model_options,
     add_table_options,
     online_settings_from_args,
 )
 
-HELP = "train on a log in order of time, with tables that grow (Monolith)"
+HELP = "score a log with serving copies that are synced at different intervals"
 EXAMPLES = """examples:
-  cowclip generate --drift --rows 1000000 --days 7 --out events.csv
-  cowclip online replay events.csv --features events.csv.yaml --out REPLAY \\
-      --model deepfm --batch-size 1024 --batch-days 5 --sync never,1d,5h,1h,30min"""
-
-REPLAY_EXAMPLES = """examples:
   cowclip online replay events.csv --features events.csv.yaml --out REPLAY \\
       --model deepfm --batch-size 1024 --batch-days 5 --sync never,1d,5h,1h,30min
   cowclip online replay events.csv --features events.csv.yaml --out REPLAY --resume \\
@@ -39,24 +27,13 @@ scored events. Ctrl-C writes a snapshot and stops."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `cowclip online` and its commands."""
-    commands = parser.add_subparsers(
-        dest="online_command", required=True, metavar="COMMAND", help="what to do"
-    )
-    text = "score a log with serving copies that are synced at different intervals"
-    replay = commands.add_parser(
-        "replay",
-        help=text,
-        description=text,
-        epilog=REPLAY_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    replay.add_argument("files", nargs="+", metavar="LOG", help="CSV, TSV, .gz or parquet")
-    replay.add_argument("--features", required=True, metavar="YAML", help="features file")
-    replay.add_argument("--out", required=True, metavar="OUT", help="folder to write")
-    _add_replay_options(replay)
-    _add_model_options(replay)
-    add_table_options(replay)
+    """Add the arguments of `cowclip online replay`."""
+    parser.add_argument("files", nargs="+", metavar="LOG", help="CSV, TSV, .gz or parquet")
+    parser.add_argument("--features", required=True, metavar="YAML", help="features file")
+    parser.add_argument("--out", required=True, metavar="OUT", help="folder to write")
+    _add_replay_options(parser)
+    add_online_model_options(parser)
+    add_table_options(parser)
 
 
 def _add_replay_options(parser: argparse.ArgumentParser) -> None:
@@ -73,14 +50,6 @@ def _add_replay_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", action="store_true", help="go on from the last snapshot")
     add_max_bad_fraction_option(parser)
-
-
-def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    add_rule_options(parser, preset="criteo", clips=choices.kernel_clips())
-    add_backend_option(parser)
-    add_rate_options(parser, without=UNUSED_RATES)
-    add_option(parser, "seed", 1234, "N", "seed of all initial values")
-    add_architecture_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
