@@ -13,6 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import replay_results
 from cowclip_merlin.online.batches import BatchReader
 from cowclip_merlin.online.replay import Replay, ReplaySettings
+from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.start import OfflineStart
 from cowclip_merlin.online.trainer import OnlineTrainer
@@ -77,7 +78,7 @@ def replay_log(
                 work = _new_replay(
                     source, OnlineTrainer(settings, columns), replay, out, log, start
                 )
-                write_json(out / "config.json", config)
+                write_json(out / CONFIG, config)
                 work.resume()
                 # The log is read from its start again, with its damaged rows.
                 source.quarantine.unlink(missing_ok=True)
@@ -98,7 +99,7 @@ def _forget(out: Path, created: bool) -> None:
     """Remove what a replay without a snapshot left, except the list of damaged rows."""
     if created and not (out / "quarantine.tsv").exists():
         shutil.rmtree(out, ignore_errors=True)
-    (out / "config.json").unlink(missing_ok=True)
+    (out / CONFIG).unlink(missing_ok=True)
 
 
 def _config(
@@ -115,25 +116,17 @@ def _config(
             raise InputError(f"{path}: no such file; check the path")
     return {
         "log": [{"name": path.name, "bytes": path.stat().st_size} for path in paths],
-        "features": _plain(asdict(columns)),
-        "settings": settings.as_dict(),
+        **online_config(settings, columns),
         "batch_days": replay.batch_days,
         "sync": list(replay.sync),
         "start": [str(Path(path).resolve()) for path in start or ()],
     }
 
 
-def _plain(value: Any) -> Any:
-    """The same values as JSON reads them back."""
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
-
-
 def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; give --out a folder")
-    known = out / "config.json"
+    known = out / CONFIG
     if not resume:
         if known.exists() or has_snapshot(out):
             raise InputError(f"{out}: already holds a run; use --resume or another --out")
@@ -141,13 +134,7 @@ def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
         return
     if not known.exists():
         raise InputError(f"{out}: no replay to resume; check --out, or remove --resume")
-    before = read_json(known)
-    for name, value in config.items():
-        if not isinstance(before, dict) or before.get(name) != value:
-            raise InputError(
-                f"{out}: the replay there has another {_difference(before, name, value)}; resume "
-                "with the same log and settings, or use another --out"
-            )
+    refuse_difference(out, read_json(known), config)
 
 
 def _refuse_others_files(out: Path) -> None:
@@ -157,16 +144,6 @@ def _refuse_others_files(out: Path) -> None:
     others = sorted(name for name in found - ours if not name.startswith("."))
     if others:
         raise InputError(f"{out}: holds {others[0]!r}; give --out a new or empty folder")
-
-
-def _difference(before: Any, name: str, value: Any) -> str:
-    """Name the setting that differs."""
-    old = before.get(name) if isinstance(before, dict) else None
-    if isinstance(value, dict) and isinstance(old, dict):
-        unset = object()
-        inner = next(k for k in {**value, **old} if value.get(k, unset) != old.get(k, unset))
-        return _difference(old, inner, value.get(inner))
-    return f"{name} ({old!r:.60}, not {value!r:.60})"
 
 
 def _new_replay(

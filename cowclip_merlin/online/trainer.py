@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from cowclip_merlin.training.divergence import check_loss, raising_diverged
 from cowclip_merlin.training.train_step import make_train_step
 
 if TYPE_CHECKING:
+    from cowclip_merlin.scaling import Hyperparameters
+    from cowclip_merlin.training.run_settings import RunSettings
     from cowclip_merlin.workflows.online.events import Events
     from cowclip_merlin.workflows.online.features import LogFeatures
 
@@ -50,6 +53,8 @@ class OnlineTrainer:
     Args:
         settings: of the model and its training.
         features: columns of the log.
+        catch_up: times `run.batch_size` that `step` may take at once, with scaled
+            hyper-parameters; 1 for no larger batches.
 
     Attributes:
         model: the Keras model; it reads rows, as `table` returns them.
@@ -61,7 +66,9 @@ class OnlineTrainer:
         InputError: a setting does not fit, or the log has no categorical column.
     """
 
-    def __init__(self, settings: OnlineSettings, features: LogFeatures) -> None:
+    def __init__(
+        self, settings: OnlineSettings, features: LogFeatures, *, catch_up: int = 1
+    ) -> None:
         self.settings, self.features, run = settings, features, settings.run
         if not features.categorical:
             raise InputError("the features file names no categorical column; name at least one")
@@ -88,8 +95,15 @@ class OnlineTrainer:
         self.tables = [layer.table for layer in self.model.row_sync.layers]
         self._loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
         batches = BatchForm(len(features.categorical), len(features.continuous))
-        self._step = make_train_step(self.model, self.optimizer, batches, self._loss_sum)
+        self._steps = {n: self._trace_step(n, batches) for n in sorted({1, catch_up})}
         self._score = _make_score(self.model, batches)
+        self._batch_factor = 1
+
+    def _trace_step(self, batch_factor: int, batches: BatchForm) -> Any:
+        values = _scaled(self.settings.run, batch_factor)
+        with self.optimizer.tracing_with(l2=values.l2, clip_settings=values.clip_settings):
+            step = make_train_step(self.model, self.optimizer, batches, self._loss_sum)
+            return step.get_concrete_function()
 
     def train(self, events: Events) -> None:
         """Make one step on a batch of events, and drop ids that have expired.
@@ -99,18 +113,48 @@ class OnlineTrainer:
             InputError: the table is full.
         """
         rows = self.table.admit(events.ids, events.times)
-        with raising_diverged():
-            self._step((rows, events.numbers, events.labels.astype(np.float32)))
+        self.step(rows, events)
         self.table.expire()
+
+    def step(self, rows: Array, events: Events, *, batch_factor: int = 1) -> None:
+        """Make one step on a batch whose ids have their rows.
+
+        Args:
+            rows: of `events.ids`, from `table.admit`.
+            events: of the batch.
+            batch_factor: 1 or `catch_up`; the hyper-parameters are those that the scaling rule
+                gives for so many times the batch size.
+
+        Raises:
+            Diverged: a gradient is not finite.
+        """
+        if batch_factor != self._batch_factor:
+            self._set_rates(batch_factor)
+        with raising_diverged():
+            self._steps[batch_factor]((rows, events.numbers, events.labels.astype(np.float32)))
+
+    def _set_rates(self, batch_factor: int) -> None:
+        values = _scaled(self.settings.run, batch_factor)
+        self.optimizer.embedding_optimizer.learning_rate = values.embedding_lr
+        self.optimizer.dense_optimizer.learning_rate = values.dense_lr
+        self._batch_factor = batch_factor
 
     def predict(self, events: Events) -> Array:
         """Return click probabilities of events, float32 [n]; nothing is counted or created."""
-        parts = (
-            events.filter(slice(first, first + SCORED_AT_ONCE))
-            for first in range(0, max(len(events), 1), SCORED_AT_ONCE)
-        )
-        scores = [self._score(self.table.lookup(p.ids), p.numbers).numpy() for p in parts]
-        return np.concatenate(scores)
+        return self.score(self.table.lookup(events.ids), events.numbers)
+
+    def score(self, rows: Array, numbers: Array) -> Array:
+        """Return click probabilities of events whose rows are known, float32 [n].
+
+        Args:
+            rows: int32 [n, F].
+            numbers: continuous columns, float32 [n, C].
+        """
+        parts = [
+            slice(first, first + SCORED_AT_ONCE)
+            for first in range(0, max(len(rows), 1), SCORED_AT_ONCE)
+        ]
+        return np.concatenate([self._score(rows[p], numbers[p]).numpy() for p in parts])
 
     def check_loss(self) -> None:
         """Raise `Diverged` if a loss since the start was not finite."""
@@ -151,6 +195,11 @@ class OnlineTrainer:
         own = [v for v in self.optimizer.weights if id(compat.stored(v)) not in rows]
         named = {f"dense{i}": v for i, v in enumerate(self.dense_variables)}
         return named | {f"optimizer{i}": v for i, v in enumerate(own)} | {"loss": self._loss_sum}
+
+
+def _scaled(run: RunSettings, batch_factor: int) -> Hyperparameters:
+    """The hyper-parameters for so many times the run's batch size."""
+    return replace(run, batch_size=batch_factor * run.batch_size).hyperparameters("table")
 
 
 def _make_score(model: Any, batches: BatchForm) -> Any:

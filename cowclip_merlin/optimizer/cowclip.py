@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from cowclip_merlin import compat
@@ -11,7 +13,7 @@ from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import inner_optimizers
 from cowclip_merlin.optimizer.clip_statistics import ClipStatistics
-from cowclip_merlin.optimizer.config import Config, resolve
+from cowclip_merlin.optimizer.config import Config, check, resolve
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, refused_setting
 from cowclip_merlin.optimizer.replica import apply_locally, sum_gradients
@@ -113,13 +115,41 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         _log.info("update %s, backend %s", self.config.update, self.backend)
         self.tables = EmbeddingTables(embeddings=embeddings, skip=skip, fields=fields)
         self._statistics = ClipStatistics(self.add_weight)
-        self._update = make_update(
-            config=self.config, tables=self.tables, optimizer=self.embedding_optimizer,
-            add_weight=self.add_weight, create_state=self._create_state,
-        )  # fmt: skip
+        self._update = self._make_update(self.config)
         self.reserved_rows: int | None = None
         self._track_trackable(self.embedding_optimizer, "embedding_optimizer")
         self._track_trackable(self.dense_optimizer, "dense_optimizer")
+
+    def _make_update(self, config: Config) -> Any:
+        return make_update(
+            config=config, tables=self.tables, optimizer=self.embedding_optimizer,
+            add_weight=self.add_weight, create_state=self._create_state,
+        )  # fmt: skip
+
+    @contextmanager
+    def tracing_with(self, *, l2: float, clip_settings: ClipSettings) -> Iterator[None]:
+        """Give the steps that are traced within the block another L2 and other thresholds.
+
+        All steps share their state, so a training can change its batch size: trace one function
+        for each size, and set the learning rates before a step. Not with `update="exact"`, whose
+        postponed steps know one L2 only.
+
+        Args:
+            l2: the penalty is `l2 * ||w||^2`.
+            clip_settings: thresholds of the clip.
+
+        Raises:
+            InputError: if `update` is "exact".
+        """
+        if self.config.update == "exact":
+            raise InputError('tracing_with: update="exact" has one L2; use "lazy" or "dense"')
+        before = self.config, self._update
+        self.config = replace(self.config, l2=l2, clip_settings=clip_settings)
+        self._update = self._make_update(check(self.config))
+        try:
+            yield
+        finally:
+            self.config, self._update = before
 
     def apply_gradients(
         self,

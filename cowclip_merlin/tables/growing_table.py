@@ -88,6 +88,7 @@ class GrowingTable:
         self._refuse_wrong()
         cells = max(index_cells, cells_for(self.max_rows) if self.bounded else 0)
         self._id_map = IdMap(len(fields), capacity, cells=cells)
+        self._held = np.empty(0, np.int32)
         self._initialize_absent()
         self._parts = TableParts(
             id_map=self._id_map,
@@ -135,21 +136,25 @@ class GrowingTable:
         """The latest event time so far, in seconds."""
         return int(self._parts.expiry.numbers[expiry.CLOCK])
 
-    def admit(self, ids: Array, now: Array | int) -> Array:
+    def admit(self, ids: Array, now: Array | int, *, beside_step: bool = False) -> Array:
         """Rows of a batch that is about to be trained on, int32 [b, F]; new ids get theirs.
 
         An id that reaches its threshold in this batch has its row at all its occurrences here.
-        Call it between steps if there is a bound or a time to live: it may drop ids to make room.
+        It may drop ids to make room, so call it between steps, or give `hold` the running step's
+        rows.
 
         Args:
             ids: int64 [b, F].
             now: event times in whole seconds, [b] or one for all, 0 to 2^32 - 1.
+            beside_step: whether a step runs. The check that TensorFlow has not moved the tables
+                then has to wait for `check_memory`.
 
         Raises:
             InputError: there are not enough rows, or a time or the shape of the ids is wrong.
         """
         ids = self._checked(ids)
-        self._check_memory()
+        if not beside_step:
+            self.check_memory()
         times, rows = expiry.event_times(now, len(ids)), np.empty(ids.shape, np.int32)
         self._advance(times)
         batch, last_seen = Batch(ids, times, rows), self._parts.expiry.last_seen
@@ -169,7 +174,7 @@ class GrowingTable:
             InputError: there are not enough rows, or a pair or a time is wrong.
         """
         fields, ids = self._checked_pairs(fields, ids)
-        self._check_memory()
+        self.check_memory()
         times, rows = expiry.event_times(now, len(ids)), self._id_map.find(fields, ids)
         new = rows < 0
         if self.num_rows + np.count_nonzero(new) > self.max_rows:
@@ -194,11 +199,31 @@ class GrowingTable:
         batch_loops.look_up(self._id_map.cells, ids, rows)
         return rows
 
+    def hold(self, rows: Array) -> None:
+        """Keep the ids of these rows until the next call, as a running step uses the rows.
+
+        Args:
+            rows: from `admit`, int32 of any shape.
+        """
+        batch_loops.mark(self._parts.expiry.in_batch, self._held, False)
+        self._held = rows
+        batch_loops.mark(self._parts.expiry.in_batch, self._held, True)
+
+    def check_memory(self) -> None:
+        """Check that TensorFlow has not moved the tables; no step may run meanwhile.
+
+        Raises:
+            InputError: new rows would not be written where the model reads them.
+        """
+        for memory in self.memory:
+            memory.check()
+
     def expire(self, rows: int = SLICE) -> int:
         """Drop the overdue ids among the next `rows` rows; returns how many.
 
         A call continues where the last one ended and begins again after the last row. Rows that a
-        running step reads or writes must not be dropped, so call it between steps.
+        running step reads or writes must not be dropped, so call it between steps, or give `hold`
+        those rows.
         """
         dropped = expiry.expire(self._id_map, self._parts.expiry, rows)
         return self._note_gone(EXPIRED, dropped)
@@ -227,7 +252,7 @@ class GrowingTable:
 
     def state(self) -> dict[str, Array]:
         """What a snapshot must hold, by name; most are views, so write them before a step."""
-        self._check_memory()
+        self.check_memory()
         return table_state.state_of(self._parts)
 
     def restore(self, state: Mapping[str, Array]) -> None:
@@ -236,14 +261,10 @@ class GrowingTable:
         Raises:
             InputError: the state is of other tables, or has more rows than the capacity.
         """
-        self._check_memory()
+        self.check_memory()
         table_state.restore(self._parts, state)
         if self.absent == "zeros":  # the saved table may have trained them
             self._initialize_absent()
-
-    def _check_memory(self) -> None:
-        for memory in self.memory:
-            memory.check()
 
     def _checked(self, ids: Array) -> Array:
         ids = np.ascontiguousarray(ids, np.int64)
@@ -286,6 +307,7 @@ class GrowingTable:
         """Drop the oldest ids, or without a bound those that are overdue; how many."""
         id_map, times = self._id_map, self._parts.expiry
         dropped = expiry.make_room(id_map, times, wanted, rows, oldest=self.bounded)
+        batch_loops.mark(times.in_batch, self._held, True)  # also those that both batches use
         return self._note_gone(EXPIRED, dropped[0]) + self._note_gone(EVICTED, dropped[1])
 
     def _refuse_full(self, new: int) -> None:

@@ -10,6 +10,7 @@ from cowclip_merlin.cli.options.online_options import (
     add_batch_days_option,
     add_max_bad_fraction_option,
     add_online_model_options,
+    add_start_option,
     add_table_options,
     online_settings_from_args,
 )
@@ -42,12 +43,7 @@ def _add_replay_options(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "sync", "never,1d,1h", "TIMES", text)
     text = "seconds between snapshots, for --resume; 0: only at the end"
     add_option(parser, "snapshot-every", 60.0, "S", text)
-    parser.add_argument(
-        "--start",
-        nargs=2,
-        metavar=("RUN", "DATA"),
-        help="start from this run of cowclip train and the prepared folder that it was trained on",
-    )
+    add_start_option(parser)
     parser.add_argument("--resume", action="store_true", help="go on from the last snapshot")
     add_max_bad_fraction_option(parser)
 

@@ -36,6 +36,16 @@ def add_max_bad_fraction_option(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "max-bad-fraction", 0.001, "F", text)
 
 
+def add_start_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--start`."""
+    parser.add_argument(
+        "--start",
+        nargs=2,
+        metavar=("RUN", "DATA"),
+        help="start from this run of cowclip train and the prepared folder that it was trained on",
+    )
+
+
 def add_online_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the model and its training."""
     add_rule_options(parser, preset="criteo", clips=choices.kernel_clips())

@@ -1,0 +1,1 @@
+"""Online training on a stream: read batches, train, sync servers, write snapshots."""

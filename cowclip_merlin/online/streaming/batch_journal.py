@@ -1,0 +1,96 @@
+"""The sizes of the batches since each snapshot, so that a restart makes the same steps again.
+
+`max_wait` and `catch_up` cut batches by the clock. So each batch is noted before its step:
+
+    RUN/batches/40000.csv     after the snapshot 40000
+    1024,1                    its events, and times the batch size that its rates are for
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+
+class Batch(NamedTuple):
+    """A batch of the journal.
+
+    Attributes:
+        size: its events.
+        factor: times the batch size that its hyper-parameters are for.
+    """
+
+    size: int
+    factor: int
+
+
+class BatchJournal:
+    """Notes batches in one file for each snapshot.
+
+    Args:
+        folder: of the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[str] | None = None
+
+    def after(self, snapshot: int) -> list[Batch]:
+        """Return the batches that were noted after a snapshot, also after later ones."""
+        files = sorted(each for each in self._snapshots() if each >= snapshot)
+        return [batch for each in files for batch in _read(self._path(each))]
+
+    def begin(self, snapshot: int, *, keep: list[int]) -> None:
+        """Note the next batches after this snapshot.
+
+        Args:
+            snapshot: its number.
+            keep: snapshots that may still be loaded; files of older ones are removed.
+        """
+        self.close()
+        self._folder.mkdir(exist_ok=True)
+        oldest, known = min([*keep, snapshot]), list(self._snapshots())
+        for each in known:
+            if each < oldest:
+                self._path(each).unlink()
+        # A later snapshot may be damaged: then its batches follow, too.
+        path = self._path(max([snapshot, *known]))
+        # Without a line that a killed process has left unfinished.
+        lines = [f"{batch.size},{batch.factor}\n" for batch in _read(path)]
+        path.write_text("".join(lines), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+
+    def note(self, batch: Batch) -> None:
+        """Note a batch before its step; it survives the death of the process."""
+        self._file.write(f"{batch.size},{batch.factor}\n")
+        self._file.flush()
+
+    def forget(self) -> None:
+        """Forget all batches."""
+        self.close()
+        for each in self._snapshots():
+            self._path(each).unlink()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _snapshots(self) -> Iterator[int]:
+        for path in self._folder.glob("*.csv"):
+            if path.stem.isdigit():
+                yield int(path.stem)
+
+    def _path(self, snapshot: int) -> Path:
+        return self._folder / f"{snapshot}.csv"
+
+
+def _read(path: Path) -> list[Batch]:
+    """Batches of a file, without a last line that is not finished."""
+    if not path.exists():
+        return []
+    lines = re.findall(r"^(\d+),(\d+)\n", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return [Batch(int(size), int(factor)) for size, factor in lines]

@@ -1,0 +1,69 @@
+"""Count messages that are no events, and set them aside with their reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cowclip_merlin.online.logs.message_log import Message, Position
+
+MOST_LINES = 10_000
+"""Lines that the file holds at most."""
+
+_MOST_BYTES = 1000  # of a message in the file
+
+
+class DamagedMessages:
+    """The damaged messages of one log.
+
+    Args:
+        file: takes a line of JSON for each of them: position, reason and text.
+
+    Attributes:
+        count: of this process.
+        newest: reason of the newest one.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file, self.count, self.newest = file, 0, ""
+        self._lines, self._last = _known(file)
+
+    def add(self, messages: Sequence[Message], reasons: Mapping[int, str]) -> None:
+        """Count messages that are damaged, and write those that the file does not have.
+
+        Args:
+            messages: in the order of the log.
+            reasons: index of a damaged message -> what is wrong.
+        """
+        if not reasons:
+            return
+        self.count += len(reasons)
+        self.newest = reasons[max(reasons)]
+        # After a restart, messages are read again.
+        new = [i for i in sorted(reasons) if self._last is None or messages[i].after > self._last]
+        lines = [_line(messages[i], reasons[i]) for i in new[: MOST_LINES - self._lines]]
+        if lines:
+            with self._file.open("a", encoding="utf-8") as stream:
+                stream.writelines(lines)
+            self._lines += len(lines)
+        if new:
+            self._last = messages[new[-1]].after
+
+
+def _line(message: Message, reason: str) -> str:
+    text = message.value[:_MOST_BYTES].decode("utf-8", "backslashreplace")
+    return json.dumps({"after": message.after, "reason": reason, "text": text}) + "\n"
+
+
+def _known(file: Path) -> tuple[int, Position | None]:
+    """Lines of the file, and the position of the last one."""
+    if not file.exists():
+        return 0, None
+    lines = file.read_text(encoding="utf-8").splitlines()
+    for line in reversed(lines):
+        try:
+            return len(lines), tuple(json.loads(line)["after"])
+        except (ValueError, KeyError, TypeError):  # a process was killed while it wrote
+            continue
+    return len(lines), None

@@ -1,0 +1,171 @@
+"""Read batches of events from a log of messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Position
+from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
+from cowclip_merlin.online.streaming.repeats import RepeatFilter
+from cowclip_merlin.workflows.online.events import Events
+from cowclip_merlin.workflows.online.features import LogFeatures
+from cowclip_merlin.workflows.online.messages import encode_messages
+
+WAIT = 0.05
+"""Seconds that one call waits for messages at most."""
+
+_RETRY = 1.0  # seconds between two calls to a log that does not answer
+_READ_AT_LEAST = 256
+
+
+class _Piece(NamedTuple):
+    """Events that were read, and the place in the log after each of them."""
+
+    events: Events
+    after: list[Position]
+
+
+class EventReader:
+    """Cuts a log into batches. A batch depends on the log, the position and its size only.
+
+    Args:
+        log: of events.
+        features: their columns.
+        position: where to start.
+        damaged: counts the messages that are no events.
+        repeats: drops events by key; None keeps all.
+        warn: is called with a line if the log does not answer.
+
+    Attributes:
+        position: the place after the last event of the last batch.
+    """
+
+    def __init__(
+        self,
+        log: MessageLog,
+        features: LogFeatures,
+        position: Position,
+        *,
+        damaged: DamagedMessages,
+        repeats: RepeatFilter | None = None,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._log, self._features, self.position = log, features, position
+        self._damaged, self._repeats, self._warn = damaged, repeats, warn
+        self._read_to = position
+        self._waiting: list[_Piece] = []  # was read, and is in no batch yet
+        self._batch: list[_Piece] = []  # of the next batch, which is not full yet
+        self._batch_began = 0.0
+        self._end, self._end_asked, self._away = position, -1.0, False
+
+    @property
+    def pending(self) -> int:
+        """Events of the next batch so far."""
+        return sum(len(piece.events) for piece in self._batch)
+
+    def next_batch(
+        self, size: int, *, max_wait: float = 0.0, wait: float = WAIT, rest: bool = False
+    ) -> Events | None:
+        """Return the next events; None if they are not there yet.
+
+        Args:
+            size: events in the batch.
+            max_wait: seconds after which the batch is returned although it is not full.
+            wait: seconds to wait for messages in this call.
+            rest: return what is there, although the batch is not full.
+        """
+        until = time.monotonic() + wait
+        while True:
+            self._take(size)
+            now = time.monotonic()
+            late = self._batch and max_wait and now - self._batch_began >= max_wait
+            if self.pending == size or (self._batch and (rest or late)):
+                return self._finish()
+            if not self._read(size - self.pending, max(until - now, 0.0)) and now >= until:
+                return None
+
+    def peek(self) -> Events | None:
+        """Return some of the next events without taking them; None if there are none yet."""
+        if not self._waiting:
+            self._read(_READ_AT_LEAST, WAIT)
+        return self._waiting[0].events if self._waiting else None
+
+    def lag(self) -> int:
+        """Return about how many messages are in no batch yet; asks the log twice a second."""
+        now = time.monotonic()
+        if now - self._end_asked > 0.5:
+            try:
+                self._end, self._end_asked = self._log.end(), now
+            except LogUnavailable as error:
+                self._pause(error)
+        return max(self._end[0] - self.position[0], 0)
+
+    def at_end(self) -> bool:
+        """Return whether the log has no message that is in no batch."""
+        return not self._waiting and not self._batch and self._log.end() <= self._read_to
+
+    def _take(self, size: int) -> None:
+        """Move events from those that wait to the batch, without the repeats."""
+        while self._waiting and (room := size - self.pending) > 0:
+            piece = self._waiting.pop(0)
+            head, tail = _split(piece, room)
+            if tail is not None:
+                self._waiting.insert(0, tail)
+            self.position = head.after[-1]
+            head = self._without_repeats(head)
+            if len(head.events):
+                self._batch_began = self._batch_began if self._batch else time.monotonic()
+                self._batch.append(head)
+
+    def _without_repeats(self, piece: _Piece) -> _Piece:
+        if self._repeats is None:
+            return piece
+        new = self._repeats.new(piece.events.keys, piece.events.times)
+        return _Piece(piece.events.filter(new), piece.after)
+
+    def _finish(self) -> Events:
+        batch, self._batch = self._batch, []
+        return Events.concatenate([piece.events for piece in batch])
+
+    def _read(self, wanted: int, wait: float) -> bool:
+        """Read messages; return whether there were some."""
+        try:
+            messages = self._log.read(self._read_to, max(wanted, _READ_AT_LEAST), min(wait, WAIT))
+            self._away = False
+        except LogUnavailable as error:
+            self._pause(error)
+            return False
+        if messages:
+            self._decode(messages)
+        return bool(messages)
+
+    def _pause(self, error: LogUnavailable) -> None:
+        if not self._away:
+            self._warn(f"{error}; training waits")
+        self._away = True
+        time.sleep(_RETRY)
+
+    def _decode(self, messages: list[Message]) -> None:
+        events, damage = encode_messages([m.value for m in messages], self._features)
+        self._damaged.add(messages, damage.reasons)
+        good = damage.good(len(messages))
+        self._read_to = messages[-1].after
+        places = np.flatnonzero(good).tolist()
+        if not places:  # skipped with the next event that is whole
+            return
+        # A batch ends before the next event, not after its own: damaged ones in between are past.
+        after = [messages[i - 1].after for i in places[1:]] + [messages[-1].after]
+        self._waiting.append(_Piece(events.filter(good), after))
+
+
+def _split(piece: _Piece, size: int) -> tuple[_Piece, _Piece | None]:
+    if len(piece.events) <= size:
+        return piece, None
+    return (
+        _Piece(piece.events.filter(slice(size)), piece.after[:size]),
+        _Piece(piece.events.filter(slice(size, None)), piece.after[size:]),
+    )

@@ -1,0 +1,54 @@
+"""AUC and log loss of the newest events, each scored before the model was trained on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.metrics import log_loss, roc_auc
+
+Array = npt.NDArray[Any]
+
+EVENTS = 100_000
+
+
+class RecentScores:
+    """The newest events' labels and probabilities.
+
+    Args:
+        events: how many are kept.
+
+    >>> recent = RecentScores(events=3)
+    >>> recent.add(np.array([0, 1, 0, 1]), np.array([0.9, 0.5, 0.4, 0.3], np.float32))
+    >>> recent.auc()  # of the last three
+    0.5
+    """
+
+    def __init__(self, events: int = EVENTS) -> None:
+        self._labels, self._scores = np.zeros(events, np.int8), np.zeros(events, np.float32)
+        self._added = 0
+
+    def __len__(self) -> int:
+        """Number of events that are kept."""
+        return min(self._added, len(self._labels))
+
+    def add(self, labels: Array, scores: Array) -> None:
+        """Add events; the oldest are forgotten."""
+        size = len(self._labels)
+        places = (self._added + np.arange(len(labels)))[-size:] % size
+        self._labels[places], self._scores[places] = labels[-size:], scores[-size:]
+        self._added += len(labels)
+
+    def auc(self) -> float | None:
+        """AUC; None if all labels are equal."""
+        labels, scores = self._labels[: len(self)], self._scores[: len(self)]
+        if labels.min(initial=1) == labels.max(initial=0):
+            return None
+        return float(roc_auc(labels, scores))
+
+    def log_loss(self) -> float | None:
+        """Log loss; None without events."""
+        size = len(self)
+        return float(log_loss(self._labels[:size], self._scores[:size])) if size else None

@@ -1,0 +1,103 @@
+"""When a training on a stream sends its changes to servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.message_log import MessageLog
+from cowclip_merlin.online.streaming.settings import StreamSettings
+from cowclip_merlin.online.streaming.timers import Timer
+from cowclip_merlin.online.sync.publisher import Publisher, last_sync
+from cowclip_merlin.online.trainer import OnlineTrainer
+
+_LONGEST_END = 30.0  # seconds to wait at the end for the log
+
+
+class ServerSync:
+    """Sends changes every few seconds, and tells servers of snapshots.
+
+    Args:
+        log: that servers follow.
+        trainer: a new one.
+        settings: of the stream.
+        run: folder of the run.
+        warn: is called with a line if the log does not answer.
+
+    Attributes:
+        syncs: sent so far by this process.
+
+    Raises:
+        InputError: the log has the messages of another run.
+    """
+
+    def __init__(
+        self,
+        log: MessageLog,
+        trainer: OnlineTrainer,
+        settings: StreamSettings,
+        run: Path,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._run, self._warn, self.syncs = str(run.resolve()), warn, 0
+        last = last_sync(log)
+        if last.run not in (None, self._run):
+            raise InputError(
+                f"{log.name}: has the model of {last.run}; use another --to, or remove that log"
+            )
+        self._generation = last.generation + 1
+        self._publisher = Publisher(log, trainer, warn=warn)
+        self._timer, self._dense_timer = Timer(settings.sync_every), Timer(settings.dense_every)
+        self._first = True
+        self._announced: int | None = None  # a snapshot that servers do not know yet
+
+    def begin(self, snapshot: int) -> None:
+        """Tell servers to load a snapshot, and to follow from there."""
+        self._publisher.begin(self._generation, self._run, snapshot)
+
+    def due(self) -> bool:
+        """Whether it is time for a sync; servers get the first one at once."""
+        return self._first or self._timer.due()
+
+    def sync(self, info: Mapping[str, Any]) -> bool:
+        """Send what has changed, if all before has arrived; no step may run meanwhile."""
+        dense = self._first or self._dense_timer.due()
+        if self._announced is not None and self._publisher.snapshot_ends(
+            self._run, self._announced
+        ):
+            self._announced, self._first = None, True  # a server that starts there needs all
+            return False
+        if not self._publisher.sync(info, dense=dense):
+            return False
+        self._timer.reset()
+        if dense:
+            self._dense_timer.reset()
+        self._first = False
+        self.syncs += 1
+        return True
+
+    def snapshot_begins(self) -> None:
+        """Remember what changes while a snapshot is written."""
+        self._publisher.snapshot_begins()
+
+    def snapshot_ends(self, number: int) -> None:
+        """Tell servers of a snapshot with the next sync."""
+        self._announced = number
+
+    def end(self, sync: Callable[[], None]) -> None:
+        """Sync for the last time, with the dense weights.
+
+        Args:
+            sync: makes one.
+        """
+        self._first, before = True, self.syncs
+        while self.syncs == before and self._publisher.wait(_LONGEST_END):
+            sync()
+        if not self._publisher.wait(_LONGEST_END):
+            self._warn("the log of the servers does not answer; the last sync is sent at a restart")
+
+    def close(self) -> None:
+        """End the thread."""
+        self._publisher.close()

@@ -1,0 +1,130 @@
+"""What a training on a stream tells: lines for the user, `metrics.csv`, and info for servers."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.online.logs.message_log import Position
+from cowclip_merlin.online.streaming.recent_scores import RecentScores
+from cowclip_merlin.system.process_memory import resident_megabytes
+from cowclip_merlin.tables.field_rules import TableStatistics
+
+EVERY = 10.0
+"""Seconds between two lines."""
+
+COLUMNS = (
+    "time",
+    "trained",
+    "events_per_second",
+    "lag",
+    "batch_factor",
+    "event_time",
+    "auc",
+    "log_loss",
+    "rows",
+    "expired",
+    "evicted",
+    "repeats",
+    "damaged",
+    "syncs",
+    "memory_mb",
+)
+"""Columns of `metrics.csv`; `auc` and `log_loss` are those of the newest 100,000 events."""
+
+
+class StatusReport:
+    """Writes a line and a row of `metrics.csv` every few seconds.
+
+    Args:
+        file: `metrics.csv`; rows are appended.
+        log: for the lines.
+        scores: of the newest events.
+    """
+
+    def __init__(self, file: Path, log: logging.Logger, scores: RecentScores) -> None:
+        self._file, self._log, self._scores = file, log, scores
+        self._last, self._trained = time.monotonic(), 0
+
+    def begin(self, trained: int) -> None:
+        """Count events from now on.
+
+        Args:
+            trained: events so far.
+        """
+        self._last, self._trained = time.monotonic(), trained
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a line."""
+        return time.monotonic() - self._last >= EVERY
+
+    def write(self, values: dict[str, Any]) -> None:
+        """Write a line.
+
+        Args:
+            values: of `COLUMNS` but those that this class knows.
+        """
+        now = time.monotonic()
+        rate = (values["trained"] - self._trained) / max(now - self._last, 1e-9)
+        self._last, self._trained = now, values["trained"]
+        row = values | {
+            "time": f"{time.time():.1f}",
+            "events_per_second": round(rate, 1),
+            "auc": self._scores.auc(),
+            "log_loss": self._scores.log_loss(),
+            "memory_mb": round(resident_megabytes()),
+        }
+        auc = "-" if row["auc"] is None else f"{100 * row['auc']:.2f}"
+        self._log.info(
+            "%s events, %s/s, lag %s, AUC %s %%, %s ids, %s MB",
+            f"{row['trained']:,}",
+            f"{rate:,.0f}",
+            f"{row['lag']:,}",
+            auc,
+            f"{row['rows']:,}",
+            f"{row['memory_mb']:,}",
+        )
+        self._append(row)
+
+    def _append(self, row: dict[str, Any]) -> None:
+        new = not self._file.exists()
+        with self._file.open("a", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, COLUMNS)
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+
+
+def sync_info(
+    *,
+    trained: int,
+    position: Position,
+    lag: int,
+    clock: int,
+    scores: RecentScores,
+    table: TableStatistics,
+) -> dict[str, Any]:
+    """Return what `SYNCED` tells servers about the training.
+
+    Args:
+        trained: events so far.
+        position: in the log of events.
+        lag: events that wait.
+        clock: the newest event time in seconds.
+        scores: of the newest events.
+        table: its statistics.
+    """
+    return {
+        "trained": trained,
+        "position": list(position),
+        "lag": lag,
+        "event_time": clock,
+        "auc": scores.auc(),
+        "rows": sum(table.rows),
+        "expired": table.expired + table.evicted,
+        "refused": table.refused,
+    }

@@ -1,0 +1,61 @@
+"""Make training steps in a thread, and give the ids of the next batch their rows meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy.typing as npt
+
+from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.workflows.online.events import Events
+
+Array = npt.NDArray[Any]
+
+
+class StepPipeline:
+    """Trains batches in their order. Results do not depend on the timing of the thread.
+
+    The steps are those of `admit`, `hold`, step and `expire` for each batch, one after the other.
+
+    Args:
+        trainer: its model, optimizer and table.
+        scored: is called with labels int8 [b] and probabilities float32 [b] of each batch, scored
+            before its step, in the thread.
+    """
+
+    def __init__(self, trainer: OnlineTrainer, scored: Callable[[Array, Array], None]) -> None:
+        self._trainer, self._scored = trainer, scored
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="step")
+        self._running: Future[None] | None = None
+
+    def submit(self, events: Events, batch_factor: int = 1) -> None:
+        """Begin the step of a batch, when that of the batch before has ended.
+
+        Raises:
+            InputError: the table is full, or TensorFlow has moved its memory.
+            Diverged: a gradient of the batch before was not finite.
+        """
+        table = self._trainer.table
+        known = table.lookup(events.ids)  # as a server would see the batch
+        rows = table.admit(events.ids, events.times, beside_step=True)
+        self.wait()
+        table.check_memory()
+        table.hold(rows)
+        self._running = self._threads.submit(self._step, known, rows, events, batch_factor)
+        table.expire()
+
+    def wait(self) -> None:
+        """Wait until the running step has ended, if there is one."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.result()
+
+    def close(self) -> None:
+        """Wait for the running step, and end the thread."""
+        self._threads.shutdown(wait=True)
+
+    def _step(self, known: Array, rows: Array, events: Events, batch_factor: int) -> None:
+        self._scored(events.labels, self._trainer.score(known, events.numbers))
+        self._trainer.step(rows, events, batch_factor=batch_factor)

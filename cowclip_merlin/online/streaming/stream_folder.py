@@ -1,0 +1,110 @@
+"""Train on a stream in a run folder, or go on there."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.start import OfflineStart
+from cowclip_merlin.online.streaming.settings import StreamSettings
+from cowclip_merlin.online.streaming.stream_trainer import SNAPSHOTS, StreamTrainer
+from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.system.files import read_json, write_json
+from cowclip_merlin.system.locks import lock_folder
+from cowclip_merlin.tables.snapshot import numbers
+from cowclip_merlin.training.run import set_up_tensorflow
+from cowclip_merlin.training.run_logs import run_logger
+from cowclip_merlin.workflows.online.features import LogFeatures
+from cowclip_merlin.workflows.online.features_file import load_features
+
+
+def train_stream(
+    events: str,
+    features: str | Path | LogFeatures,
+    settings: OnlineSettings,
+    stream: StreamSettings,
+    *,
+    out: str | Path,
+    servers: str | None = None,
+    start: tuple[str | Path, str | Path] | None = None,
+) -> int:
+    """Train on a log of events, and send changes to a log that servers follow.
+
+    A folder that holds a run of the same settings goes on from its newest snapshot.
+
+    Args:
+        events: the log to read; a folder, or the address of a Redis Stream or a Kafka topic.
+        features: features file of its events, or the columns read from it.
+        settings: of the model and its training.
+        stream: when to cut batches, sync and write snapshots.
+        out: folder of the run.
+        servers: the log to write, like `events`; None for none.
+        start: a run, and the prepared folder that it was trained on, to start from.
+
+    Returns:
+        The number of events trained, in all processes of this run.
+
+    Raises:
+        InputError: an input is wrong; the error names it in one line.
+        Stopped: after SIGINT or SIGTERM; a snapshot is written first.
+    """
+    out = Path(out)
+    columns = features if isinstance(features, LogFeatures) else load_features(features)
+    config = {
+        "events": log_identity(events),
+        **online_config(settings, columns),
+        "start": [str(Path(path).resolve()) for path in start or ()],
+    }
+    _check_folder(out, config)
+    source = open_log(events)
+    target = open_log(servers, create=True) if servers else None
+    set_up_tensorflow(settings.run.seed, "cpu")
+    with (
+        lock_folder(out, "another process trains there; use another --out"),
+        run_logger(out / "train.log") as log,
+    ):
+        _check_folder(out, config)  # again: another process may have worked since
+        trainer = OnlineTrainer(settings, columns, catch_up=stream.catch_up)
+        offline = OfflineStart(*start, trainer) if start else None
+        work = StreamTrainer(
+            trainer, source, target, stream, out, log, start=offline and offline.apply
+        )
+        if not (out / CONFIG).exists():
+            write_json(out / CONFIG, config)
+        _say_what_is_read(log, source.name, target and target.name)
+        work.run()
+        return work.trained
+
+
+def log_identity(url: str) -> str:
+    """Return what stays the same when a log moves to another machine: its kind and its name.
+
+    >>> log_identity("redis://:secret@host:6379/clicks"), log_identity("/data/clicks/")
+    ('redis clicks', 'folder clicks')
+    """
+    scheme, separator, rest = url.partition("://")
+    name = rest.partition("/")[2] if separator else Path(url).resolve().name
+    return f"{scheme if separator else 'folder'} {name}"
+
+
+def _check_folder(out: Path, config: dict[str, Any]) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; give --out a folder")
+    known = out / CONFIG
+    if known.exists():
+        refuse_difference(out, read_json(known), config)
+        return
+    if numbers(out / SNAPSHOTS):
+        raise InputError(f"{out}: has snapshots but no {CONFIG}; use another --out")
+    others = sorted(p.name for p in out.iterdir() if p.name != "train.log") if out.exists() else []
+    if others:
+        raise InputError(f"{out}: holds {others[0]!r}; give --out a new or empty folder")
+
+
+def _say_what_is_read(log: logging.Logger, source: str, target: str | None) -> None:
+    log.info("reads %s%s", source, f", syncs to {target}" if target else "")

@@ -1,0 +1,266 @@
+"""Train on a stream, sync servers and write snapshots, until the end of the stream or a signal."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.message_log import MessageLog, Position
+from cowclip_merlin.online.streaming.batch_journal import Batch, BatchJournal
+from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
+from cowclip_merlin.online.streaming.event_reader import EventReader
+from cowclip_merlin.online.streaming.recent_scores import RecentScores
+from cowclip_merlin.online.streaming.repeats import RepeatFilter
+from cowclip_merlin.online.streaming.server_sync import ServerSync
+from cowclip_merlin.online.streaming.settings import StreamSettings
+from cowclip_merlin.online.streaming.snapshot_writer import SnapshotWriter
+from cowclip_merlin.online.streaming.status_report import StatusReport, sync_info
+from cowclip_merlin.online.streaming.step_pipeline import StepPipeline
+from cowclip_merlin.online.streaming.timers import Timer
+from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers
+from cowclip_merlin.training.graceful_stop import GracefulStop, Stopped
+from cowclip_merlin.workflows.online.events import Events
+
+SNAPSHOTS = "snapshots"
+
+_REPLAY_WAIT = 30.0  # seconds to wait for events that were trained before
+
+
+class StreamTrainer:
+    """One process of a training on a stream.
+
+    Args:
+        trainer: a new one, with `catch_up` of the settings.
+        events: log of events.
+        servers: log that servers follow; None for none.
+        settings: of the stream.
+        folder: of the run.
+        log: for the lines that the user sees.
+        start: is called with the time of the first event before a new run trains; None for none.
+
+    Attributes:
+        trained: events so far, in all processes of this run.
+    """
+
+    def __init__(
+        self,
+        trainer: OnlineTrainer,
+        events: MessageLog,
+        servers: MessageLog | None,
+        settings: StreamSettings,
+        folder: Path,
+        log: logging.Logger,
+        *,
+        start: Callable[[int], None] | None = None,
+    ) -> None:
+        self.trainer, self.settings, self.log, self.trained = trainer, settings, log, 0
+        self._events, self._folder, self._start = events, folder, start
+        self._batch_size = trainer.settings.run.batch_size
+        self._scores, self._stop = RecentScores(), GracefulStop()
+        self._pipeline = StepPipeline(trainer, self._scores.add)
+        self._journal = BatchJournal(folder / "batches")
+        self._snapshots = SnapshotWriter(folder / SNAPSHOTS)
+        self._report = StatusReport(folder / "metrics.csv", log, self._scores)
+        self._servers = servers and ServerSync(servers, trainer, settings, folder, log.warning)
+        self._snapshot_timer = Timer(settings.snapshot_every)
+        self._repeats: RepeatFilter | None = None
+        if trainer.features.key and settings.repeats_window:
+            self._repeats = RepeatFilter(settings.repeats_window)
+        self._damaged = DamagedMessages(folder / "damaged.jsonl")
+        self._reader = self._read_from(events.start())
+        self._saved, self._factor = -1, 1
+
+    def run(self) -> None:
+        """Train until a signal comes, or with `until_end` until the log ends.
+
+        Raises:
+            InputError: an input is wrong, or the log has lost events.
+            Diverged: the loss or a gradient is not finite.
+            Stopped: after SIGINT or SIGTERM; a snapshot is written first.
+        """
+        try:
+            with self._stop.catch_signals():
+                self._resume() if numbers(self._folder / SNAPSHOTS) else self._begin()
+                if self._servers:
+                    self._servers.begin(self._saved)
+                self._report.begin(self.trained)
+                while not self._ended():
+                    self._go_on()
+                self._finish()
+        finally:
+            self._pipeline.close()
+            self._snapshots.close()
+            self._journal.close()
+            if self._servers:
+                self._servers.close()
+        if self._stop.signal_number:
+            raise Stopped(self._stop.signal_number)
+
+    def _read_from(self, position: Position) -> EventReader:
+        return EventReader(
+            self._events,
+            self.trainer.features,
+            position,
+            damaged=self._damaged,
+            repeats=self._repeats,
+            warn=self.log.warning,
+        )
+
+    def _begin(self) -> None:
+        """Write the snapshot from which servers start."""
+        if self._start is not None:
+            first = self._first_time()
+            if first is None:
+                return
+            self._start(first)
+        self._save(wait=True)
+
+    def _first_time(self) -> int | None:
+        """The time of the first event; None after a signal."""
+        reader = self._read_from(self._events.start())
+        self.log.info("waiting for the first event")
+        while not self._stop.signal_number:
+            if (events := reader.peek()) is not None:
+                return int(events.times[0])
+        return None
+
+    def _resume(self) -> None:
+        """Go on from the newest snapshot, with the batches that were trained after it."""
+        snapshot = load_snapshot(self._folder / SNAPSHOTS)
+        self.trainer.restore(_unprefixed(snapshot.arrays, "trainer."))
+        if self._repeats is not None:
+            self._repeats.restore(_unprefixed(snapshot.arrays, "repeats."))
+        self.trained = self._saved = snapshot.number
+        position = tuple(snapshot.extra["position"])
+        if self.settings.on_restart == "skip":
+            self._skip(position)
+            return
+        self._reader = self._read_from(position)
+        self.log.info("resumed after %s events", f"{self.trained:,}")
+        for batch in self._journal.after(snapshot.number):
+            self._replay(batch)
+        self._journal.begin(snapshot.number, keep=numbers(self._folder / SNAPSHOTS))
+
+    def _skip(self, position: Position) -> None:
+        end = self._events.end()
+        self._reader = self._read_from(end)
+        self._journal.forget()
+        self._journal.begin(self._saved, keep=[])
+        self.log.warning(
+            "skipped %s events since the snapshot at %s, as --on-restart skip asks for",
+            f"{end[0] - position[0]:,}",
+            f"{self.trained:,}",
+        )
+
+    def _replay(self, batch: Batch) -> None:
+        """Train a batch of the journal again."""
+        events = self._reader.next_batch(batch.size, wait=_REPLAY_WAIT)
+        if events is None:
+            raise InputError(
+                f"{self._events.name}: ends before event {self.trained + batch.size:,}, which was "
+                "trained before; the log has lost events (--on-restart skip goes on without them)"
+            )
+        self._pipeline.submit(events, batch.factor)
+        self.trained += len(events)
+
+    def _ended(self) -> bool:
+        if self._stop.signal_number:
+            return True
+        return self.settings.until_end and self._reader.at_end()
+
+    def _go_on(self) -> None:
+        """Train a batch if there is one, and do what is due."""
+        if not self._reader.pending:  # a batch keeps its size until it is full
+            large = self._batch_size * self.settings.catch_up
+            self._factor = self.settings.catch_up if self._reader.lag() >= large else 1
+        size = self._batch_size * self._factor
+        self._train(self._reader.next_batch(size, max_wait=self.settings.max_wait))
+        if self._servers and self._servers.due():
+            self._sync()
+        if self._report.due:
+            self.trainer.check_loss()
+            self._write_report()
+        self._save_if_due()
+
+    def _train(self, events: Events | None) -> None:
+        if events is not None:
+            self._journal.note(Batch(len(events), self._factor))
+            self._pipeline.submit(events, self._factor)
+            self.trained += len(events)
+
+    def _sync(self) -> None:
+        self._pipeline.wait()
+        info = sync_info(
+            trained=self.trained,
+            position=self._reader.position,
+            lag=self._reader.lag(),
+            clock=self.trainer.table.clock,
+            scores=self._scores,
+            table=self.trainer.table.statistics(),
+        )
+        self._servers.sync(info)
+
+    def _save_if_due(self) -> None:
+        if (number := self._snapshots.finished()) is not None:
+            self._announce(number)
+        every = self.settings.snapshot_every
+        whole = not self._reader.pending and not self._snapshots.busy
+        if every and self._snapshot_timer.due() and whole and self.trained > self._saved:
+            self._save()
+            self._snapshot_timer.reset()
+
+    def _save(self, *, wait: bool = False) -> None:
+        """Begin to write a snapshot; what the batch in progress has taken is not part of it."""
+        self._pipeline.wait()
+        self.trainer.check_loss()
+        arrays = {f"trainer.{name}": x for name, x in self.trainer.state().items()}
+        if self._repeats is not None:
+            arrays |= {f"repeats.{name}": x for name, x in self._repeats.state().items()}
+        if self._servers and not wait:
+            self._servers.snapshot_begins()
+        self._snapshots.begin(self.trained, arrays, {"position": list(self._reader.position)})
+        self._saved = self.trained
+        if wait:
+            self._snapshots.finished(wait=True)
+        self._journal.begin(self._saved, keep=numbers(self._folder / SNAPSHOTS))
+
+    def _announce(self, number: int) -> None:
+        if self._servers:
+            self._servers.snapshot_ends(number)
+
+    def _finish(self) -> None:
+        """Train what is left of a batch, sync for the last time, and write a snapshot."""
+        self._train(self._reader.next_batch(self._batch_size * self._factor, wait=0, rest=True))
+        if (number := self._snapshots.finished(wait=True)) is not None:
+            self._announce(number)
+        if self.trained > self._saved:
+            self._save(wait=True)
+            self._announce(self._saved)
+        if self._servers:
+            self._servers.end(self._sync)
+        self._write_report()
+
+    def _write_report(self) -> None:
+        table = self.trainer.table.statistics()
+        self._report.write(
+            {
+                "trained": self.trained,
+                "lag": self._reader.lag(),
+                "batch_factor": self._factor,
+                "event_time": self.trainer.table.clock,
+                "rows": sum(table.rows),
+                "expired": table.expired,
+                "evicted": table.evicted,
+                "repeats": self._repeats.dropped if self._repeats else 0,
+                "damaged": self._damaged.count,
+                "syncs": self._servers.syncs if self._servers else 0,
+            }
+        )
+
+
+def _unprefixed(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}

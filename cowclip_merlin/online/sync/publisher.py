@@ -1,0 +1,202 @@
+"""Send what has changed in a model to a log that servers follow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
+from typing import Any, NamedTuple
+
+from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
+from cowclip_merlin.online.sync.sync_message import (
+    DENSE,
+    GENERATION,
+    SNAPSHOT,
+    SYNCED,
+    Part,
+    SyncMessage,
+    split_changes,
+)
+from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.tables.changes import Changes
+
+_RETRY = 1.0  # seconds
+
+
+class Publisher:
+    """Sends rows that changed, ids that are gone and dense weights, at least once, in order.
+
+    Messages go out in a thread. Until the log has acknowledged them, they are sent again as they
+    are, and `sync` sends nothing new. What changes meanwhile goes with the next sync.
+
+    Args:
+        log: that servers follow.
+        trainer: whose model; its state may be restored after this.
+        warn: is called with a line if the log does not answer.
+
+    Attributes:
+        generation: number of this start of the trainer; 0 before `begin`.
+        sent: messages that were acknowledged.
+        rows_sent: rows in them.
+    """
+
+    def __init__(
+        self,
+        log: MessageLog,
+        trainer: OnlineTrainer,
+        *,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._log, self._trainer, self.generation, self._warn = log, trainer, 0, warn
+        self._changes = trainer.table.track_changes()
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="publish")
+        self._sending: Future[Position] | None = None
+        self._ended = Event()
+        self._seq, self.sent, self.rows_sent = 0, 0, 0
+        self._since_snapshot: list[Changes] | None = None
+        self._snapshots: list[Position] = []  # places of the last messages that name one
+
+    @property
+    def idle(self) -> bool:
+        """Whether the log has acknowledged everything."""
+        if self._sending is None or not self._sending.done():
+            return self._sending is None
+        self._sending.result()  # raises what the thread raised
+        self._sending = None
+        self._changes.clear()  # what `sync` collected has arrived
+        return True
+
+    def begin(self, generation: int, run: str, snapshot: int) -> None:
+        """Tell servers to load a snapshot."""
+        self.generation = generation
+        self._send([Part(GENERATION, {"run": run, "snapshot": snapshot}, {})], mark=True)
+
+    def sync(self, info: Mapping[str, Any], *, dense: bool) -> bool:
+        """Send what has changed; no step may run meanwhile.
+
+        Args:
+            info: of the message `SYNCED`.
+            dense: whether to send the dense weights.
+
+        Returns:
+            Whether it is being sent. False: the sync before is not acknowledged yet.
+        """
+        if not self.idle:
+            return False
+        changes, table = self._changes.collect(), self._trainer.table
+        if self._since_snapshot is not None:
+            self._since_snapshot.append(changes)
+        values = [memory.w[changes.rows] for memory in table.memory]
+        parts = list(split_changes(changes, values, table.num_fields))
+        if dense:
+            weights = self._trainer.dense_weights()
+            parts.append(Part(DENSE, {}, {f"dense{i}": x for i, x in enumerate(weights)}))
+        self._send([*parts, Part(SYNCED, {**info, "dense": dense, "time": time.time()}, {})])
+        self.rows_sent += len(changes.rows)
+        return True
+
+    def snapshot_begins(self) -> None:
+        """Remember what changes while a snapshot is written."""
+        self._since_snapshot = []
+
+    def snapshot_ends(self, run: str, snapshot: int) -> bool:
+        """Tell servers of a snapshot, and remove the messages before the one before it.
+
+        What changed while it was written goes with the next sync again: a server that loads the
+        snapshot begins with the message of this call.
+
+        Returns:
+            Whether it is being sent; if not, call it again.
+        """
+        if not self.idle:
+            return False
+        for changes in self._since_snapshot or ():
+            self._changes.add_rows(changes.rows)
+            self._changes.add_gone(changes.gone)
+        self._since_snapshot = None
+        self._send([Part(SNAPSHOT, {"run": run, "snapshot": snapshot}, {})], mark=True)
+        return True
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the log's acknowledgment, so many seconds at most; return whether it came."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while not self.idle:
+            if until is not None and time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def close(self) -> None:
+        """End the thread; what is not acknowledged is not sent again."""
+        self._ended.set()
+        self._threads.shutdown(wait=True)
+        self._trainer.table.stop_tracking(self._changes)
+
+    def _send(self, parts: list[Part], *, mark: bool = False) -> None:
+        messages = [
+            SyncMessage(
+                kind=part.kind,
+                generation=self.generation,
+                seq=self._seq + i,
+                info=part.info,
+                arrays=part.arrays,
+            )
+            for i, part in enumerate(parts)
+        ]
+        self._seq += len(messages)
+        self._sending = self._threads.submit(self._append, messages, mark)
+
+    def _append(self, messages: list[SyncMessage], mark: bool) -> None:
+        values, away = [message.encode() for message in messages], False
+        while not self._ended.is_set():
+            try:
+                begins = self._log.end() if mark else None
+                self._log.append(values)
+                self.sent += len(values)
+                if begins is not None:
+                    self._trim(begins)
+                return
+            except LogUnavailable as error:
+                if not away:
+                    self._warn(f"{error}; the sync waits, training goes on")
+                away = True
+                self._ended.wait(_RETRY)
+
+    def _trim(self, begins: Position) -> None:
+        """Remove the messages before those of the last snapshot but one."""
+        self._snapshots = [*self._snapshots, begins][-2:]
+        self._log.trim(self._snapshots[0])
+
+
+class LastSync(NamedTuple):
+    """What the log of a trainer that ended says.
+
+    Attributes:
+        generation: the last one; 0 in an empty log.
+        run: folder of the run; None in an empty log.
+        position: place in the log of events up to which servers were synced; None if never.
+    """
+
+    generation: int = 0
+    run: str | None = None
+    position: Position | None = None
+
+
+def last_sync(log: MessageLog) -> LastSync:
+    """Read a log to its end, and return what its last trainer sent.
+
+    Raises:
+        InputError: these are not the messages of a trainer.
+    """
+    last, place = LastSync(), log.start()
+    while messages := log.read(place, most=64):
+        for each in messages:
+            message = SyncMessage.decode(each.value)
+            last = last._replace(generation=message.generation)
+            if message.kind in (GENERATION, SNAPSHOT):
+                last = last._replace(run=message.info["run"])
+            elif message.kind == SYNCED:
+                last = last._replace(position=tuple(message.info["position"]))
+        place = messages[-1].after
+    return last

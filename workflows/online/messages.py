@@ -1,0 +1,99 @@
+"""Events as messages: one JSON object each, column -> value, as a request has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cowclip_merlin.workflows.online.events import Damage, Events, encode_log
+from cowclip_merlin.workflows.online.features import LogFeatures
+from cowclip_merlin.workflows.online.requests import text_of_value
+
+_LABELS = {0: 0, 1: 1, "0": 0, "1": 1}  # True and 1.0 are 1, too
+
+Row = Mapping[str, Any]
+
+
+def decode_messages(values: Sequence[bytes], damage: Damage) -> list[Row]:
+    """Read messages; one that is no JSON object is damaged, and an empty mapping.
+
+    Args:
+        values: the messages.
+        damage: takes what is wrong, by position.
+
+    >>> damage = Damage()
+    >>> decode_messages([b'{"user": 7}', b"[7]"], damage)
+    [{'user': 7}, {}]
+    >>> damage.reasons
+    {1: 'a list, not a JSON object of columns'}
+    """
+    rows: list[Row] = []
+    for i, value in enumerate(values):
+        row: Any = {}
+        try:
+            row = json.loads(value)
+            if type(row) is not dict:
+                damage.reasons[i] = f"a {type(row).__name__}, not a JSON object of columns"
+                row = {}
+        except (ValueError, RecursionError) as error:
+            damage.reasons[i] = f"no JSON ({error!s:.80})"
+        rows.append(row)
+    return rows
+
+
+def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Events, Damage]:
+    """Ids, numbers, labels and times of messages, equal to those of the same values in a log.
+
+    Args:
+        values: messages with all inputs, the label, the time, and the key if there is one.
+        features: the columns.
+
+    Returns:
+        The events of all messages, those of damaged ones without meaning, and what is wrong.
+    """
+    import pyarrow as pa
+
+    damage = Damage()
+    rows = decode_messages(values, damage)
+    time_and_key = [features.time, *([features.key] if features.key else [])]
+    columns = dict.fromkeys([*features.inputs, *time_and_key])
+    table = {
+        name: pa.array(_column(rows, name, damage, _text(name, features)), pa.string())
+        for name in columns
+    }
+    labels = _column(rows, features.label, damage, _label)
+    table[features.label] = pa.array([label or 0 for label in labels], pa.int8())
+    return encode_log(pa.table(table), features, damage), damage
+
+
+def _text(name: str, features: LogFeatures) -> Callable[[Any, str], str | None]:
+    is_id = name in features.identifiers
+    return lambda value, name: text_of_value(value, name, is_id=is_id)
+
+
+def _label(value: Any, name: str) -> int:
+    """0 or 1.
+
+    Raises:
+        ValueError: it is anything else.
+    """
+    label = _LABELS.get(value) if isinstance(value, int | float | str) else None
+    if label is None:
+        raise ValueError(f"{name} is {value!r:.60}; give 0 or 1")
+    return label
+
+
+def _column(
+    rows: Sequence[Row], name: str, damage: Damage, convert: Callable[[Any, str], Any]
+) -> list[Any]:
+    """One column of all messages; None where it is missing or wrong."""
+    cells: list[Any] = [None] * len(rows)
+    for i, row in enumerate(rows):
+        try:
+            cells[i] = convert(row[name], name)
+        except KeyError:
+            damage.reasons.setdefault(i, f"no {name!r}; give null for a missing value")
+        except ValueError as error:
+            damage.reasons.setdefault(i, str(error))
+    return cells
