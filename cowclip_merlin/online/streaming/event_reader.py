@@ -105,8 +105,8 @@ class EventReader:
         return max(self._end[0] - self.position[0], 0)
 
     def at_end(self) -> bool:
-        """Return whether the log has no message that is in no batch."""
-        return not self._waiting and not self._batch and self._log.end() <= self._read_to
+        """Return whether the log has no more messages, though a batch may be in progress."""
+        return not self._waiting and self._log.end() <= self._read_to
 
     def _take(self, size: int) -> None:
         """Move events from those that wait to the batch, without the repeats."""
@@ -155,11 +155,19 @@ class EventReader:
         good = damage.good(len(messages))
         self._read_to = messages[-1].after
         places = np.flatnonzero(good).tolist()
-        if not places:  # skipped with the next event that is whole
+        if not places:
+            self._skip_to(messages[-1].after)
             return
         # A batch ends before the next event, not after its own: damaged ones in between are past.
         after = [messages[i - 1].after for i in places[1:]] + [messages[-1].after]
         self._waiting.append(_Piece(events.filter(good), after))
+
+    def _skip_to(self, position: Position) -> None:
+        """Move the place after the last event past messages that are no events."""
+        if self._waiting:
+            self._waiting[-1].after[-1] = position
+        else:
+            self.position = position
 
 
 def _split(piece: _Piece, size: int) -> tuple[_Piece, _Piece | None]:

@@ -44,7 +44,7 @@ class RecentScores:
     def auc(self) -> float | None:
         """AUC; None if all labels are equal."""
         labels, scores = self._labels[: len(self)], self._scores[: len(self)]
-        if labels.min(initial=1) == labels.max(initial=0):
+        if not labels.any() or labels.all():
             return None
         return float(roc_auc(labels, scores))
 

@@ -1,0 +1,67 @@
+"""Events as messages, and a training on them in a folder."""
+
+import json
+import logging
+
+from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online.streaming.settings import StreamSettings
+from cowclip_merlin.online.streaming.stream_trainer import StreamTrainer
+from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.snapshot import load_snapshot
+from cowclip_merlin.workflows.online.features import (
+    CategoricalColumn,
+    ContinuousColumn,
+    LogFeatures,
+)
+
+LOG = logging.getLogger("test")
+FEATURES = LogFeatures(
+    label="click",
+    time="time",
+    key="key",
+    categorical=(
+        CategoricalColumn(name="user"),
+        CategoricalColumn(name="item", rules=FieldRules(ttl=60, admit=2)),
+    ),
+    continuous=(ContinuousColumn(name="price"),),
+)
+
+
+def event(i, **more):
+    """Event i of an endless stream, one a second."""
+    return {
+        "click": (i * 7) % 3 == 0,
+        "time": 1_700_000_000 + i,
+        "key": f"r{i}",
+        "user": i * i % 53 + i // 100,
+        "item": f"i{i // 20 + i % 5}",
+        "price": i % 11 / 10,
+    } | more
+
+
+def messages(indices):
+    return [json.dumps(event(i)).encode() for i in indices]
+
+
+def log_of(folder, values):
+    log = FileLog(folder)
+    for first in range(0, len(values), 50):
+        log.append(values[first : first + 50])
+    return log
+
+
+def stream_trainer(folder, settings, events, servers=None, *, table=None, **stream):
+    """A training; `stream` are its settings, which run to the end of the log."""
+    stream = {"max_wait": 0.0, "snapshot_every": 0.0, "sync_every": 0.0} | stream
+    settings_of_stream = StreamSettings(until_end=True, **stream)
+    folder.mkdir(exist_ok=True)
+    trainer = OnlineTrainer(settings, FEATURES, catch_up=settings_of_stream.catch_up)
+    return StreamTrainer(trainer, events, servers, settings_of_stream, folder, LOG)
+
+
+def final_state(folder):
+    """The training at the end of a run: everything but what servers have not acknowledged."""
+    snapshot = load_snapshot(folder / "snapshots")
+    arrays = {k: x.tobytes() for k, x in snapshot.arrays.items() if ".changes" not in k}
+    return snapshot.number, arrays

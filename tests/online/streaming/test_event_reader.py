@@ -1,0 +1,121 @@
+"""Batches of a log: every whole event once, in order, whatever the size of pieces and batches."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from streams import FEATURES, event, log_of, messages
+
+from cowclip_merlin.online.logs.message_log import LogUnavailable
+from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
+from cowclip_merlin.online.streaming.event_reader import EventReader
+from cowclip_merlin.online.streaming.repeats import RepeatFilter
+
+DAMAGED = b'{"click": 2}'
+
+
+def reader_of(log, folder, position=None, **more):
+    damaged = DamagedMessages(folder / "damaged.jsonl")
+    return EventReader(log, FEATURES, position or log.start(), damaged=damaged, **more)
+
+
+def times(batch):
+    return (batch.times - 1_700_000_000).tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from(["event", "event", "repeat", "damaged"]), max_size=60),
+    sizes=st.lists(st.integers(1, 17), min_size=1, max_size=8),
+)
+def test_batches_are_the_events_in_order(tmp_path_factory, kinds, sizes):
+    folder = tmp_path_factory.mktemp("log")
+    values, wanted = [], []
+    for kind in kinds:
+        if kind == "event":
+            wanted.append(len(wanted))
+            values += messages([wanted[-1]])
+        elif kind == "damaged":
+            values.append(DAMAGED)
+        elif wanted:
+            values += messages([wanted[len(wanted) // 2]])
+    log = log_of(folder / "log", values)
+    filter_ = RepeatFilter(1000)
+    reader, found, i = reader_of(log, folder, repeats=filter_), [], 0
+    while (batch := reader.next_batch(sizes[i % len(sizes)], wait=0)) is not None:
+        assert len(batch) == sizes[i % len(sizes)]
+        found += times(batch)
+        # Another reader goes on from here with the same events.
+        again = reader_of(log, folder, reader.position)
+        ahead = again.next_batch(1, wait=0)
+        if ahead is not None and times(ahead)[0] not in found:
+            assert times(ahead)[0] == len(found)
+        i += 1
+    rest = reader.next_batch(100, wait=0, rest=True)
+    found += times(rest) if rest is not None else []
+    assert found == wanted
+    assert reader.at_end() and reader.lag() == 0
+    assert reader.position == log.end() or not values or not wanted
+
+
+def test_a_smaller_batch_after_the_longest_wait(tmp_path):
+    log = log_of(tmp_path / "log", messages(range(5)))
+    reader = reader_of(log, tmp_path)
+    assert reader.next_batch(8, max_wait=0, wait=0) is None
+    assert reader.pending == 5
+    batch = reader.next_batch(8, max_wait=1e-6, wait=0)
+    assert times(batch) == [0, 1, 2, 3, 4] and reader.pending == 0
+
+
+def test_damaged_messages_are_counted_and_set_aside_once(tmp_path):
+    values = [*messages(range(3)), DAMAGED, b"\xff", *messages(range(3, 6))]
+    log = log_of(tmp_path / "log", values)
+    for _ in range(2):  # the second one reads them again
+        damaged = DamagedMessages(tmp_path / "damaged.jsonl")
+        reader = EventReader(log, FEATURES, log.start(), damaged=damaged)
+        assert times(reader.next_batch(6, wait=0)) == [0, 1, 2, 3, 4, 5]
+        assert damaged.count == 2
+    lines = [json.loads(line) for line in (tmp_path / "damaged.jsonl").read_text().splitlines()]
+    assert [line["after"][0] for line in lines] == [4, 5]
+    assert lines[0]["reason"] == "no 'user'; give null for a missing value"
+    assert lines[1]["text"] == "\\xff"
+
+
+def test_a_log_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
+    class Away:
+        def __init__(self, log):
+            self.log, self.calls = log, 0
+
+        def __getattr__(self, name):
+            return getattr(self.log, name)
+
+        def read(self, *args):
+            self.calls += 1
+            if self.calls % 3:
+                raise LogUnavailable("redis://h: does not answer")
+            return self.log.read(*args)
+
+    monkeypatch.setattr("cowclip_merlin.online.streaming.event_reader._RETRY", 0.0)
+    lines = []
+    log = Away(log_of(tmp_path / "log", messages(range(10))))
+    reader = reader_of(log, tmp_path, warn=lines.append)
+    batch = None
+    while batch is None:
+        batch = reader.next_batch(10, wait=0)
+    assert times(batch) == list(range(10))
+    assert lines[0] == "redis://h: does not answer; training waits"
+
+
+@pytest.mark.parametrize("extra", [{}, {"more": 1, "probability": 0.5}])
+def test_an_event_is_that_of_a_request(tmp_path, extra):
+    from cowclip_merlin.workflows.online.requests import encode_requests
+
+    row = event(3, **extra)
+    log = log_of(tmp_path / "log", [json.dumps(row).encode()])
+    batch = reader_of(log, tmp_path).next_batch(1, wait=0)
+    request = encode_requests([row], FEATURES).events
+    np.testing.assert_array_equal(batch.ids, request.ids)
+    np.testing.assert_array_equal(batch.numbers, request.numbers)
+    assert batch.labels.tolist() == [int(row["click"])] and batch.times.tolist() == [row["time"]]

@@ -1,0 +1,92 @@
+"""Repeats, the journal of batches, recent scores."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cowclip_merlin.metrics import roc_auc
+from cowclip_merlin.online.streaming.batch_journal import Batch, BatchJournal
+from cowclip_merlin.online.streaming.recent_scores import RecentScores
+from cowclip_merlin.online.streaming.repeats import RepeatFilter
+from cowclip_merlin.online.streaming.settings import StreamSettings
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(-3, 12), max_size=9), max_size=9))
+def test_a_key_is_new_once(parts):
+    filter_, known = RepeatFilter(10_000, capacity=100), set()
+    for now, part in enumerate(parts):
+        wanted = []
+        for key in part:
+            wanted.append(key not in known)
+            known.add(key)
+        keys = np.array(part, np.int64)
+        assert filter_.new(keys, np.full(len(keys), now)).tolist() == wanted
+        restored = RepeatFilter(10_000, capacity=100)
+        restored.restore(filter_.state())
+        filter_ = restored
+    assert len(filter_) == len(known)
+    assert filter_.dropped == sum(map(len, parts)) - len(known)
+
+
+def test_a_key_is_forgotten_after_the_window():
+    filter_ = RepeatFilter(10, capacity=100)
+    key = np.array([5])
+    assert filter_.new(key, np.array([0]))[0]
+    assert not filter_.new(key, np.array([5]))[0]  # and is known for 10 s from now
+    assert not filter_.new(key, np.array([14]))[0]
+    filter_.new(np.array([6]), np.array([40]))
+    assert filter_.new(key, np.array([40]))[0]
+
+
+def test_the_journal_has_the_batches_after_a_snapshot(tmp_path):
+    journal = BatchJournal(tmp_path / "batches")
+    assert journal.after(0) == []
+    journal.begin(0, keep=[0])
+    journal.note(Batch(32, 1))
+    journal.note(Batch(256, 8))
+    journal.begin(288, keep=[0, 288])
+    journal.note(Batch(5, 1))
+    assert journal.after(0) == [Batch(32, 1), Batch(256, 8), Batch(5, 1)]
+    assert journal.after(288) == [Batch(5, 1)]
+    journal.begin(293, keep=[288, 293])
+    assert journal.after(0) == [Batch(5, 1)]  # the snapshot 0 is gone
+
+
+def test_the_journal_leaves_out_a_line_that_is_not_finished(tmp_path):
+    journal = BatchJournal(tmp_path)
+    (tmp_path / "0.csv").write_text("32,1\n32,1\n3")
+    assert journal.after(0) == [Batch(32, 1), Batch(32, 1)]
+    journal.begin(0, keep=[0])
+    journal.note(Batch(7, 1))
+    assert journal.after(0) == [Batch(32, 1), Batch(32, 1), Batch(7, 1)]
+    journal.forget()
+    assert journal.after(0) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1, width=32)), max_size=12)))
+def test_recent_scores_are_those_of_the_last_events(parts):
+    recent, everything = RecentScores(events=10), []
+    for part in parts:
+        labels = np.array([label for label, _ in part], np.int8)
+        recent.add(labels, np.array([score for _, score in part], np.float32))
+        everything += part
+    last = everything[-10:]
+    assert len(recent) == len(last)
+    labels = [label for label, _ in last]
+    wanted = roc_auc(labels, [score for _, score in last]) if len(set(labels)) == 2 else None
+    assert recent.auc() == wanted
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_wait": -1}, {"sync_every": float("inf")}, {"catch_up": 0}, {"on_restart": "no"}],
+)
+def test_settings_out_of_range(wrong):
+    from cowclip_merlin.errors import InputError
+
+    (name,) = wrong
+    with pytest.raises(InputError, match=name):
+        StreamSettings(**wrong)
