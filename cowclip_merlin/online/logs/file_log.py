@@ -5,33 +5,39 @@ Each file is named after the number of messages that were appended before it:
     FOLDER/00000000000000000000.log
     FOLDER/00000000000000350123.log
 
-A message is its length and its CRC-32 as little-endian 32-bit numbers, and then its bytes. A
-message survives the death of its writer as soon as `append` returns. Linux writes it to the disk
-some seconds later, so a power failure may cost the newest messages.
+A message survives the death of its writer as soon as `append` returns. Linux writes it to the disk
+some seconds later, so a power failure may cost the newest messages. What a killed writer left at
+the end of a file is not read, and the next writer replaces it. A damaged message before others is
+an error.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
 import re
-import struct
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.message_log import Message, MessagesLost, Position
+from cowclip_merlin.online.logs.frames import has_message, pack, size_of, values_from
+from cowclip_merlin.online.logs.message_log import (
+    LogUnavailable,
+    Message,
+    MessagesLost,
+    Position,
+    numbers_of,
+)
 
 SEGMENT_BYTES = 1 << 26
 """Size of a file from which on a new one begins."""
 
-_HEADER = struct.Struct("<II")  # length, CRC-32
-_READ_AT_ONCE = 1 << 20
 _PAUSE = 0.005  # seconds between two looks for new messages
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FileLog:
@@ -43,7 +49,8 @@ class FileLog:
         segment_bytes: size of a file from which on a new one begins.
 
     Raises:
-        InputError: the folder is missing, is a file, or holds files that are not those of a log.
+        InputError: the folder is missing, is a file, or holds files that are not those of a log;
+            later also: a file is damaged.
 
     >>> import tempfile
     >>> log = FileLog(tempfile.mkdtemp())
@@ -67,20 +74,18 @@ class FileLog:
             if not re.fullmatch(r"\d{20}\.log", path.name):
                 raise InputError(f"{folder}: holds {path.name!r}; give the folder of a log")
         self._end: Position | None = None  # as far as this object has seen
+        self._torn: tuple[int, int, int] | None = None  # file, offset, size: known as not damaged
 
     def append(self, values: Sequence[bytes]) -> Position:
         """Append messages; they survive the death of this process when this returns."""
-        data = b"".join(_HEADER.pack(len(x), zlib.crc32(x)) + x for x in values)
-        with self._locked():
-            count, segment, offset = self.end()
+        data = pack(values)
+        with self._locked(fcntl.LOCK_EX):
+            self._end = self._find_end()
+            self._refuse_damage(self._end)
+            count, segment, offset = self._end
             if offset >= self._segment_bytes:
                 segment, offset = count, 0
-            target = os.open(self._file(segment), os.O_WRONLY | os.O_CREAT, 0o666)
-            try:
-                os.ftruncate(target, offset)  # a writer that was killed may have left a part
-                _write_all(target, data, offset)
-            finally:
-                os.close(target)
+            self._write(segment, offset, data)
             self._end = (count + len(values), segment, offset + len(data))
             return self._end
 
@@ -89,7 +94,10 @@ class FileLog:
         until = time.monotonic() + wait
         while True:
             found = self._read(position, most)
-            if found or time.monotonic() >= until:
+            if found:
+                return found
+            self._check(position)
+            if time.monotonic() >= until:
                 return found
             time.sleep(_PAUSE)
 
@@ -100,11 +108,8 @@ class FileLog:
 
     def end(self) -> Position:
         """Return the place after the newest complete message."""
-        last = max(self._segments(), default=0)
-        if self._end is None or self._end[1] != last:
-            self._end = (last, last, 0)
-        for message in self._messages(self._end):
-            self._end = message.after
+        self._end = self._find_end()
+        self._check(self._end)
         return self._end
 
     def trim(self, position: Position) -> None:
@@ -117,6 +122,32 @@ class FileLog:
 
     def close(self) -> None:
         """Do nothing: no file stays open between calls."""
+
+    def _write(self, segment: int, offset: int, data: bytes) -> None:
+        """Write all of the data, or nothing if the disk is full."""
+        target = os.open(self._file(segment), os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.ftruncate(target, offset)  # a writer that was killed may have left a part
+            if data:
+                os.posix_fallocate(target, offset, len(data))  # no reader sees half of the data
+            _write_all(target, data, offset)
+        except OSError as error:
+            os.ftruncate(target, offset)
+            if error.errno not in _FULL:
+                raise
+            reason = os.strerror(error.errno or 0).lower()
+            raise LogUnavailable(f"{self.name}: nothing appended: {reason}; make room") from None
+        finally:
+            os.close(target)
+
+    def _find_end(self) -> Position:
+        last = max(self._segments(), default=0)
+        end = self._end
+        if end is None or end[1] != last:
+            end = (last, last, 0)
+        for message in self._messages(end):
+            end = message.after
+        return end
 
     def _read(self, position: Position, most: int) -> list[Message]:
         found: list[Message] = []
@@ -135,10 +166,16 @@ class FileLog:
 
     def _messages(self, position: Position) -> Iterator[Message]:
         """Complete messages of one file after a position."""
-        count, segment, offset = position
-        for value in _values_after(self._open(position), offset):
-            count, offset = count + 1, offset + _HEADER.size + len(value)
-            yield Message((count, segment, offset), value)
+        count, segment, offset = numbers_of(self.name, position, 3)
+        target = self._open(position)
+        if target is None:
+            return
+        try:
+            for value in values_from(target, offset):
+                count, offset = count + 1, offset + size_of(value)
+                yield Message((count, segment, offset), value)
+        finally:
+            os.close(target)
 
     def _open(self, position: Position) -> int | None:
         """Open the file of a position; None if no message was ever there.
@@ -164,6 +201,51 @@ class FileLog:
             )
         return target
 
+    def _check(self, position: Position) -> None:
+        """Refuse a damaged file, at a place after which no message could be read.
+
+        While a writer appends, its messages look like damage: look again later.
+        """
+        count, segment, _ = position
+        if count > segment and self._file(count).exists():
+            position = (count, count, 0)
+        if self._is_clean(position):
+            return
+        with suppress(BlockingIOError), self._locked(fcntl.LOCK_SH | fcntl.LOCK_NB):
+            if not self._read(position, 1):
+                self._refuse_damage(position)
+
+    def _is_clean(self, position: Position) -> bool:
+        """Whether the newest file ends at a position, or with a part that is known."""
+        _, segment, offset = position
+        try:
+            size = self._file(segment).stat().st_size
+        except FileNotFoundError:  # not written yet, or trimmed since
+            return True
+        known = size == offset or self._torn == (segment, offset, size)
+        return known and segment == max(self._segments(), default=segment)
+
+    def _refuse_damage(self, position: Position) -> None:
+        """Refuse a file with messages after a place where none can be read; needs the lock."""
+        count, segment, offset = position
+        later = segment < max(self._segments(), default=segment)
+        if later and count > segment and self._file(count).exists():
+            return
+        try:  # after the look for the next file: `trim` removes this one first
+            target = os.open(self._file(segment), os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            size = os.fstat(target).st_size
+            if later or (size > offset and has_message(target, offset)):
+                raise InputError(
+                    f"{self._file(segment)}: damaged at byte {offset}: message {count:,} cannot be "
+                    "read, but later ones are there; restore the file, or start a new log"
+                )
+        finally:
+            os.close(target)
+        self._torn = (segment, offset, size)
+
     def _segments(self) -> list[int]:
         return [int(path.stem) for path in self._folder.glob("*.log")]
 
@@ -171,11 +253,11 @@ class FileLog:
         return self._folder / f"{segment:020d}.log"
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other writers out, of this process and of others."""
+    def _locked(self, kind: int) -> Iterator[None]:
+        """Keep writers out, of this process and of others; `LOCK_SH` lets readers in."""
         target = os.open(self._folder, os.O_RDONLY)
         try:
-            fcntl.flock(target, fcntl.LOCK_EX)
+            fcntl.flock(target, kind)
             yield
         finally:
             os.close(target)
@@ -186,33 +268,3 @@ def _write_all(target: int, data: bytes, offset: int) -> None:
     while rest:
         written = os.pwrite(target, rest, offset)
         rest, offset = rest[written:], offset + written
-
-
-def _values_after(target: int | None, offset: int) -> Iterator[bytes]:
-    """Complete messages of an open file from an offset on; closes the file."""
-    if target is None:
-        return
-    try:
-        size = _READ_AT_ONCE
-        while data := os.pread(target, size, offset):
-            place = 0
-            while (value := _value_at(data, place)) is not None:
-                yield value
-                place += _HEADER.size + len(value)
-            if not place:  # the message is longer than what was read, or not complete
-                if len(data) < size:
-                    return
-                size *= 2
-            offset += place
-    finally:
-        os.close(target)
-
-
-def _value_at(data: bytes, place: int) -> bytes | None:
-    """The message at a place; None if it is not complete."""
-    if len(data) - place < _HEADER.size:
-        return None
-    length, checksum = _HEADER.unpack_from(data, place)
-    place += _HEADER.size
-    value = data[place : place + length]
-    return value if len(value) == length and zlib.crc32(value) == checksum else None

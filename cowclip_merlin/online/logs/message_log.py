@@ -37,7 +37,7 @@ class LogUnavailable(InputError):
 
 
 class MessageLog(Protocol):
-    """An append-only log of messages in one order.
+    """An append-only log of messages in one order. Use an object from one thread at a time.
 
     Attributes:
         name: as the user gave it, for error messages.
@@ -53,6 +53,7 @@ class MessageLog(Protocol):
 
         Raises:
             LogUnavailable: not acknowledged; none, some or all of them may be in the log.
+            InputError: the log refuses them, for example as they are too large.
         """
 
     def read(self, position: Position, most: int, wait: float = 0.0) -> list[Message]:
@@ -62,6 +63,9 @@ class MessageLog(Protocol):
             position: from `start`, `end`, `append` or a message.
             most: messages to return at most.
             wait: seconds to wait for a first message if there is none.
+
+        Returns:
+            Messages in order, without gaps; none only if none is there.
 
         Raises:
             MessagesLost: messages after the position were trimmed, or the log has lost messages
@@ -80,6 +84,24 @@ class MessageLog(Protocol):
 
     def close(self) -> None:
         """Release connections and files; append nothing afterwards."""
+
+
+def numbers_of(name: str, position: Position, count: int) -> Position:
+    """Return a position, which must have so many numbers.
+
+    Args:
+        name: of the log.
+        position: from a user of the log, who may have kept it in a file.
+        count: of numbers in the positions of this kind of log.
+
+    Raises:
+        MessagesLost: it is a position of another kind of log.
+    """
+    if len(position) != count:
+        raise MessagesLost(
+            f"{name}: {list(position)} is no position of this log; it is of another kind of log"
+        )
+    return position
 
 
 def lag(position: Position, end: Position) -> int:
