@@ -1,4 +1,4 @@
-"""A small drifting log, and a trainer on it."""
+"""A small drifting log, a trainer on it, and servers of logs."""
 
 import sys
 from pathlib import Path
@@ -49,3 +49,23 @@ def settings_of():
         return OnlineSettings(run=run, **({"capacity": 4000} | (table or {})))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    """A Redis for tests that do not end it; `url(NAME)` is the address of a stream."""
+    from log_servers import RedisServer
+
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory):
+    """A Kafka broker for tests that do not end it; `url(NAME)` is the address of a topic."""
+    from log_servers import KafkaServer
+
+    server = KafkaServer(tmp_path_factory.mktemp("kafka"))
+    yield server
+    server.kill()

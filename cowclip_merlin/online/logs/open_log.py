@@ -14,14 +14,35 @@ def open_log(url: str, *, create: bool = False) -> MessageLog:
     """Open a log.
 
     Args:
-        url: a folder, or the address of a Redis Stream or of a Kafka topic.
+        url: a folder, or the address of a Redis Stream or of a Kafka topic; see `RedisLog` and
+            `KafkaLog` for options.
         create: make the log if it is not there, as those who append do.
 
     Raises:
-        InputError: the address is wrong, there is no such log, the server does not answer, or a
-            package is missing.
+        InputError: the address is wrong, there is no such log, or a package is missing.
+        LogUnavailable: the server does not answer.
+
+    >>> open_log("amqp://host/clicks")
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: amqp://host/clicks: unknown kind of log 'amqp'; give a \
+folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
     """
-    scheme, separator, _ = url.partition("://")
+    scheme, separator, rest = url.partition("://")
     if not separator:
         return FileLog(url, create=create)
-    raise InputError(f"{url}: unknown kind of log {scheme!r}; give {FORMS}")
+    try:
+        if scheme in ("redis", "rediss"):
+            from cowclip_merlin.online.logs.redis_log import RedisLog
+
+            return RedisLog(url, create=create)
+        if scheme == "kafka":
+            from cowclip_merlin.online.logs.kafka_log import KafkaLog
+
+            return KafkaLog(url, create=create)
+    except ImportError as error:
+        raise InputError(
+            f"{scheme}:// needs the package {error.name}: pip install 'cowclip-merlin[online]'"
+        ) from None
+    place = rest.rpartition("@")[2].partition("?")[0]  # without user, password and options
+    raise InputError(f"{scheme}://{place}: unknown kind of log {scheme!r}; give {FORMS}")

@@ -1,0 +1,294 @@
+"""A log in one partition of a Kafka topic.
+
+The place is never that of a consumer group: readers say where they read, and keep it themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.address import parse_address
+from cowclip_merlin.online.logs.kafka_settings import (
+    CONSUMER,
+    FORM,
+    MOST_BYTES,
+    PRODUCER,
+    REMEDIES,
+    TIMEOUT,
+    common_settings,
+)
+from cowclip_merlin.online.logs.message_log import (
+    LogUnavailable,
+    Message,
+    MessagesLost,
+    Position,
+    numbers_of,
+)
+from cowclip_merlin.online.logs.parts import in_parts
+
+_AT_ONCE = 1 << 25  # bytes that wait for an acknowledgement
+_MANY = 50_000  # messages that do; the producer's queue takes 100,000
+_BLOCK = 1.0  # seconds after which a waiting reader asks whether the server is still there
+_MISSING = (
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+_MOST = 1_000_000  # messages that the library gives at once
+
+
+class KafkaLog:
+    """A log in one partition of a Kafka topic. A position is (offset,).
+
+    Args:
+        url: kafka://HOST[:9092]/TOPIC, or kafka://HOST/TOPIC/PARTITION if the topic has several;
+            HOST:PORT,HOST:PORT names several brokers. Options are those of librdkafka, such as
+            `?security.protocol=SSL&ssl.ca.location=FILE`.
+        create: make the topic, with one partition, if it is not there.
+
+    Raises:
+        InputError: the address is wrong, there is no such topic or partition, the topic has
+            several partitions, or the server refuses access.
+        LogUnavailable: the server does not answer.
+    """
+
+    def __init__(self, url: str, *, create: bool = False) -> None:
+        address = parse_address(url, FORM)
+        self.name = address.name
+        topic, _, partition = address.path.partition("/")
+        if partition and not (partition.isascii() and partition.isdigit()):
+            raise InputError(f"{self.name}: {partition!r} is no partition; give {FORM}")
+        self._place = TopicPartition(topic, int(partition or 0))
+        self._settings = common_settings(address)
+        self._producer: Producer | None = None
+        self._next: int | None = None  # offset that the consumer reads next
+        with self._errors():
+            self._admin = AdminClient(self._settings)
+            self._consumer = Consumer(CONSUMER | self._settings)
+            self._prepare(create, single=not partition)
+
+    def append(self, values: Sequence[bytes]) -> Position:
+        """Append messages; wait for the acknowledgement of all replicas in sync."""
+        after = None
+        with self._errors():
+            for part in in_parts(values, most=_MANY, most_bytes=_AT_ONCE):
+                after = self._send(part)
+        return self.end() if after is None else (after,)
+
+    def read(self, position: Position, most: int, wait: float = 0.0) -> list[Message]:
+        """Read messages after a position; wait for the first one so many seconds."""
+        (offset,) = numbers_of(self.name, position, 1)
+        until = time.monotonic() + wait
+        with self._errors():
+            self._go_to(offset)
+            found = self._consume(most, 0.0)
+            while not found:
+                there = self._watermarks()
+                self._check(offset, *there)
+                rest = until - time.monotonic()
+                if offset < there[1]:  # on its way from the server
+                    found = self._arriving(most)
+                elif rest <= 0:
+                    break
+                else:
+                    found = self._consume(1, min(rest, _BLOCK))
+            return found + self._rest(found, most)
+
+    def start(self) -> Position:
+        """Return the place before the oldest message."""
+        with self._errors():
+            return (self._watermarks()[0],)
+
+    def end(self) -> Position:
+        """Return the place after the newest message."""
+        with self._errors():
+            return (self._watermarks()[1],)
+
+    def trim(self, position: Position) -> None:
+        """Remove the messages before a position."""
+        (offset,) = numbers_of(self.name, position, 1)
+        before = TopicPartition(self._place.topic, self._place.partition, offset)
+        with self._errors():
+            if offset > self._watermarks()[0]:
+                futures = self._admin.delete_records([before], request_timeout=TIMEOUT)
+                for future in futures.values():
+                    future.result(TIMEOUT)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
+        self._producer = None
+
+    def _prepare(self, create: bool, single: bool) -> None:
+        """Make the topic if it is not there, or refuse that; check the partition."""
+        topic, partition = self._place.topic, self._place.partition
+        # All topics: to ask for one makes it, on servers that make topics by themselves.
+        found = self._admin.list_topics(timeout=TIMEOUT).topics.get(topic)
+        if found is None and not create:
+            raise InputError(
+                f"{self.name}: no such topic; check the name, or start the writer first"
+            )
+        if found is None:
+            self._create_topic(partition + 1)
+        elif found.error is not None:
+            raise KafkaException(found.error)
+        elif single and len(found.partitions) > 1:
+            raise InputError(
+                f"{self.name}: the topic has {len(found.partitions)} partitions, and so no one "
+                f"order; give one of them, such as {self.name}/0, or a topic with one partition"
+            )
+        elif partition not in found.partitions:
+            raise InputError(
+                f"{self.name}: no partition {partition}; the topic has {len(found.partitions)}"
+            )
+
+    def _create_topic(self, partitions: int) -> None:
+        topic = NewTopic(
+            self._place.topic,
+            num_partitions=partitions,
+            replication_factor=-1,  # the server's default
+            config={"max.message.bytes": str(MOST_BYTES)},
+        )
+        for future in self._admin.create_topics([topic], request_timeout=TIMEOUT).values():
+            try:
+                future.result(TIMEOUT)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+
+    def _send(self, values: Sequence[bytes]) -> int:
+        """Send messages, wait for their acknowledgement, and return the offset after them."""
+        if self._producer is None:
+            self._producer = Producer(PRODUCER | self._settings)
+        producer, self._producer = self._producer, None  # a new one after any error
+        delivery = _Delivery()
+        try:
+            for value in values:
+                producer.produce(
+                    self._place.topic,
+                    value,
+                    partition=self._place.partition,
+                    on_delivery=delivery,
+                )
+            waiting = producer.flush(TIMEOUT + 1)
+        finally:
+            if delivery.error is not None or len(producer):
+                producer.purge()
+        if delivery.error is not None:
+            raise KafkaException(delivery.error)
+        if waiting:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        self._producer = producer
+        return delivery.last + 1
+
+    def _go_to(self, offset: int) -> None:
+        """Let the consumer read from an offset on, unless it already does."""
+        if self._next != offset:
+            place = TopicPartition(self._place.topic, self._place.partition, offset)
+            self._consumer.assign([place])
+            self._next = offset
+
+    def _consume(self, most: int, wait: float) -> list[Message]:
+        found: list[Message] = []
+        for message in self._consumer.consume(min(most, _MOST), wait):
+            error = message.error()
+            if error is not None:
+                self._next = None
+                if found:
+                    break
+                raise KafkaException(error)
+            self._next = message.offset() + 1
+            found.append(Message((self._next,), message.value() or b""))
+        return found
+
+    def _arriving(self, most: int) -> list[Message]:
+        """Wait for messages that the server has."""
+        found = self._consume(1, TIMEOUT)
+        if not found:
+            self._next = None
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return found
+
+    def _rest(self, found: list[Message], most: int) -> list[Message]:
+        """Read on while the consumer knows that there is more."""
+        more: list[Message] = []
+        while found and self._next is not None and len(found) + len(more) < most:
+            known = self._consumer.get_watermark_offsets(self._place, cached=True)
+            if known is None or self._next >= known[1]:
+                break
+            part = self._consume(most - len(found) - len(more), 0.0) or self._consume(1, TIMEOUT)
+            if not part:
+                break
+            more += part
+        return more
+
+    def _watermarks(self) -> tuple[int, int]:
+        """Ask the server for the offsets of the oldest message and after the newest one."""
+        try:
+            return self._ask_watermarks()
+        except KafkaException as error:
+            if error.args[0].code() not in _MISSING:
+                raise
+        # The library says the same while no broker answers, and some time after that.
+        if self._place.topic not in self._consumer.list_topics(timeout=TIMEOUT).topics:
+            self._next = None
+            raise MessagesLost(f"{self.name}: the topic is gone, and its messages are lost")
+        return self._ask_watermarks()
+
+    def _ask_watermarks(self) -> tuple[int, int]:
+        place, timeout = self._place, TIMEOUT
+        found = self._consumer.get_watermark_offsets(place, timeout=timeout, cached=False)
+        if found is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return found
+
+    def _check(self, offset: int, low: int, high: int) -> None:
+        """Refuse an offset whose message, or those before it, are gone."""
+        if not low <= offset <= high:
+            self._next = None
+            place = f"begins at message {low:,}" if offset < low else f"ends at message {high:,}"
+            raise MessagesLost(
+                f"{self.name}: {place}, but message {offset:,} is asked for; "
+                "the topic was trimmed, or the server has lost it"
+            )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Tell what the server, or its absence, means in one line."""
+        try:
+            yield
+        except KafkaException as error:
+            self._tell(error.args[0])
+        except (TimeoutError, BufferError):
+            self._tell(KafkaError(KafkaError._TIMED_OUT))
+
+    def _tell(self, error: KafkaError) -> NoReturn:
+        reason, code = f"{self.name}: {error.str()}", error.code()
+        if code in REMEDIES:
+            raise InputError(f"{reason}; {REMEDIES[code]}") from None
+        if code in (KafkaError._INVALID_ARG, KafkaError._CONFLICT):
+            raise InputError(f"{reason}; check the options of the address") from None
+        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise MessagesLost(f"{reason}; messages were trimmed, or the server has lost them")
+        raise LogUnavailable(f"{reason}; is the server running?") from None
+
+
+class _Delivery:
+    """Collects the acknowledgements of messages."""
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+        self.last = -1
+
+    def __call__(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            self.error = error
+        else:
+            self.last = max(self.last, message.offset())

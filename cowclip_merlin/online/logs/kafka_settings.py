@@ -1,0 +1,66 @@
+"""Settings of the Kafka clients, in the words of librdkafka."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.address import LogAddress
+
+FORM = "kafka://HOST[:9092]/TOPIC[/PARTITION][?OPTION=VALUE]"
+TIMEOUT = 5.0
+"""Seconds after which a server that does not answer is unavailable."""
+MOST_BYTES = 1 << 26
+"""Bytes of a message at most, in topics that `create=True` makes."""
+
+_COMMON = {
+    "log_level": 0,  # errors are raised here, and not printed by the library
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 500,
+    "socket.connection.setup.timeout.ms": int(1e3 * TIMEOUT),
+}
+CONSUMER = {
+    "group.id": "cowclip",  # the library asks for one; nothing is stored in it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 10,
+    "fetch.message.max.bytes": 1 << 23,
+    "max.poll.interval.ms": 86_400_000,
+}
+"""Of the consumer, without those of `common_settings`."""
+PRODUCER = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "message.max.bytes": MOST_BYTES,
+    "message.timeout.ms": int(1e3 * TIMEOUT),
+    "queue.buffering.max.kbytes": 1 << 20,
+}
+"""Of the producer, without those of `common_settings`."""
+REMEDIES = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise max.message.bytes of the topic",
+    KafkaError.RECORD_LIST_TOO_LARGE: "raise max.message.bytes of the topic",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "check the user's rights",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "check the user's rights",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "check user and password",
+    KafkaError._AUTHENTICATION: "check user and password",
+}
+"""Errors that do not go away by themselves, and what helps."""
+
+
+def common_settings(address: LogAddress) -> Mapping[str, Any]:
+    """Return the settings of all clients.
+
+    Raises:
+        InputError: user and password are not given as options.
+    """
+    if address.user or address.password:
+        raise InputError(
+            f"{address.name}: give user and password as options: "
+            "?security.protocol=SASL_SSL&sasl.mechanism=PLAIN&sasl.username=...&sasl.password=..."
+        )
+    return _COMMON | {"bootstrap.servers": address.hosts} | dict(address.options)

@@ -1,0 +1,268 @@
+"""A log in a Redis Stream (Redis from version 7, or Valkey).
+
+Each message is an entry with one field. Entries of other programs are read, too: the value of
+their first field is the message.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
+from redis.retry import Retry
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.address import LogAddress, host_and_port, parse_address
+from cowclip_merlin.online.logs.message_log import (
+    LogUnavailable,
+    Message,
+    MessagesLost,
+    Position,
+    numbers_of,
+)
+from cowclip_merlin.online.logs.parts import in_parts
+
+FORM = "redis://[USER:PASSWORD@]HOST[:6379]/STREAM[?db=0]"
+TIMEOUT = 5.0
+"""Seconds after which a server that does not answer is unavailable."""
+
+_OPTIONS = ("db", "ssl_ca_certs")
+_FIELD = b"m"
+_AT_ONCE = 1 << 23  # bytes of messages in one transaction
+_MANY = 50_000  # messages in one
+_BLOCK = 1.0  # seconds that the server waits for a message at most, well below the time-out
+_STATE = """
+local reply = redis.pcall('XINFO', 'STREAM', KEYS[1])
+if reply.err then
+  if string.find(reply.err, 'no such key') then return {0, 0, '', '0-0'} end
+  return reply
+end
+local state = {}
+for i = 1, #reply, 2 do state[reply[i]] = reply[i + 1] end
+local first = state['first-entry']
+return {state['entries-added'] or -1, state['length'], first and first[1] or '',
+        state['last-generated-id']}
+"""  # XINFO alone would send the first and the last message, which may be large
+
+Id = tuple[int, int]
+
+
+class _State(NamedTuple):
+    """Of a stream at one moment."""
+
+    added: int  # messages ever appended
+    trimmed: int  # messages removed
+    first: Id | None  # of the oldest message
+    last: Id  # of the newest message ever appended
+
+
+class RedisLog:
+    """A log in a Redis Stream. A position is (messages before it, and the two numbers of an id).
+
+    Args:
+        url: redis://[USER:PASSWORD@]HOST[:6379]/STREAM, or rediss:// for TLS. Options: `db`, the
+            number of the database, and `ssl_ca_certs`, a file with the certificates to trust.
+        create: make an empty stream if there is none.
+
+    Raises:
+        InputError: the address is wrong, there is no such stream, or the server refuses access.
+        LogUnavailable: the server does not answer.
+    """
+
+    def __init__(self, url: str, *, create: bool = False) -> None:
+        address = parse_address(url, FORM)
+        address.check_options(_OPTIONS)
+        self.name, self._stream = address.name, address.path
+        host, port = host_and_port(address, 6379)
+        database = address.options.get("db", "0")
+        if not database.isdecimal():
+            raise InputError(f"{self.name}: db={database} is no number; give one such as db=0")
+        self._redis = Redis(
+            host=host,
+            port=port,
+            db=int(database),
+            username=address.user or None,
+            password=address.password or None,
+            socket_timeout=TIMEOUT,
+            socket_connect_timeout=TIMEOUT,
+            retry=Retry(NoBackoff(), 0),  # a second XADD would append twice
+            protocol=2,
+            **_tls(address),
+        )
+        with self._errors():
+            self._prepare(create)
+
+    def append(self, values: Sequence[bytes]) -> Position:
+        """Append messages; all of a transaction of some megabytes, or none of it."""
+        after = None
+        for part in in_parts(values, most=_MANY, most_bytes=_AT_ONCE):
+            with self._errors(), self._redis.pipeline() as commands:
+                for value in part:
+                    commands.execute_command("XADD", self._stream, "*", _FIELD, value)
+                commands.eval(_STATE, 1, self._stream)
+                state = _state_of(_results(commands)[-1])
+                after = (state.added, *state.last)
+        return after or self.end()
+
+    def read(self, position: Position, most: int, wait: float = 0.0) -> list[Message]:
+        """Read messages after a position; wait for the first one so many seconds."""
+        numbers_of(self.name, position, 3)
+        until = time.monotonic() + wait
+        with self._errors():
+            while True:
+                found = self._read(position, most)
+                rest = until - time.monotonic()
+                if found or rest <= 0:
+                    return found
+                block = max(int(1e3 * min(rest, _BLOCK)), 1)
+                self._redis.xread({self._stream: _text(position[1:])}, count=1, block=block)
+
+    def start(self) -> Position:
+        """Return the place before the oldest message."""
+        with self._errors():
+            state = self._state()
+        if state.first is None:
+            return state.added, *state.last
+        return (state.trimmed, *_before(state.first)) if state.trimmed else (0, 0, 0)
+
+    def end(self) -> Position:
+        """Return the place after the newest message."""
+        with self._errors():
+            state = self._state()
+        return state.added, *state.last
+
+    def trim(self, position: Position) -> None:
+        """Remove the messages before a position."""
+        _, milliseconds, number = numbers_of(self.name, position, 3)
+        with self._errors():
+            oldest = _text((milliseconds, number + 1))
+            self._redis.xtrim(self._stream, minid=oldest, approximate=False)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._redis.close()
+
+    def _prepare(self, create: bool) -> None:
+        """Make an empty stream if there is none, or refuse that there is none."""
+        missing = not self._redis.exists(self._stream)
+        if missing and not create:
+            raise InputError(
+                f"{self.name}: no such stream; check the name, or start the writer first"
+            )
+        if missing:  # a group makes an empty stream; no other command does
+            group = f"create-{uuid.uuid4().hex}"
+            self._redis.xgroup_create(self._stream, group, mkstream=True)
+            self._redis.xgroup_destroy(self._stream, group)
+        if self._state().added < 0:
+            raise InputError(f"{self.name}: the server is too old; use Redis 7 or newer, or Valkey")
+
+    def _state(self) -> _State:
+        return _state_of(self._redis.eval(_STATE, 1, self._stream))
+
+    def _read(self, position: Position, most: int) -> list[Message]:
+        """Read in parts, so that no reply is very large."""
+        found: list[Message] = []
+        size = 1 << 16  # bytes of a message, at a guess
+        while len(found) < most:
+            part, state = self._read_part(position, min(most - len(found), -(-_AT_ONCE // size)))
+            found += part
+            if not part or part[-1].after[0] >= state.added:
+                break
+            position = part[-1].after
+            size = max(sum(len(message.value) for message in part) // len(part), 1)
+        return found
+
+    def _read_part(self, position: Position, most: int) -> tuple[list[Message], _State]:
+        count, *numbers = position
+        with self._redis.pipeline() as commands:
+            commands.xrange(self._stream, "(" + _text(numbers), count=most)
+            commands.eval(_STATE, 1, self._stream)
+            entries, state = _results(commands)
+        state = _state_of(state)
+        self._check(position, state)
+        return [
+            Message((count + i, *_id(key)), next(iter(values.values())))
+            for i, (key, values) in enumerate(entries, start=1)
+        ], state
+
+    def _check(self, position: Position, state: _State) -> None:
+        """Refuse a position whose next messages, or those before it, are gone."""
+        count, *numbers = position
+        if count < state.trimmed:
+            reason = f"begins at message {state.trimmed:,}"
+        elif count > state.added:
+            reason = f"ends at message {state.added:,}"
+        elif count > state.trimmed and (state.first is None or state.first > tuple(numbers)):
+            reason = "holds other messages"
+        else:
+            return
+        raise MessagesLost(
+            f"{self.name}: {reason}, but message {count:,} is asked for; "
+            "the stream was trimmed, or the server has lost it"
+        )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Tell what the server, or its absence, means in one line without the password."""
+        try:
+            yield
+        except (AuthenticationError, AuthorizationError) as error:
+            raise InputError(f"{self.name}: {_reason(error)}; check user and password") from None
+        except RedisError as error:
+            reason = _reason(error)
+            if reason.startswith("WRONGTYPE"):
+                raise InputError(f"{self.name}: is not a stream; give another name") from None
+            if reason.startswith(("NOAUTH", "NOPERM")):
+                raise InputError(f"{self.name}: {reason}; check user and password") from None
+            raise LogUnavailable(f"{self.name}: {reason}; is the server running?") from None
+
+
+def _tls(address: LogAddress) -> dict[str, Any]:
+    """Settings of an encrypted connection; none for redis://."""
+    if address.scheme != "rediss":
+        return {}
+    file = address.options.get("ssl_ca_certs")
+    if file is not None and not Path(file).is_file():
+        raise InputError(f"{address.name}: ssl_ca_certs={file}: no such file; check the path")
+    return {"ssl": True, "ssl_ca_certs": file}
+
+
+def _results(commands: Any) -> list[Any]:
+    """Run a transaction; an error in it is raised."""
+    results = commands.execute(raise_on_error=False)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def _reason(error: Exception) -> str:
+    """The error in one line, without the command, which may be long."""
+    text = str(error).rpartition("caused error: ")[2]
+    return " ".join(text.split())[:200] or type(error).__name__
+
+
+def _state_of(reply: Sequence[Any]) -> _State:
+    added, length, first, last = reply
+    return _State(added, added - length, _id(first) if first else None, _id(last))
+
+
+def _id(text: bytes) -> Id:
+    milliseconds, number = text.split(b"-")
+    return int(milliseconds), int(number)
+
+
+def _text(numbers: Sequence[int]) -> str:
+    return "-".join(map(str, numbers))
+
+
+def _before(first: Id) -> Id:
+    milliseconds, number = first
+    return (milliseconds, number - 1) if number else (milliseconds - 1, (1 << 64) - 1)

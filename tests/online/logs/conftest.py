@@ -1,0 +1,33 @@
+"""The three kinds of log, each as a function that opens a log at a new address or an old one."""
+
+import itertools
+
+import pytest
+
+from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online.logs.open_log import open_log
+
+NUMBERS = itertools.count()
+
+
+class Kind:
+    """Opens logs of one kind; `trims` says whether its server can; examples for hypothesis."""
+
+    def __init__(self, new_url, *, trims=True, examples=20):
+        self.new_url, self.trims, self.examples = new_url, trims, examples
+
+    def open(self, url, create=False):
+        if "://" in url:
+            return open_log(url, create=create)
+        return FileLog(url, create=create, segment_bytes=500)  # so that there are several files
+
+
+@pytest.fixture(scope="session", params=["files", "redis", "kafka"])
+def kind(request, tmp_path_factory):
+    if request.param == "files":
+        base = tmp_path_factory.mktemp("logs")
+        return Kind(lambda: str(base / f"log-{next(NUMBERS)}"))
+    server = request.getfixturevalue(f"{request.param}_server")
+    # tansu 0.6.0 has no DeleteRecords; the first message of a producer takes half a second.
+    more = {"trims": False, "examples": 4} if request.param == "kafka" else {}
+    return Kind(lambda: server.url(f"log-{next(NUMBERS)}"), **more)

@@ -1,0 +1,209 @@
+"""Logs in Redis: servers that die, hang, forget or refuse; TLS; entries of other programs."""
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from log_servers import RedisServer, find_redis, free_port
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
+from cowclip_merlin.online.logs.open_log import open_log
+
+pytestmark = pytest.mark.skipif(
+    find_redis() is None, reason="redis-server is missing: apt-get install redis-server"
+)
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server of its own, which a test may kill."""
+    made = RedisServer(tmp_path)
+    yield made
+    made.kill()
+
+
+def client(server, **more):
+    import redis
+
+    return redis.Redis(port=server.port, **more)
+
+
+def test_a_killed_server_comes_back_with_all_that_it_acknowledged(server):
+    log, acknowledged = open_log(server.url("a"), create=True), []
+
+    def write():
+        try:
+            for number in range(10**6):
+                acknowledged.append((log.append([b"%d" % number]), number))
+        except LogUnavailable as error:
+            acknowledged.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    until = time.monotonic() + 60
+    while len(acknowledged) < 300 and time.monotonic() < until:
+        time.sleep(0.001)
+    server.kill()
+    writer.join(60)
+    *acknowledged, error = acknowledged
+    assert isinstance(error, LogUnavailable) and len(acknowledged) >= 300
+    for call in (log.end, log.start, lambda: log.append([b"x"]), lambda: log.read((0, 0, 0), 1)):
+        started = time.monotonic()
+        with pytest.raises(LogUnavailable, match=rf"^redis://127.0.0.1:{server.port}/a: "):
+            call()
+        assert time.monotonic() - started < 10
+    server.start()
+    found = log.read(log.start(), 10**6)  # the same object
+    values = [(message.after, int(message.value)) for message in found]
+    assert values[: len(acknowledged)] == acknowledged and len(values) <= len(acknowledged) + 1
+    assert log.append([b"more"])[0] == len(values) + 1
+    log.close()
+
+
+def test_a_server_that_hangs_is_unavailable_and_then_there_again(server, monkeypatch):
+    from cowclip_merlin.online.logs import redis_log
+
+    monkeypatch.setattr(redis_log, "TIMEOUT", 0.4)
+    log = open_log(server.url("a"), create=True)
+    place = log.append([b"a"])
+    server.pause()
+    for call in (log.end, lambda: log.read(place, 1, wait=60), lambda: log.append([b"x"])):
+        with pytest.raises(LogUnavailable, match="is the server running"):
+            call()
+    server.go_on()
+    assert [m.value for m in log.read((0, 0, 0), 1)] == [b"a"]
+    log.close()
+
+
+def test_a_server_that_forgot_its_messages_is_noticed(server):
+    log = open_log(server.url("a"), create=True)
+    place = log.append([b"a", b"b"])
+    client(server).flushall()
+    for _ in range(2):
+        with pytest.raises(MessagesLost, match="message 2 is asked for"):
+            log.read(place, 1)
+        log.append([b"c"])  # the second time there are as many messages as before
+    assert [m.value for m in log.read(log.start(), 5)] == [b"c", b"c"]
+    log.append([b"d"] * 5)
+    log.trim(log.end())
+    with pytest.raises(MessagesLost, match="begins at message 7"):
+        log.read(place, 1)
+    log.close()
+
+
+def test_a_waiting_reader_notices_the_end_of_the_server(server):
+    log, told = open_log(server.url("a"), create=True), []
+
+    def wait():
+        try:
+            log.read(log.end(), 1, wait=600)
+        except LogUnavailable as error:
+            told.append(error)
+
+    reader = threading.Thread(target=wait)
+    reader.start()
+    server.kill()
+    reader.join(60)
+    assert len(told) == 1
+
+
+def test_entries_of_other_programs_are_messages(server):
+    redis = client(server)
+    for number in range(5):
+        redis.xadd("a:b", {"value": number, "more": "x"})
+    log = open_log(server.url("a:b"))
+    assert [m.value for m in log.read(log.start(), 9)] == [b"0", b"1", b"2", b"3", b"4"]
+    assert log.end()[0] == 5
+    redis.set("text", "x")
+    with pytest.raises(InputError, match="text: is not a stream; give another name"):
+        open_log(server.url("text"))
+
+
+def test_full_memory_is_unavailable_and_names_no_message(server):
+    log = open_log(server.url("a"), create=True)
+    client(server).config_set("maxmemory", 1)
+    with pytest.raises(LogUnavailable, match="maxmemory") as told:
+        log.append([b"secret message"])
+    assert "secret" not in str(told.value)
+    client(server).config_set("maxmemory", 0)
+    assert log.append([b"a"])[0] == 1
+
+
+def test_passwords_are_used_and_not_shown(tmp_path):
+    server = RedisServer(tmp_path, "--requirepass", "p@ss word")
+    try:
+        address = f"127.0.0.1:{server.port}/a"
+        log = open_log(f"redis://:p%40ss%20word@{address}?db=3", create=True)
+        assert log.name == f"redis://{address}" and log.append([b"a"])[0] == 1
+        for wrong in ("redis://", "redis://:wr0ng@", "redis://me:wr0ng@"):
+            with pytest.raises(InputError, match="check user and password") as told:
+                open_log(f"{wrong}{address}")
+            assert "wr0ng" not in str(told.value) and not isinstance(told.value, LogUnavailable)
+        with pytest.raises(InputError, match="no such stream"):
+            open_log(f"redis://:p%40ss%20word@{address}")  # of database 0
+    finally:
+        server.kill()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
+def test_tls(tmp_path):
+    names = {name: str(tmp_path / f"{name}.pem") for name in ("key", "certificate")}
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-keyout", names["key"], "-out", names["certificate"], "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = RedisServer(tmp_path)
+    tls = str(free_port())
+    server.kill()
+    server.options = (
+        "--tls-port", tls, "--tls-cert-file", names["certificate"], "--tls-key-file",
+        names["key"], "--tls-auth-clients", "no",
+    )  # fmt: skip
+    server.start()
+    if server.process.poll() is not None:
+        pytest.skip("this redis-server has no TLS")
+    try:
+        url = f"rediss://127.0.0.1:{tls}/a"
+        log = open_log(f"{url}?ssl_ca_certs={names['certificate']}", create=True)
+        assert log.append([b"a"])[0] == 1
+        with pytest.raises(LogUnavailable, match="certificate"):
+            open_log(url)
+        with pytest.raises(InputError, match=r"none\.pem"):
+            open_log(f"{url}?ssl_ca_certs=none.pem")
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    "url, words",
+    [
+        ("redis://localhost", "redis://localhost: incomplete address; give redis://"),
+        ("redis:///a", "incomplete"),
+        ("redis://u:secret@/a", "incomplete"),
+        ("redis://localhost:x/a", "'x' is no port"),
+        ("redis://localhost:99999/a", "'99999' is no port"),
+        ("redis://localhost/a?db=x", "db=x is no number"),
+        ("redis://localhost/a?socket_timeout=9", "unknown option 'socket_timeout'"),
+        ("amqp://u:secret@localhost/a?key=secret", "amqp://localhost/a: unknown kind of log"),
+    ],
+)
+def test_wrong_addresses_are_one_line(url, words):
+    with pytest.raises(InputError) as told:
+        open_log(url)
+    assert words in str(told.value) and "secret" not in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_missing_package_is_one_line():
+    code = "import sys; sys.modules['redis'] = None; sys.modules['confluent_kafka'] = None\n"
+    code += "from cowclip_merlin.online.logs.open_log import open_log\n"
+    code += "for scheme in ('redis', 'kafka'):\n    try: open_log(scheme + '://h/a')\n"
+    code += "    except ValueError as error: print(error)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert told.count("pip install 'cowclip-merlin[online]'\n") == 2
