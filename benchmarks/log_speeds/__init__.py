@@ -1,0 +1,1 @@
+"""Parts of `message_logs.py`: what is measured on one log."""
