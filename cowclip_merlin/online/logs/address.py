@@ -61,12 +61,13 @@ def parse_address(url: str, form: str) -> LogAddress:
     """
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
-    place, _, path = rest.partition("/")
-    login, _, hosts = place.rpartition("@")
+    login, _, place = rest.rpartition("@")
     user, _, password = login.partition(":")
+    hosts, _, path = place.partition("/")
     path = path.strip("/")
     if not hosts or not path or any(not host or host[0] == ":" for host in hosts.split(",")):
-        raise InputError(f"{scheme}://{rest.rpartition('@')[2]}: incomplete address; give {form}")
+        shown = f"{scheme}://..." if "@" in url else url  # without a password
+        raise InputError(f"{shown}: incomplete address; give {form}")
     return LogAddress(
         scheme=scheme,
         hosts=hosts,

@@ -138,8 +138,11 @@ class RedisLog:
 
     def trim(self, position: Position) -> None:
         """Remove the messages before a position."""
-        _, milliseconds, number = numbers_of(self.name, position, 3)
+        count, milliseconds, number = numbers_of(self.name, position, 3)
         with self._errors():
+            state = self._state()
+            if count > state.added or (milliseconds, number) > state.last:
+                raise MessagesLost(f"{self.name}: ends before message {count:,}; nothing trimmed")
             oldest = _text((milliseconds, number + 1))
             self._redis.xtrim(self._stream, minid=oldest, approximate=False)
 

@@ -95,6 +95,31 @@ def test_a_server_that_forgot_its_messages_is_noticed(server):
     log.close()
 
 
+def test_places_stay_right_when_the_server_writes_its_file_anew(server):
+    log = open_log(server.url("a"), create=True)
+    places = [log.append([b"%d" % number]) for number in range(9)]
+    log.trim(places[3])
+    redis = client(server)
+    redis.bgrewriteaof()
+    until = time.monotonic() + 60
+    while redis.info("persistence")["aof_rewrite_in_progress"] and time.monotonic() < until:
+        time.sleep(0.01)
+    start, end = log.start(), log.end()
+    server.kill()
+    server.start()
+    assert (log.start(), log.end()) == (start, end) and start[0] == 4 and end == places[8]
+    found = log.read(places[4], 99)
+    assert [(m.after, m.value) for m in found] == [(places[i], b"%d" % i) for i in range(5, 9)]
+
+
+def test_a_place_of_another_log_trims_nothing(server):
+    log, other = (open_log(server.url(name), create=True) for name in "ab")
+    log.append([b"a"])
+    with pytest.raises(MessagesLost, match="nothing trimmed"):
+        log.trim(other.append([b"b"]))
+    assert log.start() == (0, 0, 0) and len(log.read(log.start(), 9)) == 1
+
+
 def test_a_waiting_reader_notices_the_end_of_the_server(server):
     log, told = open_log(server.url("a"), create=True), []
 
@@ -185,7 +210,10 @@ def test_tls(tmp_path):
     [
         ("redis://localhost", "redis://localhost: incomplete address; give redis://"),
         ("redis:///a", "incomplete"),
-        ("redis://u:secret@/a", "incomplete"),
+        ("redis://u:secret@/a", "redis://...: incomplete"),
+        ("redis://:secret/secret@localhost:x/a", "redis://localhost:x/a: 'x' is no port"),
+        ("redis://u:secret/secret@localhost:x/a", "redis://localhost:x/a: 'x' is no port"),
+        ("redis://u:secret?secret@localhost/a", "redis://...: incomplete"),
         ("redis://localhost:x/a", "'x' is no port"),
         ("redis://localhost:99999/a", "'99999' is no port"),
         ("redis://localhost/a?db=x", "db=x is no number"),
