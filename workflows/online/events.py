@@ -106,7 +106,7 @@ def encode_log(table: Any, features: LogFeatures, damage: Damage) -> Events:
         damage: takes what is wrong.
     """
     inputs = encode_inputs(table, features, damage)
-    times = _times(_array(table[features.time]), features, damage)
+    times = encode_times(_array(table[features.time]), features, damage)
     keys = None
     if features.key:
         keys = text_ids(table[features.key])
@@ -162,8 +162,14 @@ def _numbers(text: Any, name: str, damage: Damage) -> npt.NDArray[np.float64]:
     return np.where(infinite, 0, values)
 
 
-def _times(text: Any, features: LogFeatures, damage: Damage) -> npt.NDArray[np.int64]:
-    """Whole seconds since 1970, 0 where a time is missing or wrong."""
+def encode_times(text: Any, features: LogFeatures, damage: Damage) -> npt.NDArray[np.int64]:
+    """Whole seconds since 1970, int64 [n]; 0 where a time is missing or wrong.
+
+    Args:
+        text: Arrow array of text; null is a missing value.
+        features: format of the time column.
+        damage: takes what is wrong.
+    """
     name, time_format = features.time, features.time_format
     damage.add(np.asarray(text.is_null()), lambda _: f"{name} is missing")
     if time_format:

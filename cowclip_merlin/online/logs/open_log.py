@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import MessageLog
@@ -46,3 +48,14 @@ folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
         ) from None
     place = rest.rpartition("@")[2].partition("?")[0]  # without user, password and options
     raise InputError(f"{scheme}://{place}: unknown kind of log {scheme!r}; give {FORMS}")
+
+
+def log_identity(url: str) -> str:
+    """Return what stays the same when a log moves to another machine: its kind and its name.
+
+    >>> log_identity("redis://:secret@host:6379/clicks"), log_identity("/data/clicks/")
+    ('redis clicks', 'folder clicks')
+    """
+    scheme, separator, rest = url.partition("://")
+    name = rest.partition("/")[2] if separator else Path(url).resolve().name
+    return f"{scheme if separator else 'folder'} {name}"

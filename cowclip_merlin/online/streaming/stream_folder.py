@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.online.logs.open_log import log_identity, open_log
 from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.start import OfflineStart
@@ -79,17 +79,6 @@ def train_stream(
         _say_what_is_read(log, source.name, target and target.name)
         work.run()
         return work.trained
-
-
-def log_identity(url: str) -> str:
-    """Return what stays the same when a log moves to another machine: its kind and its name.
-
-    >>> log_identity("redis://:secret@host:6379/clicks"), log_identity("/data/clicks/")
-    ('redis clicks', 'folder clicks')
-    """
-    scheme, separator, rest = url.partition("://")
-    name = rest.partition("/")[2] if separator else Path(url).resolve().name
-    return f"{scheme if separator else 'folder'} {name}"
 
 
 def _check_folder(out: Path, config: dict[str, Any]) -> None:

@@ -1,0 +1,33 @@
+"""Training examples as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cowclip_merlin.workflows.online.sample_rates import SAMPLE_RATE
+
+LATE = "late"
+"""Column that is 1 in positives whose click came after the window."""
+
+
+class ExampleWriter:
+    """Makes examples of impressions.
+
+    Args:
+        label: name of the label column.
+        negatives: probability with which negatives are kept; below 1, each example carries it.
+
+    >>> ExampleWriter("click", 0.1).write(b'{"request": "r1"}', 1)
+    b'{"request":"r1","click":1,"sample_rate":0.1}'
+    """
+
+    def __init__(self, label: str, negatives: float) -> None:
+        self._label = label
+        self._more: dict[str, Any] = {SAMPLE_RATE: negatives} if negatives < 1 else {}
+        self._encode = json.JSONEncoder(separators=(",", ":")).encode
+
+    def write(self, impression: bytes, label: int, *, late: bool = False) -> bytes:
+        """Return the example of an impression: JSON in one line."""
+        row = json.loads(impression) | {self._label: label} | self._more
+        return self._encode(row | {LATE: 1} if late else row).encode()

@@ -1,0 +1,179 @@
+"""Read two logs and join them until the end, or until a signal."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cowclip_merlin.online.joiner.joiner import ACTIONS, IMPRESSIONS, Joiner
+from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog
+from cowclip_merlin.training.graceful_stop import GracefulStop
+from cowclip_merlin.workflows.online.times import format_time
+
+READ_AT_ONCE = 8192
+STATUS_EVERY = 10.0
+"""Seconds between two lines about the progress."""
+
+_WAIT = 0.02  # seconds for a first message, when there was none before
+_RETRY_EVERY = 1.0  # seconds
+
+
+@dataclass
+class _Reader:
+    """One of the logs, and whether it is silent."""
+
+    log: MessageLog
+    last: float  # when a message came last
+    end: int | None  # number of the message to stop at
+    is_empty: bool = False  # whether the last read found nothing
+
+
+class JoinLoop:
+    """Feeds a joiner from its two logs.
+
+    The log that is behind in event time is read first, so that few messages wait.
+
+    Args:
+        joiner: to feed.
+        impressions: the log of impressions.
+        actions: the log of clicks.
+        idle: seconds after which a silent log is not waited for.
+        until_end: stop at the ends that the logs have now, and end all windows.
+        log: takes a line about the progress from time to time.
+        stop: asked after each batch.
+    """
+
+    def __init__(
+        self,
+        joiner: Joiner,
+        impressions: MessageLog,
+        actions: MessageLog,
+        *,
+        idle: float,
+        until_end: bool,
+        log: logging.Logger,
+        stop: GracefulStop,
+    ) -> None:
+        self._joiner, self._idle, self._until_end = joiner, idle, until_end
+        self._log, self._stop = log, stop
+        self._readers = {
+            name: _Reader(each, time.monotonic(), each.end()[0] if until_end else None)
+            for name, each in ((IMPRESSIONS, impressions), (ACTIONS, actions))
+        }
+        self._status = _Status(self, log)
+
+    def run(self) -> None:
+        """Join until the ends of the logs, or until a signal.
+
+        Raises:
+            InputError: a log lost messages that were not read yet.
+        """
+        while not self._stop.signal_number:
+            if self._until_end and not any(map(self._has_more, self._readers)):
+                self._retry(self._joiner.finish)
+                return
+            self._retry(self._step)
+            self._status.print_if_due()
+
+    @property
+    def joiner(self) -> Joiner:
+        """The joiner."""
+        return self._joiner
+
+    def lags(self) -> dict[str, int]:
+        """Messages of each log that were not read yet."""
+        positions = self._joiner.positions
+        return {k: max(r.log.end()[0] - positions[k][0], 0) for k, r in self._readers.items()}
+
+    def _step(self) -> None:
+        """Join the next messages, if there are any."""
+        for name in sorted(filter(self._has_more, self._readers), key=self._event_time):
+            if messages := self._read(name):
+                self._joiner.take(name, messages)
+                break
+        self._joiner.advance([name for name in self._readers if self._is_waited_for(name)])
+
+    def _retry(self, step: Callable[[], None]) -> None:
+        """Make a step; while a log is unavailable, wait and try again."""
+        try:
+            step()
+            return
+        except LogUnavailable as error:
+            self._log.warning("%s; trying again", error)
+        while not self._stop.signal_number:
+            time.sleep(_RETRY_EVERY)
+            try:
+                self._joiner.deliver()
+                step()
+                return
+            except LogUnavailable:
+                continue
+
+    def _read(self, name: str) -> list[Message]:
+        reader, position = self._readers[name], self._joiner.positions[name]
+        most = READ_AT_ONCE
+        if reader.end is not None:
+            most = min(most, reader.end - position[0])
+        messages = reader.log.read(position, most, _WAIT if reader.is_empty else 0.0)
+        reader.is_empty = not messages
+        if messages:
+            reader.last = time.monotonic()
+        return messages
+
+    def _has_more(self, name: str) -> bool:
+        """Whether there is something to read, now or later."""
+        end = self._readers[name].end
+        return end is None or self._joiner.positions[name][0] < end
+
+    def _event_time(self, name: str) -> float:
+        newest = self._joiner.newest[name]
+        return -1 if newest is None else newest
+
+    def _is_waited_for(self, name: str) -> bool:
+        """Whether the messages that this log may still bring hold back the end of windows."""
+        reader = self._readers[name]
+        if reader.end is not None:
+            return self._has_more(name)
+        return not reader.is_empty or time.monotonic() - reader.last < self._idle
+
+
+class _Status:
+    """Prints the progress from time to time."""
+
+    def __init__(self, loop: JoinLoop, log: logging.Logger) -> None:
+        self._loop, self._log, self._printed = loop, log, time.monotonic()
+        self._events = self._read()
+
+    def print_if_due(self) -> None:
+        """Print a line if the last one is old."""
+        now = time.monotonic()
+        seconds = now - self._printed
+        if seconds < STATUS_EVERY:
+            return
+        rate = (self._read() - self._events) / seconds
+        self._printed, self._events = now, self._read()
+        joiner = self._loop.joiner
+        self._log.info(
+            "%s; %.0f messages/s; not read yet: %s; open: %s; event time %s",
+            joiner.counts.summary(),
+            rate,
+            _numbers(self._lags()),
+            "{:,} impressions, {:,} clicks".format(*joiner.sizes()),
+            "none" if joiner.watermark is None else format_time(joiner.watermark),
+        )
+
+    def _lags(self) -> dict[str, int]:
+        try:
+            return self._loop.lags()
+        except LogUnavailable:
+            return {}
+
+    def _read(self) -> int:
+        counts = self._loop.joiner.counts
+        return counts.impressions + counts.clicks
+
+
+def _numbers(named: dict[str, int]) -> str:
+    return ", ".join(f"{n:,} {name}" for name, n in named.items()) or "unknown"

@@ -1,0 +1,241 @@
+"""Killed anywhere, the join writes each example once."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import merged
+import pytest
+from joining import (
+    FEATURES,
+    SETTINGS,
+    ListLog,
+    click,
+    examples_of,
+    impression,
+    logs_of,
+    open_joiner,
+    run_to_end,
+    stream,
+)
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.joiner import loop, matching
+from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joiner.store import JoinStore
+from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online.logs.message_log import LogUnavailable
+
+STATEMENTS = ("add_impressions", "set_status", "add_clicks", "remove_clicks", "forget_impressions",
+              "forget_clicks", "save_progress")  # fmt: skip
+
+
+class Killed(BaseException):
+    """The end of the process."""
+
+
+class Killer:
+    """Ends the process at call number `at`."""
+
+    def __init__(self, at):
+        self.at, self.calls = at, 0
+
+    def __call__(self):
+        self.calls += 1
+        if self.calls == self.at:
+            raise Killed
+
+    def before(self, method):
+        def call(*args):
+            self()
+            return method(*args)
+
+        return call
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    monkeypatch.setattr(loop, "READ_AT_ONCE", 13)
+    monkeypatch.setattr(matching, "CLOSED_AT_ONCE", 5)
+
+
+def damaged_logs(impressions, clicks):
+    """Logs with a damaged message after every tenth."""
+    logs = logs_of(impressions, clicks)
+    for log in logs[:2]:
+        log.values = [v for i, x in enumerate(log.values) for v in ([x, b"{"] if i % 10 else [x])]
+    return logs
+
+
+def damaged_of(folder):
+    return [(folder / f"damaged-{name}").read_bytes() for name in ("impressions", "actions")]
+
+
+def patched(killer):
+    """Put a killer before each change of the store; `save_progress` is the last before a commit."""
+    patch = pytest.MonkeyPatch()
+    for name in STATEMENTS:
+        patch.setattr(JoinStore, name, killer.before(getattr(JoinStore, name)))
+    return patch
+
+
+def test_killed_at_every_call_of_the_store_and_of_the_log(tmp_path, small_batches):
+    """The process ends once at each of its calls in turn, and a new one goes on."""
+    impressions, clicks = stream(1, 25, SETTINGS)
+    whole = damaged_logs(impressions, clicks)
+    (tmp_path / "whole").mkdir()
+    expected_counts = run_to_end(whole, SETTINGS, tmp_path / "whole")
+    damaged = damaged_of(tmp_path / "whole")
+    assert all(damaged)
+    at, survived = 0, False
+    while not survived:
+        at += 1
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        logs, killer = damaged_logs(impressions, clicks), Killer(at)
+        logs[2].before_append = logs[2].after_append = killer
+        patch = patched(killer)
+        try:
+            run_to_end(logs, SETTINGS, folder)
+            survived = True
+        except Killed:
+            pass
+        finally:
+            patch.undo()
+        counts = run_to_end(logs, SETTINGS, folder)
+        assert logs[2].values == whole[2].values, at
+        assert counts == expected_counts, at
+        assert damaged_of(folder) == damaged, at
+    assert at > 100
+    assert examples_of(whole[2]) == merged.join(impressions, clicks, SETTINGS)[0]
+
+
+def test_killed_again_and_again(tmp_path, small_batches):
+    impressions, clicks = stream(2, 200, SETTINGS)
+    logs, draw, kills = logs_of(impressions, clicks), random.Random(3), 0
+    for _ in range(1000):
+        killer = Killer(draw.randrange(1, 60))
+        logs[2].before_append = logs[2].after_append = killer
+        patch = patched(killer)
+        try:
+            counts = run_to_end(logs, SETTINGS, tmp_path)
+            break
+        except Killed:
+            kills += 1
+        finally:
+            patch.undo()
+    assert kills > 10
+    expected, expected_counts = merged.join(impressions, clicks, SETTINGS)
+    assert examples_of(logs[2]) == expected
+    assert counts == expected_counts
+
+
+SCRIPT = """
+import logging, sys
+sys.path.insert(0, sys.argv[1])
+from joining import SETTINGS, run_to_end
+from cowclip_merlin.online.joiner import loop
+from cowclip_merlin.online.logs.file_log import FileLog
+from pathlib import Path
+
+loop.READ_AT_ONCE = 40
+folder = Path(sys.argv[2])
+logs = [FileLog(folder / name) for name in ("impressions", "actions", "examples")]
+print("started", flush=True)
+run_to_end(logs, SETTINGS, folder)
+print("done", flush=True)
+"""
+
+
+def test_killed_by_the_system_at_random_moments(tmp_path):
+    """A real process and SIGKILL, between its start and its end."""
+    impressions, clicks = stream(4, 4000, SETTINGS)
+    FileLog(tmp_path / "impressions").append([impression(*each) for each in impressions])
+    FileLog(tmp_path / "actions").append([click(*each) for each in clicks])
+    examples, draw = FileLog(tmp_path / "examples"), random.Random(5)
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(tmp_path)]
+    kills, ended = 0, False
+    while not ended:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "started\n"
+        target = examples.end()[0] + draw.randrange(1, 1000)
+        while process.poll() is None and (kills == 5 or examples.end()[0] < target):
+            time.sleep(0.002)
+        ended = process.poll() == 0
+        if not ended:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+        process.stdout.close()
+    assert kills >= 3
+    values = [message.value for message in examples.read(examples.start(), 10**6)]
+    assert examples_of(ListLog(values)) == merged.join(impressions, clicks, SETTINGS)[0]
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+def test_a_log_that_is_away_gets_each_example_once(tmp_path, monkeypatch, lost, caplog):
+    """An append fails, and its messages may be in the log or not."""
+    monkeypatch.setattr(loop, "_RETRY_EVERY", 0.0)
+    impressions, clicks = stream(8, 60, SETTINGS)
+    logs, draw = logs_of(impressions, clicks), random.Random(9)
+
+    def away():
+        if draw.random() < 0.5:
+            raise LogUnavailable("examples: does not answer")
+
+    setattr(logs[2], f"{lost}_append", away)
+    monkeypatch.setattr(loop, "READ_AT_ONCE", 7)
+    run_to_end(logs, SETTINGS, tmp_path)
+    assert examples_of(logs[2]) == merged.join(impressions, clicks, SETTINGS)[0]
+    assert "does not answer; trying again" in caplog.text
+
+
+def test_refuses_an_examples_log_that_was_replaced(tmp_path):
+    logs = logs_of(*stream(3, 100, SETTINGS))
+    run_to_end(logs, SETTINGS, tmp_path)
+    logs[2].values.clear()
+    with pytest.raises(InputError, match=r"ends at message 0, but this join wrote up to \d"):
+        open_joiner(logs, SETTINGS, tmp_path)
+
+
+def test_refuses_a_state_of_other_settings_or_logs(tmp_path):
+    logs = logs_of([("a", 100)], [])
+    run_to_end(logs, SETTINGS, tmp_path)
+    other = JoinSettings(window=31, late=20, lateness=8)
+    with pytest.raises(InputError, match="made with window 30, not 31"):
+        open_joiner(logs, other, tmp_path)
+    logs[0].name = "elsewhere"
+    with pytest.raises(InputError, match="made with impressions 'folder impressions', not"):
+        open_joiner(logs, SETTINGS, tmp_path)
+
+
+def test_refuses_a_state_that_another_process_has(tmp_path):
+    logs = logs_of([], [])
+    _, store = open_joiner(logs, SETTINGS, tmp_path)
+    with pytest.raises(InputError, match=r"state: .*locked.*another --state"):
+        open_joiner(logs, SETTINGS, tmp_path)
+    store.close()
+
+
+@pytest.mark.parametrize("content", [b"no database" * 100, "database of another program"])
+def test_refuses_a_file_that_is_no_state(tmp_path, content):
+    file = tmp_path / "state"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        import sqlite3
+
+        with sqlite3.connect(file) as database:
+            database.execute("CREATE TABLE other (x)")
+    with pytest.raises(InputError, match="is not the state of a join"):
+        open_joiner(logs_of([], []), SETTINGS, tmp_path)
+
+
+def test_refuses_features_without_a_key(tmp_path):
+    from dataclasses import replace
+
+    with pytest.raises(InputError, match="names no key"):
+        open_joiner(logs_of([], []), SETTINGS, tmp_path, features=replace(FEATURES, key=None))

@@ -1,0 +1,211 @@
+"""The join equals a merge by pandas, whatever the order of arrival."""
+
+import json
+
+import merged
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from joining import (
+    ACTIONS,
+    IMPRESSIONS,
+    examples_of,
+    feed,
+    logs_of,
+    open_joiner,
+    run_to_end,
+    stream,
+)
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.joiner import matching
+from cowclip_merlin.online.joiner.settings import JoinSettings
+
+KEYS = st.sampled_from("abcd")
+MESSAGES = st.lists(st.tuples(KEYS, st.integers(0, 60)), max_size=14)
+SETTINGS = st.builds(
+    JoinSettings,
+    window=st.integers(1, 12),
+    late=st.integers(0, 8),
+    lateness=st.integers(0, 9),
+    negatives=st.sampled_from([1.0, 0.5]),
+    seed=st.integers(0, 3),
+)
+ORDER = st.lists(st.tuples(st.sampled_from([IMPRESSIONS, ACTIONS]), st.integers(1, 3)), max_size=20)
+
+
+@given(MESSAGES, MESSAGES, SETTINGS, ORDER, st.integers(1, 3))
+@hypothesis_settings(max_examples=200, deadline=None)
+def test_equals_a_merge_in_any_order_of_arrival(
+    tmp_path_factory, impressions, clicks, settings, order, slices
+):
+    logs = logs_of(impressions, clicks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matching, "CLOSED_AT_ONCE", slices)
+        counts = feed(logs, settings, tmp_path_factory.mktemp("join"), order)
+    expected, expected_counts = merged.join(impressions, clicks, settings)
+    assert examples_of(logs[2]) == expected
+    assert counts == expected_counts
+
+
+SHUFFLED = JoinSettings(window=30, late=20, lateness=8, negatives=0.3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_a_merge_on_shuffled_delayed_repeated_streams(tmp_path, seed):
+    impressions, clicks = stream(seed, 600, SHUFFLED)
+    logs = logs_of(impressions, clicks)
+    counts = run_to_end(logs, SHUFFLED, tmp_path)
+    expected, expected_counts = merged.join(impressions, clicks, SHUFFLED)
+    assert examples_of(logs[2]) == expected
+    assert counts == expected_counts
+    assert all(counts[name] for name in counts if not name.startswith("damaged"))
+
+
+def test_late_clicks_are_counted_exactly(tmp_path):
+    settings = JoinSettings(window=10, late=5, lateness=0)
+    impressions = [(f"r{i}", 100) for i in range(20)]
+    clicks = [(f"r{i}", 100 + i) for i in range(20)]
+    logs = logs_of(impressions, clicks)
+    counts = run_to_end(logs, settings, tmp_path)
+    # 0 to 10 s after it a click is in time, up to 15 s late, and then lost.
+    assert (counts["positives"], counts["late_positives"]) == (11, 5)
+    assert (counts["negatives"], counts["clicks_without_impression"]) == (9, 4)
+    late = [row for row in map(json.loads, logs[2].values) if row.get("late")]
+    assert sorted(row["request"] for row in late) == [f"r{i}" for i in range(11, 16)]
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_key_is_remembered_until_the_last_moment(tmp_path, after):
+    """The newest messages are such that the repeat is as old as a message may be."""
+    settings = JoinSettings(window=10, late=5, lateness=3)
+    again = 100 + settings.kept + after
+    impressions, clicks = [("a", 100), ("x", again + 3), ("a", again)], [("y", again + 3)]
+    logs = logs_of(impressions, clicks)
+    counts = feed(logs, settings, tmp_path, [(IMPRESSIONS, 2), (ACTIONS, 1), (IMPRESSIONS, 1)])
+    assert counts["repeated_impressions"] == 1 - after
+    assert counts == merged.join(impressions, clicks, settings)[1]
+
+
+def test_a_click_in_the_window_may_come_after_one_beyond_it(tmp_path):
+    settings = JoinSettings(window=10, late=5, lateness=3)
+    clicks = [("a", 112), ("a", 109), ("b", 109), ("b", 112), ("c", 112), ("c", 112)]
+    impressions = [(key, 100) for key in "abc"]
+    logs = logs_of(impressions, clicks)
+    counts = run_to_end(logs, settings, tmp_path)
+    assert (counts["positives"], counts["late_positives"], counts["repeated_clicks"]) == (2, 1, 3)
+    assert counts == merged.join(impressions, clicks, settings)[1]
+
+
+def test_a_click_is_a_positive_at_once(tmp_path):
+    logs = logs_of([("a", 100), ("b", 100)], [("a", 101)])
+    joiner, store = open_joiner(logs, JoinSettings(window=600), tmp_path)
+    joiner.take(IMPRESSIONS, logs[0].read((0,), 10))
+    assert not logs[2].values
+    joiner.take(ACTIONS, logs[1].read((0,), 10))
+    assert examples_of(logs[2]) == [("a", 100, 1, None)]
+    store.close()
+
+
+def test_a_click_waits_for_its_impression(tmp_path):
+    logs = logs_of([("a", 100)], [("a", 101), ("a", 95), ("a", 89)])
+    joiner, store = open_joiner(logs, JoinSettings(window=600, lateness=10), tmp_path)
+    joiner.take(ACTIONS, logs[1].read((0,), 10))
+    assert joiner.sizes() == (0, 3)
+    joiner.take(IMPRESSIONS, logs[0].read((0,), 10))
+    assert examples_of(logs[2]) == [("a", 100, 1, None)]
+    counts = joiner.counts
+    # The click at 89 counts as one at 91, since it is more than 10 s behind the one at 101.
+    assert (counts.positives, counts.early_clicks, counts.repeated_clicks) == (1, 2, 2)
+    store.close()
+
+
+def test_every_example_carries_its_rate_and_the_columns_of_its_impression(tmp_path):
+    logs = logs_of([(f"r{i}", 100) for i in range(200)], [("r0", 101), ("r1", 165)])
+    run_to_end(logs, JoinSettings(window=60, late=60, negatives=0.25), tmp_path)
+    rows = [json.loads(value) for value in logs[2].values]
+    assert all(row["sample_rate"] == 0.25 and row["item"] == "i" + row["request"] for row in rows)
+    assert {row["click"] for row in rows} == {0, 1}
+    assert [row["request"] for row in rows if row["click"]] == ["r0", "r1"]
+
+
+def test_no_rate_without_sampling(tmp_path):
+    logs = logs_of([("a", 100)], [])
+    run_to_end(logs, JoinSettings(window=60), tmp_path)
+    assert logs[2].values == [b'{"request":"a","time":100,"item":"ia","click":0}']
+
+
+def test_two_runs_give_the_same_examples_in_the_same_order(tmp_path):
+    results = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        logs = logs_of(*stream(5, 400, SHUFFLED))
+        run_to_end(logs, SHUFFLED, tmp_path / name)
+        results.append(logs[2].values)
+    assert results[0] == results[1]
+
+
+def test_the_state_stays_bounded(tmp_path):
+    """Ten times the messages, the same greatest size of the state."""
+    settings = JoinSettings(window=20, late=10, lateness=5)
+    sizes, files = {}, {}
+    for requests in (2_000, 20_000):
+        folder = tmp_path / str(requests)
+        folder.mkdir()
+        logs = logs_of(*stream(6, requests, settings))
+        joiner, store = open_joiner(logs, settings, folder)
+        largest = 0
+        while joiner.positions[IMPRESSIONS] != logs[0].end():
+            name = min(joiner.newest, key=lambda n: joiner.newest[n] or 0)
+            log = logs[name == ACTIONS]
+            messages = log.read(joiner.positions[name], 200)
+            if messages:
+                joiner.take(name, messages)
+            else:
+                messages = logs[0].read(joiner.positions[IMPRESSIONS], 200)
+                joiner.take(IMPRESSIONS, messages)
+            joiner.advance([IMPRESSIONS, ACTIONS])
+            largest = max(largest, *joiner.sizes())
+        store.close()
+        sizes[requests], files[requests] = largest, (folder / "state").stat().st_size
+    assert sizes[20_000] <= 1.3 * sizes[2_000]
+    assert files[20_000] <= 1.5 * files[2_000]
+
+
+def test_the_state_is_empty_at_the_end(tmp_path):
+    logs = logs_of(*stream(7, 300, SHUFFLED))
+    run_to_end(logs, SHUFFLED, tmp_path)
+    joiner, store = open_joiner(logs, SHUFFLED, tmp_path)
+    assert joiner.sizes() == (0, 0)
+    store.close()
+
+
+def test_a_join_goes_on_after_its_end(tmp_path):
+    logs = logs_of([("a", 100)], [])
+    settings = JoinSettings(window=60)
+    run_to_end(logs, settings, tmp_path)
+    more = logs_of([("b", 200), ("c", 200)], [("c", 210)])
+    logs[0].values += more[0].values
+    logs[1].values += more[1].values
+    counts = run_to_end(logs, settings, tmp_path)
+    assert examples_of(logs[2]) == [("a", 100, 0, None), ("b", 200, 0, None), ("c", 200, 1, None)]
+    assert (counts["positives"], counts["negatives"], counts["impressions"]) == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"window": 0}, "window is 0"),
+        ({"late": -1}, "late is -1"),
+        ({"lateness": -1}, "lateness is -1"),
+        ({"negatives": 0.0}, "negatives is 0.0"),
+        ({"negatives": 1.5}, "negatives is 1.5"),
+        ({"negatives": 1e-12}, "negatives is 1e-12"),
+        ({"negatives": float("nan")}, "negatives is nan"),
+        ({"idle": 0.0}, "idle is 0.0"),
+    ],
+)
+def test_refuses_settings_out_of_range(values, message):
+    with pytest.raises(InputError, match=message):
+        JoinSettings(**({"window": 60} | values))
