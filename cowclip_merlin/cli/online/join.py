@@ -1,0 +1,88 @@
+"""`cowclip online join`: make training examples from impressions and clicks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from cowclip_merlin.cli.options.model_options import add_option
+from cowclip_merlin.online.logs.open_log import FORMS
+
+if TYPE_CHECKING:
+    from cowclip_merlin.online.joiner.settings import JoinSettings
+
+HELP = "make training examples from a log of impressions and a log of clicks"
+EXAMPLES = """examples:
+  cowclip online join --impressions IMPRESSIONS --actions CLICKS --to EXAMPLES \\
+      --features events.csv.yaml --window 10min --negatives 0.1 --state join.state
+
+An impression with a click in the window is a positive at once. One without is a negative when the
+window is over, and is kept with the probability --negatives. The same command goes on where it was
+stopped or killed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cowclip online join`."""
+    add = parser.add_argument
+    add("--impressions", required=True, metavar="LOG", help=f"log to read: {FORMS}")
+    add("--actions", required=True, metavar="LOG", help="log of clicks to read, like --impressions")
+    add("--to", required=True, metavar="LOG", help="log of examples to write, like --impressions")
+    add("--features", required=True, metavar="YAML", help="features file with a key")
+    text = "time in which a click makes its impression positive: seconds, or 10min, 2h"
+    add("--window", required=True, metavar="TIME", help=text)
+    add("--state", required=True, metavar="FILE", help="SQLite file, new or to go on")
+    text = "probability with which an impression without a click is kept"
+    add_option(parser, "negatives", 1.0, "Q", text)
+    text = "time after the window in which a click still gives a positive, with `late` 1"
+    add_option(parser, "late", "0", "TIME", text)
+    text = "by how much messages of a log may be out of order"
+    add_option(parser, "lateness", "10s", "TIME", text)
+    text = "seconds of real time after which a silent log is not waited for"
+    add_option(parser, "idle", 30.0, "S", text)
+    add_option(parser, "seed", 0, "N", "seed of the hash that chooses the negatives")
+    text = "stop at the ends that both logs have now, and end all windows"
+    add("--until-end", action="store_true", help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Join; return 128 + the signal's number after a signal, as shells do."""
+    settings = join_settings_from_args(args)
+    from cowclip_merlin.online.joiner.run_join import join_logs
+    from cowclip_merlin.training.graceful_stop import Stopped
+
+    try:
+        join_logs(
+            args.impressions,
+            args.actions,
+            args.to,
+            args.features,
+            settings,
+            state=args.state,
+            until_end=args.until_end,
+        )
+    except Stopped as stop:
+        print("cowclip: stopped; the same command goes on", file=sys.stderr)
+        return 128 + stop.signal_number
+    return 0
+
+
+def join_settings_from_args(args: argparse.Namespace) -> JoinSettings:
+    """Build the settings of the join from the arguments."""
+    from cowclip_merlin.online.joiner.settings import JoinSettings
+
+    return JoinSettings(
+        window=_seconds(args, "window"),
+        negatives=args.negatives,
+        late=_seconds(args, "late"),
+        lateness=_seconds(args, "lateness"),
+        idle=args.idle,
+        seed=args.seed,
+    )
+
+
+def _seconds(args: argparse.Namespace, name: str) -> int:
+    from cowclip_merlin.workflows.online.durations import parse_duration
+
+    value = getattr(args, name)
+    return 0 if value == "0" else parse_duration(value, f"--{name}")

@@ -1,0 +1,70 @@
+"""Join the impressions and the clicks of two logs into a log of examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.joiner.counts import JoinCounts
+from cowclip_merlin.online.joiner.joiner import Joiner
+from cowclip_merlin.online.joiner.loop import JoinLoop
+from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joiner.store import JoinStore
+from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.training.graceful_stop import GracefulStop, Stopped
+from cowclip_merlin.training.run_logs import run_logger
+from cowclip_merlin.workflows.online.features import LogFeatures
+from cowclip_merlin.workflows.online.features_file import load_features
+
+
+def join_logs(
+    impressions: str,
+    actions: str,
+    to: str,
+    features: str | Path | LogFeatures,
+    settings: JoinSettings,
+    *,
+    state: str | Path,
+    until_end: bool = False,
+) -> JoinCounts:
+    """Join two logs until a signal, or until their ends. The same call goes on after a crash.
+
+    Args:
+        impressions: log of impressions; a folder, or the address of a Redis Stream or of a Kafka
+            topic.
+        actions: log of clicks, like `impressions`.
+        to: log of examples to write, like `impressions`.
+        features: features file, or the columns read from it; with a key.
+        settings: of the join.
+        state: file of the state. Beside it are `STATE.log` and the files of damaged messages.
+        until_end: stop at the ends that the logs have now, and end all windows.
+
+    Returns:
+        What was read and written since the state was made.
+
+    Raises:
+        InputError: an input is wrong, or a log lost messages that were not read yet.
+        Stopped: after SIGINT or SIGTERM.
+    """
+    columns = features if isinstance(features, LogFeatures) else load_features(features)
+    if columns.key is None:
+        raise InputError(f"{features}: no `key`; name the column that identifies a request")
+    state, stop = Path(state), GracefulStop()
+    logs = open_log(impressions), open_log(actions), open_log(to, create=True)
+    damaged = tuple(Path(f"{state}.damaged-{kind}.jsonl") for kind in ("impressions", "actions"))
+    store = JoinStore(state)
+    try:
+        with run_logger(Path(f"{state}.log")) as log, stop.catch_signals():
+            joiner = Joiner(*logs, columns, settings, store, damaged)
+            log.info("reads %s and %s, writes %s", *(each.name for each in logs))
+            idle = settings.idle
+            loop = JoinLoop(joiner, *logs[:2], idle=idle, until_end=until_end, log=log, stop=stop)
+            loop.run()
+            log.info("%s", joiner.counts.summary())
+    finally:
+        store.close()
+        for each in logs:
+            each.close()
+    if stop.signal_number:
+        raise Stopped(stop.signal_number)
+    return joiner.counts

@@ -1,0 +1,113 @@
+"""`cowclip online join` on folders."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import merged
+import pytest
+from joining import SETTINGS, ListLog, click, examples_of, impression, stream
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.online.logs.file_log import FileLog
+
+FEATURES = "label: click\ntime: time\nkey: request\ncategorical: [item]\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two logs and a features file."""
+    impressions, clicks = stream(1, 300, SETTINGS)
+    FileLog(tmp_path / "impressions").append([impression(*each) for each in impressions])
+    FileLog(tmp_path / "actions").append([click(*each) for each in clicks])
+    (tmp_path / "features.yaml").write_text(FEATURES)
+    return tmp_path
+
+
+def words(folder, *more):
+    paths = {
+        "--impressions": "impressions",
+        "--actions": "actions",
+        "--to": "examples",
+        "--features": "features.yaml",
+        "--state": "state",
+    }
+    given = [word for name, path in paths.items() for word in (name, str(folder / path))]
+    settings = ["--window", "30", "--late", "20s", "--lateness", "8", "--negatives", "0.5"]
+    return ["online", "join", *given, *settings, *more]
+
+
+def examples_in(folder):
+    log = FileLog(folder / "examples", create=False)
+    return examples_of(ListLog([m.value for m in log.read(log.start(), 10**6)]))
+
+
+def test_joins_until_the_end(folder, capsys):
+    assert main(words(folder, "--until-end")) == 0
+    expected, counts = merged.join(*stream(1, 300, SETTINGS), SETTINGS)
+    assert examples_in(folder) == expected
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert f"{counts['impressions']:,} impressions" in last
+    assert f"{counts['late_positives']:,} late positives" in last
+    assert (folder / "state.log").read_text().endswith(last + "\n")
+
+
+def test_a_signal_stops_it_and_the_same_command_goes_on(folder):
+    command = [sys.executable, "-m", "cowclip_merlin", *words(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    examples = FileLog(folder / "examples")
+    until = time.monotonic() + 60
+    while not examples.end()[0] and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert err == "cowclip: stopped; the same command goes on\n"
+    assert "positives" in out.splitlines()[-1]
+    assert main(words(folder, "--until-end")) == 0
+    assert examples_in(folder) == merged.join(*stream(1, 300, SETTINGS), SETTINGS)[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--window", "soon"], "--window is 'soon'"),
+        (["--negatives", "0"], "negatives is 0.0; give a probability in (0, 1]"),
+        (["--impressions", "missing"], "missing: no such folder"),
+        (["--features", "missing.yaml"], "missing.yaml: no such file"),
+        (["--state", "missing/state"], "missing: no such folder; make it first"),
+    ],
+)
+def test_a_mistake_gives_one_line(folder, capsys, monkeypatch, change, message):
+    monkeypatch.chdir(folder)
+    assert main(words(folder, *change)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("cowclip: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_refuses_a_features_file_without_a_key(folder, capsys):
+    (folder / "features.yaml").write_text(FEATURES.replace("key: request\n", ""))
+    assert main(words(folder)) == 2
+    assert "features.yaml: no `key`" in capsys.readouterr().err
+
+
+def test_prints_the_progress(folder, monkeypatch, capsys):
+    from cowclip_merlin.online.joiner import loop
+
+    monkeypatch.setattr(loop, "STATUS_EVERY", 0.0)
+    monkeypatch.setattr(loop, "READ_AT_ONCE", 100)
+    assert main(words(folder, "--until-end")) == 0
+    lines = capsys.readouterr().out.splitlines()[1:-1]
+    assert len(lines) > 3
+    assert all("not read yet: " in line and "event time 1970-01-01" in line for line in lines[2:])
+
+
+def test_a_damaged_message_is_set_aside(folder):
+    FileLog(folder / "actions").append([b"{"])
+    assert main(words(folder, "--until-end")) == 0
+    (line,) = (folder / "state.damaged-actions.jsonl").read_text().splitlines()
+    assert json.loads(line)["text"] == "{"
