@@ -14,7 +14,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.divergence import check_loss, raising_diverged
-from cowclip_merlin.training.train_step import make_train_step
+from cowclip_merlin.training.train_step import OFFSETS, make_train_step
 
 if TYPE_CHECKING:
     from cowclip_merlin.scaling import Hyperparameters
@@ -30,21 +30,30 @@ SCORED_AT_ONCE = 1 << 14
 
 
 class BatchForm:
-    """The form of a batch, for `make_train_step`: rows [b, F], numbers [b, C], labels [b]."""
+    """The form of a batch, for `make_train_step`: rows [b, F], numbers [b, C], labels [b].
 
-    def __init__(self, num_fields: int, num_numbers: int) -> None:
+    Args:
+        num_fields: F.
+        num_numbers: C.
+        has_offsets: whether offsets [b] of the logits follow.
+    """
+
+    def __init__(self, num_fields: int, num_numbers: int, *, has_offsets: bool = False) -> None:
         tf = compat.tensorflow()
         self.signature = (
             tf.TensorSpec([None, num_fields], tf.int32),
             tf.TensorSpec([None, num_numbers], tf.float32),
             tf.TensorSpec([None], tf.float32),
         )
+        if has_offsets:
+            self.signature += (tf.TensorSpec([None], tf.float32),)
 
     @staticmethod
     def unpack(batch: Any) -> tuple[dict[str, Any], Any]:
         """Return the inputs of the model and the labels."""
-        rows, numbers, labels = batch
-        return {"categorical": rows, "continuous": numbers}, labels
+        rows, numbers, labels = batch[:3]
+        inputs = {"categorical": rows, "continuous": numbers}
+        return (inputs | {OFFSETS: batch[3]} if len(batch) > 3 else inputs), labels
 
 
 class OnlineTrainer:
@@ -95,11 +104,13 @@ class OnlineTrainer:
         self.tables = [layer.table for layer in self.model.row_sync.layers]
         self._loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
         batches = BatchForm(len(features.categorical), len(features.continuous))
-        self._steps = {n: self._trace_step(n, batches) for n in sorted({1, catch_up})}
+        self._steps = {(n, False): self._trace_step(n) for n in sorted({1, catch_up})}
         self._score = _make_score(self.model, batches)
         self._batch_factor = 1
 
-    def _trace_step(self, batch_factor: int, batches: BatchForm) -> Any:
+    def _trace_step(self, batch_factor: int, *, has_offsets: bool = False) -> Any:
+        fields, numbers = len(self.features.categorical), len(self.features.continuous)
+        batches = BatchForm(fields, numbers, has_offsets=has_offsets)
         values = _scaled(self.settings.run, batch_factor)
         with self.optimizer.tracing_with(l2=values.l2, clip_settings=values.clip_settings):
             step = make_train_step(self.model, self.optimizer, batches, self._loss_sum)
@@ -130,8 +141,18 @@ class OnlineTrainer:
         """
         if batch_factor != self._batch_factor:
             self._set_rates(batch_factor)
+        batch = (rows, events.numbers, events.labels.astype(np.float32))
+        if events.offsets is not None:
+            batch += (events.offsets,)
         with raising_diverged():
-            self._steps[batch_factor]((rows, events.numbers, events.labels.astype(np.float32)))
+            self._step_for(batch_factor, events)(batch)
+
+    def _step_for(self, batch_factor: int, events: Events) -> Any:
+        """The graph for a batch; that for offsets is traced when they first occur."""
+        key = batch_factor, events.offsets is not None
+        if key not in self._steps:
+            self._steps[key] = self._trace_step(batch_factor, has_offsets=True)
+        return self._steps[key]
 
     def _set_rates(self, batch_factor: int) -> None:
         values = _scaled(self.settings.run, batch_factor)

@@ -11,10 +11,16 @@ if TYPE_CHECKING:
     from cowclip_merlin.loading import Data, DeviceData
 
 
+OFFSETS = "offsets"
+"""Input that `make_train_step` subtracts from the logits; no model reads it."""
+
+
 def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
     """Return a graph that trains on one batch of `data` and adds its loss to `loss_sum`.
 
-    The gradient is that of the batch's mean binary cross-entropy, computed from logits.
+    The gradient is that of the batch's mean binary cross-entropy, computed from logits. If the
+    inputs that `data.unpack` returns have `OFFSETS`, float32 [b], they are subtracted from the
+    logits.
     """
     from cowclip_merlin import models
 
@@ -27,8 +33,11 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
     @tf.function(input_signature=[data.signature])
     def step(batch: Any) -> None:
         inputs, label = data.unpack(batch)
+        offsets = inputs.pop(OFFSETS, None)
         with tf.GradientTape() as tape:
             z = models.logits(model, inputs, training=True)[:, 0]
+            if offsets is not None:
+                z -= offsets
             losses = losses_of(label, z)
             # With the gradient of `reduce_mean`, the host would wait for the device.
             loss = tf.reduce_sum(losses) / tf.cast(tf.size(losses), tf.float32)

@@ -7,7 +7,7 @@ for parquet. So what a value is depends on its text alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class Events:
         labels: int8 [n]; None in a request.
         times: whole seconds since 1970, int64 [n]; None in a request.
         keys: 64-bit ids of the key column, int64 [n]; None without one, and in a request.
+        offsets: log of the rate with which negatives were sampled, float32 [n]; None if all events
+            have the rate 1. A model is trained on `sigmoid(z - offset)`.
     """
 
     ids: npt.NDArray[np.int64]
@@ -42,6 +44,7 @@ class Events:
     labels: npt.NDArray[np.int8] | None = None
     times: npt.NDArray[np.int64] | None = None
     keys: npt.NDArray[np.int64] | None = None
+    offsets: npt.NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         """Number of events."""
@@ -51,9 +54,16 @@ class Events:
         """The events where the mask is true, or those of a slice."""
         return Events(**{k: None if x is None else x[which] for k, x in vars(self).items()})
 
+    def with_offsets(self) -> Events:
+        """The same events; offsets of None become zeros."""
+        zeros = np.zeros(len(self), np.float32)
+        return self if self.offsets is not None else replace(self, offsets=zeros)
+
     @classmethod
     def concatenate(cls, parts: Sequence[Events]) -> Events:
-        """Events of all parts in their order; all parts must have the same attributes."""
+        """Events of all parts in their order; all must have the same attributes but `offsets`."""
+        if any(part.offsets is not None for part in parts):
+            parts = [part.with_offsets() for part in parts]
         columns = {k: [vars(part)[k] for part in parts] for k in vars(parts[0])}
         return cls(**{k: None if x[0] is None else np.concatenate(x) for k, x in columns.items()})
 

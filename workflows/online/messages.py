@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cowclip_merlin.workflows.online.events import Damage, Events, encode_log
 from cowclip_merlin.workflows.online.features import LogFeatures
+from cowclip_merlin.workflows.online.ids import text_id
 from cowclip_merlin.workflows.online.requests import text_of_value
+from cowclip_merlin.workflows.online.sample_rates import SAMPLE_RATE, sample_rate_offsets
+
+LATE = "late"
+"""Column that is 1 in positives whose click came after the window of their impression."""
 
 _LABELS = {0: 0, 1: 1, "0": 0, "1": 1}  # True and 1.0 are 1, too
 
@@ -45,6 +51,9 @@ def decode_messages(values: Sequence[bytes], damage: Damage) -> list[Row]:
 def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Events, Damage]:
     """Ids, numbers, labels and times of messages, equal to those of the same values in a log.
 
+    Their `SAMPLE_RATE` becomes offsets. A positive with `LATE` 1 gets a key of its own, since the
+    earlier negative of the same request must not make it a repeat.
+
     Args:
         values: messages with all inputs, the label, the time, and the key if there is one.
         features: the columns.
@@ -64,7 +73,18 @@ def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Eve
     }
     labels = _column(rows, features.label, damage, _label)
     table[features.label] = pa.array([label or 0 for label in labels], pa.int8())
-    return encode_log(pa.table(table), features, damage), damage
+    events = encode_log(pa.table(table), features, damage)
+    offsets = sample_rate_offsets([row.get(SAMPLE_RATE) for row in rows], damage)
+    if events.keys is not None:
+        _mark_late(events, rows)
+    return replace(events, offsets=offsets), damage
+
+
+def _mark_late(events: Events, rows: Sequence[Row]) -> None:
+    """Give late positives other keys than the examples of the same requests."""
+    for i, row in enumerate(rows):
+        if row.get(LATE) == 1:
+            events.keys[i] = text_id(f"{LATE} {events.keys[i]}")
 
 
 def _text(name: str, features: LogFeatures) -> Callable[[Any, str], str | None]:

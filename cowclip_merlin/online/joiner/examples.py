@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from cowclip_merlin.workflows.online.messages import LATE
 from cowclip_merlin.workflows.online.sample_rates import SAMPLE_RATE
-
-LATE = "late"
-"""Column that is 1 in positives whose click came after the window."""
 
 
 class ExampleWriter:
