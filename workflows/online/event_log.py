@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ class EventLog:
         self._restart(written=self.damaged.written)
         for file in self.files:
             before = self.rows
-            for parsed in self._read_rows(file):
+            for parsed in read_rows(file, self.features, self.block_bytes, self._allowed):
                 events = self._encode(parsed, file, self.rows - before)
                 self.rows += parsed.lines
                 self.events += len(events)
@@ -92,14 +92,9 @@ class EventLog:
         if not self.events:
             raise InputError(f"{self.files[0]}: no events; give a log with at least one row")
 
-    def _read_rows(self, file: Path) -> Iterator[ParsedRows]:
-        log_format = self.features.log_format(file)
-        if file.suffix != ".parquet":
-            return read_text_rows(
-                file, log_format, self.block_bytes, lambda n: self.damaged.allowed(self.rows + n)
-            )
-        _check_types(file, self.features)
-        return read_parquet_rows(file, log_format, max(1, self.block_bytes // 256))
+    def _allowed(self, lines: int) -> int | None:
+        """How many of the next `lines` may be damaged; None: no limit yet."""
+        return self.damaged.allowed(self.rows + lines)
 
     def _encode(self, parsed: ParsedRows, file: Path, before: int) -> Events:
         """The good events of one piece; the others are set aside.
@@ -139,6 +134,30 @@ class EventLog:
                 f"{format_time(int(previous[i]))} of {earlier}; sort the log by {name}"
             )
         self._last = (int(events.times[-1]), f"{file}, line {lines[-1]}")
+
+
+def read_rows(
+    file: Path,
+    features: LogFeatures,
+    block_bytes: int,
+    allowed: Callable[[int], int | None],
+) -> Iterator[ParsedRows]:
+    """The rows of one file as text, in pieces.
+
+    Args:
+        file: text, .gz or parquet.
+        features: its columns.
+        block_bytes: bytes of text that are read at a time.
+        allowed: as `allowed_bad_lines` of `read_text_rows`.
+
+    Raises:
+        InputError: the file is missing, empty, damaged or of other columns.
+    """
+    log_format = features.log_format(file)
+    if file.suffix != ".parquet":
+        return read_text_rows(file, log_format, block_bytes, allowed)
+    _check_types(file, features)
+    return read_parquet_rows(file, log_format, max(1, block_bytes // 256))
 
 
 def _texts(parsed: ParsedRows, rows: list[int]) -> list[bytes]:

@@ -1,0 +1,112 @@
+"""Events with the values that a log or a program gives, before they become ids and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.workflows.online.event_log import BLOCK_BYTES, read_rows
+from cowclip_merlin.workflows.online.features import LogFeatures
+from cowclip_merlin.workflows.online.times import parse_formatted_times, parse_times
+from cowclip_merlin.workflows.raw.quarantine import Quarantine
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawEvents:
+    """Events in their order.
+
+    Attributes:
+        columns: column -> one JSON value for each event: text, a number, or None. It has the
+            inputs, the key if there is one, and the time as the log gives it.
+        labels: int8 [n].
+        times: seconds since 1970, float64 [n]; never smaller than the one before.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+    labels: npt.NDArray[np.int8]
+    times: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        """Number of events."""
+        return len(self.labels)
+
+    def __getitem__(self, which: slice) -> RawEvents:
+        """The events of a slice."""
+        columns = {name: values[which] for name, values in self.columns.items()}
+        return RawEvents(columns=columns, labels=self.labels[which], times=self.times[which])
+
+
+class RawLog:
+    """The events of some files as text, in pieces; each iteration reads the files once.
+
+    A row with a wrong number of columns or a label other than 0 and 1 is counted and left out. All
+    other values stay as they are: who reads the events finds what is wrong with them.
+
+    Args:
+        files: text, .gz or parquet, in order of time.
+        features: their columns.
+        max_bad_fraction: share of damaged rows above which reading stops.
+        block_bytes: bytes of text that are read at a time.
+
+    Attributes:
+        rows: rows read so far, header lines aside.
+        damaged: how many rows were left out, and the first of them.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str | Path],
+        features: LogFeatures,
+        *,
+        max_bad_fraction: float = 0.001,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self.files, self.features = [Path(file) for file in files], features
+        self._max_bad_fraction, self._block_bytes = max_bad_fraction, block_bytes
+        self._restart()
+
+    def _restart(self) -> None:
+        self.rows, self._newest = 0, 0.0
+        self.damaged = Quarantine(None, max_bad_fraction=self._max_bad_fraction)
+
+    def __iter__(self) -> Iterator[RawEvents]:
+        """Pieces of the log, none of them empty.
+
+        Raises:
+            InputError: a file is missing, empty, damaged or of other columns, or has too many
+                damaged rows.
+        """
+        self._restart()
+        for file in self.files:
+            for parsed in read_rows(file, self.features, self._block_bytes, self._allowed):
+                self.damaged.add(parsed.bad)
+                self.rows += parsed.lines
+                self.damaged.check(file, self.rows)
+                if parsed.table.num_rows:
+                    yield self._events(parsed.table)
+            self.damaged.check(file, self.rows, at_end=True)
+
+    def _allowed(self, lines: int) -> int | None:
+        return self.damaged.allowed(self.rows + lines)
+
+    def _events(self, table: Any) -> RawEvents:
+        key = [self.features.key] if self.features.key else []
+        names = dict.fromkeys([*key, self.features.time, *self.features.inputs])
+        times = _times(table[self.features.time].combine_chunks(), self.features.time_format)
+        # A time that cannot be read, or that goes back, counts as the one before it.
+        times = np.maximum.accumulate(np.where(np.isnan(times), 0, times).clip(self._newest))
+        self._newest = float(times[-1])
+        return RawEvents(
+            columns={name: table[name].to_pylist() for name in names},
+            labels=np.asarray(table[self.features.label]).astype(np.int8),
+            times=times,
+        )
+
+
+def _times(text: Any, time_format: str | None) -> npt.NDArray[np.float64]:
+    return parse_formatted_times(text, time_format) if time_format else parse_times(text)
