@@ -106,7 +106,9 @@ def generate_drifting(
     header = f"{separator.join(COLUMNS)}\n".encode()
     log = writer.write(make, truth.sizes, chunk_rows=chunk_rows, header=header)
     with atomic_write(features_path) as temporary:
-        temporary.write_text(_features(path.name), encoding="utf-8")
+        # An item occurs on its first day and `ITEM_LIFE` days more.
+        text = features_text(path.name, item_ttl=f"{ITEM_LIFE + 1}d")
+        temporary.write_text(text, encoding="utf-8")
     facts = DriftingLog(
         **asdict(log),
         days=days,
@@ -129,27 +131,39 @@ def _lines(clicks: Any, times: Ids, ids: Ids, prices: Ids, separator: str) -> me
     import pyarrow as pa
 
     columns = [pa.array(clicks), pa.array(times)]
-    columns += [_values(f, ids[:, f]) for f in range(len(FIELDS))]
+    columns += [values_of_ids(f, ids[:, f]) for f in range(len(FIELDS))]
     columns.append(pa.array(prices, mask=prices < 0))
     return lines_of_columns(columns, separator=separator)
 
 
-def _values(field: int, ids: Ids) -> Any:
-    """Return a column's values: integers, or text of a letter and a number."""
+def values_of_ids(field: int, ids: Ids) -> Any:
+    """Return a field's values as Arrow array: integers, or text of a letter and a number.
+
+    Args:
+        field: index in `FIELDS`.
+        ids: counted from 1, [n]; 0 is a missing value.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = pa.array(ids, mask=ids == 0).cast(pa.string())
-    prefix = _PREFIXES.get(field)
-    return column if prefix is None else pc.binary_join_element_wise(prefix, column, "")
+    column, prefix = pa.array(ids, mask=ids == 0), _PREFIXES.get(field)
+    if prefix is None:
+        return column
+    return pc.binary_join_element_wise(prefix, column.cast(pa.string()), "")
 
 
-def _features(name: str) -> str:
+def features_text(name: str, *, item_ttl: str | None, key: str | None = None) -> str:
+    """Return the features file of a drifting log.
+
+    Args:
+        name: of the log, for the first line.
+        item_ttl: time after which an item cannot occur any more; None: items do not expire.
+        key: column that identifies an event, if there is one.
+    """
     lines = [f"# The columns of {name}: a features file for online training.", "label: click"]
-    lines += ["time: time", "categorical:"]
+    lines += ["time: time", *([f"key: {key}"] if key else []), "categorical:"]
     for f, field in enumerate(FIELDS):
-        # An item occurs on its first day and `ITEM_LIFE` days more.
-        ttl = f"\n  ttl: {ITEM_LIFE + 1}d" if f == ITEM else ""
+        ttl = f"\n  ttl: {item_ttl}" if f == ITEM and item_ttl else ""
         lines.append(f"- name: {field.name}{ttl}" if ttl else f"- {field.name}")
     return "\n".join([*lines, "continuous:", "- price"]) + "\n"
 

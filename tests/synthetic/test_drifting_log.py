@@ -198,13 +198,13 @@ def test_a_tiny_log(tmp_path):
 def test_facts_are_written_last(tmp_path, monkeypatch):
     """Whoever finds them finds the whole log; those of an earlier log do not stay."""
 
-    def killed(_):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     path = tmp_path / "log.csv"
     for seed in (1, 2):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("cowclip_merlin.synthetic.drifting_log._features", killed)
+            patch.setattr("cowclip_merlin.synthetic.drifting_log.features_text", killed)
             generate_drifting(path, rows=500, seed=seed, overwrite=seed == 2)
         assert [file.name for file in sorted(tmp_path.iterdir())] == (
             ["log.csv"] if seed == 1 else ["log.csv", "log.csv.yaml"]

@@ -1,0 +1,123 @@
+"""Generate the events of a drifting log as a stream, with keys and true click probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.synthetic.drifting_log import MOST_DAYS, features_text, values_of_ids
+from cowclip_merlin.synthetic.drifting_truth import (
+    FIELDS,
+    ITEM_LIFE,
+    DriftingTruth,
+    DriftSettings,
+    Ids,
+)
+from cowclip_merlin.synthetic.random_numbers import random_words
+from cowclip_merlin.system.files import atomic_write, check_writable
+from cowclip_merlin.workflows.online.raw_events import RawEvents
+
+KEY, PROBABILITY = "request", "probability"
+"""Columns that the stream has beside those of the log."""
+_KEYS = 11_000  # a stream of random numbers
+_MOST_EVENTS = 1 << 32
+
+
+class DriftingStream:
+    """The events that `generate_drifting` writes for the same rows, days and seed, in pieces.
+
+    The key of event i is a number that depends on the seed, plus i. `probability` is the true
+    probability of a click; the features file does not name it, so no model reads it.
+
+    Args:
+        events: number of events.
+        days: days of drift that they cover evenly.
+        seed: seed of all random numbers.
+        settings: strengths of the effects.
+        piece: events in a piece at most; the events do not depend on it.
+
+    Attributes:
+        events: number of events.
+        first_key: key of the first event.
+
+    Raises:
+        InputError: a number is out of range.
+
+    >>> pieces = list(DriftingStream(events=1000, days=2, seed=7, piece=600))
+    >>> [len(piece) for piece in pieces], sorted(pieces[0].columns)[:3]
+    ([600, 400], ['category', 'device', 'hour'])
+    """
+
+    def __init__(
+        self,
+        *,
+        events: int,
+        days: int = 7,
+        seed: int = 1234,
+        settings: DriftSettings | None = None,
+        piece: int = 4096,
+    ) -> None:
+        ranges = {
+            "events": (events, 1, _MOST_EVENTS),
+            "days": (days, 1, MOST_DAYS),
+            "seed": (seed, 0, 2**64 - 1),
+        }
+        for name, (value, least, most) in ranges.items():
+            if not least <= value <= most:
+                raise InputError(f"--{name} is {value}; give {least} to {most}")
+        self.events, self._piece = events, piece
+        self._truth = DriftingTruth(events, days, seed, settings or DriftSettings())
+        upper = int(random_words(seed, _KEYS, 0)) >> 34  # 30 bits: keys stay below 2^62
+        self.first_key = upper << 32
+
+    def __iter__(self) -> Iterator[RawEvents]:
+        """Pieces of the stream, in order of time."""
+        for start in range(0, self.events, self._piece):
+            yield self._events(start, min(start + self._piece, self.events))
+
+    def _events(self, start: int, stop: int) -> RawEvents:
+        rows, truth = np.arange(start, stop, dtype=np.uint64), self._truth
+        times, ids, prices = truth.times(rows), truth.ids(rows), truth.prices(rows)
+        probabilities = truth.probabilities(times, ids, prices)
+        columns: dict[str, Any] = {
+            KEY: range(self.first_key + start, self.first_key + stop),
+            "time": times.tolist(),
+        }
+        columns |= {field.name: _json_values(f, ids[:, f]) for f, field in enumerate(FIELDS)}
+        columns["price"] = [None if price < 0 else price for price in prices.tolist()]
+        columns[PROBABILITY] = np.round(probabilities, 6).tolist()
+        labels = truth.clicks(rows, probabilities)
+        return RawEvents(columns=columns, labels=labels, times=times.astype(np.float64))
+
+
+def _json_values(field: int, ids: Ids) -> list[Any]:
+    """Whole numbers or text, as the log has them; None for a missing value."""
+    return values_of_ids(field, ids).to_pylist()
+
+
+def write_stream_features(path: str | Path, *, seconds_per_day: float | None) -> None:
+    """Write the features file of a stream; a file with the same text may be there.
+
+    Args:
+        path: file to write.
+        seconds_per_day: seconds of event time in a day of drift; None if that is not known, so
+            that items do not expire.
+
+    Raises:
+        InputError: there is another file, or it cannot be written.
+    """
+    path, ttl = Path(path), None
+    if seconds_per_day is not None:
+        ttl = f"{max(1, round((ITEM_LIFE + 1) * seconds_per_day))}s"
+    text = features_text("a drifting stream", item_ttl=ttl, key=KEY)
+    if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
+        return
+    if path.exists():
+        raise InputError(f"{path}: is not the features file of this stream; use another path")
+    check_writable(path)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
