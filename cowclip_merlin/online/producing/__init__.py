@@ -1,0 +1,1 @@
+"""Play a log or a generated stream as messages of events, at a chosen rate."""

@@ -1,0 +1,219 @@
+"""Send the events of a stream to logs, each when it is due."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog
+from cowclip_merlin.online.producing.messages import EventMessages, Floats
+from cowclip_merlin.online.producing.pace import Clock, Pace, WallClock
+from cowclip_merlin.workflows.online.features import LogFeatures
+from cowclip_merlin.workflows.online.raw_events import RawEvents
+
+MOST_AT_ONCE = 4096
+"""Messages in one call of `append` at most."""
+_TICK = 0.01  # seconds between two looks at what is due
+_LONGEST_WAIT = 0.2  # seconds after which a stop is seen at the latest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """Where events go: whole examples to one log, or impressions and clicks to two.
+
+    Attributes:
+        examples: log of inputs with labels.
+        impressions: log of inputs without labels.
+        actions: log of clicks.
+    """
+
+    examples: MessageLog | None = None
+    impressions: MessageLog | None = None
+    actions: MessageLog | None = None
+
+    def check(self, features: LogFeatures) -> None:
+        """Check that these logs fit each other and the features.
+
+        Raises:
+            InputError: a log is missing or one too many, or clicks have no key to refer to.
+        """
+        pair = (self.impressions is not None, self.actions is not None)
+        if pair != ((False, False) if self.examples else (True, True)):
+            raise InputError("give --to, or both --impressions and --actions")
+        if self.actions and not features.key:
+            raise InputError(
+                "--actions: the features file names no key, to which a click could refer; add "
+                "`key: COLUMN`, or use --to"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Produced:
+    """What was sent.
+
+    Attributes:
+        events: events or impressions.
+        clicks: clicks among the events, or clicks that were sent.
+        left: clicks that were not sent since the producer was stopped.
+        seconds: from the start to the last event; clicks may follow.
+    """
+
+    events: int
+    clicks: int
+    left: int
+    seconds: float
+
+
+class Producer:
+    """Plays one stream.
+
+    Args:
+        features: names of the columns.
+        targets: where the events go.
+        pace: when they are sent.
+        new_times: give each event the time at which it is due, instead of that of the log.
+        delay: mean seconds from an impression to its click, in event time; the delays have an
+            exponential distribution.
+        seed: of the delays.
+        clock: for the pace and the new times.
+        stopped: asked often; after True nothing more is sent.
+        progress: told the number of events that were sent.
+        trouble: told once when a log cannot be reached, and why.
+
+    Raises:
+        InputError: the targets do not fit, or the delay is negative.
+    """
+
+    def __init__(
+        self,
+        features: LogFeatures,
+        targets: Targets,
+        pace: Pace,
+        *,
+        new_times: bool = False,
+        delay: float = 2.0,
+        seed: int = 1234,
+        clock: Clock | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        progress: Callable[[int], None] = lambda events: None,
+        trouble: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        targets.check(features)
+        if not 0 <= delay < float("inf"):
+            raise InputError(f"--delay is {delay}; give seconds from 0 on")
+        self._features, self._targets, self._pace = features, targets, pace
+        self._messages = EventMessages(features, new_times=new_times)
+        self._new_times, self._delay = new_times, delay
+        self._random = np.random.default_rng(seed)
+        self._clock, self._stopped = clock or WallClock(), stopped
+        self._progress, self._trouble = progress, trouble
+        self._clicks: list[tuple[float, int, Any]] = []  # heap of time, number and key
+        self._events = self._positives = self._sent = self._left = 0
+
+    def run(self, stream: Iterable[RawEvents]) -> Produced:
+        """Send all events and their clicks; return when everything is sent, or after a stop."""
+        self._start, self._first = self._clock.now(), None
+        self._last = self._start
+        for piece in stream:
+            self._play(piece)
+            if self._stopped():
+                break
+        else:
+            self._send_rest()
+        return Produced(
+            events=self._events,
+            clicks=self._sent if self._targets.actions else self._positives,
+            left=self._left + len(self._clicks),
+            seconds=self._last - self._start,
+        )
+
+    def _play(self, piece: RawEvents) -> None:
+        """Send the events of one piece when they are due, and the clicks that are due before."""
+        if self._first is None:
+            self._first = float(piece.times[0])
+        due = self._pace.due(
+            piece.times, before=self._events, first=self._first, elapsed=self._elapsed()
+        )
+        sent = 0
+        while sent < len(piece) and not self._stopped():
+            ready = int(np.searchsorted(due, self._elapsed(), side="right"))
+            ready = min(ready, sent + MOST_AT_ONCE)
+            if ready > sent:
+                self._send(piece[sent:ready], self._start + due[sent:ready])
+                sent = ready
+            if self._new_times:
+                self._send_clicks(self._clock.now())
+            if sent < len(piece):
+                self._wait(float(due[sent]) - self._elapsed())
+
+    def _send(self, events: RawEvents, due: Floats) -> None:
+        times = due if self._new_times else events.times
+        if self._targets.examples:
+            target, messages = self._targets.examples, self._messages.examples(events, times)
+        else:
+            target, messages = self._targets.impressions, self._messages.impressions(events, times)
+        if not self._append(target, messages):
+            return
+        if self._targets.actions:
+            self._remember_clicks(events, times)
+            if not self._new_times:
+                self._send_clicks(float(times[-1]))
+        self._events += len(events)
+        self._positives += int(events.labels.sum())
+        self._last = self._clock.now()
+        self._progress(len(events))
+
+    def _remember_clicks(self, events: RawEvents, times: Floats) -> None:
+        # One delay for each event, so that they do not depend on how the stream is cut.
+        times = times + self._random.exponential(self._delay, len(events))
+        keys = events.columns[self._features.key]
+        for i in np.flatnonzero(events.labels).tolist():
+            heapq.heappush(self._clicks, (float(times[i]), self._events + i, keys[i]))
+
+    def _send_clicks(self, until: float) -> None:
+        """Send the clicks up to a time."""
+        ready: list[tuple[Any, float]] = []
+        while self._clicks and self._clicks[0][0] <= until:
+            time, _, key = heapq.heappop(self._clicks)
+            ready.append((key, time))
+        for first in range(0, len(ready), MOST_AT_ONCE):
+            part = ready[first : first + MOST_AT_ONCE]
+            if self._append(self._targets.actions, self._messages.actions(part)):
+                self._sent += len(part)
+            else:
+                self._left += len(part)
+
+    def _send_rest(self) -> None:
+        """Send the clicks that are left after the last event."""
+        while self._new_times and self._clicks and not self._stopped():
+            self._wait(self._clicks[0][0] - self._clock.now())
+            self._send_clicks(self._clock.now())
+        if not self._stopped():
+            self._send_clicks(float("inf"))
+
+    def _append(self, log: MessageLog, messages: Sequence[bytes]) -> bool:
+        """Append, again and again while the log cannot be reached; False after a stop."""
+        told = False
+        while not self._stopped():
+            try:
+                log.append(messages)
+                return True
+            except LogUnavailable as error:
+                if not told:
+                    self._trouble(str(error))
+                told = True
+                self._clock.wait(_LONGEST_WAIT)
+        return False
+
+    def _elapsed(self) -> float:
+        return self._clock.now() - self._start
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for what is due next, but long enough to send some of it together."""
+        if seconds > 0:
+            self._clock.wait(min(max(seconds, _TICK), _LONGEST_WAIT))
