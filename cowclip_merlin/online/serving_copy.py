@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.trainer import OnlineTrainer, dense_variables, log_schema
 from cowclip_merlin.tables.changes import ChangeLog
@@ -54,6 +55,21 @@ class DenseScorer:
         self._score = score.get_concrete_function()
         self._model = model  # keeps the variables alive
 
+    def set_weights(self, weights: Sequence[Array]) -> None:
+        """Take over dense weights, in the model's order.
+
+        Raises:
+            InputError: they are not those of this model.
+        """
+        shapes = [tuple(np.shape(x)) for x in weights]
+        own = [tuple(variable.shape) for variable in self.variables]
+        if shapes != own:
+            raise InputError(
+                f"dense weights have shapes {shapes}, not {own}; they are of another model"
+            )
+        for variable, value in zip(self.variables, weights, strict=True):
+            variable.assign(np.asarray(value, variable.dtype.as_numpy_dtype))
+
     def score(self, rows: list[Array], numbers: Array) -> Array:
         """Return click probabilities, float32 [b].
 
@@ -94,7 +110,7 @@ class ServingCopy:
         values = [memory.w[changes.rows] for memory in self._trainer.table.memory]
         self.table.apply(changes, values)
         self._changes.clear()
-        self._set_dense(self._trainer.dense_weights())
+        self._scorer.set_weights(self._trainer.dense_weights())
 
     def predict(self, events: Events) -> Array:
         """Return click probabilities of events, float32 [b]."""
@@ -108,8 +124,4 @@ class ServingCopy:
     def restore(self, state: Mapping[str, Array]) -> None:
         """Take over a state; this copy must be new."""
         self.table.restore(state)
-        self._set_dense([state[f"dense{i}"] for i in range(len(self._scorer.variables))])
-
-    def _set_dense(self, weights: list[Array]) -> None:
-        for variable, value in zip(self._scorer.variables, weights, strict=True):
-            variable.assign(np.asarray(value))
+        self._scorer.set_weights([state[f"dense{i}"] for i in range(len(self._scorer.variables))])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.changes import Changes
 from cowclip_merlin.tables.id_map import IdMap
 from cowclip_merlin.tables.loops import batch_loops
@@ -18,12 +19,14 @@ Array = npt.NDArray[Any]
 class ServingTable:
     """A copy of the rows of a growing table, without moments and without admission.
 
-    An id keeps the row that it has here, whatever its row in the growing table is.
+    An id keeps the row that it has here, whatever its row in the growing table is. Not safe for
+    several threads at once, except `look_up` and `read` beside each other and beside `reserve`.
 
     Args:
         num_fields: F; rows 0 to F - 1 are those of ids that have no row.
         capacity: rows there can be, as in the growing table.
         dims: length of a row in each embedding table.
+        index_cells: cells of the index at the start.
 
     >>> from cowclip_merlin.tables.expiry import Dropped
     >>> copy = ServingTable(num_fields=1, capacity=9, dims=[2])
@@ -34,8 +37,10 @@ class ServingTable:
     [[[1.0, 2.0]], [[0.0, 0.0]]]
     """
 
-    def __init__(self, num_fields: int, capacity: int, dims: Sequence[int]) -> None:
-        self._id_map = IdMap(num_fields, capacity)
+    def __init__(
+        self, num_fields: int, capacity: int, dims: Sequence[int], *, index_cells: int = 16
+    ) -> None:
+        self._id_map = IdMap(num_fields, capacity, cells=index_cells)
         # Linux gives memory to the rows that are written.
         self.tables = [np.empty((capacity, dim), np.float32) for dim in dims]
         for table in self.tables:
@@ -45,6 +50,22 @@ class ServingTable:
         """Number of ids that have a row."""
         return len(self._id_map)
 
+    @property
+    def num_fields(self) -> int:
+        """F."""
+        return self._id_map.num_fields
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory of the rows that were ever used, of their ids and of the index."""
+        rows, owners = self._id_map.high_water, self._id_map.owners
+        row_bytes = sum(x.itemsize * x[0].size for x in (*self.tables, owners.ids, owners.fields))
+        return rows * row_bytes + self._id_map.index_bytes
+
+    def reserve(self, ids: int) -> None:
+        """Make space in the index for so many more ids, which may take as long as a copy of it."""
+        self._id_map.grow_index(len(self) + ids)
+
     def apply(self, changes: Changes, values: Sequence[Array]) -> None:
         """Take over rows that changed, and drop the ids that are gone.
 
@@ -53,6 +74,9 @@ class ServingTable:
         Args:
             changes: since the last call; their `rows` are those of the growing table.
             values: the changed rows of each embedding table, float32 [n, d].
+
+        Raises:
+            InputError: there are not enough rows.
         """
         self._id_map.remove(*changes.gone)
         absent = changes.rows < self._id_map.num_fields
@@ -65,6 +89,12 @@ class ServingTable:
         """Rows of ids, int32 [n]; ids without one get one."""
         rows = self._id_map.find(fields, ids)
         new = rows < 0
+        free = self._id_map.capacity - self.num_fields - len(self)
+        if np.count_nonzero(new) > free:
+            raise InputError(
+                f"{np.count_nonzero(new)} ids need a row, but of capacity "
+                f"{self._id_map.capacity} only {free} are free; use the capacity of the trainer"
+            )
         rows[new] = self._id_map.add(fields[new], ids[new])
         return rows
 
@@ -74,9 +104,18 @@ class ServingTable:
         Args:
             ids: int64 [b, F].
         """
+        rows = self.look_up(ids)
+        return [table[rows] for table in self.tables]
+
+    def look_up(self, ids: Array) -> Array:
+        """Rows of ids, int32 [b, F]; the number of the field where an id has none.
+
+        Args:
+            ids: int64 [b, F].
+        """
         rows = np.empty(ids.shape, np.int32)
         batch_loops.look_up(self._id_map.cells, np.ascontiguousarray(ids, np.int64), rows)
-        return [table[rows] for table in self.tables]
+        return rows
 
     def state(self) -> dict[str, Array]:
         """What `restore` needs, by name; most are views."""

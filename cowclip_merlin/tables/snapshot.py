@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,12 +85,18 @@ def numbers(folder: Path | str) -> list[int]:
     return [int(path.name) for path in found if re.fullmatch(r"\d+", path.name)]
 
 
-def load_snapshot(folder: Path | str, number: int | None = None) -> Snapshot:
-    """Read a snapshot and check every file of it.
+def load_snapshot(
+    folder: Path | str,
+    number: int | None = None,
+    *,
+    wanted: Callable[[str], bool] | None = None,
+) -> Snapshot:
+    """Read a snapshot and check every file that is read.
 
     Args:
         folder: of the snapshots.
         number: of the snapshot; the newest if it is None.
+        wanted: tells by its name whether an array is read; None reads all.
 
     Raises:
         InputError: if there is no snapshot, or a file is missing or damaged.
@@ -103,7 +109,8 @@ def load_snapshot(folder: Path | str, number: int | None = None) -> Snapshot:
     made = folder / str(number)
     manifest = files.read_json(made / MANIFEST)
     _refuse_damaged(made / MANIFEST, manifest)
-    arrays = {name: _read(made, name, known) for name, known in manifest["files"].items()}
+    known = {k: x for k, x in manifest["files"].items() if wanted is None or wanted(k)}
+    arrays = {name: _read(made, name, about) for name, about in known.items()}
     return Snapshot(number, arrays, manifest["extra"])
 
 

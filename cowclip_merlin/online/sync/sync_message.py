@@ -95,7 +95,9 @@ class SyncMessage:
                 arrays[name] = np.frombuffer(data, dtype, count, place).reshape(shape)
                 place += arrays[name].nbytes
             message = cls(**header, arrays=arrays)
-            if place != len(data) or message.kind not in KINDS:
+            numbers = (message.generation, message.seq)
+            whole = all(type(x) is int and x >= 0 for x in numbers) and type(message.info) is dict
+            if place != len(data) or message.kind not in KINDS or not whole:
                 raise ValueError(f"kind {message.kind!r}, {len(data)} bytes")
         except (struct.error, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"not a message of a trainer ({error!s:.60}); check --from") from None

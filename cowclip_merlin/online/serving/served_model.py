@@ -1,0 +1,204 @@
+"""One model that answers requests while messages of a sync log change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.run_config import load_online_config
+from cowclip_merlin.online.serving.message_checks import check_message
+from cowclip_merlin.online.serving.shared_lock import SharedLock
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.online.sync.sync_message import DENSE, GONE, ROWS, SYNCED, changes_of
+from cowclip_merlin.tables.loops.index_cells import cells_for
+from cowclip_merlin.tables.serving_table import ServingTable
+from cowclip_merlin.tables.snapshot import load_snapshot
+
+if TYPE_CHECKING:
+    from cowclip_merlin.online.sync.sync_message import SyncMessage
+    from cowclip_merlin.workflows.online.events import Events
+    from cowclip_merlin.workflows.online.features import LogFeatures
+
+Array = npt.NDArray[Any]
+
+_TABLE, _DENSE = "trainer.table.", "trainer.dense"  # names in a snapshot
+
+
+class Version(NamedTuple):
+    """Which model made a prediction.
+
+    Attributes:
+        generation: counts the starts of the trainer.
+        seq: number of the last complete sync in its generation.
+        info: what the trainer said about that sync; empty before the first one.
+    """
+
+    generation: int
+    seq: int
+    info: Mapping[str, Any]
+
+
+class Prediction(NamedTuple):
+    """Answers for some events.
+
+    Attributes:
+        probabilities: of a click, float32 [b].
+        version: of the model.
+        absent: ids of the events that have no row.
+    """
+
+    probabilities: Array
+    version: Version
+    absent: int
+
+
+class Scorer(Protocol):
+    """The model behind its embedding lookups, such as `DenseScorer`."""
+
+    def set_weights(self, weights: Sequence[Array]) -> None:
+        """Take over dense weights."""
+
+    def score(self, rows: list[Array], numbers: Array) -> Array:
+        """Return click probabilities."""
+
+
+class MessagesMissing(InputError):
+    """A message came before those that precede it."""
+
+
+class ServedModel:
+    """Rows and dense weights of a model, and how far it has followed the log.
+
+    One thread may call `apply` while any number of threads call `predict`. No rows are read while
+    one message changes them. So a prediction reads each row whole, and never the row of another
+    id. Rows of one prediction may be from different syncs. Dense weights change together, while
+    nothing is scored.
+
+    Args:
+        features: columns of a request.
+        table: the rows.
+        scorer: the dense part.
+        version: of the rows and weights that these have now.
+    """
+
+    def __init__(
+        self, features: LogFeatures, table: ServingTable, scorer: Scorer, version: Version
+    ) -> None:
+        self.features, self.version = features, version
+        self.generation, self.seq = version.generation, version.seq  # of the last message
+        self._table, self._scorer = table, scorer
+        self._rows_lock, self._weights_lock = SharedLock(), SharedLock()
+
+    @classmethod
+    def from_snapshot(cls, run: str | Path, number: int, version: Version) -> ServedModel:
+        """Load the model of a run's snapshot, without moments and counters.
+
+        Args:
+            run: folder of the run.
+            number: of the snapshot.
+            version: that the snapshot has.
+
+        Raises:
+            InputError: the run or the snapshot is missing or damaged.
+        """
+        from cowclip_merlin.online.serving_copy import DenseScorer
+
+        settings, features = load_online_config(run)
+        arrays = load_snapshot(Path(run) / "snapshots", number, wanted=_is_served).arrays
+        scorer = DenseScorer(settings, features)
+        try:
+            scorer.set_weights([arrays[f"{_DENSE}{i}"] for i in range(len(scorer.variables))])
+            table = _table_of(settings, features, arrays)
+        except KeyError as error:
+            raise InputError(
+                f"{run}: snapshot {number} has no {error}; is it of a trainer?"
+            ) from None
+        model = cls(features, table, scorer, version)
+        model.warm_up()
+        return model
+
+    def __len__(self) -> int:
+        """Number of ids that have a row."""
+        return len(self._table)
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of the rows, of their ids and of the index."""
+        return self._table.used_bytes
+
+    def warm_up(self) -> None:
+        """Score one event, so that the first request does not wait for compilers."""
+        from cowclip_merlin.workflows.online.events import Events
+
+        columns = len(self.features.continuous)
+        ids = np.zeros((1, self._table.num_fields), np.int64)
+        self.predict(Events(ids=ids, numbers=np.zeros((1, columns), np.float32)))
+
+    def predict(self, events: Events) -> Prediction:
+        """Return click probabilities of events and the version of the model."""
+        with self._rows_lock.reading():
+            version, rows = self.version, self._table.look_up(events.ids)
+            values = [table[rows] for table in self._table.tables]
+        with self._weights_lock.reading():
+            probabilities = self._scorer.score(values, events.numbers)
+        return Prediction(probabilities, version, int(np.count_nonzero(rows < rows.shape[1])))
+
+    def apply(self, message: SyncMessage) -> bool:
+        """Take over the next message of this model's generation; False if it was before.
+
+        Raises:
+            MessagesMissing: messages between the last one and this one are missing.
+            InputError: the message is of another model; nothing has changed.
+        """
+        if message.seq <= self.seq:
+            return False
+        if message.seq > self.seq + 1:
+            raise MessagesMissing(
+                f"message {message.seq} of generation {message.generation} came after {self.seq}"
+            )
+        check_message(message, self._table)
+        if message.kind in (GONE, ROWS):
+            changes, values = changes_of(message)
+            # Readers may go on while the index doubles: it is replaced, and they do not write.
+            self._table.reserve(len(changes.ids))
+            with self._rows_lock.writing():
+                self._table.apply(changes, values)
+        elif message.kind == DENSE:
+            weights = [message.arrays[f"dense{i}"] for i in range(len(message.arrays))]
+            with self._weights_lock.writing():
+                self._scorer.set_weights(weights)
+        self.seq = message.seq
+        if message.kind == SYNCED:
+            self.version = Version(message.generation, message.seq, dict(message.info))
+        return True
+
+
+def _is_served(name: str) -> bool:
+    """Whether a server needs an array of a snapshot."""
+    short = name.removeprefix(_TABLE)
+    table = short in ("ids", "fields", "free") or (short.startswith("table") and short[-2:] == ".w")
+    return table if name.startswith(_TABLE) else name.startswith(_DENSE)
+
+
+def _table_of(
+    settings: OnlineSettings, features: LogFeatures, arrays: Mapping[str, Array]
+) -> ServingTable:
+    """The rows of a snapshot."""
+    state = {k.removeprefix(_TABLE).removesuffix(".w"): x for k, x in arrays.items()}
+    fields, tables = len(features.categorical), sum(k.startswith("table") for k in state)
+    table = ServingTable(
+        fields,
+        settings.reserved_rows(fields),
+        [state[f"table{i}"].shape[1] for i in range(tables)],
+        index_cells=cells_for(settings.max_rows) if settings.max_rows else 16,
+    )
+    table.restore(state)
+    if settings.absent == "zeros":  # the trainer reads zeros there, too
+        for rows in table.tables:
+            rows[:fields] = 0
+    return table

@@ -1,0 +1,138 @@
+"""Requests beside a sync: each row is read whole, and is that of its id."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from sync_logs import DIMS, FEATURES, FIELDS, arrays_of
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.serving.served_model import MessagesMissing, ServedModel, Version
+from cowclip_merlin.online.sync.sync_message import SyncMessage
+from cowclip_merlin.tables.serving_table import ServingTable
+from cowclip_merlin.workflows.online.events import Events
+
+IDS = 3000
+WEIGHT = 1 << 12  # a row holds WEIGHT * id + number of its sync, and an absent one -1
+
+
+class Rows:
+    """In place of the dense part: checks the rows that it gets."""
+
+    def __init__(self):
+        self.wrong = []
+
+    def set_weights(self, weights):
+        pass
+
+    def score(self, rows, numbers):
+        ids = numbers[:, 0].astype(np.int64)
+        values = np.concatenate(rows, axis=2).astype(np.int64)
+        whole = (values == values[:, :, :1]).all()
+        known = (values[:, :, 0] // WEIGHT == ids[:, None]) | (values[:, :, 0] == -1)
+        if not (whole and known.all()):
+            self.wrong.append(values)
+        return np.zeros(len(ids))
+
+
+def model_of(scorer):
+    table = ServingTable(FIELDS, FIELDS * IDS + FIELDS + 9, DIMS)
+    for rows in table.tables:
+        rows[:FIELDS] = -1
+    return ServedModel(FEATURES, table, scorer, Version(1, 0, {}))
+
+
+def send(model, kind, pairs, values=()):
+    arrays = arrays_of(np.array(pairs, np.int64), list(values))
+    info = {"absent": 0}
+    message = SyncMessage(kind=kind, generation=1, seq=model.seq + 1, info=info, arrays=arrays)
+    model.apply(message)
+
+
+@contextmanager
+def running(target, number, stop):
+    """Threads that run within the block; `stop` ends them."""
+    threads = [threading.Thread(target=target, args=(i,)) for i in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_no_request_reads_a_torn_row_or_that_of_another_id():
+    """Ids come, change and go, rows are used again, and the index doubles, under requests."""
+    scorer, rng, stop, asked = Rows(), np.random.default_rng(1), threading.Event(), []
+    model = model_of(scorer)
+
+    def ask(seed):
+        rng = np.random.default_rng(seed)
+        while not stop.is_set():
+            ids = rng.integers(0, IDS, (50, 1))
+            model.predict(Events(ids=ids.repeat(FIELDS, 1), numbers=ids.astype(np.float32)))
+            asked.append(1)
+
+    with running(ask, 2, stop):
+        end = time.monotonic() + 1.5
+        for sync in range(WEIGHT):
+            ids = rng.permutation(IDS)[:400]
+            pairs = [(int(i) % FIELDS, int(i)) for i in ids]
+            send(model, "rows", pairs, [WEIGHT * i + sync for _, i in pairs])
+            send(model, "gone", pairs[: 1 + sync % 399])
+            if time.monotonic() > end and len(asked) > 500:
+                break
+    assert not scorer.wrong
+    assert sync > 100 and len(model) > 100
+
+
+def test_dense_weights_change_together():
+    class Slow:
+        pair, wrong = (0, 0), 0
+
+        def set_weights(self, weights):
+            self.pair = (weights[0][0], self.pair[1])
+            time.sleep(0.001)
+            self.pair = (weights[0][0], weights[0][0])
+
+        def score(self, rows, numbers):
+            first = self.pair[0]
+            time.sleep(0.0005)
+            self.wrong += first != self.pair[1]
+            return np.zeros(1)
+
+    scorer = Slow()
+    model, stop = model_of(scorer), threading.Event()
+
+    def ask(_):
+        while not stop.is_set():
+            model.predict(Events(ids=np.zeros((1, FIELDS), int), numbers=np.zeros((1, 1))))
+
+    with running(ask, 3, stop):
+        for seq in range(1, 100):
+            arrays = {"dense0": np.array([float(seq)], np.float32)}
+            model.apply(SyncMessage(kind="dense", generation=1, seq=seq, arrays=arrays))
+    assert scorer.wrong == 0 and scorer.pair == (99.0, 99.0)
+
+
+def test_messages_come_once_and_in_order():
+    model = model_of(Rows())
+    send(model, "rows", [(0, 1)], [WEIGHT])
+    message = SyncMessage(kind="synced", generation=1, seq=1)
+    assert model.apply(message) is False and model.version.seq == 0
+    with pytest.raises(MessagesMissing, match="message 3 of generation 1 came after 1"):
+        model.apply(SyncMessage(kind="synced", generation=1, seq=3))
+    assert model.apply(SyncMessage(kind="synced", generation=1, seq=2, info={"trained": 9}))
+    assert model.version == Version(1, 2, {"trained": 9})
+
+
+def test_more_ids_than_the_capacity_are_refused():
+    model = model_of(Rows())
+    pairs = [(0, i) for i in range(FIELDS * IDS + 20)]
+    with pytest.raises(InputError, match="use the capacity of the trainer"):
+        send(model, "rows", pairs, [0] * len(pairs))
+    assert len(model) == 0 and model.seq == 0
