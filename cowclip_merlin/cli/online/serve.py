@@ -1,0 +1,111 @@
+"""`cowclip online serve`: answer requests with a model that is being trained."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from pathlib import Path
+
+from cowclip_merlin.cli.options.model_options import add_option
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.open_log import FORMS
+from cowclip_merlin.online.serving.web.limits import ServingLimits
+
+HELP = "answer requests by HTTP with a model that is being trained"
+EXAMPLES = """examples:
+  cowclip online serve --from SYNC --port 8000
+  curl --json '{"events": [{"user": 7, "item": "i12", ...}]}' http://127.0.0.1:8000/v1/predict
+
+http://127.0.0.1:8000/ shows the age of the model and its requests, /docs the interface.
+Start as many servers as you like; each follows the log by itself. SIGTERM ends a server when its
+running requests have their answers."""
+
+TOKEN_VARIABLE = "COWCLIP_TOKEN"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cowclip online serve`."""
+    add = parser.add_argument
+    add("--from", dest="log", required=True, metavar="LOG", help=f"log of the trainer: {FORMS}")
+    text = "the trainer's run folder as this machine sees it (default: as the trainer names it)"
+    add("--run", dest="run_folder", metavar="RUN", help=text)
+    text = "address to listen at; 0.0.0.0 for all networks of this machine"
+    add_option(parser, "host", "127.0.0.1", "HOST", text)
+    add_option(parser, "port", 8000, "N", "port to listen at; 0 for a free one")
+    text = f"file with the token that requests must send (default: variable {TOKEN_VARIABLE})"
+    add("--token-file", metavar="FILE", help=text)
+    _add_limits(parser)
+    add("--access-log", action="store_true", help="print a line for each request")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    known = ServingLimits
+    add_option(parser, "max-body-bytes", known.max_body_bytes, "N", "size of a request's body")
+    add_option(parser, "max-batch", known.max_batch, "N", "events of one request")
+    text = "requests at one time; others get 503 and may try again"
+    add_option(parser, "max-requests", known.max_requests, "N", text)
+    text = "seconds for the body of a request to come, and for its answer"
+    add_option(parser, "timeout", known.timeout, "S", text)
+    add_option(parser, "threads", known.threads, "N", "requests to compute at one time")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal comes."""
+    limits = ServingLimits(
+        max_body_bytes=args.max_body_bytes,
+        max_batch=args.max_batch,
+        max_requests=args.max_requests,
+        timeout=args.timeout,
+        threads=args.threads,
+    )
+    token = read_token(args.token_file)
+    _refuse_wrong(args)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    for name in ("uvicorn.error", "tensorflow"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        from cowclip_merlin.online.serving.process import serve
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the package {error.name} is missing: pip install 'cowclip-merlin[online]'"
+        ) from None
+    serve(
+        args.log,
+        run=args.run_folder,
+        host=args.host,
+        port=args.port,
+        token=token,
+        limits=limits,
+        access_log=args.access_log,
+    )
+    return 0
+
+
+def _refuse_wrong(args: argparse.Namespace) -> None:
+    if args.run_folder is not None and not Path(args.run_folder).is_dir():
+        raise InputError(f"{args.run_folder}: no such folder; check --run")
+    if not 0 <= args.port < 1 << 16:
+        raise InputError(f"--port is {args.port}; give 0 to 65535")
+
+
+def read_token(file: str | None) -> str | None:
+    """Read the token of a file, or of the environment; None where neither is given.
+
+    Raises:
+        InputError: the file cannot be read, or the token is empty or not printable ASCII.
+    """
+    if file is None:
+        token, source = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE
+    else:
+        try:
+            token, source = Path(file).read_text(encoding="utf-8").strip(), file
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{file}: cannot be read ({error!s:.60}); check --token-file"
+            ) from None
+    if token is None:
+        return None
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise InputError(f"{source}: the token is empty, or has spaces or characters beyond ASCII")
+    return token

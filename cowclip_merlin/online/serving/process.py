@@ -1,0 +1,118 @@
+"""One server process: a thread that follows the log, and an HTTP server."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.message_log import LogUnavailable
+from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.online.serving.follower import Follower
+from cowclip_merlin.online.serving.web.app import make_app
+from cowclip_merlin.online.serving.web.http_protocol import BoundedHttp
+from cowclip_merlin.online.serving.web.limits import ServingLimits
+from cowclip_merlin.online.serving.web.status import without_password
+from cowclip_merlin.training.build import choose_device
+
+LOG = logging.getLogger("cowclip.serve")
+
+_BACKLOG = 256  # connections that wait to be accepted
+_KEEP_ALIVE = 30  # seconds without a request until a connection is closed
+
+
+def serve(
+    log: str,
+    *,
+    run: str | Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    limits: ServingLimits | None = None,
+    access_log: bool = False,
+) -> None:
+    """Serve the model of a sync log until SIGINT or SIGTERM.
+
+    Args:
+        log: address of the sync log.
+        run: the run folder as this machine sees it; None: as the trainer names it.
+        host: address to listen at.
+        port: to listen at; 0 for a free one.
+        token: that requests have to send; None for none.
+        limits: of requests; None for the defaults.
+        access_log: whether to print a line for each request.
+
+    Raises:
+        InputError: the log's address is wrong, or the port is not free.
+    """
+    limits = limits or ServingLimits()
+    with suppress(LogUnavailable):  # a server that is away may come later
+        open_log(log).close()
+    listening = _listen(host, port)
+    _set_up_tensorflow(limits.threads)
+    follower = Follower(lambda: open_log(log), run=run, name=without_password(log))
+    app = make_app(follower, limits, log_name=log, token=token)
+    config = uvicorn.Config(
+        app,
+        http=BoundedHttp,
+        ws="none",
+        log_config=None,
+        access_log=access_log,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=int(2 * limits.timeout) + 1,
+    )
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    LOG.info("serving http://%s:%d from %s", shown, port, without_password(log))
+    with _following(follower):
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen before TensorFlow starts: a port in use is said at once."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"cannot listen at {host} port {port}: {reason}; give another --port or --host"
+        ) from None
+    return listening
+
+
+def _set_up_tensorflow(threads: int) -> None:
+    """Use the CPU, and no more threads for one request than it needs."""
+    tf = compat.tensorflow()
+    choose_device("cpu")
+    tf.config.threading.set_intra_op_parallelism_threads(min(threads, os.cpu_count() or 1))
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+@contextmanager
+def _following(follower: Follower) -> Iterator[None]:
+    """Follow the log in a thread within the block."""
+    stop = threading.Event()
+    # What is imported by now stays: the collector need not look at it while requests wait.
+    gc.collect()
+    gc.freeze()
+    thread = threading.Thread(target=follower.run, args=(stop, LOG), name="follow", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=10)

@@ -1,0 +1,1 @@
+"""The HTTP interface of a server: requests, status, metrics and pages."""
