@@ -59,6 +59,11 @@ def _add_stream_options(parser: argparse.ArgumentParser) -> None:
         help="train what was trained since the snapshot again, or go on with the newest event "
         "(default: %(default)s)",
     )
+    parser.add_argument(
+        "--trim",
+        action="store_true",
+        help="remove the events from the log that both kept snapshots hold; if none else reads it",
+    )
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the log")
 
 
@@ -98,4 +103,5 @@ def stream_settings_from_args(args: argparse.Namespace) -> StreamSettings:
         on_restart=args.on_restart,
         repeats_window=args.repeats_window,
         until_end=args.until_end,
+        trim=args.trim,
     )

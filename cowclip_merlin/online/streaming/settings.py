@@ -26,6 +26,7 @@ class StreamSettings:
         repeats_window: seconds of event time for which an event with a known key is dropped; 0
             keeps all events. It needs a key in the features file.
         until_end: stop at the end of the log.
+        trim: remove the events from the log that all kept snapshots hold.
 
     Raises:
         InputError: a value is out of range.
@@ -39,6 +40,7 @@ class StreamSettings:
     on_restart: str = "replay"
     repeats_window: int = 86400
     until_end: bool = False
+    trim: bool = False
 
     def __post_init__(self) -> None:
         """Check the values."""

@@ -21,7 +21,7 @@ from cowclip_merlin.online.streaming.status_report import StatusReport, sync_inf
 from cowclip_merlin.online.streaming.step_pipeline import StepPipeline
 from cowclip_merlin.online.streaming.timers import Timer
 from cowclip_merlin.online.trainer import OnlineTrainer
-from cowclip_merlin.tables.snapshot import load_snapshot, numbers
+from cowclip_merlin.tables.snapshot import KEEP, load_snapshot, numbers
 from cowclip_merlin.training.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.workflows.online.events import Events
 
@@ -73,6 +73,7 @@ class StreamTrainer:
         self._damaged = DamagedMessages(folder / "damaged.jsonl")
         self._reader = self._read_from(events.start())
         self._saved, self._factor = -1, 1
+        self._positions: list[Position] = []  # of the snapshots that were begun
 
     def run(self) -> None:
         """Train until a signal comes, or with `until_end` until the log ends.
@@ -223,14 +224,18 @@ class StreamTrainer:
         if self._servers and not wait:
             self._servers.snapshot_begins()
         self._snapshots.begin(self.trained, arrays, {"position": list(self._reader.position)})
+        self._positions = [*self._positions, self._reader.position][-KEEP:]
         self._saved = self.trained
         if wait:
             self._snapshots.finished(wait=True)
         self._journal.begin(self._saved, keep=numbers(self._folder / SNAPSHOTS))
 
     def _announce(self, number: int) -> None:
+        """Tell servers of a snapshot that is on the disk, and trim the log of events."""
         if self._servers:
             self._servers.snapshot_ends(number)
+        if self.settings.trim and len(self._positions) == KEEP:
+            self._events.trim(self._positions[0])
 
     def _finish(self) -> None:
         """Train what is left of a batch, sync for the last time, and write a snapshot."""

@@ -238,6 +238,17 @@ def test_a_log_without_the_next_events_is_an_error(tmp_path, settings):
         stream_trainer(tmp_path / "run", settings, log).run()
 
 
+def test_trim_removes_events_that_both_snapshots_hold(tmp_path, settings):
+    log = FileLog(tmp_path / "events", segment_bytes=1)
+    for first in range(0, 640, 32):
+        log.append(messages(range(first, first + 32)))
+    work = stream_trainer(tmp_path / "whole", settings, log, snapshot_every=1e-9, trim=True)
+    work.run()
+    kept = sorted(numbers(tmp_path / "whole" / "snapshots"))
+    assert 0 < kept[0] < kept[1] == 640
+    assert log.start()[0] == kept[0]
+
+
 def test_the_log_of_another_run_is_refused(tmp_path, settings, events):
     sync = FileLog(tmp_path / "sync")
     stream_trainer(tmp_path / "run", settings, events, sync).run()
