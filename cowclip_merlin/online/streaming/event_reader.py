@@ -106,7 +106,7 @@ class EventReader:
 
     def at_end(self) -> bool:
         """Return whether the log has no more messages, though a batch may be in progress."""
-        return not self._waiting and self._log.end() <= self._read_to
+        return not self._waiting and self._log.end()[0] <= self._read_to[0]
 
     def _take(self, size: int) -> None:
         """Move events from those that wait to the batch, without the repeats."""
