@@ -422,15 +422,6 @@ def test_a_late_answer_is_a_refusal_and_keeps_its_place(features, rows):
 def test_a_body_that_does_not_come_is_a_408(served):
     app = make_app(served[1], ServingLimits(timeout=0.1), log_name="a log")
 
-    async def endless():
-        yield b"{"
-        await asyncio.sleep(30)
-
-    async def run():
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return await client.post(URL, content=endless(), headers=JSON)
-
     async def receive_late():
         """The transport of httpx reads the body first, so call the application itself."""
         sent, scope = [], {

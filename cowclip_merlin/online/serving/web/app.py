@@ -18,7 +18,7 @@ from cowclip_merlin.online.serving.follower import Follower
 from cowclip_merlin.online.serving.web.guard import Asgi, Guard
 from cowclip_merlin.online.serving.web.limits import ServingLimits
 from cowclip_merlin.online.serving.web.metrics import CONTENT_TYPE, Metrics
-from cowclip_merlin.online.serving.web.predicting import Predictor
+from cowclip_merlin.online.serving.web.predicting import CLIENT_LEFT, Predictor
 from cowclip_merlin.online.serving.web.refusal import Refusal
 from cowclip_merlin.online.serving.web.request_log import RequestLog
 from cowclip_merlin.online.serving.web.schema import PREDICT_BODY, Predictions, problems
@@ -90,7 +90,7 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse({"error": text}, error.status_code, headers=error.headers)
 
     async def left(_: Request, __: ClientDisconnect) -> Response:
-        return Response(status_code=400)  # nobody reads it
+        return Response(status_code=CLIENT_LEFT)  # nobody reads it
 
     async def failed(_: Request, error: Exception) -> Response:
         return JSONResponse({"error": f"a bug in the server: {type(error).__name__}"}, 500)

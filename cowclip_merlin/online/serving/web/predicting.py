@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from starlette.requests import ClientDisconnect
 
 from cowclip_merlin.online.serving.web.limits import ServingLimits
 from cowclip_merlin.online.serving.web.refusal import Refusal, not_now
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from cowclip_merlin.online.serving.follower import Follower
     from cowclip_merlin.online.serving.served_model import Prediction, Version
+
+CLIENT_LEFT = 499
+"""Status under which a request counts whose client left before its body was there."""
 
 
 class Answer(NamedTuple):
@@ -71,6 +75,9 @@ class Predictor:
             return answer.body
         except Refusal as refusal:
             status = refusal.status
+            raise
+        except ClientDisconnect:
+            status = CLIENT_LEFT
             raise
         finally:
             log.note(status, time.perf_counter() - begun)

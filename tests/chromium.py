@@ -73,7 +73,7 @@ class Chromium:
             self.events.append(answer)
 
     def open(self, path, *, width=1280, height=900, scheme="light"):
-        """Load a file at a width in CSS pixels, in a light or dark colour scheme."""
+        """Load a file or an address at a width in CSS pixels, in a light or dark colour scheme."""
         self.events.clear()
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -81,7 +81,8 @@ class Chromium:
         )  # fmt: skip
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", features=[feature])
-        self.call("Page.navigate", url=path.as_uri())
+        address = path if isinstance(path, str) else path.as_uri()
+        self.call("Page.navigate", url=address)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._message())
 
@@ -89,7 +90,7 @@ class Chromium:
         """What a JavaScript expression gives."""
         done = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in done, done
-        return done["result"]["value"]
+        return done["result"].get("value")
 
     def complaints(self):
         """Errors and warnings of the console since the page was opened."""

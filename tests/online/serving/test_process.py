@@ -1,0 +1,248 @@
+"""A server as its own process: it follows a log, refuses what is too much, and ends in order."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import chromium
+import pytest
+from server_process import ServerProcess
+
+from cowclip_merlin.cli import main
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, small_settings, features, events):
+    from published import PublishedTrainer
+
+    from cowclip_merlin.online.logs.file_log import FileLog
+
+    folder = tmp_path_factory.mktemp("process")
+    trainer = PublishedTrainer(small_settings, features, folder / "run", FileLog(folder / "sync"))
+    trainer.start()
+    trainer.train(events.filter(slice(0, 256)))
+    trainer.sync(auc=0.71)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def server(made):
+    limits = ("--max-body-bytes", 3000, "--timeout", 2, "--max-requests", 8)
+    with ServerProcess(made.log.name, *limits) as running:
+        running.wait_for(lambda: running.get("/ready"))
+        yield running
+
+
+def shown(browser, name):
+    return browser.value(f"document.getElementById({name!r}).textContent")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    program = chromium.find()
+    if program is None:
+        pytest.skip("no Chromium or Chrome on this machine")
+    one = chromium.Chromium(program)
+    yield one
+    one.close()
+
+
+def test_it_serves_what_was_synced_last(made, server, rows, events):
+    assert server.host == "127.0.0.1"
+    for sync in range(2):
+        made.train(events.filter(slice(256 * (sync + 1), 256 * (sync + 2))))
+        made.sync(auc=0.7)
+        wanted = made.trainer.predict(events.filter(slice(0, 9)))
+        trained = made.trained
+        server.wait_for(lambda t=trained: server.get("/v1/status")["model"]["trained"] == t)
+        status, answer = server.predict(rows[:9])
+        assert status == 200 and answer["model"]["trained"] == made.trained
+        assert answer["predictions"] == pytest.approx(wanted.tolist(), abs=1e-6)
+
+
+HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+ATTACKS = {
+    "no HTTP": ((b"\x00\xff" * 2000 + b"\r\n\r\n",), b"400"),
+    "endless headers": ((b"GET / HTTP/1.1\r\n", *[b"A: " + b"b" * 8000 + b"\r\n"] * 200), b"400"),
+    "an endless header": ((b"GET / HTTP/1.1\r\nA: ", *[b"b" * 65_000] * 50), b"400"),
+    "an endless address": ((b"GET /", *[b"b" * 65_000] * 50), b"400"),
+    "two lengths": ((HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",), b"400"),
+    "length and parts": (
+        (HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",),
+        b"400",
+    ),
+    "wrong parts": ((HEAD + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n{}\r\n0\r\n\r\n",), b"40"),
+    "a length of petabytes": ((HEAD + b"Content-Length: 9999999999999999\r\n\r\n{",), b"413"),
+    "endless parts": (
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[b"400\r\n" + b" " * 1024 + b"\r\n"] * 99),
+        b"413",
+    ),
+    "half a body": ((HEAD + b'Content-Length: 100\r\n\r\n{"events"',), b"408"),
+}
+
+
+@pytest.mark.parametrize("what", ATTACKS)
+def test_wrong_connections_are_closed_and_the_server_goes_on(server, rows, what):
+    parts, status = ATTACKS[what]
+    answer, cut = server.raw(*parts)
+    # A client that goes on to send may lose the answer, since the connection is closed.
+    assert (cut and len(parts) > 1) or answer.startswith(b"HTTP/1.1 " + status)
+    assert server.predict(rows[:1])[0] == 200
+
+
+def test_clients_that_leave_free_their_places(server, rows):
+    """Twenty requests whose clients go away before the answer, at eight places."""
+    body = json.dumps({"events": rows[:1]}).encode()
+    for i in range(20):
+        with socket.create_connection((server.host, server.port)) as connection:
+            connection.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode())
+            connection.sendall(body[: len(body) // (1 + i % 2)])
+    server.wait_for(lambda: server.get("/v1/status")["requests"]["running"] == 0, 30)
+    assert server.predict(rows[:1])[0] == 200
+
+
+def test_slow_bodies_do_not_keep_others_out_for_ever(server, rows):
+    """Places are taken by clients that send nothing, and free again after the time-out."""
+    waiting = [socket.create_connection((server.host, server.port)) for _ in range(8)]
+    for connection in waiting:
+        connection.sendall(HEAD + b"Content-Length: 100\r\n\r\n")
+    server.wait_for(lambda: server.get("/v1/status")["requests"]["running"] == 8)
+    status, answer = server.predict(rows[:1])
+    assert status == 503 and "8 requests are running" in answer["error"]
+    server.wait_for(lambda: server.predict(rows[:1])[0] == 200, 30)
+    for connection in waiting:
+        assert connection.recv(100).startswith(b"HTTP/1.1 408")
+        connection.close()
+
+
+def test_wrong_options_are_one_line(tmp_path, capsys, monkeypatch):
+    log = tmp_path / "sync"
+    log.mkdir()
+    (tmp_path / "empty").write_text("\n")
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    for options, text in (
+        (["--from", str(tmp_path / "no")], "no such folder"),
+        (["--from", str(log), "--run", str(tmp_path / "no")], "check --run"),
+        (["--from", str(log), "--port", "70000"], "--port is 70000; give 0 to 65535"),
+        (["--from", str(log), "--port", str(port)], "give another --port"),
+        (["--from", str(log), "--host", "300.1.2.3"], "cannot listen at 300.1.2.3"),
+        (["--from", str(log), "--max-batch", "0"], "--max-batch is 0"),
+        (["--from", str(log), "--token-file", str(tmp_path / "no")], "check --token-file"),
+        (["--from", str(log), "--token-file", str(tmp_path / "empty")], "the token is empty"),
+    ):
+        assert main(["online", "serve", *options]) == 2
+        error = capsys.readouterr().err
+        assert text in error and error.count("\n") == 1, error
+    taken.close()
+    monkeypatch.setenv("COWCLIP_TOKEN", "two words")
+    assert main(["online", "serve", "--from", str(log)]) == 2
+    assert "COWCLIP_TOKEN: the token is empty, or has spaces" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_one_line(tmp_path):
+    """Whichever of the packages it is."""
+    (tmp_path / "sync").mkdir()
+    for name in ("uvicorn", "fastapi", "prometheus_client"):
+        script = (
+            f"import sys; sys.modules[{name!r}] = None; from cowclip_merlin.cli import main; "
+            f"sys.exit(main(['online', 'serve', '--from', {str(tmp_path / 'sync')!r}]))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=120,
+            env={**os.environ},
+        )  # fmt: skip
+        assert done.returncode == 2, done.stderr
+        assert "pip install 'cowclip-merlin[online]'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
+def test_the_page_shows_the_numbers_of_the_server(made, server, browser, rows, width, scheme):
+    server.predict(rows[:3])
+    server.wait_for(lambda: server.get("/v1/status")["model"]["trained"] == made.trained)
+    browser.open(server.url + "/", width=width, height=800, scheme=scheme)
+    server.wait_for(lambda: shown(browser, "state") == "serving")
+    assert shown(browser, "rows") == f"{made.trainer.table.num_rows:,}"
+    assert shown(browser, "trainer") == f"{made.trained:,}"
+    assert shown(browser, "lag") == "0 messages"
+    assert shown(browser, "memory").endswith((" MB", " GB"))
+    assert shown(browser, "event").endswith("days") and shown(browser, "time").endswith(" ms")
+    before = server.get("/v1/status")["requests"]["total"]
+    assert f"{before:,} so far" in shown(browser, "requests-note")
+    auc = 0.654 + width / 1e6
+    made.sync(auc=auc)
+    server.wait_for(lambda: shown(browser, "auc") == f"{100 * auc:.2f} %")
+    server.wait_for(
+        lambda: "point" in browser.value("document.querySelector('polyline').outerHTML")
+    )
+    size = "[document.documentElement.scrollWidth, window.innerWidth]"
+    scrolled, inner = browser.value(size)
+    assert scrolled <= inner
+    assert browser.complaints() == []
+    assert all(url.startswith((server.url, "data:")) for url in browser.requests())
+    if folder := os.environ.get("COWCLIP_SCREENSHOTS"):
+        Path(folder, f"{width}-{scheme}.png").write_bytes(browser.screenshot())
+
+
+def test_the_interface_page_sends_a_request(server, browser, rows):
+    browser.open(server.url + "/docs", width=1280)
+    server.wait_for(lambda: "POST /v1/predict" in browser.value("document.body.innerText"))
+    body = json.dumps({"events": rows[:1]})
+    browser.value(f"document.getElementById('body').value = {body!r}")
+    browser.value("document.getElementById('send').click()")
+    server.wait_for(lambda: '"predictions"' in shown(browser, "answer"))
+    assert browser.complaints() == []
+
+
+def test_a_server_from_its_start_to_its_end(tmp_path, new_run, browser, rows):
+    """Before its trainer, with a token, and until a signal while a request is running."""
+    (tmp_path / "sync").mkdir()
+    (tmp_path / "token").write_text("s3cret\n")
+    token = {"Authorization": "Bearer s3cret"}
+    with ServerProcess(tmp_path / "sync", "--token-file", tmp_path / "token") as server:
+        assert server.predict(rows[:1])[0] == 401 and server.get("/v1/status", ok=()) is None
+        status, answer = server.predict(rows[:1], **token)
+        assert status == 503 and "no snapshot yet" in answer["error"]
+        log_in(server, browser)
+        server.wait_for(lambda: shown(browser, "state") == "no model yet")
+        new_run(tmp_path)
+        server.wait_for(lambda: shown(browser, "state") == "serving")
+        assert server.get("/ready") == {"ready": True}
+        answer = answer_after_signal(server, rows, signal.SIGTERM)
+        assert answer.startswith(b"HTTP/1.1 200") and b'"predictions"' in answer
+        assert server.process.wait(timeout=60) == 128 + signal.SIGTERM
+    assert not any("Traceback" in line for line in server.lines), server.lines
+    end = time.monotonic() + 60
+    while shown(browser, "state") != "no answer" and time.monotonic() < end:
+        time.sleep(0.05)
+    assert shown(browser, "problem") == "the server does not answer"
+
+
+def log_in(server, browser):
+    """Give the page the token that it asks for."""
+    browser.open(server.url + "/", width=800)
+    server.wait_for(lambda: browser.value("!document.getElementById('login').hidden"))
+    browser.value("document.getElementById('token').value = 's3cret'")
+    browser.value("document.querySelector('#login button').click()")
+    server.wait_for(lambda: browser.value("document.getElementById('login').hidden"))
+
+
+def answer_after_signal(server, rows, number):
+    """What a request gets whose body comes after the signal."""
+    token, body = {"Authorization": "Bearer s3cret"}, json.dumps({"events": rows[:1]}).encode()
+    head = HEAD + f"Authorization: Bearer s3cret\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection((server.host, server.port), timeout=60) as connection:
+        connection.sendall(head + body[:9])
+        server.wait_for(lambda: server.get("/v1/status", **token)["requests"]["running"] == 1)
+        server.process.send_signal(number)
+        time.sleep(0.3)
+        connection.sendall(body[9:])
+        answer = b""
+        while part := connection.recv(4096):
+            answer += part
+    return answer
