@@ -1,0 +1,1 @@
+"""Measure running parts of online training: latency, AUC, and what a kill costs."""

@@ -1,0 +1,95 @@
+"""Ask a server of `cowclip online serve`."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+
+
+class Answer(NamedTuple):
+    """Predictions of a server.
+
+    Attributes:
+        probabilities: of a click, one for each row.
+        generation: of the model, which counts the starts of the trainer.
+        seq: number of the model's last sync in its generation.
+    """
+
+    probabilities: list[float]
+    generation: int
+    seq: int
+
+
+class NoAnswer(Exception):
+    """The server cannot be reached, or has no model yet."""
+
+
+class ServerClient:
+    """A connection to one server, for one thread.
+
+    Args:
+        port: of the server on this machine.
+        timeout: seconds to wait for an answer.
+    """
+
+    def __init__(self, port: int, *, timeout: float = 10.0) -> None:
+        self.port, self._timeout = port, timeout
+        self._connection: http.client.HTTPConnection | None = None
+
+    def predict(self, rows: Sequence[Mapping[str, Any]]) -> Answer:
+        """Return the predictions for some rows.
+
+        Raises:
+            NoAnswer: the server is away or has no model.
+        """
+        found = self._ask("POST", "/v1/predict", {"events": list(rows)})
+        model = found["model"]
+        return Answer(found["predictions"], model["generation"], model["seq"])
+
+    def status(self) -> Json:
+        """Return the server's status.
+
+        Raises:
+            NoAnswer: the server is away.
+        """
+        return self._ask("GET", "/v1/status")
+
+    def is_serving(self, inputs: Sequence[str]) -> bool:
+        """Whether the server has a model, which answers a row without any value.
+
+        Args:
+            inputs: names of the columns that a row needs.
+        """
+        try:
+            self.predict([dict.fromkeys(inputs)])
+        except NoAnswer:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
+        """Ask once; over a new connection if the server has closed the old one."""
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(
+                "127.0.0.1", self.port, timeout=self._timeout
+            )
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            self._connection.request(method, path, data, {"Content-Type": "application/json"})
+            answer = self._connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise NoAnswer(f"port {self.port}: {error!r:.100}") from None
+        if answer.status != 200:
+            raise NoAnswer(f"port {self.port}: {answer.status} {text[:100]!r}")
+        return json.loads(text)

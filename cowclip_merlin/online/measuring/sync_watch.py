@@ -1,0 +1,99 @@
+"""Watch the log that servers follow: when each sync came, and what it said."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import NamedTuple
+
+from cowclip_merlin.online.logs.message_log import MessageLog, Position
+from cowclip_merlin.online.measuring.repeat import Repeat
+from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
+
+
+class Sync(NamedTuple):
+    """A sync that is complete in the log.
+
+    Attributes:
+        generation: counts the starts of the trainer.
+        seq: number of the sync's last message in its generation.
+        sent: when the trainer sent it, seconds since 1970.
+        seen: when it was in the log.
+        position: the place in the log of examples up to which the trainer has trained.
+        trained: events trained so far.
+        info: what else the trainer said.
+    """
+
+    generation: int
+    seq: int
+    sent: float
+    seen: float
+    position: Position
+    trained: int
+    info: dict[str, object]
+
+
+class SyncWatch(Repeat):
+    """Reads the log in a thread. It can also copy it to another log, up to a moment.
+
+    Args:
+        log: that servers follow.
+        copy: log that takes the same messages until `stop_copy`; None for none.
+
+    Attributes:
+        syncs: all syncs so far.
+        starts: when each generation was seen to begin, by number.
+        snapshots: snapshots that were named so far.
+    """
+
+    def __init__(self, log: MessageLog, copy: MessageLog | None = None) -> None:
+        super().__init__("syncs", every=0.0)
+        self._log, self._copy = log, copy
+        self._position = log.start()
+        self._copy_lock = threading.Lock()
+        self.syncs: list[Sync] = []
+        self.starts: dict[int, tuple[float, int]] = {}
+        self.snapshots: list[int] = []
+
+    def step(self) -> None:
+        """Read messages, or wait a moment for them."""
+        messages = self._log.read(self._position, most=64, wait=0.05)
+        seen = time.time()
+        if messages:
+            self._relay([message.value for message in messages])
+        for message in messages:
+            self._position = message.after
+            self._note(SyncMessage.decode(message.value), seen)
+
+    def stop_copy(self) -> None:
+        """Copy no more messages after the last complete sync."""
+        with self._copy_lock:
+            self._copy = None
+
+    def _relay(self, values: list[bytes]) -> None:
+        with self._copy_lock:
+            if self._copy is not None:
+                self._copy.append(values)
+
+    def _note(self, message: SyncMessage, seen: float) -> None:
+        info = message.info
+        if message.kind == SYNCED:
+            self.syncs.append(
+                Sync(
+                    generation=message.generation,
+                    seq=message.seq,
+                    sent=float(info["time"]),
+                    seen=seen,
+                    position=tuple(info["position"]),
+                    trained=int(info["trained"]),
+                    info=dict(info),
+                )
+            )
+        elif message.kind == GENERATION:
+            self.starts[message.generation] = (seen, int(info["snapshot"]))
+        elif message.kind == SNAPSHOT:
+            self.snapshots.append(int(info["snapshot"]))
+
+    def first_with(self, place: int) -> Sync | None:
+        """Return the first sync whose model was trained on so many messages of the examples."""
+        return next((sync for sync in self.syncs if sync.position[0] >= place), None)

@@ -1,0 +1,123 @@
+"""A probe on its way through a pipeline of fakes."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online.measuring import probes
+from cowclip_merlin.online.measuring.probes import STAGES, Prober
+from cowclip_merlin.online.measuring.server_client import Answer, NoAnswer
+from cowclip_merlin.online.measuring.sync_watch import Sync, SyncWatch
+from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
+
+LONG = 30
+
+
+def synced(seq, position, **info):
+    info = {"trained": position, "position": [position, 0, 0], "time": time.time()} | info
+    return SyncMessage(kind=SYNCED, generation=1, seq=seq, info=info).encode()
+
+
+class FakeClient:
+    """Knows the ids of the first row when told so."""
+
+    known = threading.Event()
+
+    def __init__(self, port):
+        self.port, self.calls = port, 0
+
+    def predict(self, rows):
+        self.calls += 1
+        if self.calls == 1:
+            raise NoAnswer("not yet")
+        assert rows[0].keys() == {"user", "item", "price"} and rows[0] != rows[1]
+        return Answer([0.2 if self.known.is_set() else 0.1, 0.1], 1, 7)
+
+
+@pytest.fixture
+def pipeline(features, tmp_path, monkeypatch):
+    """A prober with its logs, and the watch."""
+    monkeypatch.setattr(probes, "ServerClient", FakeClient)
+    monkeypatch.setattr(FakeClient, "known", threading.Event())
+    logs = [FileLog(tmp_path / name) for name in ("imp", "act", "ex", "syncs")]
+    watch = SyncWatch(logs[3])
+    prober = Prober(features, *logs[:3], watch, [1, 2], every=0.01)
+    watch.start()
+    yield prober, watch, *logs
+    prober.stop()
+    watch.stop()
+    assert prober.failure is None and watch.failure is None
+
+
+def wait_for(condition):
+    until = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_a_probe(pipeline):
+    prober, _, impressions, actions, examples, syncs = pipeline
+    prober.start()
+    wait_for(lambda: actions.end()[0] == 1)
+    shown, clicked = (
+        json.loads(log.read(log.start(), 1)[0].value) for log in (impressions, actions)
+    )
+    assert shown["request"] == clicked["request"] and shown.keys() > {"user", "item", "price"}
+    examples.append([b'{"request": "another"}', json.dumps(shown | {"click": 1}).encode()])
+    time.sleep(0.05)  # stages that one can tell apart; nothing depends on its length
+    syncs.append([synced(3, 1), synced(7, 2)])
+    time.sleep(0.05)
+    assert not prober.latencies
+    FakeClient.known.set()
+    wait_for(lambda: prober.latencies)
+    latency = prober.latencies[0]
+    stages = [getattr(latency, stage) for stage in STAGES]
+    assert sum(stages) == pytest.approx(latency.total, abs=1e-6) and min(stages) >= 0
+    assert latency.train > 0.02 and latency.apply > 0.02
+    assert prober.given_up == 0 and prober.unanswered == 2 and prober.requests
+
+
+def test_a_probe_that_nobody_serves_is_given_up(pipeline, monkeypatch):
+    monkeypatch.setattr(probes, "_LONGEST", 0.2)
+    prober = pipeline[0]
+    prober.start()
+    wait_for(lambda: prober.given_up >= 2)
+    assert not prober.latencies
+
+
+def test_probes_have_ids_of_their_own(pipeline):
+    prober = pipeline[0]
+    rows = [prober._row(i) for i in range(4)]
+    assert len({row["user"] for row in rows}) == 4
+    assert all(row["price"] is None and row["user"] == row["item"] for row in rows)
+
+
+def test_the_watch_and_its_copy(tmp_path):
+    syncs, copy = FileLog(tmp_path / "syncs"), FileLog(tmp_path / "copy")
+    begin = SyncMessage(kind=GENERATION, generation=1, seq=0, info={"run": "r", "snapshot": 5})
+    syncs.append([begin.encode(), synced(1, 10, rows=3)])
+    watch = SyncWatch(syncs, copy)
+    watch.step()
+    watch.stop_copy()
+    again = SyncMessage(kind=SNAPSHOT, generation=1, seq=2, info={"run": "r", "snapshot": 10})
+    syncs.append([again.encode(), synced(3, 20)])
+    watch.step()
+    assert [(each.seq, each.position[0], each.trained) for each in watch.syncs] == [
+        (1, 10, 10),
+        (3, 20, 20),
+    ]
+    assert watch.starts[1][1] == 5 and watch.snapshots == [10]
+    assert [x.value for x in copy.read(copy.start(), 9)] == [
+        x.value for x in syncs.read(syncs.start(), 2)
+    ]
+    assert [watch.first_with(n) and watch.first_with(n).seq for n in (1, 10, 11, 21)] == [
+        1,
+        1,
+        3,
+        None,
+    ]
+    assert isinstance(watch.syncs[0], Sync) and watch.syncs[0].info["rows"] == 3
