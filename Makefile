@@ -4,12 +4,13 @@ PYTHON := $(VENV)/bin/python
 DOCS_VENV ?= .venv-docs
 SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/doctrees
 WORK ?= work/demo
+ONLINE_WORK ?= work/online-demo
 PARALLEL := -n auto --dist worksteal
 # Two peers run in separate environments, with packages that are not in $(VENV).
 FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py \
            --ignore=benchmarks/contestants/tfra.py
 
-.PHONY: help venv demo test doctest lint format smoke gpu-check docs linkcheck lock clean
+.PHONY: help venv demo online-demo test doctest lint format smoke gpu-check docs linkcheck lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
@@ -20,10 +21,16 @@ venv: ## create .venv with the pinned packages (one or two minutes at the first 
 demo: venv ## run the main job end to end: generate, prepare, train, compare
 	@$(PYTHON) -m cowclip_merlin.demo --work $(WORK)
 
+online-demo: venv ## run all parts of online training for three minutes: stream, joiner, trainer, servers
+	@$(PYTHON) -m cowclip_merlin online demo --work $(ONLINE_WORK) $(DEMO_ARGS)
+
 test: venv ## run all tests, one process per core, at most 8; PYTEST_ARGS="-n 0" for one process
 	@$(PYTHON) -m pytest $(PARALLEL) --durations=10 $(PYTEST_ARGS)
 
-doctest: venv ## run the examples in the docstrings
+doconline-demo: venv ## run all parts of online training for three minutes: stream, joiner, trainer, servers
+	@$(PYTHON) -m cowclip_merlin online demo --work $(ONLINE_WORK) $(DEMO_ARGS)
+
+test: venv ## run the examples in the docstrings
 	@$(PYTHON) -m pytest --doctest-modules cowclip_merlin models workflows experiments examples $(PYTEST_ARGS)
 	@$(PYTHON) -m pytest --doctest-modules -o pythonpath=benchmarks $(FOREIGN) benchmarks $(PYTEST_ARGS)
 

@@ -11,7 +11,7 @@ EXAMPLES = """examples:
   cowclip online replay events.csv --features events.csv.yaml --out REPLAY \\
       --model deepfm --batch-size 1024 --batch-days 5 --sync never,1d,5h,1h,30min"""
 
-COMMANDS = ("replay", "produce", "join", "train", "serve")
+COMMANDS = ("replay", "produce", "join", "train", "serve", "demo")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

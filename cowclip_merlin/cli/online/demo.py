@@ -1,0 +1,46 @@
+"""`cowclip online demo`: all parts in one terminal, with numbers and a figure at the end."""
+
+from __future__ import annotations
+
+import argparse
+
+from cowclip_merlin.cli.options.model_options import add_option
+
+HELP = "run all parts in one terminal: a stream, joiner, trainer, servers and measurements"
+EXAMPLES = """examples:
+  cowclip online demo --work work/online
+  cowclip online demo --work work/online-redis --redis --minutes 5
+  cowclip online demo --work work/online-brokers --kafka kafka://HOST:9092 --redis redis://HOST:6379
+
+A generated stream drifts: effects change, items come and go. The trainer follows it, and two
+servers follow the trainer; a third one gets no more syncs after a while, for comparison. Probes
+measure the time from a click to predictions that know it. The trainer is killed once. WORK gets
+demo.json, demo.svg, and the output of each part in logs/."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cowclip online demo`."""
+    parser.add_argument("--work", required=True, help="new or empty folder for all files")
+    add_option(parser, "minutes", 3.0, "M", "minutes of events")
+    add_option(parser, "rate", 2000.0, "N", "impressions per second")
+    add_option(parser, "sync-every", 1.0, "S", "seconds between two syncs of the servers")
+    for name, like in (("redis", "redis://HOST:6379"), ("kafka", "kafka://HOST:9092")):
+        text = f"keep logs in {name.capitalize()}: {like}, or no value to start one here"
+        parser.add_argument(f"--{name}", nargs="?", const="own", metavar="URL", help=text)
+    add_option(parser, "seed", 7, "N", "random seed of the stream and of the model")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the demo and print its results."""
+    from cowclip_merlin.online.demo.run import run_demo
+    from cowclip_merlin.online.demo.settings import DemoSettings
+
+    settings = DemoSettings(
+        minutes=args.minutes,
+        rate=args.rate,
+        redis=args.redis,
+        kafka=args.kafka,
+        sync_every=args.sync_every,
+        seed=args.seed,
+    )
+    print(run_demo(settings, args.work))

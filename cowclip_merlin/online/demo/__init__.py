@@ -1,0 +1,1 @@
+"""`cowclip online demo`: all parts of online training in one terminal, watched and measured."""
