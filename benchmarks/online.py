@@ -1,0 +1,124 @@
+"""Latency of online training: from a click to predictions that know it.
+
+    python benchmarks/online.py [--sync-every 0.2,1] [--seconds 60] [--rate 2000] [--cores 2]
+        [--redis] [--json FILE] [--overwrite]
+
+A generated stream goes through the joiner and the trainer to two servers, each a process. A probe
+is an impression with ids that no event had before, and a click on it. It is known when both servers
+answer it otherwise than other new ids. Meanwhile one server gets requests of one row.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cowclip_merlin.checks import check_at_least_one, check_positive
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.demo.settings import LEAST_MINUTES, OWN, DemoSettings
+from cowclip_merlin.system.hardware import processor
+from harness.benchmark import Benchmark
+from harness.options import option
+from harness.tables import markdown
+from online_service.latency import Result, measure_latency
+
+GOAL = 0.5
+"""Seconds above the sync interval within which 95 of 100 probes are to be served."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencySettings:
+    """What is measured.
+
+    Attributes:
+        sync_every: seconds between two syncs.
+        seconds: of probes, for each of them.
+        rate: impressions per second.
+        cores: of the processor that all processes share.
+        redis: keep the logs in a Redis server that is started here, instead of in files.
+
+    Raises:
+        InputError: a number is out of range, or there are not so many cores.
+    """
+
+    sync_every: tuple[float, ...] = option((0.2, 1.0), "seconds between two syncs", nargs="+")
+    seconds: int = option(60, "seconds of probes")
+    rate: float = option(2000.0, "impressions per second")
+    cores: int = option(2, "cores that all processes share")
+    redis: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        check_positive({"--sync-every": min(self.sync_every), "--rate": self.rate})
+        check_at_least_one({"--cores": self.cores})
+        if self.seconds < 60 * LEAST_MINUTES:
+            raise InputError(f"--seconds is {self.seconds}; give {60 * LEAST_MINUTES:.0f} or more")
+        if self.cores > (os.cpu_count() or 1):
+            raise InputError(f"--cores {self.cores}: this machine has {os.cpu_count()}")
+
+
+def add_options(parser: Any) -> None:
+    parser.add_argument("--redis", action="store_true", help="logs in Redis instead of files")
+
+
+def measure(settings: LatencySettings) -> Result:
+    """Measure each interval in a pipeline of its own."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: settings.cores])
+    results = []
+    for sync_every in settings.sync_every:
+        demo = DemoSettings(
+            minutes=settings.seconds / 60,
+            rate=settings.rate,
+            sync_every=sync_every,
+            redis=OWN if settings.redis else None,
+        )
+        with TemporaryDirectory() as folder:
+            results.append(measure_latency(demo, Path(folder)))
+    facts = {"cores_used": settings.cores, "redis": settings.redis, "rate": settings.rate}
+    return {
+        "what": "click to served prediction",
+        "hardware": processor(),
+        "results": results,
+    } | facts
+
+
+def text(result: Result) -> str:
+    """A line for each interval."""
+    rows = []
+    for each in result["results"]:
+        seconds, requests = each["latency"]["seconds"], each["requests"]
+        total, goal = seconds["total"], each["sync_every"] + GOAL
+        stages = [f"{seconds[name]['p50']:.2f}" for name in ("join", "train", "push", "apply")]
+        rows.append(
+            [
+                f"{each['sync_every']:g}",
+                str(each["latency"]["probes"]),
+                *stages,
+                f"{total['p50']:.2f}",
+                f"{total['p95']:.2f}",
+                "yes" if total["p95"] <= goal else "no",
+                f"{1e3 * requests['p50']:.1f}",
+                f"{1e3 * requests['p99']:.1f}",
+            ]
+        )
+    head = ["sync every, s", "probes", "join", "train", "push", "apply", "p50, s", "p95, s"]
+    head += [f"p95 <= interval + {GOAL} s", "request p50, ms", "p99, ms"]
+    return markdown(head, "r" * len(head), rows)
+
+
+BENCHMARK = Benchmark(
+    script=__file__,
+    about=__doc__,
+    settings=LatencySettings,
+    measure=measure,
+    text=text,
+    device=False,
+    add_options=add_options,
+    read_options=lambda args: {"redis": args.redis},
+)
+
+if __name__ == "__main__":
+    BENCHMARK.main()

@@ -1,0 +1,1 @@
+"""Parts of `online.py`: pipelines that are measured, and killed."""
