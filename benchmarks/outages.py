@@ -16,6 +16,7 @@ shows the seconds for the backlog, and AUC of the hours after it. Seconds are me
 
 from __future__ import annotations
 
+import gc
 import math
 import statistics
 import time
@@ -99,11 +100,14 @@ class Training:
         self._batch_size, self._catch_up = settings.batch_size, catch_up
         self._online = OnlineSettings(run=run, capacity=1 << 20)
         self._features = log.features
-        self.trainer = self._new()
+        self.trainer: OnlineTrainer | None = None
         self.scores: list[Array] = []
 
-    def _new(self) -> OnlineTrainer:
-        return OnlineTrainer(self._online, self._features, catch_up=self._catch_up)
+    def start(self) -> None:
+        """Begin with a new model."""
+        self.trainer = None
+        gc.collect()  # a model stays in cycles, with its tables
+        self.trainer = OnlineTrainer(self._online, self._features, catch_up=self._catch_up)
 
     def train(self, events: Events, *, scored: bool = False) -> None:
         """Train events in batches; keep their scores if `scored`."""
@@ -128,7 +132,7 @@ class Training:
 
     def go_back(self, state: dict[str, Array]) -> None:
         """Go on in a new process, so to speak, with a state."""
-        self.trainer = self._new()
+        self.start()
         self.trainer.restore(state)
 
 
@@ -173,6 +177,7 @@ def skip_auc(settings: OutageSettings, log: Log, seed: int) -> dict[str, float]:
     kills = np.sort(random.uniform(ONLINE_FROM * 24, end, KILLS)).tolist()
     first = log.between(kills[0], end)
     before = Training(settings, log, seed)
+    before.start()
     before.train(log.between(0, ONLINE_FROM * 24))
     learned = before.snapshot()
     auc = {}
@@ -210,6 +215,7 @@ def backlog_auc(settings: OutageSettings, log: Log, seed: int) -> dict[str, dict
     away, back = ONLINE_FROM * 24, ONLINE_FROM * 24 + settings.outage_hours
     waiting, after = log.between(away, back), log.between(back, back + 12)
     before = Training(settings, log, seed)
+    before.start()
     before.train(log.between(0, away))
     learned = before.snapshot()
     found = {}
