@@ -27,10 +27,7 @@ online-demo: venv ## run all parts of online training for three minutes: stream,
 test: venv ## run all tests, one process per core, at most 8; PYTEST_ARGS="-n 0" for one process
 	@$(PYTHON) -m pytest $(PARALLEL) --durations=10 $(PYTEST_ARGS)
 
-doconline-demo: venv ## run all parts of online training for three minutes: stream, joiner, trainer, servers
-	@$(PYTHON) -m cowclip_merlin online demo --work $(ONLINE_WORK) $(DEMO_ARGS)
-
-test: venv ## run the examples in the docstrings
+doctest: venv ## run the examples in the docstrings
 	@$(PYTHON) -m pytest --doctest-modules cowclip_merlin models workflows experiments examples $(PYTEST_ARGS)
 	@$(PYTHON) -m pytest --doctest-modules -o pythonpath=benchmarks $(FOREIGN) benchmarks $(PYTEST_ARGS)
 

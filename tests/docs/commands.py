@@ -24,7 +24,7 @@ RUN = {
     "export",
     "scale",
 }  # others take minutes
-SHELL = {"awk", "mkdir", "chmod", "docker", "tensorboard", "DRY_RUN=1"}
+SHELL = {"awk", "mkdir", "chmod", "curl", "docker", "tensorboard", "DRY_RUN=1"}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 

@@ -8,7 +8,7 @@ from cowclip_merlin.cli.options.model_options import add_option
 
 HELP = "run all parts in one terminal: a stream, joiner, trainer, servers and measurements"
 EXAMPLES = """examples:
-  cowclip online demo --work work/online
+  cowclip online demo
   cowclip online demo --work work/online-redis --redis --minutes 5
   cowclip online demo --work work/online-brokers --kafka kafka://HOST:9092 --redis redis://HOST:6379
 
@@ -20,7 +20,12 @@ demo.json, demo.svg, and the output of each part in logs/."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip online demo`."""
-    parser.add_argument("--work", required=True, help="new or empty folder for all files")
+    parser.add_argument(
+        "--work",
+        default="online-demo",
+        metavar="FOLDER",
+        help="new or empty folder for all files (default: %(default)s)",
+    )
     add_option(parser, "minutes", 3.0, "M", "minutes of events")
     add_option(parser, "rate", 2000.0, "N", "impressions per second")
     add_option(parser, "sync-every", 1.0, "S", "seconds between two syncs of the servers")
