@@ -58,6 +58,7 @@ class OutageSettings:
         rows: events of the log.
         seeds: logs and models.
         batch_size: events in a step.
+        learning_rate: of embedding tables and dense weights, at the batch size.
         snapshot_hours: hours of event time between snapshots.
         outage_hours: hours of event time without a trainer.
         catch_up: times the batch size for the backlog.
@@ -69,6 +70,7 @@ class OutageSettings:
     rows: int = option(200_000, "events of the log")
     seeds: int = option(5, "logs and models")
     batch_size: int = option(256, "events in a step")
+    learning_rate: float = option(1e-3, "of embedding tables and dense weights")
     snapshot_hours: tuple[int, ...] = option((1, 6, 12, 24), "hours between snapshots")
     outage_hours: int = option(12, "hours without a trainer")
     catch_up: tuple[int, ...] = option((1, 8, 16, 32), "times the batch size for the backlog")
@@ -93,6 +95,8 @@ class Training:
         run = RunSettings(
             model="deepfm",
             batch_size=settings.batch_size,
+            base_batch_size=settings.batch_size,
+            overrides={name: settings.learning_rate for name in ("embedding_lr", "dense_lr")},
             update="lazy",
             mlp=(100, 100),
             seed=seed,

@@ -43,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "seed", 0, "N", "seed of the hash that chooses the negatives")
     text = "stop at the ends that both logs have now, and end all windows"
     add("--until-end", action="store_true", help=text)
+    text = "remove messages from both logs when they were joined, if nothing else reads them"
+    add("--trim", action="store_true", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
             settings,
             state=args.state,
             until_end=args.until_end,
+            trim=args.trim,
         )
     except Stopped as stop:
         print("cowclip: stopped; the same command goes on", file=sys.stderr)

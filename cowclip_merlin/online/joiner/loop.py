@@ -16,6 +16,9 @@ READ_AT_ONCE = 8192
 STATUS_EVERY = 10.0
 """Seconds between two lines about the progress."""
 
+TRIM_EVERY = 10.0
+"""Seconds between two removals of messages that were joined."""
+
 _WAIT = 0.02  # seconds for a first message, when there was none before
 _RETRY_EVERY = 1.0  # seconds
 
@@ -41,6 +44,7 @@ class JoinLoop:
         actions: the log of clicks.
         idle: seconds after which a silent log is not waited for.
         until_end: stop at the ends that the logs have now, and end all windows.
+        trim: remove messages from the logs some seconds after they were joined.
         log: takes a line about the progress from time to time.
         stop: asked after each batch.
     """
@@ -53,6 +57,7 @@ class JoinLoop:
         *,
         idle: float,
         until_end: bool,
+        trim: bool = False,
         log: logging.Logger,
         stop: GracefulStop,
     ) -> None:
@@ -63,6 +68,7 @@ class JoinLoop:
             for name, each in ((IMPRESSIONS, impressions), (ACTIONS, actions))
         }
         self._status = _Status(self, log)
+        self._trim, self._trimmed = trim, time.monotonic()
 
     def run(self) -> None:
         """Join until the ends of the logs, or until a signal.
@@ -76,6 +82,9 @@ class JoinLoop:
                 return
             self._retry(self._step)
             self._status.print_if_due()
+            if self._trim and time.monotonic() - self._trimmed >= TRIM_EVERY:
+                self._retry(self._trim_logs)
+                self._trimmed = time.monotonic()
 
     @property
     def joiner(self) -> Joiner:
@@ -94,6 +103,11 @@ class JoinLoop:
                 self._joiner.take(name, messages)
                 break
         self._joiner.advance([name for name in self._readers if self._is_waited_for(name)])
+
+    def _trim_logs(self) -> None:
+        """Remove what was read; the state has all of it that is still needed."""
+        for name, reader in self._readers.items():
+            reader.log.trim(self._joiner.positions[name])
 
     def _retry(self, step: Callable[[], None]) -> None:
         """Make a step; while a log is unavailable, wait and try again."""

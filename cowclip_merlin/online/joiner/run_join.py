@@ -26,6 +26,7 @@ def join_logs(
     *,
     state: str | Path,
     until_end: bool = False,
+    trim: bool = False,
 ) -> JoinCounts:
     """Join two logs until a signal, or until their ends. The same call goes on after a crash.
 
@@ -38,6 +39,7 @@ def join_logs(
         settings: of the join.
         state: file of the state. Beside it are `STATE.log` and the files of damaged messages.
         until_end: stop at the ends that the logs have now, and end all windows.
+        trim: remove messages from both logs when they were joined.
 
     Returns:
         What was read and written since the state was made.
@@ -57,8 +59,15 @@ def join_logs(
         with run_logger(Path(f"{state}.log")) as log, stop.catch_signals():
             joiner = Joiner(*logs, columns, settings, store, damaged)
             log.info("reads %s and %s, writes %s", *(each.name for each in logs))
-            idle = settings.idle
-            loop = JoinLoop(joiner, *logs[:2], idle=idle, until_end=until_end, log=log, stop=stop)
+            loop = JoinLoop(
+                joiner,
+                *logs[:2],
+                idle=settings.idle,
+                until_end=until_end,
+                trim=trim,
+                log=log,
+                stop=stop,
+            )
             loop.run()
             log.info("%s", joiner.counts.summary())
     finally:
