@@ -2,6 +2,7 @@
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 DOCS_VENV ?= .venv-docs
+FLINK_VENV ?= .venv-flink
 SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/doctrees
 WORK ?= work/demo
 ONLINE_WORK ?= work/online-demo
@@ -10,7 +11,8 @@ PARALLEL := -n auto --dist worksteal
 FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py \
            --ignore=benchmarks/contestants/tfra.py
 
-.PHONY: help venv demo online-demo test doctest lint format smoke gpu-check docs linkcheck lock clean
+.PHONY: help venv demo online-demo test doctest lint format smoke gpu-check flink-check docs linkcheck \
+        lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
@@ -44,6 +46,10 @@ smoke: venv ## prepare, train all four models for 20 steps, save and load
 
 gpu-check: ## test and time the GPU kernels on a machine with a GPU, with PYTHON=...
 	@PYTHON=$(if $(filter command line,$(origin PYTHON)),$(PYTHON),python3) benchmarks/gpu_check.sh
+
+flink-check: venv ## compare the joins by SQLite, Flink and pandas; needs Java 17 (some minutes)
+	@requirements/make_venv.sh flink $(FLINK_VENV)
+	@FLINK_PYTHON=$(FLINK_VENV)/bin/python $(PYTHON) -m pytest tests/online/joiner/test_flink.py $(PYTEST_ARGS)
 
 docs: ## build the documentation as a site with search: build/docs/index.html
 	@requirements/make_venv.sh docs $(DOCS_VENV)

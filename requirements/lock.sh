@@ -25,6 +25,9 @@ for version in 3.10 3.11 3.12; do
         continue
     fi
     lock docs "$version" "$python" "Tools that build the site, Python $version" ""
+    if [ "$version" = 3.11 ]; then
+        lock flink "$version" "$python" "Apache Flink for the join, Python $version" ""
+    fi
     if [ "$version" != 3.12 ]; then
         lock default "$version" "$python" "Default line, Python $version: TensorFlow 2.21 on the CPU"
     fi

@@ -3,12 +3,13 @@
 #
 #   requirements/make_venv.sh LINE DIR [PYTHON_VERSION]
 #
-# LINE: default, ngc, rapids, or docs (the tools that build the site, without the stack).
+# LINE: default, ngc, rapids, docs (the tools that build the site, without the stack), or flink
+# (Apache Flink, without the stack).
 # PYTHON_VERSION: such as 3.10; by default the first one that runs.
 # A second run finds the stamp of the first and does nothing. Exits with 3 if no Python fits.
 set -euo pipefail
 if [ $# -lt 2 ]; then
-    echo "usage: $0 default|ngc|rapids|docs DIR [PYTHON_VERSION]" >&2
+    echo "usage: $0 default|ngc|rapids|docs|flink DIR [PYTHON_VERSION]" >&2
     exit 2
 fi
 line=$1 dir=$2 wanted=${3:-}
@@ -20,7 +21,8 @@ case $line in
     ngc) versions="3.10" size="2 GB, one or two minutes" ;;
     rapids) versions="3.12 3.11" size="2 GB, one or two minutes" ;;
     docs) versions="3.11 3.12 3.10" size="100 MB, some seconds" ;;
-    *) echo "unknown line '$line': choose default, ngc, rapids or docs" >&2; exit 2 ;;
+    flink) versions="3.11" size="900 MB, one or two minutes" ;;
+    *) echo "unknown line '$line': choose default, ngc, rapids, docs or flink" >&2; exit 2 ;;
 esac
 versions=${wanted:-$versions}
 

@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--features", required=True, metavar="YAML", help="features file with a key")
     text = "time in which a click makes its impression positive: seconds, or 10min, 2h"
     add("--window", required=True, metavar="TIME", help=text)
-    add("--state", required=True, metavar="FILE", help="SQLite file, new or to go on")
+    text = "SQLite file, new or to go on; with Flink a folder for checkpoints"
+    add("--state", required=True, metavar="FILE", help=text)
+    text = "one process with SQLite, or Apache Flink on logs of text lines (default: %(default)s)"
+    add("--engine", choices=("sqlite", "flink"), default="sqlite", help=text)
     text = "probability with which an impression without a click is kept"
     add_option(parser, "negatives", 1.0, "Q", text)
     text = "time after the window in which a click still gives a positive, with `late` 1"
@@ -50,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Join; return 128 + the signal's number after a signal, as shells do."""
     settings = join_settings_from_args(args)
+    if args.engine == "flink":
+        return _run_on_flink(args, settings)
     from cowclip_merlin.online.joiner.run_join import join_logs
     from cowclip_merlin.training.graceful_stop import Stopped
 
@@ -67,6 +72,21 @@ def run(args: argparse.Namespace) -> int:
     except Stopped as stop:
         print("cowclip: stopped; the same command goes on", file=sys.stderr)
         return 128 + stop.signal_number
+    return 0
+
+
+def _run_on_flink(args: argparse.Namespace, settings: JoinSettings) -> int:
+    from cowclip_merlin.online.joiner.flink.job import join_on_flink
+
+    join_on_flink(
+        args.impressions,
+        args.actions,
+        args.to,
+        args.features,
+        settings,
+        checkpoints=args.state,
+        until_end=args.until_end,
+    )
     return 0
 
 

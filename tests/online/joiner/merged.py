@@ -18,10 +18,12 @@ def with_event_times(messages, lateness):
 def without_repeats(impressions, kept):
     """The impressions that count, and the number of the others."""
     newest, counting = {}, []
-    for i, row in impressions.iterrows():
-        if row["request"] in newest and row["event_time"] <= newest[row["request"]] + kept:
+    for i, request, time in zip(
+        impressions.index, impressions["request"], impressions["event_time"]
+    ):
+        if request in newest and time <= newest[request] + kept:
             continue
-        newest[row["request"]] = row["event_time"]
+        newest[request] = time
         counting.append(i)
     return impressions.loc[counting], len(impressions) - len(counting)
 
@@ -55,14 +57,14 @@ def join(impressions, clicks, settings):
     in_window = set(pairs.loc[after <= window, "index"])
     too_late = set(pairs["index"]) - in_window
     examples = []
-    for i, row in counting.iterrows():
+    for i, request, time in zip(counting.index, counting["request"], counting["time"]):
         if i in in_window:
-            examples.append((row["request"], row["time"], 1, None))
+            examples.append((request, time, 1, None))
             continue
-        if is_drawn(row["request"], settings):
-            examples.append((row["request"], row["time"], 0, None))
+        if is_drawn(request, settings):
+            examples.append((request, time, 0, None))
         if i in too_late:
-            examples.append((row["request"], row["time"], 1, 1))
+            examples.append((request, time, 1, 1))
     negatives = sum(label == 0 for _, _, label, _ in examples)
     counts = {
         "impressions": len(shown),

@@ -1,0 +1,179 @@
+"""The join on Flink: equal to the one by SQLite and to pandas, also when it is killed.
+
+`make flink-check` makes the environment and sets FLINK_PYTHON. The others need no Flink.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from importlib.util import find_spec
+
+import merged
+import pytest
+from joining import FEATURES, ListLog, click, examples_of, impression, logs_of, run_to_end
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.joiner.flink.job import example_files, newest_checkpoint
+from cowclip_merlin.online.joiner.flink.statements import (
+    join_statement,
+    sink_table,
+    source_table,
+)
+from cowclip_merlin.online.joiner.settings import JoinSettings
+
+PYTHON = os.environ.get("FLINK_PYTHON")
+needs_flink = pytest.mark.skipif(not PYTHON, reason="FLINK_PYTHON is not set: make flink-check")
+SETTINGS = JoinSettings(window=90_000, late=3000, lateness=800, negatives=0.5)
+FILE = "label: click\ntime: time\nkey: request\ncategorical: [item]\n"
+
+
+def streams(requests):
+    """Shuffled within the lateness, delayed, and with repeats."""
+    draw, span = random.Random(1), SETTINGS.window + SETTINGS.late
+    shown, clicked = [], []
+    for i in range(requests):
+        at = 10_000 + 20 * i
+        shown += [(f"r{i}", at)] * draw.choice([1, 1, 2])
+        if draw.random() < 0.6:
+            after = draw.choice([draw.randrange(-800, 1000), draw.randrange(span + 2000), span])
+            clicked += [(f"r{i}", at + after)] * draw.choice([1, 1, 2])
+            if draw.random() < 0.2:
+                clicked.append((f"r{i}", at + after + draw.randrange(2000)))
+        if draw.random() < 0.05:
+            clicked.append((f"unknown{i}", at))
+    return (
+        sorted(shown, key=lambda m: m[1] + draw.randrange(801)),
+        sorted(clicked, key=lambda m: m[1] + draw.randrange(801)),
+    )
+
+
+def write(file, messages):
+    file.parent.mkdir()
+    file.write_bytes(b"".join(message + b"\n" for message in messages))
+
+
+def start(folder):
+    words = ["--impressions", "impressions", "--actions", "actions", "--to", "examples",
+             "--features", "features.yaml", "--state", "checkpoints", "--until-end",
+             "--window", "90000", "--late", "3000", "--lateness", "800",
+             "--negatives", "0.5"]  # fmt: skip
+    command = [os.path.abspath(PYTHON), "-m", "cowclip_merlin", "online", "join"]
+    command += ["--engine", "flink", *words]
+    with (folder / "output.txt").open("ab") as output:
+        return subprocess.Popen(
+            command, cwd=folder, stdout=output, stderr=output, start_new_session=True
+        )
+
+
+def lines_in(folder):
+    return [line for file in example_files(folder) for line in file.read_bytes().splitlines()]
+
+
+def kill(process):
+    """Kill Python and its Java process."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@needs_flink
+def test_both_joins_equal_a_merge_by_pandas_also_when_flink_is_killed(tmp_path):
+    impressions, clicks = streams(100_000)
+    expected, _ = merged.join(impressions, clicks, SETTINGS)
+    logs = logs_of(impressions, clicks)
+    run_to_end(logs, SETTINGS, tmp_path, clock=lambda: 1e9)
+    assert examples_of(logs[2]) == expected
+    (tmp_path / "features.yaml").write_text(FILE)
+    write(tmp_path / "impressions/part", [impression(*each) for each in impressions] + [b"{"])
+    write(tmp_path / "actions/part", [b"{", b"{}", *(click(*each) for each in clicks)])
+    process = start(tmp_path)
+    try:
+        until = time.monotonic() + 300
+        while newest_checkpoint(tmp_path / "checkpoints") is None and time.monotonic() < until:
+            assert process.poll() is None, (tmp_path / "output.txt").read_text()[-3000:]
+            time.sleep(0.01)
+        kill(process)
+        written = sum(
+            len(f.read_bytes().splitlines()) for f in example_files(tmp_path / "examples")
+        )
+        assert written < len(expected)
+        process = start(tmp_path)
+        assert process.wait(600) == 0, (tmp_path / "output.txt").read_text()[-3000:]
+    finally:
+        if process.poll() is None:
+            kill(process)
+    lines = lines_in(tmp_path / "examples")
+    assert examples_of(ListLog(lines)) == expected
+    assert all(json.loads(line)["sample_rate"] == 0.5 for line in lines)
+
+
+@needs_flink
+def test_the_plan_only_inserts(tmp_path):
+    (tmp_path / "features.yaml").write_text(FILE)
+    code = """
+import sys
+from pathlib import Path
+from cowclip_merlin.online.joiner.flink.job import explain
+from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.workflows.online.features_file import load_features
+
+settings = JoinSettings(window=90_000, late=3000, negatives=0.5)
+print(explain(load_features("features.yaml"), settings, Path(".")))
+"""
+    done = subprocess.run(
+        [os.path.abspath(PYTHON), "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    modes = {line.partition("changelogMode=[")[2] for line in done.stdout.splitlines()}
+    assert modes - {""} <= {"I])", "NONE])"}
+    assert "IntervalJoin(joinType=[LeftOuterJoin]" in done.stdout
+    assert "IntervalJoin(joinType=[InnerJoin]" in done.stdout
+
+
+def test_hidden_files_are_not_read(tmp_path):
+    for name in (".part-0.inprogress", "_metadata", "part-1", "part-0"):
+        (tmp_path / name).touch()
+    (tmp_path / "_staging").mkdir()
+    (tmp_path / "_staging/part-2").touch()
+    assert [file.name for file in example_files(tmp_path)] == ["part-0", "part-1"]
+
+
+def test_kafka_topics_become_kafka_tables():
+    sql = source_table("i", "kafka://host:9092/topic", FEATURES, 10, ends=False)
+    assert "'properties.bootstrap.servers' = 'host:9092', 'topic' = 'topic'" in sql
+    assert "scan.bounded" not in sql
+    assert "'connector' = 'kafka'" in sink_table("e", "kafka://host:9092/topic")
+
+
+def test_late_positives_need_a_second_join():
+    names = {"impressions": "i", "clicks": "c", "to": "e"}
+    assert "UNION ALL" in join_statement(SETTINGS, FEATURES, **names)
+    assert "UNION ALL" not in join_statement(JoinSettings(window=60), FEATURES, **names)
+
+
+@pytest.mark.skipif(find_spec("pyflink") is not None, reason="PyFlink is installed")
+def test_without_pyflink_there_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "features.yaml").write_text(FILE)
+    words = "--impressions i --actions a --to e --features features.yaml --window 60 --state c"
+    assert main(["online", "join", "--engine", "flink", *words.split()]) == 2
+    assert "error: PyFlink is not installed; `make flink-check`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "lateness", "message"),
+    [
+        ("redis://host/stream", "request", 1, "takes a folder or kafka://"),
+        ("it's", "request", 1, "holds a quote"),
+        ("folder", "it's", 1, "needs names of letters"),
+        ("folder", "request", 100 * 86_400, "takes 99 at most"),
+    ],
+)
+def test_refuses_what_flink_cannot_do(url, key, lateness, message):
+    from dataclasses import replace
+
+    with pytest.raises(InputError, match=message):
+        source_table("i", url, replace(FEATURES, key=key), lateness, ends=True)
