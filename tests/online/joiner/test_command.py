@@ -8,12 +8,14 @@ import time
 
 import merged
 import pytest
-from joining import SETTINGS, ListLog, click, examples_of, impression, stream
+from joining import FEATURES, SETTINGS, ListLog, click, examples_of, impression, stream
 
 from cowclip_merlin.cli import main
+from cowclip_merlin.online.joiner.run_join import join_logs
 from cowclip_merlin.online.logs.file_log import FileLog
+from cowclip_merlin.online.logs.open_log import open_log
 
-FEATURES = "label: click\ntime: time\nkey: request\ncategorical: [item]\n"
+FILE = "label: click\ntime: time\nkey: request\ncategorical: [item]\n"
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def folder(tmp_path):
     impressions, clicks = stream(1, 300, SETTINGS)
     FileLog(tmp_path / "impressions").append([impression(*each) for each in impressions])
     FileLog(tmp_path / "actions").append([click(*each) for each in clicks])
-    (tmp_path / "features.yaml").write_text(FEATURES)
+    (tmp_path / "features.yaml").write_text(FILE)
     return tmp_path
 
 
@@ -90,7 +92,7 @@ def test_a_mistake_gives_one_line(folder, capsys, monkeypatch, change, message):
 
 
 def test_refuses_a_features_file_without_a_key(folder, capsys):
-    (folder / "features.yaml").write_text(FEATURES.replace("key: request\n", ""))
+    (folder / "features.yaml").write_text(FILE.replace("key: request\n", ""))
     assert main(words(folder)) == 2
     assert "features.yaml: no `key`" in capsys.readouterr().err
 
@@ -111,3 +113,17 @@ def test_a_damaged_message_is_set_aside(folder):
     assert main(words(folder, "--until-end")) == 0
     (line,) = (folder / "state.damaged-actions.jsonl").read_text().splitlines()
     assert json.loads(line)["text"] == "{"
+
+
+@pytest.mark.parametrize("kind", ["redis", "kafka"])
+def test_joins_the_logs_of_a_server(tmp_path, request, kind):
+    server = request.getfixturevalue(f"{kind}_server")
+    urls = [server.url(f"join-{name}") for name in ("impressions", "actions", "examples")]
+    impressions, clicks = stream(1, 300, SETTINGS)
+    open_log(urls[0], create=True).append([impression(*each) for each in impressions])
+    open_log(urls[1], create=True).append([click(*each) for each in clicks])
+    for _ in range(2):  # the second time goes on at the end
+        join_logs(*urls, FEATURES, SETTINGS, state=tmp_path / "state", until_end=True)
+    log = open_log(urls[2])
+    examples = examples_of(ListLog([m.value for m in log.read(log.start(), 10**6)]))
+    assert examples == merged.join(impressions, clicks, SETTINGS)[0]
