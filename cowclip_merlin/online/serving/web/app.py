@@ -58,7 +58,7 @@ def make_app(
     _add_predictions(app, predictor)
     _add_status(app, status)
     _add_pages(app)
-    return Guard(app, token)
+    return Guard(app, token, predictor.refuse_if_full)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Checks the token of each request, and adds headers to each response."""
+"""Checks the token of each request and whether there is a place, and adds headers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hmac
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+
+from cowclip_merlin.online.serving.web.refusal import Refusal
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[Scope], Awaitable[None]]
@@ -22,6 +24,11 @@ _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
 ]
+_NO_TOKEN = Refusal(
+    401,
+    "the token is missing or wrong; send the header Authorization: Bearer TOKEN",
+    headers={"WWW-Authenticate": "Bearer", "Connection": "close"},  # the body is not read
+)
 
 
 class Guard:
@@ -29,23 +36,34 @@ class Guard:
 
     Pages and `/ready` need no token: they hold no data.
 
+    Requests above the limit are refused here: a server that is full has no time for more.
+
     Args:
         app: the application.
         token: that requests have to send; None lets all requests through.
+        refuse_if_full: tells whether a request to `/v1/predict` is one too many.
     """
 
-    def __init__(self, app: Asgi, token: str | None) -> None:
-        self._app = app
+    def __init__(
+        self, app: Asgi, token: str | None, refuse_if_full: Callable[[], Refusal | None]
+    ) -> None:
+        self._app, self._refuse_if_full = app, refuse_if_full
         self._wanted = None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif self._is_allowed(scope):
-            await self._app(scope, receive, _with_headers(send))
+        elif refusal := self._refusal(scope):
+            await _refuse(refusal, _with_headers(send))
         else:
-            await _refuse(_with_headers(send))
+            await self._app(scope, receive, _with_headers(send))
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        if not self._is_allowed(scope):
+            return _NO_TOKEN
+        predicts = scope["path"] == "/v1/predict" and scope["method"] == "POST"
+        return self._refuse_if_full() if predicts else None
 
     def _is_allowed(self, scope: Scope) -> bool:
         path = scope["path"]
@@ -64,14 +82,12 @@ def _with_headers(send: Send) -> Send:
     return send_more
 
 
-async def _refuse(send: Send) -> None:
-    text = "the token is missing or wrong; send the header Authorization: Bearer TOKEN"
-    body = json.dumps({"error": text}).encode()
-    headers = [
+async def _refuse(refusal: Refusal, send: Send) -> None:
+    body = json.dumps(refusal.content()).encode()
+    headers = [(k.lower().encode(), v.encode()) for k, v in (refusal.headers or {}).items()]
+    headers += [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"www-authenticate", b"Bearer"),
-        (b"connection", b"close"),  # the body is not read
     ]
-    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
