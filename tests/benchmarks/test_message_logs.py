@@ -1,8 +1,11 @@
 """The benchmark of logs of messages, small, on a log in files."""
 
 import json
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_small_benchmark(load, tmp_path, capsys):
@@ -37,3 +40,12 @@ def test_wrong_settings_are_one_line(load, wrong, words, capsys):
         load("message_logs").BENCHMARK.main(wrong)
     told = capsys.readouterr().err
     assert stopped.value.code == 2 and words in told and told.count("\n") == 1
+
+
+def test_tables_of_the_page_are_those_of_the_recorded_measurement(load):
+    (file,) = (ROOT / "benchmarks/results").glob("*-message-logs.json")
+    page = (ROOT / "docs/performance.md").read_text()
+    recorded = json.loads(file.read_text())
+    for table in load("message_logs").text(recorded).split("\n\n"):
+        assert table in page
+    assert file.name in page and f"{recorded['load_before']}" in page

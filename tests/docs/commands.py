@@ -24,7 +24,18 @@ RUN = {
     "export",
     "scale",
 }  # others take minutes
-SHELL = {"awk", "mkdir", "chmod", "curl", "docker", "tensorboard", "DRY_RUN=1"}
+SHELL = {
+    "awk",
+    "mkdir",
+    "chmod",
+    "curl",
+    "docker",
+    "tensorboard",
+    "DRY_RUN=1",
+    "apt-get",
+    "redis-server",
+    "$broker",
+}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
