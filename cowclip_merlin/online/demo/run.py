@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from cowclip_merlin.online.demo.processes import Processes
 from cowclip_merlin.online.demo.report import Json, table_text
 from cowclip_merlin.online.demo.settings import DemoSettings
 from cowclip_merlin.online.demo.status import StatusBlock
+from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.measuring.scoring import FROZEN, ONLINE
 from cowclip_merlin.synthetic.drifting_stream import PROBABILITY, write_stream_features
 from cowclip_merlin.system.files import write_json
@@ -101,7 +102,7 @@ class Demo:
         until = quiet_since = time.monotonic()
         until += _LONGEST_REST
         while time.monotonic() < until and time.monotonic() - quiet_since < _QUIET:
-            if not observers.is_done():
+            if not _is_done(observers):
                 quiet_since = time.monotonic()
             self._look(processes, observers)
 
@@ -109,7 +110,8 @@ class Demo:
         processes.check()
         observers.check()
         observers.measure(processes)
-        self._status.show(observers.lines())
+        with suppress(LogUnavailable):  # shown again when its server answers
+            self._status.show(observers.lines())
         time.sleep(_LOOK_EVERY)
 
     def _result(self, observers: Observers) -> Json:
@@ -121,6 +123,14 @@ class Demo:
         write_json(self._work / RESULT, result | {"hardware": processor()})
         draw(result, self._work / FIGURE)
         return result
+
+
+def _is_done(observers: Observers) -> bool:
+    """Whether the trainer has read all; False while a log does not answer."""
+    try:
+        return observers.is_done()
+    except LogUnavailable:
+        return False
 
 
 def run_demo(settings: DemoSettings, work: str | Path) -> str:

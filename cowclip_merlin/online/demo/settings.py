@@ -10,6 +10,12 @@ from cowclip_merlin.errors import InputError
 OWN = "own"
 """Instead of a broker's address: the demo starts one."""
 
+RATE, OWN_KAFKA_RATE = 2000.0, 50.0
+"""Impressions per second; and those that the broker of `--kafka` without an address can take.
+
+It is tansu 0.6.0. It needs a request for each message, which takes longer the more there are.
+"""
+
 LEAST_MINUTES = 1.0
 """Below, the trainer's start after the kill takes most of the time."""
 
@@ -24,7 +30,8 @@ class DemoSettings:
         redis: address of a Redis server for the logs, such as redis://HOST:6379, or `OWN`; None
             for none.
         kafka: address of a Kafka broker, such as kafka://HOST:9092, or `OWN`; None for none. With
-            both, events are in Kafka and syncs in Redis; with none, all are in files.
+            both, events are in Kafka and syncs in Redis; with none, all are in files. The broker
+            that the demo starts takes events only.
         days: days of drift of the generated stream.
         sync_every: seconds between two syncs of the servers.
         batch_size: of the training.
@@ -37,7 +44,7 @@ class DemoSettings:
     """
 
     minutes: float = 3.0
-    rate: float = 2000.0
+    rate: float = RATE
     redis: str | None = None
     kafka: str | None = None
     days: int = 7
@@ -49,6 +56,11 @@ class DemoSettings:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
+        if self.kafka == OWN and self.rate > OWN_KAFKA_RATE:
+            raise InputError(
+                f"--rate {self.rate:g}: the broker that --kafka starts here gets slow with many "
+                f"messages; give --rate {OWN_KAFKA_RATE:g}, or --kafka kafka://HOST:9092"
+            )
         check_positive({"--rate": self.rate, "--sync-every": self.sync_every})
         if not LEAST_MINUTES <= self.minutes <= 24 * 60:
             raise InputError(

@@ -5,6 +5,10 @@ from __future__ import annotations
 import threading
 import traceback
 
+from cowclip_merlin.online.logs.message_log import LogUnavailable
+
+_RETRY = 0.5  # seconds
+
 
 class Repeat:
     """A thread that repeats `step` until it is stopped.
@@ -15,12 +19,14 @@ class Repeat:
 
     Attributes:
         failure: the error that has ended the thread, as text; None while all is well.
+        unavailable: steps that a log has ended since its server did not answer.
     """
 
     def __init__(self, name: str, *, every: float) -> None:
         self._every, self._ended = every, threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.failure: str | None = None
+        self.unavailable = 0
 
     def step(self) -> None:
         """Do the work once."""
@@ -48,7 +54,11 @@ class Repeat:
     def _run(self) -> None:
         try:
             while not self._ended.is_set():
-                self.step()
+                try:
+                    self.step()
+                except LogUnavailable:
+                    self.unavailable += 1
+                    self._ended.wait(_RETRY)
                 self._ended.wait(self._every)
         except Exception:
             self.failure = traceback.format_exc()
