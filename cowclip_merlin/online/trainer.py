@@ -148,10 +148,10 @@ class OnlineTrainer:
             self._step_for(batch_factor, events)(batch)
 
     def _step_for(self, batch_factor: int, events: Events) -> Any:
-        """The graph for a batch; that for offsets is traced when they first occur."""
+        """The graph for a batch; one that is not there is traced, such as that for offsets."""
         key = batch_factor, events.offsets is not None
         if key not in self._steps:
-            self._steps[key] = self._trace_step(batch_factor, has_offsets=True)
+            self._steps[key] = self._trace_step(batch_factor, has_offsets=key[1])
         return self._steps[key]
 
     def _set_rates(self, batch_factor: int) -> None:

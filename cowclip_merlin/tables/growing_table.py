@@ -162,6 +162,14 @@ class GrowingTable:
         batch_loops.finish_rows(self._id_map.cells, batch, last_seen, self._create(new, rows))
         return self._note_changed(rows)
 
+    def last_seen(self, rows: Array) -> Array:
+        """Latest event time of the ids of rows, uint32 of the rows' shape; not of absent ids.
+
+        Args:
+            rows: from `lookup`.
+        """
+        return self._parts.expiry.last_seen[rows]
+
     def insert(self, fields: Array, ids: Array, now: Array | int) -> Array:
         """Rows of ids, int32 [n], each admitted at once; for a table that starts from a run.
 

@@ -12,6 +12,7 @@ from cowclip_merlin.workflows.online.features import LogFeatures
 from cowclip_merlin.workflows.online.ids import text_id
 from cowclip_merlin.workflows.online.requests import text_of_value
 from cowclip_merlin.workflows.online.sample_rates import SAMPLE_RATE, sample_rate_offsets
+from cowclip_merlin.workflows.online.times import format_time
 
 LATE = "late"
 """Column that is 1 in positives whose click came after the window of their impression."""
@@ -48,7 +49,9 @@ def decode_messages(values: Sequence[bytes], damage: Damage) -> list[Row]:
     return rows
 
 
-def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Events, Damage]:
+def encode_messages(
+    values: Sequence[bytes], features: LogFeatures, *, latest: int | None = None
+) -> tuple[Events, Damage]:
     """Ids, numbers, labels and times of messages, equal to those of the same values in a log.
 
     Their `SAMPLE_RATE` becomes offsets. A positive with `LATE` 1 gets a key of its own, since the
@@ -57,6 +60,7 @@ def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Eve
     Args:
         values: messages with all inputs, the label, the time, and the key if there is one.
         features: the columns.
+        latest: time of an event in seconds above which it is damaged; None for no limit.
 
     Returns:
         The events of all messages, those of damaged ones without meaning, and what is wrong.
@@ -77,7 +81,13 @@ def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Eve
     offsets = sample_rate_offsets([row.get(SAMPLE_RATE) for row in rows], damage)
     if events.keys is not None:
         _mark_late(events, rows)
+    if latest is not None:
+        damage.add(events.times > latest, lambda i: _ahead(features, int(events.times[i])))
     return replace(events, offsets=offsets), damage
+
+
+def _ahead(features: LogFeatures, time: int) -> str:
+    return f"{features.time} is {format_time(time)}, in the future; check clocks and time zones"
 
 
 def _mark_late(events: Events, rows: Sequence[Row]) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from cowclip_merlin.system.files import atomic_write
+
 
 class Batch(NamedTuple):
     """A batch of the journal.
@@ -59,7 +61,8 @@ class BatchJournal:
         path = self._path(max([snapshot, *known]))
         # Without a line that a killed process has left unfinished.
         lines = [f"{batch.size},{batch.factor}\n" for batch in _read(path)]
-        path.write_text("".join(lines), encoding="utf-8")
+        with atomic_write(path) as temporary:
+            temporary.write_text("".join(lines), encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
 
     def note(self, batch: Batch) -> None:

@@ -28,6 +28,9 @@ class DamagedMessages:
     def __init__(self, file: Path) -> None:
         self._file, self.count, self.newest = file, 0, ""
         self._lines, self._last = _known(file)
+        # A process that was killed while it wrote has left a part of a line.
+        whole = not file.exists() or file.read_bytes()[-1:] in (b"", b"\n")
+        self._start = "" if whole else "\n"
 
     def add(self, messages: Sequence[Message], reasons: Mapping[int, str]) -> None:
         """Count messages that are damaged, and write those that the file does not have.
@@ -45,7 +48,8 @@ class DamagedMessages:
         lines = [_line(messages[i], reasons[i]) for i in new[: MOST_LINES - self._lines]]
         if lines:
             with self._file.open("a", encoding="utf-8") as stream:
-                stream.writelines(lines)
+                stream.writelines([self._start, *lines])
+            self._start = ""
             self._lines += len(lines)
         if new:
             self._last = messages[new[-1]].after

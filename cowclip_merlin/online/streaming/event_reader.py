@@ -18,6 +18,12 @@ from cowclip_merlin.workflows.online.messages import encode_messages
 WAIT = 0.05
 """Seconds that one call waits for messages at most."""
 
+MOST_AHEAD = 86400
+"""Seconds by which an event may be ahead of this machine's clock.
+
+The newest event is the time by which rows and keys expire. One that is years ahead would end all.
+"""
+
 _RETRY = 1.0  # seconds between two calls to a log that does not answer
 _READ_AT_LEAST = 256
 
@@ -78,15 +84,17 @@ class EventReader:
             wait: seconds to wait for messages in this call.
             rest: return what is there, although the batch is not full.
         """
-        until = time.monotonic() + wait
+        until, asked = time.monotonic() + wait, False
         while True:
             self._take(size)
             now = time.monotonic()
             late = self._batch and max_wait and now - self._batch_began >= max_wait
             if self.pending == size or (self._batch and (rest or late)):
                 return self._finish()
-            if not self._read(size - self.pending, max(until - now, 0.0)) and now >= until:
+            if asked and now >= until:  # also if messages come that give no events
                 return None
+            self._read(size - self.pending, max(until - now, 0.0))
+            asked = True
 
     def peek(self) -> Events | None:
         """Return some of the next events without taking them; None if there are none yet."""
@@ -106,7 +114,13 @@ class EventReader:
 
     def at_end(self) -> bool:
         """Return whether the log has no more messages, though a batch may be in progress."""
-        return not self._waiting and self._log.end()[0] <= self._read_to[0]
+        if self._waiting:
+            return False
+        try:
+            return self._log.end()[0] <= self._read_to[0]
+        except LogUnavailable as error:
+            self._pause(error)
+            return False
 
     def _take(self, size: int) -> None:
         """Move events from those that wait to the batch, without the repeats."""
@@ -131,17 +145,16 @@ class EventReader:
         batch, self._batch = self._batch, []
         return Events.concatenate([piece.events for piece in batch])
 
-    def _read(self, wanted: int, wait: float) -> bool:
-        """Read messages; return whether there were some."""
+    def _read(self, wanted: int, wait: float) -> None:
+        """Read messages, if there are some."""
         try:
             messages = self._log.read(self._read_to, max(wanted, _READ_AT_LEAST), min(wait, WAIT))
             self._away = False
         except LogUnavailable as error:
             self._pause(error)
-            return False
+            return
         if messages:
             self._decode(messages)
-        return bool(messages)
 
     def _pause(self, error: LogUnavailable) -> None:
         if not self._away:
@@ -150,7 +163,9 @@ class EventReader:
         time.sleep(_RETRY)
 
     def _decode(self, messages: list[Message]) -> None:
-        events, damage = encode_messages([m.value for m in messages], self._features)
+        latest = int(time.time()) + MOST_AHEAD
+        values = [message.value for message in messages]
+        events, damage = encode_messages(values, self._features, latest=latest)
         self._damaged.add(messages, damage.reasons)
         good = damage.good(len(messages))
         self._read_to = messages[-1].after

@@ -8,54 +8,72 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.tables.field_rules import LATEST, FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
 
 Array = npt.NDArray[Any]
 
-CAPACITY = 1 << 26
-"""Keys to reserve address space for; memory is taken by keys in use."""
+MOST_KEYS = 1 << 23
+"""Keys that are known at most."""
 
 
 class RepeatFilter:
     """Knows the keys of the events of the last seconds.
 
+    Whether an event is a repeat depends on its time and on that of the event with its key before
+    it, as long as there are not more than `most_keys` keys.
+
     Args:
-        window: seconds of event time for which a key is known after its event.
-        capacity: keys that can be known; then the oldest are forgotten.
+        window: seconds of event time after which an event with a known key is new.
+        most_keys: keys to know; beyond it the oldest are forgotten.
 
     Attributes:
         dropped: repeats so far.
 
-    >>> known = RepeatFilter(window=60, capacity=100)
+    >>> known = RepeatFilter(window=60, most_keys=100)
     >>> known.new(np.array([5, 6, 5]), times=np.array([0, 0, 1])).tolist()
     [True, True, False]
     >>> known.new(np.array([6, 7]), times=np.array([9, 9])).tolist()
     [False, True]
     """
 
-    def __init__(self, window: int, capacity: int = CAPACITY) -> None:
-        # A table of one field whose rows hold nothing is a set of keys that expire.
-        self._keys = GrowingTable(
-            [FieldRules(ttl=window)], memory=[], capacity=capacity, index_cells=1 << 16
+    def __init__(self, window: int, most_keys: int = MOST_KEYS) -> None:
+        # A table of one field whose rows hold nothing is a set of keys that expire. They are kept
+        # for longer than the window, so that it does not matter when they are dropped.
+        ttl = min(2 * window, LATEST)
+        self._window, self._keys = (
+            window,
+            GrowingTable(
+                [FieldRules(ttl=ttl)], memory=[], capacity=most_keys + 1, max_rows=most_keys
+            ),
         )
         self.dropped = 0
 
     def new(self, keys: Array, times: Array) -> npt.NDArray[np.bool_]:
-        """Remember keys; return which of them were not known before, bool [n].
+        """Remember keys; return which events are no repeats, bool [n].
 
         Args:
             keys: int64 [n].
             times: event times in whole seconds, int64 [n].
         """
-        known = self._keys.lookup(keys[:, None])[:, 0] != 0
-        first = np.zeros(len(keys), bool)
-        first[np.unique(keys, return_index=True)[1]] = True
+        before = self._times_before(keys, times)
         self._keys.admit(keys[:, None], times)
         self._keys.expire()
-        new = first & ~known
+        new = times - before >= self._window
         self.dropped += len(keys) - np.count_nonzero(new)
         return new
+
+    def _times_before(self, keys: Array, times: Array) -> Array:
+        """Latest time of the events with the same key before each event; long ago without one."""
+        rows = self._keys.lookup(keys[:, None])[:, 0]
+        before = np.where(rows != 0, self._keys.last_seen(rows).astype(np.int64), -LATEST)
+        ordered = np.sort(keys)
+        several = ordered[1:][ordered[1:] == ordered[:-1]]
+        last: dict[int, int] = {}
+        for i in np.flatnonzero(np.isin(keys, several)).tolist():
+            before[i] = max(before[i], last.get(int(keys[i]), -LATEST))
+            last[int(keys[i])] = max(times[i], before[i])
+        return before
 
     def __len__(self) -> int:
         """Number of keys that are known."""

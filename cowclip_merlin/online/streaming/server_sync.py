@@ -12,6 +12,9 @@ from cowclip_merlin.online.streaming.settings import StreamSettings
 from cowclip_merlin.online.streaming.timers import Timer
 from cowclip_merlin.online.sync.publisher import Publisher, last_sync
 from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.system.files import read_json, write_json
+
+_GENERATION = "generation.json"
 
 _LONGEST_END = 30.0  # seconds to wait at the end for the log
 
@@ -47,7 +50,9 @@ class ServerSync:
             raise InputError(
                 f"{log.name}: has the model of {last.run}; use another --to, or remove that log"
             )
-        self._generation = last.generation + 1
+        # Also if the log was emptied: servers follow the highest generation that they know.
+        known = read_json(run / _GENERATION) if (run / _GENERATION).exists() else 0
+        self._generation = max(last.generation, known) + 1
         self._publisher = Publisher(log, trainer, warn=warn)
         self._timer, self._dense_timer = Timer(settings.sync_every), Timer(settings.dense_every)
         self._first = True
@@ -55,6 +60,7 @@ class ServerSync:
 
     def begin(self, snapshot: int) -> None:
         """Tell servers to load a snapshot, and to follow from there."""
+        write_json(Path(self._run) / _GENERATION, self._generation)
         self._publisher.begin(self._generation, self._run, snapshot)
 
     def due(self) -> bool:
@@ -78,9 +84,9 @@ class ServerSync:
         self.syncs += 1
         return True
 
-    def snapshot_begins(self) -> None:
-        """Remember what changes while a snapshot is written."""
-        self._publisher.snapshot_begins()
+    def snapshot_begins(self, number: int) -> None:
+        """Remember what changes until servers know this snapshot."""
+        self._publisher.snapshot_begins(number)
 
     def snapshot_ends(self, number: int) -> None:
         """Tell servers of a snapshot with the next sync."""
@@ -95,7 +101,7 @@ class ServerSync:
         self._first, before = True, self.syncs
         while self.syncs == before and self._publisher.wait(_LONGEST_END):
             sync()
-        if not self._publisher.wait(_LONGEST_END):
+        if not self._publisher.wait(0 if self.syncs == before else _LONGEST_END):
             self._warn("the log of the servers does not answer; the last sync is sent at a restart")
 
     def close(self) -> None:

@@ -61,6 +61,8 @@ def train_stream(
         "start": [str(Path(path).resolve()) for path in start or ()],
     }
     _check_folder(out, config)
+    if servers and _where(events) == _where(servers):
+        raise InputError(f"--from and --to are both {log_identity(events)}; use two logs")
     source = open_log(events)
     target = open_log(servers, create=True) if servers else None
     set_up_tensorflow(settings.run.seed, "cpu")
@@ -70,7 +72,8 @@ def train_stream(
     ):
         _check_folder(out, config)  # again: another process may have worked since
         trainer = OnlineTrainer(settings, columns, catch_up=stream.catch_up)
-        offline = OfflineStart(*start, trainer) if start else None
+        new = not numbers(out / SNAPSHOTS)
+        offline = OfflineStart(*start, trainer) if start and new else None
         work = StreamTrainer(
             trainer, source, target, stream, out, log, start=offline and offline.apply
         )
@@ -93,6 +96,12 @@ def _check_folder(out: Path, config: dict[str, Any]) -> None:
     others = sorted(p.name for p in out.iterdir() if p.name != "train.log") if out.exists() else []
     if others:
         raise InputError(f"{out}: holds {others[0]!r}; give --out a new or empty folder")
+
+
+def _where(url: str) -> str:
+    """The log that an address leads to, whatever the user and password."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if separator else str(Path(url).resolve())
 
 
 def _say_what_is_read(log: logging.Logger, source: str, target: str | None) -> None:

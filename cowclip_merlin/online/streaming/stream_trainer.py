@@ -21,13 +21,13 @@ from cowclip_merlin.online.streaming.status_report import StatusReport, sync_inf
 from cowclip_merlin.online.streaming.step_pipeline import StepPipeline
 from cowclip_merlin.online.streaming.timers import Timer
 from cowclip_merlin.online.trainer import OnlineTrainer
-from cowclip_merlin.tables.snapshot import KEEP, load_snapshot, numbers
+from cowclip_merlin.tables.snapshot import KEEP, Snapshot, load_snapshot, numbers
 from cowclip_merlin.training.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.workflows.online.events import Events
 
 SNAPSHOTS = "snapshots"
 
-_REPLAY_WAIT = 30.0  # seconds to wait for events that were trained before
+_REPLAY_WAIT = 1.0  # seconds of a look for events that were trained before
 
 
 class StreamTrainer:
@@ -85,13 +85,10 @@ class StreamTrainer:
         """
         try:
             with self._stop.catch_signals():
-                self._resume() if numbers(self._folder / SNAPSHOTS) else self._begin()
-                if self._servers:
-                    self._servers.begin(self._saved)
-                self._report.begin(self.trained)
-                while not self._ended():
-                    self._go_on()
-                self._finish()
+                known = numbers(self._folder / SNAPSHOTS)
+                self._resume(known) if known else self._begin()
+                if not self._stop.signal_number:  # or what is on the disk is still the newest
+                    self._train_on()
         finally:
             self._pipeline.close()
             self._snapshots.close()
@@ -100,6 +97,15 @@ class StreamTrainer:
                 self._servers.close()
         if self._stop.signal_number:
             raise Stopped(self._stop.signal_number)
+
+    def _train_on(self) -> None:
+        """Train from here on until the end or a signal."""
+        if self._servers:
+            self._servers.begin(self._saved)
+        self._report.begin(self.trained)
+        while not self._ended():
+            self._go_on()
+        self._finish()
 
     def _read_from(self, position: Position) -> EventReader:
         return EventReader(
@@ -127,14 +133,17 @@ class StreamTrainer:
         while not self._stop.signal_number:
             if (events := reader.peek()) is not None:
                 return int(events.times[0])
+            if self.settings.until_end and reader.at_end():
+                raise InputError(f"{self._events.name}: has no events; write some first")
         return None
 
-    def _resume(self) -> None:
+    def _resume(self, known: list[int]) -> None:
         """Go on from the newest snapshot, with the batches that were trained after it."""
-        snapshot = load_snapshot(self._folder / SNAPSHOTS)
+        snapshot = self._newest(known)
         self.trainer.restore(_unprefixed(snapshot.arrays, "trainer."))
-        if self._repeats is not None:
-            self._repeats.restore(_unprefixed(snapshot.arrays, "repeats."))
+        repeats = _unprefixed(snapshot.arrays, "repeats.")
+        if self._repeats is not None and repeats:
+            self._repeats.restore(repeats)
         self.trained = self._saved = snapshot.number
         position = tuple(snapshot.extra["position"])
         if self.settings.on_restart == "skip":
@@ -144,7 +153,26 @@ class StreamTrainer:
         self.log.info("resumed after %s events", f"{self.trained:,}")
         for batch in self._journal.after(snapshot.number):
             self._replay(batch)
+            if self._stop.signal_number:
+                return
         self._journal.begin(snapshot.number, keep=numbers(self._folder / SNAPSHOTS))
+
+    def _newest(self, known: list[int]) -> Snapshot:
+        """Load the newest snapshot that is not damaged, and set those aside that are.
+
+        Raises:
+            InputError: all are damaged.
+        """
+        *others, number = sorted(known)
+        try:
+            return load_snapshot(self._folder / SNAPSHOTS, number)
+        except InputError as error:
+            if not others:
+                raise
+            self.log.warning("%s; going on from snapshot %s", error, others[-1])
+        damaged = self._folder / SNAPSHOTS / str(number)
+        damaged.rename(damaged.with_name(f"damaged-{number}"))
+        return self._newest(others)
 
     def _skip(self, position: Position) -> None:
         end = self._events.end()
@@ -159,12 +187,15 @@ class StreamTrainer:
 
     def _replay(self, batch: Batch) -> None:
         """Train a batch of the journal again."""
-        events = self._reader.next_batch(batch.size, wait=_REPLAY_WAIT)
-        if events is None:
-            raise InputError(
-                f"{self._events.name}: ends before event {self.trained + batch.size:,}, which was "
-                "trained before; the log has lost events (--on-restart skip goes on without them)"
-            )
+        while (events := self._reader.next_batch(batch.size, wait=_REPLAY_WAIT)) is None:
+            if self._stop.signal_number:
+                return
+            if self._reader.at_end():
+                raise InputError(
+                    f"{self._events.name}: ends before event {self.trained + batch.size:,}, which "
+                    "was trained before; the log has lost events (--on-restart skip goes on "
+                    "without them)"
+                )
         self._pipeline.submit(events, batch.factor)
         self.trained += len(events)
 
@@ -222,7 +253,7 @@ class StreamTrainer:
         if self._repeats is not None:
             arrays |= {f"repeats.{name}": x for name, x in self._repeats.state().items()}
         if self._servers and not wait:
-            self._servers.snapshot_begins()
+            self._servers.snapshot_begins(self.trained)
         self._snapshots.begin(self.trained, arrays, {"position": list(self._reader.position)})
         self._positions = [*self._positions, self._reader.position][-KEEP:]
         self._saved = self.trained
@@ -235,7 +266,10 @@ class StreamTrainer:
         if self._servers:
             self._servers.snapshot_ends(number)
         if self.settings.trim and len(self._positions) == KEEP:
-            self._events.trim(self._positions[0])
+            try:
+                self._events.trim(self._positions[0])
+            except InputError as error:  # with the next snapshot, perhaps
+                self.log.warning("%s; nothing is trimmed", error)
 
     def _finish(self) -> None:
         """Train what is left of a batch, sync for the last time, and write a snapshot."""

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import Any, NamedTuple
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
@@ -54,7 +55,7 @@ class Publisher:
         self._sending: Future[Position] | None = None
         self._ended = Event()
         self._seq, self.sent, self.rows_sent = 0, 0, 0
-        self._since_snapshot: list[Changes] | None = None
+        self._since: dict[int, list[Changes]] = {}  # by snapshots that servers do not know
         self._snapshots: list[Position] = []  # places of the last messages that name one
 
     @property
@@ -85,8 +86,8 @@ class Publisher:
         if not self.idle:
             return False
         changes, table = self._changes.collect(), self._trainer.table
-        if self._since_snapshot is not None:
-            self._since_snapshot.append(changes)
+        for since in self._since.values():
+            since.append(changes)
         values = [memory.w[changes.rows] for memory in table.memory]
         parts = list(split_changes(changes, values, table.num_fields))
         if dense:
@@ -96,9 +97,9 @@ class Publisher:
         self.rows_sent += len(changes.rows)
         return True
 
-    def snapshot_begins(self) -> None:
-        """Remember what changes while a snapshot is written."""
-        self._since_snapshot = []
+    def snapshot_begins(self, snapshot: int) -> None:
+        """Remember what changes from now on, until servers know this snapshot."""
+        self._since[snapshot] = []
 
     def snapshot_ends(self, run: str, snapshot: int) -> bool:
         """Tell servers of a snapshot, and remove the messages before the one before it.
@@ -111,10 +112,10 @@ class Publisher:
         """
         if not self.idle:
             return False
-        for changes in self._since_snapshot or ():
+        for changes in self._since.pop(snapshot, []):
             self._changes.add_rows(changes.rows)
             self._changes.add_gone(changes.gone)
-        self._since_snapshot = None
+        self._since = {number: x for number, x in self._since.items() if number > snapshot}
         self._send([Part(SNAPSHOT, {"run": run, "snapshot": snapshot}, {})], mark=True)
         return True
 
@@ -148,25 +149,28 @@ class Publisher:
         self._sending = self._threads.submit(self._append, messages, mark)
 
     def _append(self, messages: list[SyncMessage], mark: bool) -> None:
-        values, away = [message.encode() for message in messages], False
+        values, away, begins = [message.encode() for message in messages], False, None
         while not self._ended.is_set():
             try:
                 begins = self._log.end() if mark else None
                 self._log.append(values)
                 self.sent += len(values)
-                if begins is not None:
-                    self._trim(begins)
-                return
+                break
             except LogUnavailable as error:
                 if not away:
                     self._warn(f"{error}; the sync waits, training goes on")
                 away = True
                 self._ended.wait(_RETRY)
+        if begins is not None:
+            self._trim(begins)
 
     def _trim(self, begins: Position) -> None:
         """Remove the messages before those of the last snapshot but one."""
         self._snapshots = [*self._snapshots, begins][-2:]
-        self._log.trim(self._snapshots[0])
+        try:
+            self._log.trim(self._snapshots[0])
+        except InputError as error:  # with the next snapshot, perhaps
+            self._warn(f"{error}; old messages of {self._log.name} stay there")
 
 
 class LastSync(NamedTuple):
@@ -187,12 +191,17 @@ def last_sync(log: MessageLog) -> LastSync:
     """Read a log to its end, and return what its last trainer sent.
 
     Raises:
-        InputError: these are not the messages of a trainer.
+        InputError: the log has other messages.
     """
     last, place = LastSync(), log.start()
     while messages := log.read(place, most=64):
         for each in messages:
-            message = SyncMessage.decode(each.value)
+            try:
+                message = SyncMessage.decode(each.value)
+            except InputError:
+                raise InputError(
+                    f"{log.name}: has other messages than those of a trainer; use another --to"
+                ) from None
             last = last._replace(generation=message.generation)
             if message.kind in (GENERATION, SNAPSHOT):
                 last = last._replace(run=message.info["run"])

@@ -1,6 +1,7 @@
 """Batches of a log: every whole event once, in order, whatever the size of pieces and batches."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streams import FEATURES, event, log_of, messages
 
+from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 from cowclip_merlin.online.streaming.event_reader import EventReader
@@ -81,6 +83,40 @@ def test_damaged_messages_are_counted_and_set_aside_once(tmp_path):
     assert [line["after"][0] for line in lines] == [4, 5]
     assert lines[0]["reason"] == "no 'user'; give null for a missing value"
     assert lines[1]["text"] == "\\xff"
+
+
+def test_a_line_that_a_killed_process_left_is_ended(tmp_path):
+    file = tmp_path / "damaged.jsonl"
+    file.write_text('{"after": [1], "reason')
+    log = log_of(tmp_path / "log", [b"x", *messages([0])])
+    damaged = DamagedMessages(file)
+    EventReader(log, FEATURES, log.start(), damaged=damaged).next_batch(1, wait=0)
+    first, second = file.read_text().splitlines()
+    assert first == '{"after": [1], "reason' and json.loads(second)["after"][0] == 1
+
+
+def test_messages_without_events_do_not_keep_the_caller(tmp_path):
+    """A log in which damaged messages come all the time."""
+
+    class Endless(FileLog):
+        def read(self, position, most, wait=0.0):
+            self.append([DAMAGED] * 5)
+            return super().read(position, most, wait)
+
+    reader = reader_of(Endless(tmp_path / "log"), tmp_path)
+    for _ in range(3):
+        assert reader.next_batch(4, wait=0.01) is None
+    assert reader.position[0] >= 15
+
+
+def test_an_event_in_the_future_is_damaged(tmp_path):
+    now = int(time.time())
+    rows = [event(0, time=now + 3600), event(1, time=now + 2 * 86400), event(2)]
+    log = log_of(tmp_path / "log", [json.dumps(row).encode() for row in rows])
+    reader = reader_of(log, tmp_path)
+    assert len(reader.next_batch(3, wait=0, rest=True) or reader.next_batch(2, wait=0)) == 2
+    (line,) = (tmp_path / "damaged.jsonl").read_text().splitlines()
+    assert "in the future; check clocks and time zones" in json.loads(line)["reason"]
 
 
 def test_a_log_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from cowclip_merlin.online.streaming.settings import StreamSettings
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(-3, 12), max_size=9), max_size=9))
 def test_a_key_is_new_once(parts):
-    filter_, known = RepeatFilter(10_000, capacity=100), set()
+    filter_, known = RepeatFilter(10_000, most_keys=100), set()
     for now, part in enumerate(parts):
         wanted = []
         for key in part:
@@ -23,21 +23,39 @@ def test_a_key_is_new_once(parts):
             known.add(key)
         keys = np.array(part, np.int64)
         assert filter_.new(keys, np.full(len(keys), now)).tolist() == wanted
-        restored = RepeatFilter(10_000, capacity=100)
+        restored = RepeatFilter(10_000, most_keys=100)
         restored.restore(filter_.state())
         filter_ = restored
     assert len(filter_) == len(known)
     assert filter_.dropped == sum(map(len, parts)) - len(known)
 
 
-def test_a_key_is_forgotten_after_the_window():
-    filter_ = RepeatFilter(10, capacity=100)
-    key = np.array([5])
-    assert filter_.new(key, np.array([0]))[0]
-    assert not filter_.new(key, np.array([5]))[0]  # and is known for 10 s from now
-    assert not filter_.new(key, np.array([14]))[0]
-    filter_.new(np.array([6]), np.array([40]))
-    assert filter_.new(key, np.array([40]))[0]
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30)), max_size=30),
+    st.lists(st.integers(1, 6), min_size=1),
+)
+def test_a_repeat_depends_on_times_only(events, cuts):
+    """Not on how many events come at once."""
+    wanted, seen = [], {}
+    for key, time in events:
+        wanted.append(time - seen.get(key, -100) >= 10)
+        seen[key] = max(time, seen.get(key, -100))
+    filter_, found, first = RepeatFilter(10, most_keys=100), [], 0
+    while first < len(events):
+        part = events[first : first + cuts[first % len(cuts)]]
+        keys, times = (np.array(x, np.int64) for x in zip(*part))
+        found += filter_.new(keys, times).tolist()
+        first += len(part)
+    assert found == wanted
+
+
+def test_the_oldest_keys_are_forgotten_when_there_are_too_many():
+    filter_ = RepeatFilter(1000, most_keys=50)
+    for first in range(0, 500, 10):
+        keys = np.arange(first, first + 10)
+        assert filter_.new(keys, np.full(10, first)).all()
+    assert len(filter_) <= 50 and not filter_.new(np.array([499]), np.array([500]))[0]
 
 
 def test_the_journal_has_the_batches_after_a_snapshot(tmp_path):

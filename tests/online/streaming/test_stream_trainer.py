@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -207,6 +208,99 @@ def test_servers_that_begin_at_a_snapshot_get_the_model(tmp_path, settings, even
     assert snapshots[-1].info["run"] == str(tmp_path / "run")
     after = seen[seen.index(snapshots[-1]) + 1 :]
     assert after[-1].kind == sync_message.SYNCED
+
+
+def test_a_snapshot_that_takes_long_is_announced_with_what_changed_meanwhile(
+    tmp_path, settings, events
+):
+    """Two snapshots overlap: the first is announced after the second has begun."""
+    from cowclip_merlin.online.sync.publisher import Publisher
+    from cowclip_merlin.online.trainer import OnlineTrainer
+
+    trainer, log = OnlineTrainer(settings, FEATURES), FileLog(tmp_path / "sync")
+    publisher = Publisher(log, trainer)
+    publisher.begin(1, "run", 0)
+    states, place = {}, {}
+    for step in range(6):
+        batch, _ = encode_messages(messages(range(32 * step, 32 * step + 32)), FEATURES)
+        trainer.train(batch)
+        if step in (1, 3):
+            states[step] = {name: np.array(x) for name, x in trainer.state().items()}
+            publisher.snapshot_begins(step)
+        if step in (4, 5):
+            publisher.wait()
+            assert publisher.snapshot_ends("run", {4: 1, 5: 3}[step])
+            publisher.wait()
+            place[{4: 1, 5: 3}[step]] = log.end()
+        publisher.wait()
+        assert publisher.sync({"position": []}, dense=True)
+    publisher.wait()
+    publisher.close()
+    batch, _ = encode_messages(messages(range(300)), FEATURES)
+    for number, state in states.items():
+        server, position = Server(trainer), place[number]
+        used = {f"table{i}": state[f"table.table{i}.w"] for i in range(len(trainer.tables))}
+        names = ("ids", "fields", "free")
+        server.table.restore({name: state[f"table.{name}"] for name in names} | used)
+        while found := log.read(position, most=10):
+            for each in found:
+                server.apply(SyncMessage.decode(each.value))
+            position = found[-1].after
+        np.testing.assert_allclose(server.predict(batch), trainer.predict(batch), atol=1e-6, rtol=0)
+
+
+def test_other_batches_in_the_journal_than_the_settings_say(tmp_path, settings, events, whole):
+    """A training with `--catch-up 4` is killed, and goes on with 2."""
+    with pytest.MonkeyPatch.context() as patch:
+        killed_at(patch, 9)
+        with pytest.raises(Killed):
+            stream_trainer(tmp_path / "run", settings, events, catch_up=4).run()
+    work = stream_trainer(tmp_path / "run", settings, events, catch_up=2)
+    assert {batch.factor for batch in work._journal.after(0)} == {4}
+    work.run()
+    assert work.trained == EVENTS
+
+
+def test_a_damaged_snapshot_is_set_aside(tmp_path, settings, events, whole):
+    work = stream_trainer(tmp_path / "run", settings, events, snapshot_every=1e-9)
+    work.run()
+    *_, before, newest = sorted(numbers(tmp_path / "run" / "snapshots"))
+    (tmp_path / "run" / "snapshots" / str(newest) / "manifest.json").write_text("{}")
+    stream_trainer(tmp_path / "run", settings, events).run()
+    assert final_state(tmp_path / "run") == whole
+    names = {path.name for path in (tmp_path / "run" / "snapshots").iterdir()}
+    assert names == {str(before), str(newest), f"damaged-{newest}"}
+
+
+def test_the_generation_grows_although_the_log_of_servers_was_emptied(tmp_path, settings, events):
+    for generation in (1, 2):
+        sync = FileLog(tmp_path / f"sync{generation}")
+        stream_trainer(tmp_path / "run", settings, events, sync).run()
+        assert last_sync(sync).generation == generation
+
+
+def test_a_start_from_a_run_that_never_came_is_made_later(tmp_path, settings):
+    """SIGTERM while it waits for the first event must leave no snapshot of an untrained model."""
+    from cowclip_merlin.training.graceful_stop import Stopped
+
+    log, started = FileLog(tmp_path / "events"), []
+
+    def work(wait):
+        trainer = stream_trainer(tmp_path / "run", settings, log)
+        trainer._start = started.append
+        if wait:
+            trainer.settings = replace(trainer.settings, until_end=False)
+            trainer._stop.signal_number = signal.SIGTERM
+        return trainer
+
+    with pytest.raises(Stopped):
+        work(wait=True).run()
+    assert numbers(tmp_path / "run" / "snapshots") == [] and not started
+    with pytest.raises(InputError, match="has no events; write some first"):
+        work(wait=False).run()
+    log.append(messages(range(50)))
+    work(wait=False).run()
+    assert started == [1_700_000_000]
 
 
 def test_skip_goes_on_with_the_newest_event(tmp_path, settings, monkeypatch):

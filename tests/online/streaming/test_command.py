@@ -1,0 +1,70 @@
+"""`cowclip online train`: its run folder, and mistakes in one line."""
+
+import json
+
+import pytest
+from streams import log_of, messages
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.online.run_config import load_online_config
+
+FEATURES = "label: click\ntime: time\nkey: key\ncategorical: [user, item]\ncontinuous: [price]\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f.yaml").write_text(FEATURES)
+    log_of(tmp_path / "EVENTS", messages(range(200)))
+    return tmp_path
+
+
+def train(*more, **options):
+    words = {"from": "EVENTS", "features": "f.yaml", "out": "RUN", "model": "deepfm"}
+    words |= {"batch-size": "32", "mlp": "8", "capacity": "4000"} | options
+    flat = [text for name, value in words.items() for text in (f"--{name}", str(value))]
+    return main(["online", "train", *flat, "--until-end", *more])
+
+
+def test_trains_and_goes_on(folder, capsys):
+    assert train("--to", "SYNC") == 0
+    assert "trained 200 events: RUN" in capsys.readouterr().out
+    settings, features = load_online_config("RUN")
+    assert settings.run.batch_size == 32 and features.key == "key"
+    log_of(folder / "EVENTS", messages(range(200, 300)))
+    assert train("--to", "SYNC") == 0
+    out = capsys.readouterr().out
+    assert "resumed after 200 events" in out and "trained 300 events" in out
+    rows = (folder / "RUN/metrics.csv").read_text().splitlines()
+    assert len(rows) == 3 and rows[-1].split(",")[1] == "300"
+    assert json.loads((folder / "RUN/generation.json").read_text()) == 2
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"from": "NONE"}, "NONE: no such folder; check the path"),
+        ({"to": "EVENTS"}, "--from and --to are both folder EVENTS; use two logs"),
+        ({"to": "./EVENTS"}, "--from and --to are both folder EVENTS; use two logs"),
+        ({"to": "amqp://h/x"}, "amqp://h/x: unknown kind of log 'amqp'"),
+        ({"catch-up": "0"}, "catch_up is 0; give a whole number from 1 to 128"),
+        ({"sync-every": "-1"}, "sync_every is -1.0; give a number from 0 on"),
+        ({"features": "EVENTS"}, "EVENTS: no such file; check the path"),
+        ({"out": "f.yaml"}, "f.yaml: is a file; give --out a folder"),
+        ({"out": "EVENTS"}, "give --out a new or empty folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(folder, capsys, options, message):
+    before = sorted(path.name for path in folder.iterdir())
+    assert train(**options) == 2
+    told = capsys.readouterr().err
+    assert message in told and told.count("\n") == 1
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_other_settings_are_refused(folder, capsys):
+    assert train() == 0
+    assert train(mlp="9") == 2
+    assert "RUN: the run there has another mlp ([8], not [9])" in capsys.readouterr().err
+    assert train(**{"batch-size": "64"}) == 2
+    assert "another batch_size (32, not 64)" in capsys.readouterr().err
