@@ -68,11 +68,13 @@ class Case:
         events: of each request.
         connections: at one time.
         synced: whether the model is synced meanwhile.
+        begins: whether the trainer starts again meanwhile, so that the server loads a snapshot.
     """
 
     events: int
     connections: int
     synced: bool = True
+    begins: bool = False
 
 
 def cases(settings: LoadSettings) -> list[Case]:
@@ -80,6 +82,7 @@ def cases(settings: LoadSettings) -> list[Case]:
     return [
         Case(events=1, connections=1, synced=False),
         Case(events=1, connections=1),
+        Case(events=1, connections=1, begins=True),
         Case(events=1, connections=8),
         Case(events=64, connections=1),
         Case(events=64, connections=4),
@@ -118,13 +121,16 @@ def _measure(settings: LoadSettings, model: SyncedModel, server: Server, folder:
     found = [_run(case, settings, model, server, checker, folder) for case in cases(settings)]
     if checker.wrong or any(each["lost"] for each in found):
         raise InputError(f"{checker.wrong} wrong answers; {found}")
+    status = server.ask("GET", "/v1/status")[1]
+    if status["model"]["generation"] != 2 or status["log"]["gaps"]:
+        raise InputError(f"the server does not follow the new model: {status['log']}")
     return {
         "what": "load of a server while its model is synced",
         "rows": model.num_rows,
         "checked_answers": checker.answers,
         "wrong_answers": checker.wrong,
         "cases": found,
-        "status": server.ask("GET", "/v1/status")[1],
+        "status": status,
     }
 
 
@@ -139,7 +145,8 @@ def _run(
     bodies = model.bodies(case.events, 200)
     checker.oldest_sync = 0.0
     every = settings.sync_every if case.synced else 1e9
-    with model.syncing(every) as took, checker.checking():
+    half = int(settings.seconds / settings.sync_every / 2) if case.begins else None
+    with model.syncing(every, begin_at=half) as took, checker.checking():
         found = load(
             server.url,
             bodies,
@@ -152,6 +159,7 @@ def _run(
         "events": case.events,
         "connections": case.connections,
         "synced": case.synced,
+        "begins": case.begins,
         "answered_per_second": round(answered / found["seconds"], 1),
         "events_per_second": round(case.events * answered / found["seconds"]),
         "p50_ms": round(found["p50"], 2),
@@ -176,7 +184,7 @@ def text(result: Mapping[str, Any]) -> str:
         (
             f"{case['events']:,}",
             f"{case['connections']:,}",
-            "yes" if case["synced"] else "no",
+            ("yes, new model" if case["begins"] else "yes") if case["synced"] else "no",
             f"{case['answered_per_second']:,.0f}",
             f"{case['events_per_second']:,}",
             f"{case['p50_ms']:.1f}",

@@ -95,8 +95,17 @@ class SyncedModel:
         arrays = {f"trainer.{name}": x for name, x in self._trainer.state().items()}
         save_snapshot(run / "snapshots", 1, arrays, {})
         write_json(run / "config.json", online_config(self._trainer.settings, self._features))
+        self._generation, self._publisher = 0, None
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a generation, as a trainer that has started again; servers load the snapshot."""
+        if self._publisher is not None:
+            self._publisher.close()
+        self._generation += 1
         self._publisher = Publisher(self.log, self._trainer)
-        self._publisher.begin(1, str(run.resolve()), 1)
+        self._publisher.begin(self._generation, str((self._folder / "run").resolve()), 1)
+        self._publisher.wait()
 
     def _make_requests(self) -> tuple[list[dict[str, Any]], npt.NDArray[np.float32]]:
         """The first events of the log; every fourth has an item that nobody has seen."""
@@ -130,13 +139,20 @@ class SyncedModel:
         self._publisher.wait()
 
     @contextmanager
-    def syncing(self, every: float) -> Iterator[list[float]]:
-        """Sync every so many seconds within the block; yields the seconds that each sync took."""
+    def syncing(self, every: float, *, begin_at: int | None = None) -> Iterator[list[float]]:
+        """Sync every so many seconds within the block; yields the seconds that each sync took.
+
+        Args:
+            every: seconds.
+            begin_at: syncs after which a new generation begins; None for never.
+        """
         stop, took = threading.Event(), []
 
         def run() -> None:
             while not stop.wait(max(every - (took[-1] if took else 0), 0.01)):
                 begun = time.perf_counter()
+                if len(took) == begin_at:
+                    self.begin()
                 self.sync()
                 took.append(time.perf_counter() - begun)
 

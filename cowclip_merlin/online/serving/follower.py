@@ -119,6 +119,8 @@ class Follower:
                 log.warning("%s", said) if said else log.info("%s: followed again", self._name)
             if self.problem:
                 stop.wait(RETRY)
+        if self._log is not None:
+            self._log.close()
 
     def step(self, wait: float = 0.0) -> int:
         """Read messages once, take them over, and return how many there were.

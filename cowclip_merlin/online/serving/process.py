@@ -105,6 +105,8 @@ def _set_up_tensorflow(threads: int) -> None:
 @contextmanager
 def _following(follower: Follower) -> Iterator[None]:
     """Follow the log in a thread within the block."""
+    from cowclip_merlin.online import serving_copy  # noqa: F401  imports Merlin Models
+
     stop = threading.Event()
     # What is imported by now stays: the collector need not look at it while requests wait.
     gc.collect()

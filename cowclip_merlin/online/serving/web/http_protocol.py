@@ -28,6 +28,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take data, and close the connection if they are too many headers."""
+        if self._waiting and self._deadline.cancelled():  # empty lines before the next request
+            self._await_headers()
         waited, self._header_bytes = self._waiting, self._header_bytes + len(data)
         super().data_received(data)
         long = self._waiting and waited and self._header_bytes > HEADER_BYTES
