@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -51,7 +52,8 @@ def measure_latency(settings: DemoSettings, work: Path) -> Result:
         columns = load_features(features)
         names = (logs.impressions, logs.actions, logs.examples)
         opened = [open_log(name) for name in names]
-        prober = _started(Prober(columns, *opened, watch, pipeline.ports, every=0.3), stack)
+        every = pause_between(settings.sync_every) / 2
+        prober = _started(Prober(columns, *opened, watch, pipeline.ports, every=every), stack)
         shown = open_log(logs.impressions)
         requester = _started(Requester(columns, shown, pipeline.ports[0]), stack)
         until = time.monotonic() + settings.seconds - 2 * WARM_UP
@@ -68,6 +70,15 @@ def measure_latency(settings: DemoSettings, work: Path) -> Result:
         "requests": percentiles(requester.seconds, 50, 99)
         | {"count": len(requester.seconds), "unanswered": requester.unanswered},
     }
+
+
+def pause_between(sync_every: float, *, least: float = 0.6) -> float:
+    """Return the longest pause between two probes: whole intervals, so that all moments are even.
+
+    >>> pause_between(0.2), pause_between(1.0)
+    (0.6000000000000001, 1.0)
+    """
+    return math.ceil(least / sync_every - 1e-9) * sync_every
 
 
 def _has_begun(watch: SyncWatch) -> bool:
