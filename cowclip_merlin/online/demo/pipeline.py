@@ -26,6 +26,7 @@ class Pipeline:
         ports: of the servers.
         servers: their processes.
         trainer: its process.
+        joiner: its process.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Pipeline:
         self.ports: list[int] = []
         self.servers: list[Process] = []
         self.trainer: Process | None = None
+        self.joiner: Process | None = None
 
     def start(self, *, servers: int) -> None:
         """Start joiner, trainer and servers, which wait for events."""
@@ -82,7 +84,7 @@ class Pipeline:
         words += ["--to", logs.examples, "--features", self._features]
         words += ["--window", f"{self._settings.window}s", "--lateness", "1s"]
         words += ["--state", str(self._work / "join.state")]
-        self._processes.start_cowclip("joiner", *words)
+        self.joiner = self._processes.start_cowclip("joiner", *words)
 
     def _start_trainer(self) -> None:
         settings, logs = self._settings, self._logs

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
@@ -74,6 +75,15 @@ class Process:
         self._meant_to_end = True
         self._popen.send_signal(signal.SIGKILL)
         self._popen.wait()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the process within the block, as a very slow machine would."""
+        self._popen.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._popen.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
         """Ask it to end."""

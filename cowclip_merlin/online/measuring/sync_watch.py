@@ -41,6 +41,7 @@ class SyncWatch(Repeat):
         copy: log that takes the same messages until `stop_copy`; None for none.
 
     Attributes:
+        position: up to which the log was read.
         syncs: all syncs so far.
         starts: when each generation was seen to begin, by number.
         snapshots: snapshots that were named so far.
@@ -49,7 +50,7 @@ class SyncWatch(Repeat):
     def __init__(self, log: MessageLog, copy: MessageLog | None = None) -> None:
         super().__init__("syncs", every=0.0)
         self._log, self._copy = log, copy
-        self._position = log.start()
+        self.position = log.start()
         self._copy_lock = threading.Lock()
         self.syncs: list[Sync] = []
         self.starts: dict[int, tuple[float, int]] = {}
@@ -57,12 +58,12 @@ class SyncWatch(Repeat):
 
     def step(self) -> None:
         """Read messages, or wait a moment for them."""
-        messages = self._log.read(self._position, most=64, wait=0.05)
+        messages = self._log.read(self.position, most=64, wait=0.05)
         seen = time.time()
         if messages:
             self._relay([message.value for message in messages])
         for message in messages:
-            self._position = message.after
+            self.position = message.after
             self._note(SyncMessage.decode(message.value), seen)
 
     def stop_copy(self) -> None:
