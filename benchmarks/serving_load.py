@@ -124,6 +124,7 @@ def _measure(settings: LoadSettings, model: SyncedModel, server: Server, folder:
     status = server.ask("GET", "/v1/status")[1]
     if status["model"]["generation"] != 2 or status["log"]["gaps"]:
         raise InputError(f"the server does not follow the new model: {status['log']}")
+    del status["log"]["name"]  # a temporary folder
     return {
         "what": "load of a server while its model is synced",
         "rows": model.num_rows,

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ LOG = logging.getLogger("cowclip.serve")
 
 _BACKLOG = 256  # connections that wait to be accepted
 _KEEP_ALIVE = 30  # seconds without a request until a connection is closed
+_TURN = 0.001  # seconds that a Python thread works while others wait; Python's default is 0.005
 
 
 def serve(
@@ -75,6 +77,7 @@ def serve(
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     LOG.info("serving http://%s:%d from %s", shown, port, without_password(log))
+    sys.setswitchinterval(_TURN)  # requests wait for less while a snapshot is loaded
     with _following(follower):
         uvicorn.Server(config).run(sockets=[listening])
 
