@@ -174,12 +174,16 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End all processes, the last one first."""
+        """End all processes, the last one first; at once if another signal comes meanwhile."""
         until = time.monotonic() + _PATIENCE
-        for process in reversed(self.all):
-            process.end()
-        for process in reversed(self.all):
-            process.wait(until - time.monotonic())
+        try:
+            for process in reversed(self.all):
+                process.end()
+            for process in reversed(self.all):
+                process.wait(until - time.monotonic())
+        finally:
+            for process in self.all:
+                process.wait(0.0)
 
 
 def last_line(log: Path) -> str:

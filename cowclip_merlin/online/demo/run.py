@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.demo.brokers import make_logs
@@ -21,6 +23,7 @@ from cowclip_merlin.online.measuring.scoring import FROZEN, ONLINE
 from cowclip_merlin.synthetic.drifting_stream import PROBABILITY, write_stream_features
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.system.hardware import processor
+from cowclip_merlin.system.signals import signal_handler
 
 SERVERS = 2
 RESULT, FIGURE = "demo.json", "demo.svg"
@@ -144,8 +147,14 @@ def run_demo(settings: DemoSettings, work: str | Path) -> str:
         InputError: the folder is not empty, or a part has failed.
     """
     work = Path(work)
-    result = Demo(settings, work).run()
+    with signal_handler([signal.SIGHUP], _hang_up):
+        result = Demo(settings, work).run()
     return f"{table_text(result)}\n\nnumbers: {work / RESULT}, figure: {work / FIGURE}"
+
+
+def _hang_up(number: int, _: Any) -> None:
+    """End in order when the terminal is closed."""
+    raise SystemExit(128 + number)
 
 
 def _make_folder(work: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cowclip_merlin.online.logs.message_log import MessageLog
+from cowclip_merlin.online.logs.message_log import MessageLog, Position
 from cowclip_merlin.online.measuring.repeat import Repeat
 from cowclip_merlin.online.measuring.server_client import Answer, NoAnswer, ServerClient
 from cowclip_merlin.online.measuring.sync_watch import SyncWatch
@@ -112,7 +112,7 @@ class Prober(Repeat):
         # The second row has ids that no event ever has.
         known = joined and self._wait_for_servers([row, self._row(2 * number + 1)], began)
         if known:
-            self._note(began, *joined, *known)
+            self._note(began, joined, *known)
         elif not self.is_ending:
             self.given_up += 1
 
@@ -121,30 +121,29 @@ class Prober(Repeat):
         ids = {column.name: _FIRST_ID + number for column in self._features.categorical}
         return ids | {column.name: None for column in self._features.continuous}
 
-    def _wait_for_example(
-        self, place: tuple[int, ...], key: str, began: float
-    ) -> tuple[float, int] | None:
-        """Return when the example was there, and the number of messages up to it."""
+    def _wait_for_example(self, place: Position, key: str, began: float) -> float | None:
+        """Return when the example was there."""
         wanted = key.encode()
         while self._goes_on(began):
             for message in self._examples.read(place, most=4096, wait=0.05):
                 place = message.after
                 if wanted in message.value:
-                    return time.time(), place[0]
+                    return time.time()
         return None
 
     def _wait_for_servers(
         self, rows: Sequence[dict[str, Any]], began: float
-    ) -> tuple[float, int, int] | None:
-        """Return when the last server knew the ids, and the version that it answered with."""
-        waiting = list(self._clients)
+    ) -> tuple[float, tuple[int, int]] | None:
+        """Return when the last server knew the ids, and the first version that did."""
+        waiting, versions = list(self._clients), []
         while self._goes_on(began):
             for client in list(waiting):
                 answer = self._ask(client, rows)
                 if answer and answer.probabilities[0] != answer.probabilities[1]:
                     waiting.remove(client)
+                    versions.append((answer.generation, answer.seq))
             if not waiting:
-                return time.time(), answer.generation, answer.seq
+                return time.time(), min(versions)
             self._pause_after(began)
         return None
 
@@ -158,23 +157,23 @@ class Prober(Repeat):
         self.requests.append(time.perf_counter() - asked)
         return answer
 
-    def _note(
-        self, began: float, joined: float, place: int, known: float, generation: int, seq: int
-    ) -> None:
-        sync = self._watch.first_with(place)
+    def _note(self, began: float, joined: float, known: float, version: tuple[int, int]) -> None:
+        # A server knows rows a moment before it has the version of their sync.
+        sync = self._watch.first_from(version, sent=joined)
         while sync is None and self._goes_on(began):  # the watch reads it in a moment
             self.pause(_SHORTEST)
-            sync = self._watch.first_with(place)
-        if sync is None or (sync.generation, sync.seq) > (generation, seq):
+            sync = self._watch.first_from(version, sent=joined)
+        if sync is None:
             return
         # A server may read a sync a moment before the watch does.
+        known = max(known, sync.sent)
         seen = min(sync.seen, known)
         self.latencies.append(
             Latency(
                 began=began,
                 join=joined - began,
-                train=max(sync.sent - joined, 0.0),
-                push=max(seen - sync.sent, 0.0),
+                train=sync.sent - joined,
+                push=seen - sync.sent,
                 apply=known - seen,
                 total=known - began,
             )

@@ -95,6 +95,16 @@ class SyncWatch(Repeat):
         elif message.kind == SNAPSHOT:
             self.snapshots.append(int(info["snapshot"]))
 
+    def first_from(self, version: tuple[int, int], *, sent: float) -> Sync | None:
+        """Return the first sync that is of a version or a later one, and was not sent before.
+
+        Args:
+            version: generation and number of a sync.
+            sent: seconds since 1970.
+        """
+        later = (x for x in self.syncs if (x.generation, x.seq) >= version and x.sent >= sent)
+        return next(later, None)
+
     def first_with(self, place: int) -> Sync | None:
         """Return the first sync whose model was trained on so many messages of the examples."""
         return next((sync for sync in self.syncs if sync.position[0] >= place), None)

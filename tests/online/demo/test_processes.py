@@ -53,6 +53,23 @@ def test_all_end_whatever_happens(processes, error):
     assert len(pids) == 2 and not any(map(exists, pids))
 
 
+def test_a_second_signal_while_they_end(processes, monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE", 60.0)
+    with pytest.raises(KeyboardInterrupt), processes:
+        process = processes.start("b", STUBBORN)
+        processes.wait_until("b", lambda: is_up(process), 30)
+        wait, calls = process.wait, []
+
+        def interrupted(seconds):
+            calls.append(seconds)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            wait(seconds)
+
+        process.wait = interrupted
+    assert calls[1:] == [0.0] and not exists(process._popen.pid)
+
+
 def test_what_a_process_has_started_ends_with_it(processes):
     child = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import "
     child += "time; time.sleep(600)']); print(p.pid, 'up', flush=True); time.sleep(600)"

@@ -69,6 +69,7 @@ def test_a_probe(pipeline):
     assert shown["request"] == clicked["request"] and shown.keys() > {"user", "item", "price"}
     examples.append([b'{"request": "another"}', json.dumps(shown | {"click": 1}).encode()])
     time.sleep(0.05)  # stages that one can tell apart; nothing depends on its length
+    # Sync 3 is sent after the join, but the answer below is of sync 7 or of the one before it.
     syncs.append([synced(3, 1), synced(7, 2)])
     time.sleep(0.05)
     assert not prober.latencies
@@ -114,6 +115,9 @@ def test_the_watch_and_its_copy(tmp_path):
     assert [x.value for x in copy.read(copy.start(), 9)] == [
         x.value for x in syncs.read(syncs.start(), 2)
     ]
+    assert watch.first_from((1, 2), sent=0).seq == 3
+    assert watch.first_from((1, 0), sent=watch.syncs[1].sent).seq == 3
+    assert watch.first_from((1, 4), sent=0) is watch.first_from((2, 0), sent=0) is None
     assert [watch.first_with(n) and watch.first_with(n).seq for n in (1, 10, 11, 21)] == [
         1,
         1,
