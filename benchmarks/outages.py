@@ -1,17 +1,19 @@
 """What an outage of an online trainer costs: lost events, or a backlog that has to be trained.
 
-    python benchmarks/outages.py [--rows 200000] [--seeds 5] [--batch-size 256] [--json FILE]
+    python benchmarks/outages.py [--rows 200000] [--seeds 5] [--batch-size 256]
+        [--learning-rate 1e-3] [--snapshot-hours 1,6,12,24] [--outage-hours 12]
+        [--catch-up 1,8,16,32] [--json FILE] [--overwrite]
 
 The log is generated with drift over seven days. The trainer learns the first five days, and then
 scores each batch before it trains on it. The model is DeepFM with growing tables.
 
-skip: the trainer is killed four times at random moments of the last two days, and goes on from its
-last snapshot with the newest event (`--on-restart skip`, as Monolith does). The events since the
-snapshot are lost. The table shows AUC from the first kill on, by the time between snapshots.
+skip: the trainer is killed four times at random moments of the last two days. It goes on from its
+last snapshot with the newest event, as Monolith does. The events since the snapshot are lost. The
+table shows AUC from the first kill on, by the time between snapshots.
 
-backlog: the trainer is away for some hours and then trains the backlog at K times the batch size
-(`--catch-up K`), with the scaling rule and with the hyper-parameters of the small batch. The table
-shows the seconds for the backlog, and AUC of the hours after it. Seconds are medians over seeds.
+backlog: the trainer is away for some hours and then trains the backlog at K times the batch size,
+with the scaling rule and with the hyper-parameters of the small batch. The table shows the seconds
+for the backlog, and AUC of the hours after it. Seconds are medians over seeds.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class EventReader:
     ) -> None:
         self._log, self._features, self.position = log, features, position
         self._damaged, self._repeats, self._warn = damaged, repeats, warn
-        self._read_to = position
+        self._taken = self._read_to = position
         self._waiting: list[_Piece] = []  # was read, and is in no batch yet
         self._batch: list[_Piece] = []  # of the next batch, which is not full yet
         self._batch_began = 0.0
@@ -129,11 +129,13 @@ class EventReader:
             head, tail = _split(piece, room)
             if tail is not None:
                 self._waiting.insert(0, tail)
-            self.position = head.after[-1]
+            self._taken = head.after[-1]
             head = self._without_repeats(head)
             if len(head.events):
                 self._batch_began = self._batch_began if self._batch else time.monotonic()
                 self._batch.append(head)
+        if not self._batch:
+            self.position = self._taken
 
     def _without_repeats(self, piece: _Piece) -> _Piece:
         if self._repeats is None:
@@ -143,6 +145,7 @@ class EventReader:
 
     def _finish(self) -> Events:
         batch, self._batch = self._batch, []
+        self.position = self._taken
         return Events.concatenate([piece.events for piece in batch])
 
     def _read(self, wanted: int, wait: float) -> None:
@@ -182,7 +185,7 @@ class EventReader:
         if self._waiting:
             self._waiting[-1].after[-1] = position
         else:
-            self.position = position
+            self._taken = position
 
 
 def _split(piece: _Piece, size: int) -> tuple[_Piece, _Piece | None]:

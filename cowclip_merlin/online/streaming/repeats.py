@@ -38,8 +38,7 @@ class RepeatFilter:
     """
 
     def __init__(self, window: int, most_keys: int = MOST_KEYS) -> None:
-        # A table of one field whose rows hold nothing is a set of keys that expire. They are kept
-        # for longer than the window, so that it does not matter when they are dropped.
+        # A table of one field whose rows hold nothing is a set of keys that expire.
         ttl = min(2 * window, LATEST)
         self._window, self._keys = (
             window,
@@ -56,6 +55,10 @@ class RepeatFilter:
             keys: int64 [n].
             times: event times in whole seconds, int64 [n].
         """
+        newest = np.maximum.accumulate(np.append(self._keys.clock, times))[1:]
+        # An event that is later than the window counts as just within it. So a key is kept for
+        # long enough, and it does not matter when it is dropped.
+        times = np.maximum(times, newest - self._window)
         before = self._times_before(keys, times)
         self._keys.admit(keys[:, None], times)
         self._keys.expire()
