@@ -61,21 +61,21 @@ def add_options(parser: Any) -> None:
 
 
 def measure(settings: Settings) -> Result:
-    """Kill, and check.
+    """Kill, and compare what is left.
 
     Raises:
-        InputError: something was lost, or a server answers otherwise than the model.
+        InputError: a part has failed by itself, or did not come back.
     """
     failures = FailureSettings(
         kills=settings.kills, rate=settings.rate, seed=settings.seed, redis=not settings.files
     )
     with TemporaryDirectory() as folder:
         result = measure_failures(failures, Path(folder))
-    _check(result)
     return {"what": "kill -9 of the parts of online training", "hardware": processor()} | result
 
 
-def _check(result: Result) -> None:
+def check(result: Result) -> None:
+    """Raise an error if something was lost, or a server answers otherwise than the model."""
     accounts = result["accounts"]
     wrong = [each for each in result["kills"] if each["difference"] > MOST_DIFFERENCE]
     if wrong or result["offline_difference"] > MOST_DIFFERENCE:
@@ -122,6 +122,7 @@ BENCHMARK = Benchmark(
     device=False,
     add_options=add_options,
     read_options=lambda args: {"files": args.files},
+    check=check,
 )
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ class Benchmark:
         add_options: adds options that are not fields of the settings.
         read_options: converts these options to values of other fields.
         draw: writes files other than the JSON, from the settings and the result.
+        check: is called with the result when all is written; raises an `InputError` if the result
+            is not as it must be.
     """
 
     script: str
@@ -47,6 +49,7 @@ class Benchmark:
     add_options: Callable[[argparse.ArgumentParser], None] = _no_options
     read_options: Callable[[argparse.Namespace], dict[str, Any]] = _no_values
     draw: Callable[[Any, dict[str, Any]], None] | None = None
+    check: Callable[[dict[str, Any]], None] | None = None
 
     def parser(self) -> argparse.ArgumentParser:
         """Make the parser of the command."""
@@ -83,6 +86,8 @@ class Benchmark:
         print_and_write(recorded, self.text(recorded), args.json)
         if self.draw:
             self.draw(settings, recorded)
+        if self.check:
+            self.check(recorded)
 
 
 def _on_device(settings: Any, device: str) -> Any:

@@ -1,1 +1,1 @@
-"""Parts of `online.py`: pipelines that are measured, and killed."""
+"""Parts of `online.py`, `online_failures.py` and `online_soak.py`: pipelines that are measured."""

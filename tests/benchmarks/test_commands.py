@@ -70,7 +70,7 @@ def test_every_benchmark_ends_orderly(load, script, monkeypatch, capsys):
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_word_for_a_number_is_one_line(load, script, capsys):
     wrong = ["--rounds=x", "--runs=x", "--lookups=x", "--kills=x", "--seconds=x"]
-    wrong += ["--seeds=x"]
+    wrong += ["--seeds=x", "--minutes=x"]
     code, told = left(lambda: main_of(load(script))(wrong), capsys)
     assert code == 2 and told.count("\n") == 1 and "'x'" in told and "--help" in told
 

@@ -22,7 +22,7 @@ FAILURES = {
 
 def test_a_good_end_is_accepted(load):
     module = load("online_failures")
-    module._check(FAILURES)
+    module.check(FAILURES)
     assert "0 of 90 impressions without an example" in module.text(FAILURES)
 
 
@@ -44,7 +44,44 @@ def test_a_bad_end_is_an_error(load, where, value, words):
         inner = inner[name]
     inner[where[-1]] = value
     with pytest.raises(InputError, match=words):
-        load("online_failures")._check(result)
+        load("online_failures").check(result)
+
+
+def samples_of(memory, disk):
+    """Samples of a soak test in which the trainer has this memory and the examples these files."""
+    return [
+        {"megabytes": {"trainer": a}, "disk": {"examples": b}, "trained": 9, "behind": 0, "rows": 5}
+        for a, b in zip(memory, disk, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("memory", "disk", "behind", "words"),
+    [
+        ([50, 100, 104, 120, 104], [9, 9, 9, 9, 70], 10_000, None),
+        ([50, 100, 104, 120, 106], [9, 9, 9, 9, 9], 0, "trainer: 100 MB became 106 MB"),
+        ([50, 100, 104, 120, 100], [9, 9, 9, 9, 90], 0, "files, examples: 9 MB became 90 MB"),
+        ([50, 100, 104, 120, 100], [9, 9, 9, 9, 9], 10_001, "10,001 events behind"),
+    ],
+)
+def test_a_soak_test_fails_if_something_grows(load, memory, disk, behind, words):
+    module, samples = load("online_soak"), samples_of(memory, disk)
+    samples[-1]["behind"] = behind
+    growth = load("online_service.soak").growth
+    requests = {"count": 7, "unanswered": 0, "p50": 0.001, "p99": 0.002}
+    result = {
+        "rate": 2000.0,
+        "samples": samples,
+        "memory": growth(samples, "megabytes"),
+        "files": growth(samples, "disk"),
+        "requests": requests,
+    }
+    assert "| trainer | 100 |" in module.text(result)
+    if words is None:
+        module.check(result)
+        result["requests"]["unanswered"], words = 2, "2 requests had no answer"
+    with pytest.raises(InputError, match=words):
+        module.check(result)
 
 
 def test_random_requests(load, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,8 @@ class Pipeline:
         logs: between the parts.
         features: features file of the stream.
         work: folder for the joiner's state and the trainer's run.
+        joiner_options: further options of `cowclip online join`.
+        trainer_options: further options of `cowclip online train`.
 
     Attributes:
         ports: of the servers.
@@ -30,10 +33,19 @@ class Pipeline:
     """
 
     def __init__(
-        self, settings: DemoSettings, processes: Processes, logs: Logs, features: Path, work: Path
+        self,
+        settings: DemoSettings,
+        processes: Processes,
+        logs: Logs,
+        features: Path,
+        work: Path,
+        *,
+        joiner_options: Sequence[str] = (),
+        trainer_options: Sequence[str] = (),
     ) -> None:
         self._settings, self._processes, self._logs = settings, processes, logs
         self._features, self._work = str(features), work
+        self._joiner_options, self._trainer_options = joiner_options, trainer_options
         self.ports: list[int] = []
         self.servers: list[Process] = []
         self.trainer: Process | None = None
@@ -84,7 +96,7 @@ class Pipeline:
         words += ["--to", logs.examples, "--features", self._features]
         words += ["--window", f"{self._settings.window}s", "--lateness", "1s"]
         words += ["--state", str(self._work / "join.state")]
-        self.joiner = self._processes.start_cowclip("joiner", *words)
+        self.joiner = self._processes.start_cowclip("joiner", *words, *self._joiner_options)
 
     def _start_trainer(self) -> None:
         settings, logs = self._settings, self._logs
@@ -95,4 +107,4 @@ class Pipeline:
         words += ["--max-wait", "0.1", "--sync-every", f"{settings.sync_every:g}"]
         words += ["--dense-every", f"{max(5.0, settings.sync_every):g}", "--catch-up", "8"]
         words += ["--snapshot-every", f"{settings.snapshot_every:g}"]
-        self.trainer = self._processes.start_cowclip("trainer", *words)
+        self.trainer = self._processes.start_cowclip("trainer", *words, *self._trainer_options)
