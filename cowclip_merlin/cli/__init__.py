@@ -6,7 +6,6 @@ Exit codes: 0 success, 2 wrong input, 1 a bug in this program, 130/143 interrupt
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import os
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from cowclip_merlin import __version__
+from cowclip_merlin.cli.commands import add_commands
 from cowclip_merlin.errors import InputError, error_message
 from cowclip_merlin.system.signals import exit_on_sigterm
 
@@ -49,18 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Train click-through-rate models with very large batches.",
     )
     parser.add_argument("--version", action="version", version=f"cowclip {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        module = importlib.import_module(f"cowclip_merlin.cli.{name}")
-        sub = commands.add_parser(
-            name,
-            help=module.HELP,
-            description=module.HELP,
-            epilog=module.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(sub)
-        sub.set_defaults(run=module.run)
+    add_commands(parser, __name__, COMMANDS, what="command", run="run")
     return parser
 
 

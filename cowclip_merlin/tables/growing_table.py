@@ -20,7 +20,7 @@ from cowclip_merlin.tables.admission import new_admission
 from cowclip_merlin.tables.changes import ChangeLog
 from cowclip_merlin.tables.expiry import Dropped
 from cowclip_merlin.tables.field_rules import FieldRules, TableStatistics
-from cowclip_merlin.tables.id_map import IdMap
+from cowclip_merlin.tables.id_map import IdMap, checked_ids, checked_pairs
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.loops import batch_loops
 from cowclip_merlin.tables.loops.batch_loops import Batch, NewIds
@@ -152,7 +152,7 @@ class GrowingTable:
         Raises:
             InputError: there are not enough rows, or a time or the shape of the ids is wrong.
         """
-        ids = self._checked(ids)
+        ids = checked_ids(ids, self.num_fields)
         if not beside_step:
             self.check_memory()
         times, rows = expiry.event_times(now, len(ids)), np.empty(ids.shape, np.int32)
@@ -181,7 +181,7 @@ class GrowingTable:
         Raises:
             InputError: there are not enough rows, or a pair or a time is wrong.
         """
-        fields, ids = self._checked_pairs(fields, ids)
+        fields, ids = checked_pairs(fields, ids, self.num_fields)
         self.check_memory()
         times, rows = expiry.event_times(now, len(ids)), self._id_map.find(fields, ids)
         new = rows < 0
@@ -202,7 +202,7 @@ class GrowingTable:
         Args:
             ids: int64 [b, F].
         """
-        ids = self._checked(ids)
+        ids = checked_ids(ids, self.num_fields)
         rows = np.empty(ids.shape, np.int32)
         batch_loops.look_up(self._id_map.cells, ids, rows)
         return rows
@@ -273,22 +273,6 @@ class GrowingTable:
         table_state.restore(self._parts, state)
         if self.absent == "zeros":  # the saved table may have trained them
             self._initialize_absent()
-
-    def _checked(self, ids: Array) -> Array:
-        ids = np.ascontiguousarray(ids, np.int64)
-        if ids.ndim != 2 or ids.shape[1] != self.num_fields:
-            raise InputError(f"ids have shape {ids.shape}; give [rows, {self.num_fields}]")
-        return ids
-
-    def _checked_pairs(self, fields: Array, ids: Array) -> tuple[Array, Array]:
-        fields, ids = np.asarray(fields), np.ascontiguousarray(ids, np.int64)
-        whole = fields.dtype.kind in "iu" and fields.ndim == 1 and fields.shape == ids.shape
-        if not whole or (len(ids) and not 0 <= fields.min() <= fields.max() < self.num_fields):
-            raise InputError(
-                f"fields and ids have shapes {fields.shape} and {ids.shape}; give two columns of "
-                f"equal length, and fields from 0 to {self.num_fields - 1}"
-            )
-        return np.ascontiguousarray(fields, np.int64), ids
 
     def _advance(self, times: Array) -> None:
         self._parts.expiry.numbers[expiry.CLOCK] = max(self.clock, int(times.max(initial=0)))

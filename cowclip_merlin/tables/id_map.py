@@ -241,3 +241,31 @@ class IdMap:
 
 def _pairs(fields: Array, ids: Array) -> tuple[Array, Array]:
     return np.ascontiguousarray(fields, np.int64), np.ascontiguousarray(ids, np.int64)
+
+
+def checked_ids(ids: Array, num_fields: int) -> Array:
+    """Ids of a batch, int64 [b, F].
+
+    Raises:
+        InputError: they have another shape.
+    """
+    ids = np.ascontiguousarray(ids, np.int64)
+    if ids.ndim != 2 or ids.shape[1] != num_fields:
+        raise InputError(f"ids have shape {ids.shape}; give [rows, {num_fields}]")
+    return ids
+
+
+def checked_pairs(fields: Array, ids: Array, num_fields: int) -> tuple[Array, Array]:
+    """Fields and ids of some pairs, int64 [n].
+
+    Raises:
+        InputError: they are not two columns of equal length, or there is no such field.
+    """
+    fields, ids = np.asarray(fields), np.ascontiguousarray(ids, np.int64)
+    whole = fields.dtype.kind in "iu" and fields.ndim == 1 and fields.shape == ids.shape
+    if not whole or (len(ids) and not 0 <= fields.min() <= fields.max() < num_fields):
+        raise InputError(
+            f"fields and ids have shapes {fields.shape} and {ids.shape}; give two columns of "
+            f"equal length, and fields from 0 to {num_fields - 1}"
+        )
+    return np.ascontiguousarray(fields, np.int64), ids

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def end_with_the_tests() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-class LogServer:
+class LogServer(ABC):
     """A server process; the same port and folder after `start`."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,8 +47,9 @@ class LogServer:
                 return
         pytest.fail((self.folder / "server.log").read_text()[-2000:])
 
+    @abstractmethod
     def command(self) -> list[str]:
-        raise NotImplementedError
+        """Words of the command."""
 
     def answers(self) -> bool:
         with socket.socket() as probe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.workflows.online.events import Damage, Events, encode_log
 from cowclip_merlin.workflows.online.features import LogFeatures
@@ -14,8 +14,18 @@ from cowclip_merlin.workflows.online.requests import text_of_value
 from cowclip_merlin.workflows.online.sample_rates import SAMPLE_RATE, sample_rate_offsets
 from cowclip_merlin.workflows.online.times import format_time
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 LATE = "late"
 """Column that is 1 in positives whose click came after the window of their impression."""
+
+AHEAD = 86_400
+"""Seconds by which an event may be ahead of this machine's clock.
+
+The newest event says what is old. One from far ahead would end all windows and expire all rows.
+"""
 
 _LABELS = {0: 0, 1: 1, "0": 0, "1": 1}  # True and 1.0 are 1, too
 
@@ -50,7 +60,7 @@ def decode_messages(values: Sequence[bytes], damage: Damage) -> list[Row]:
 
 
 def encode_messages(
-    values: Sequence[bytes], features: LogFeatures, *, latest: int | None = None
+    values: Sequence[bytes], features: LogFeatures, *, now: float | None = None
 ) -> tuple[Events, Damage]:
     """Ids, numbers, labels and times of messages, equal to those of the same values in a log.
 
@@ -60,7 +70,8 @@ def encode_messages(
     Args:
         values: messages with all inputs, the label, the time, and the key if there is one.
         features: the columns.
-        latest: time of an event in seconds above which it is damaged; None for no limit.
+        now: this machine's clock, seconds since 1970, to set aside events that are `AHEAD` of it;
+            None for no limit.
 
     Returns:
         The events of all messages, those of damaged ones without meaning, and what is wrong.
@@ -81,13 +92,28 @@ def encode_messages(
     offsets = sample_rate_offsets([row.get(SAMPLE_RATE) for row in rows], damage)
     if events.keys is not None:
         _mark_late(events, rows)
-    if latest is not None:
-        damage.add(events.times > latest, lambda i: _ahead(features, int(events.times[i])))
+    if now is not None:
+        refuse_ahead(events.times, now, features, damage)
     return replace(events, offsets=offsets), damage
 
 
-def _ahead(features: LogFeatures, time: int) -> str:
-    return f"{features.time} is {format_time(time)}, in the future; check clocks and time zones"
+def refuse_ahead(
+    times: npt.NDArray[np.int64], now: float, features: LogFeatures, damage: Damage
+) -> None:
+    """Refuse times that are more than `AHEAD` ahead of the clock.
+
+    Args:
+        times: of events, int64 [n].
+        now: seconds since 1970.
+        features: name of the time column.
+        damage: takes what is wrong.
+    """
+
+    def reason(i: int) -> str:
+        given = format_time(int(times[i]))
+        return f"{features.time} is {given}, in the future; check clocks and time zones"
+
+    damage.add(times > now + AHEAD, reason)
 
 
 def _mark_late(events: Events, rows: Sequence[Row]) -> None:

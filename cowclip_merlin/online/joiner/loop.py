@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from cowclip_merlin.online.joiner.joiner import ACTIONS, IMPRESSIONS, Joiner
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog
+from cowclip_merlin.online.streaming.timers import Timer
 from cowclip_merlin.training.graceful_stop import GracefulStop
 from cowclip_merlin.workflows.online.times import format_time
 
@@ -68,7 +69,7 @@ class JoinLoop:
             for name, each in ((IMPRESSIONS, impressions), (ACTIONS, actions))
         }
         self._status = _Status(self, log)
-        self._trim, self._trimmed = trim, time.monotonic()
+        self._trim, self._trim_timer = trim, Timer(TRIM_EVERY)
 
     def run(self) -> None:
         """Join until the ends of the logs, or until a signal.
@@ -82,9 +83,9 @@ class JoinLoop:
                 return
             self._retry(self._step)
             self._status.print_if_due()
-            if self._trim and time.monotonic() - self._trimmed >= TRIM_EVERY:
+            if self._trim and self._trim_timer.due():
                 self._retry(self._trim_logs)
-                self._trimmed = time.monotonic()
+                self._trim_timer.reset()
 
     @property
     def joiner(self) -> Joiner:

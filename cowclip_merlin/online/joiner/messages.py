@@ -11,17 +11,11 @@ import numpy.typing as npt
 
 from cowclip_merlin.tables.field_rules import LATEST
 from cowclip_merlin.workflows.online.events import Damage, encode_times
-from cowclip_merlin.workflows.online.messages import Row, decode_messages
+from cowclip_merlin.workflows.online.messages import Row, decode_messages, refuse_ahead
 from cowclip_merlin.workflows.online.requests import text_of_value
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows.online.features import LogFeatures
-
-AHEAD = 86_400
-"""Seconds by which a message's time may be ahead of this machine's clock.
-
-One message from far ahead would end all windows.
-"""
 
 
 @dataclass(frozen=True)
@@ -70,8 +64,7 @@ class MessageParser:
             keys.append(key)
             times.append(time)
         seconds = self._seconds(times, damage)
-        ahead = seconds > now + AHEAD
-        damage.add(ahead, lambda _: f"{self._time} is over a day ahead of this machine's clock")
+        refuse_ahead(seconds, now, self._features, damage)
         if not damage.reasons:
             return ParsedMessages(keys, seconds, list(values), {})
         good = np.flatnonzero(damage.good(len(values))).tolist()

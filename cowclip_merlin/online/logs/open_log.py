@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.logs.address import parse_address
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import MessageLog
 
@@ -30,7 +31,7 @@ def open_log(url: str, *, create: bool = False) -> MessageLog:
     cowclip_merlin.errors.InputError: amqp://host/clicks: unknown kind of log 'amqp'; give a \
 folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
     """
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, _ = url.partition("://")
     if not separator:
         return FileLog(url, create=create)
     try:
@@ -46,8 +47,7 @@ folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
         raise InputError(
             f"{scheme}:// needs the package {error.name}: pip install 'cowclip-merlin[online]'"
         ) from None
-    place = rest.rpartition("@")[2].partition("?")[0]  # without user, password and options
-    raise InputError(f"{scheme}://{place}: unknown kind of log {scheme!r}; give {FORMS}")
+    raise InputError(f"{shown_address(url)}: unknown kind of log {scheme!r}; give {FORMS}")
 
 
 def log_identity(url: str) -> str:
@@ -56,6 +56,28 @@ def log_identity(url: str) -> str:
     >>> log_identity("redis://:secret@host:6379/clicks"), log_identity("/data/clicks/")
     ('redis clicks', 'folder clicks')
     """
-    scheme, separator, rest = url.partition("://")
-    name = rest.partition("/")[2] if separator else Path(url).resolve().name
-    return f"{scheme if separator else 'folder'} {name}"
+    if "://" not in url:
+        return f"folder {Path(url).resolve().name}"
+    address = parse_address(url, FORMS)
+    return f"{address.scheme} {address.path}"
+
+
+def shown_address(url: str) -> str:
+    """Return an address without the user, password and options that it may have.
+
+    >>> shown_address("redis://user:secret@host:6379/model"), shown_address("/a/folder@home")
+    ('redis://host:6379/model', '/a/folder@home')
+    """
+    return parse_address(url, FORMS).name if "://" in url else url
+
+
+def log_place(url: str) -> str:
+    """Return where a log is, however its address is written; without user and password.
+
+    >>> log_place("redis://:secret@host/a") == log_place("redis://host/a"), log_place("/x/../y")
+    (True, '/y')
+    """
+    if "://" not in url:
+        return str(Path(url).resolve())
+    address = parse_address(url, FORMS)
+    return f"{address.name} {address.options.get('db', '')}".rstrip()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import traceback
+from abc import ABC, abstractmethod
 
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 
 _RETRY = 0.5  # seconds
 
 
-class Repeat:
+class Repeat(ABC):
     """A thread that repeats `step` until it is stopped.
 
     Args:
@@ -28,9 +29,9 @@ class Repeat:
         self.failure: str | None = None
         self.unavailable = 0
 
+    @abstractmethod
     def step(self) -> None:
         """Do the work once."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Start the thread."""

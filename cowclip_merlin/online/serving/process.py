@@ -17,12 +17,11 @@ import uvicorn
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable
-from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.online.logs.open_log import open_log, shown_address
 from cowclip_merlin.online.serving.follower import Follower
 from cowclip_merlin.online.serving.web.app import make_app
 from cowclip_merlin.online.serving.web.http_protocol import BoundedHttp
 from cowclip_merlin.online.serving.web.limits import ServingLimits
-from cowclip_merlin.online.serving.web.status import without_password
 from cowclip_merlin.training.build import choose_device
 
 LOG = logging.getLogger("cowclip.serve")
@@ -61,7 +60,7 @@ def serve(
         open_log(log).close()
     listening = _listen(host, port)
     _set_up_tensorflow(limits.threads)
-    follower = Follower(lambda: open_log(log), run=run, name=without_password(log))
+    follower = Follower(lambda: open_log(log), run=run, name=shown_address(log))
     app = make_app(follower, limits, log_name=log, token=token)
     config = uvicorn.Config(
         app,
@@ -76,7 +75,7 @@ def serve(
     )
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    LOG.info("serving http://%s:%d from %s", shown, port, without_password(log))
+    LOG.info("serving http://%s:%d from %s", shown, port, shown_address(log))
     sys.setswitchinterval(_TURN)  # requests wait for less while a snapshot is loaded
     with _following(follower):
         uvicorn.Server(config).run(sockets=[listening])

@@ -22,7 +22,7 @@ class DamagedMessages:
 
     Attributes:
         count: of this process.
-        newest: reason of the newest one.
+        newest: reason of the newest one; empty before the first.
     """
 
     def __init__(self, file: Path) -> None:

@@ -18,12 +18,6 @@ from cowclip_merlin.workflows.online.messages import encode_messages
 WAIT = 0.05
 """Seconds that one call waits for messages at most."""
 
-MOST_AHEAD = 86400
-"""Seconds by which an event may be ahead of this machine's clock.
-
-The newest event is the time by which rows and keys expire. One that is years ahead would end all.
-"""
-
 _RETRY = 1.0  # seconds between two calls to a log that does not answer
 _READ_AT_LEAST = 256
 
@@ -166,9 +160,8 @@ class EventReader:
         time.sleep(_RETRY)
 
     def _decode(self, messages: list[Message]) -> None:
-        latest = int(time.time()) + MOST_AHEAD
         values = [message.value for message in messages]
-        events, damage = encode_messages(values, self._features, latest=latest)
+        events, damage = encode_messages(values, self._features, now=time.time())
         self._damaged.add(messages, damage.reasons)
         good = damage.good(len(messages))
         self._read_to = messages[-1].after

@@ -12,6 +12,9 @@ from cowclip_merlin.metrics import log_loss, roc_auc
 Array = npt.NDArray[Any]
 
 EVENTS = 100_000
+"""Events that are kept."""
+
+_NEW = 0.01  # share of these events that must be new before AUC is computed again
 
 
 class RecentScores:
@@ -29,6 +32,8 @@ class RecentScores:
     def __init__(self, events: int = EVENTS) -> None:
         self._labels, self._scores = np.zeros(events, np.int8), np.zeros(events, np.float32)
         self._added = 0
+        self._auc: float | None = None
+        self._auc_of = -1  # events added when it was computed
 
     def __len__(self) -> int:
         """Number of events that are kept."""
@@ -42,7 +47,13 @@ class RecentScores:
         self._added += len(labels)
 
     def auc(self) -> float | None:
-        """AUC; None if all labels are equal."""
+        """AUC; None if all labels are equal. Up to 1% of the events may be too new for it."""
+        enough = self._auc_of + max(1, int(_NEW * len(self._labels)))
+        if self._auc_of < 0 or self._added >= enough:
+            self._auc, self._auc_of = self._compute_auc(), self._added
+        return self._auc
+
+    def _compute_auc(self) -> float | None:
         labels, scores = self._labels[: len(self)], self._scores[: len(self)]
         if not labels.any() or labels.all():
             return None

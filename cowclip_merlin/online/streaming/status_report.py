@@ -10,6 +10,7 @@ from typing import Any
 
 from cowclip_merlin.online.logs.message_log import Position
 from cowclip_merlin.online.streaming.recent_scores import RecentScores
+from cowclip_merlin.online.streaming.timers import Timer
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.tables.field_rules import TableStatistics
 
@@ -47,7 +48,7 @@ class StatusReport:
 
     def __init__(self, file: Path, log: logging.Logger, scores: RecentScores) -> None:
         self._file, self._log, self._scores = file, log, scores
-        self._last, self._trained = time.monotonic(), 0
+        self._timer, self._began, self._trained = Timer(EVERY), time.monotonic(), 0
 
     def begin(self, trained: int) -> None:
         """Count events from now on.
@@ -55,22 +56,24 @@ class StatusReport:
         Args:
             trained: events so far.
         """
-        self._last, self._trained = time.monotonic(), trained
+        self._began, self._trained = time.monotonic(), trained
+        self._timer.reset()
 
     @property
     def due(self) -> bool:
         """Whether it is time for a line."""
-        return time.monotonic() - self._last >= EVERY
+        return self._timer.due()
 
-    def write(self, values: dict[str, Any]) -> None:
+    def write(self, values: dict[str, Any], *, reason: str) -> None:
         """Write a line.
 
         Args:
             values: of `COLUMNS` but those that this class knows.
+            reason: what is wrong with the newest damaged message.
         """
-        now = time.monotonic()
-        rate = (values["trained"] - self._trained) / max(now - self._last, 1e-9)
-        self._last, self._trained = now, values["trained"]
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        rate = (values["trained"] - self._trained) / seconds
+        self.begin(values["trained"])
         row = values | {
             "time": f"{time.time():.1f}",
             "events_per_second": round(rate, 1),
@@ -88,6 +91,8 @@ class StatusReport:
             f"{row['rows']:,}",
             f"{row['memory_mb']:,}",
         )
+        if row["damaged"]:
+            self._log.warning("%s damaged messages; the newest: %s", f"{row['damaged']:,}", reason)
         self._append(row)
 
     def _append(self, row: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.online.trainer import OnlineTrainer
@@ -57,5 +58,21 @@ class StepPipeline:
         self._threads.shutdown(wait=True)
 
     def _step(self, known: Array, rows: Array, events: Events, batch_factor: int) -> None:
-        self._scored(events.labels, self._trainer.score(known, events.numbers))
+        scores = self._trainer.score(known, events.numbers)
+        if events.offsets is not None:
+            scores = of_sampled(scores, events.offsets)
+        self._scored(events.labels, scores)
         self._trainer.step(rows, events, batch_factor=batch_factor)
+
+
+def of_sampled(probabilities: Array, offsets: Array) -> Array:
+    """Return the click probabilities of events whose negatives were sampled, float32 [n].
+
+    Args:
+        probabilities: of all events.
+        offsets: log of the rate with which negatives were kept.
+
+    >>> of_sampled(np.array([0.1]), np.log([0.1])).round(3)
+    array([0.526])
+    """
+    return probabilities / (probabilities + (1 - probabilities) * np.exp(offsets))

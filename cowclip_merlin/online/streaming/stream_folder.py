@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.open_log import log_identity, open_log
+from cowclip_merlin.online.logs.open_log import log_identity, log_place, open_log
 from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.start import OfflineStart
@@ -61,7 +61,7 @@ def train_stream(
         "start": [str(Path(path).resolve()) for path in start or ()],
     }
     _check_folder(out, config)
-    if servers and _where(events) == _where(servers):
+    if servers and log_place(events) == log_place(servers):
         raise InputError(f"--from and --to are both {log_identity(events)}; use two logs")
     source = open_log(events)
     target = open_log(servers, create=True) if servers else None
@@ -96,12 +96,6 @@ def _check_folder(out: Path, config: dict[str, Any]) -> None:
     others = sorted(p.name for p in out.iterdir() if p.name != "train.log") if out.exists() else []
     if others:
         raise InputError(f"{out}: holds {others[0]!r}; give --out a new or empty folder")
-
-
-def _where(url: str) -> str:
-    """The log that an address leads to, whatever the user and password."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if separator else str(Path(url).resolve())
 
 
 def _say_what_is_read(log: logging.Logger, source: str, target: str | None) -> None:

@@ -128,12 +128,11 @@ class StreamTrainer:
 
     def _first_time(self) -> int | None:
         """The time of the first event; None after a signal."""
-        reader = self._read_from(self._events.start())
         self.log.info("waiting for the first event")
         while not self._stop.signal_number:
-            if (events := reader.peek()) is not None:
+            if (events := self._reader.peek()) is not None:
                 return int(events.times[0])
-            if self.settings.until_end and reader.at_end():
+            if self.settings.until_end and self._reader.at_end():
                 raise InputError(f"{self._events.name}: has no events; write some first")
         return None
 
@@ -297,7 +296,8 @@ class StreamTrainer:
                 "repeats": self._repeats.dropped if self._repeats else 0,
                 "damaged": self._damaged.count,
                 "syncs": self._servers.syncs if self._servers else 0,
-            }
+            },
+            reason=self._damaged.newest,
         )
 
 

@@ -38,8 +38,6 @@ class Publisher:
 
     Attributes:
         generation: number of this start of the trainer; 0 before `begin`.
-        sent: messages that were acknowledged.
-        rows_sent: rows in them.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class Publisher:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="publish")
         self._sending: Future[Position] | None = None
         self._ended = Event()
-        self._seq, self.sent, self.rows_sent = 0, 0, 0
+        self._seq = 0
         self._since: dict[int, list[Changes]] = {}  # by snapshots that servers do not know
         self._snapshots: list[Position] = []  # places of the last messages that name one
 
@@ -94,7 +92,6 @@ class Publisher:
             weights = self._trainer.dense_weights()
             parts.append(Part(DENSE, {}, {f"dense{i}": x for i, x in enumerate(weights)}))
         self._send([*parts, Part(SYNCED, {**info, "dense": dense, "time": time.time()}, {})])
-        self.rows_sent += len(changes.rows)
         return True
 
     def snapshot_begins(self, snapshot: int) -> None:
@@ -154,7 +151,6 @@ class Publisher:
             try:
                 begins = self._log.end() if mark else None
                 self._log.append(values)
-                self.sent += len(values)
                 break
             except LogUnavailable as error:
                 if not away:
@@ -179,12 +175,10 @@ class LastSync(NamedTuple):
     Attributes:
         generation: the last one; 0 in an empty log.
         run: folder of the run; None in an empty log.
-        position: place in the log of events up to which servers were synced; None if never.
     """
 
     generation: int = 0
     run: str | None = None
-    position: Position | None = None
 
 
 def last_sync(log: MessageLog) -> LastSync:
@@ -205,7 +199,5 @@ def last_sync(log: MessageLog) -> LastSync:
             last = last._replace(generation=message.generation)
             if message.kind in (GENERATION, SNAPSHOT):
                 last = last._replace(run=message.info["run"])
-            elif message.kind == SYNCED:
-                last = last._replace(position=tuple(message.info["position"]))
         place = messages[-1].after
     return last

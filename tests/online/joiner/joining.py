@@ -47,7 +47,7 @@ class ListLog:
         return (len(self.values),)
 
     def trim(self, position):
-        raise NotImplementedError
+        """All messages may stay."""
 
     def close(self):
         pass

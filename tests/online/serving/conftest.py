@@ -47,3 +47,32 @@ def rows(drifting):
     for row in found:
         row["price"] = float(row["price"]) if row["price"] else None
     return found
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, small_settings, features, events):
+    """A trainer, and a follower that has its model."""
+    from published import PublishedTrainer
+
+    from cowclip_merlin.online.logs.file_log import FileLog
+    from cowclip_merlin.online.serving.follower import Follower
+
+    folder = tmp_path_factory.mktemp("served")
+    made = PublishedTrainer(small_settings, features, folder / "run", FileLog(folder / "sync"))
+    made.start()
+    made.train(events.filter(slice(0, 512)))
+    made.sync(auc=0.71)
+    follower = Follower(lambda: made.log)
+    while follower.step():
+        pass
+    follower.step()
+    assert follower.model is not None
+    return made, follower
+
+
+@pytest.fixture(scope="module")
+def client(served):
+    from http_clients import client_of
+
+    with client_of(served[1]) as made:
+        yield made

@@ -83,16 +83,17 @@ class Trainer:
 
 
 PAIRS = st.lists(st.tuples(st.integers(0, FIELDS - 1), st.integers(0, IDS + 1)), max_size=6)
-ACTIONS = st.one_of(
+WHOLE_SYNCS = st.one_of(
     st.tuples(st.just("change"), PAIRS),
     st.tuples(st.just("sync"), st.just(())),
-    st.tuples(st.just("sync"), st.sets(st.integers(0, 5), max_size=1)),
     st.tuples(st.just("snapshot"), st.none()),
     st.tuples(st.just("start"), st.none()),
     st.tuples(st.just("repeat"), st.none()),
     st.tuples(st.just("damaged"), st.none()),
     st.tuples(st.just("away"), st.none()),
 )
+LOST_MESSAGES = st.tuples(st.just("sync"), st.sets(st.integers(0, 5), max_size=1))
+ACTIONS = st.one_of(WHOLE_SYNCS, LOST_MESSAGES)
 
 
 def follower_of(log, snapshots):
@@ -146,9 +147,12 @@ def test_a_follower_answers_as_the_slow_server(actions, snapshot_first):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(ACTIONS, max_size=30), st.sets(st.integers(0, 20)))
+@given(st.lists(WHOLE_SYNCS, max_size=30), st.sets(st.integers(0, 20)))
 def test_a_server_that_starts_late_has_a_state_that_the_trainer_had(actions, removed):
-    """It reads the whole log, of which snapshots and the beginning may be gone."""
+    """It reads the whole log, of which snapshots and the beginning may be gone.
+
+    No message is lost within a sync: a server has taken over those before the gap.
+    """
     log, snapshots, had = ListLog(), Snapshots(), []
     trainer = Trainer(log, snapshots)
     trainer.start()

@@ -14,7 +14,7 @@ from cowclip_merlin.online.serving.served_model import ServedModel, Version
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.tables.field_rules import FieldRules
 
-REQUESTS = 2000
+REQUESTS = 10_000
 
 
 def requests_of(events, seed):

@@ -1,5 +1,6 @@
 """Events as messages, and a training on them in a folder."""
 
+import itertools
 import json
 import logging
 
@@ -15,6 +16,7 @@ from cowclip_merlin.workflows.online.features import (
     LogFeatures,
 )
 
+EVENTS = 1000
 LOG = logging.getLogger("test")
 FEATURES = LogFeatures(
     label="click",
@@ -65,3 +67,31 @@ def final_state(folder):
     snapshot = load_snapshot(folder / "snapshots")
     arrays = {k: x.tobytes() for k, x in snapshot.arrays.items() if ".changes" not in k}
     return snapshot.number, arrays
+
+
+class Killed(BaseException):
+    """In place of a signal that cannot be caught."""
+
+
+def killed_at(monkeypatch, calls):
+    """Kill the training at the n-th of the calls that change something."""
+    from cowclip_merlin.online.streaming import batch_journal, snapshot_writer, step_pipeline
+
+    count = itertools.count()
+
+    def counted(function):
+        def call(*args, **kwargs):
+            if next(count) == calls:
+                raise Killed
+            return function(*args, **kwargs)
+
+        return call
+
+    for owner, name in (
+        (batch_journal.BatchJournal, "note"),
+        (batch_journal.BatchJournal, "begin"),
+        (snapshot_writer.SnapshotWriter, "begin"),
+        (step_pipeline.StepPipeline, "submit"),
+        (FileLog, "append"),
+    ):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))

@@ -100,6 +100,17 @@ def test_recent_scores_are_those_of_the_last_events(parts):
     assert recent.auc() == wanted
 
 
+def test_auc_is_computed_again_when_one_event_of_a_hundred_is_new():
+    recent = RecentScores(events=1000)
+    recent.add(np.array([0, 1], np.int8), np.array([0.1, 0.9], np.float32))
+    assert recent.auc() == 1.0
+    for i in range(10):
+        assert recent.auc() == 1.0
+        recent.add(np.array([i % 2], np.int8), np.array([0.9 - 0.8 * (i % 2)], np.float32))
+    assert recent.auc() == pytest.approx(roc_auc(recent._labels[:12], recent._scores[:12]))
+    assert recent.auc() < 0.5
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"max_wait": -1}, {"sync_every": float("inf")}, {"catch_up": 0}, {"on_restart": "no"}],

@@ -7,9 +7,9 @@ import time
 from collections import deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
 
 from cowclip_merlin import __version__
+from cowclip_merlin.online.logs.open_log import shown_address
 from cowclip_merlin.online.serving.web.predicting import version_content
 from cowclip_merlin.system.process_memory import resident_megabytes
 
@@ -35,7 +35,7 @@ class ServerStatus:
 
     def __init__(self, follower: Follower, requests: RequestLog, log_name: str) -> None:
         self.follower, self.requests = follower, requests
-        self._log_name, self._begun = without_password(log_name), time.monotonic()
+        self._log_name, self._begun = shown_address(log_name), time.monotonic()
         self.samples: deque[dict[str, Any]] = deque(maxlen=SAMPLES)
 
     def content(self) -> dict[str, Any]:
@@ -126,15 +126,3 @@ def _finite(value: Any) -> Any:
     """A number that JSON knows; None for anything else."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if number and math.isfinite(value) else None
-
-
-def without_password(url: str) -> str:
-    """An address without the user and password that it may have.
-
-    >>> without_password("redis://user:secret@host:6379/model")
-    'redis://host:6379/model'
-    """
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

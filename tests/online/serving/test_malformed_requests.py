@@ -1,0 +1,141 @@
+"""Each wrong request has one clear answer, and none stops the server."""
+
+import json
+
+import pytest
+from http_clients import URL
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+def body_of(row, **more):
+    return json.dumps({"events": [{**row, **more}]}).encode()
+
+
+JSON = {"content-type": "application/json"}
+MALFORMED = {
+    # body, headers, status, part of the error
+    "empty body": (b"", JSON, 400, "the body is empty"),
+    "no JSON": (b"hello", JSON, 400, "not JSON: Expecting value"),
+    "half a body": (b'{"events": [{"user"', JSON, 400, "not JSON"),
+    "two bodies": (b"{}{}", JSON, 400, "Extra data"),
+    "single quotes": (b"{'events': []}", JSON, 400, "not JSON"),
+    "NaN": (b'{"events": [{"price": NaN}]}', JSON, 400, "NaN is not a JSON number"),
+    "Infinity": (b'{"events": [{"price": Infinity}]}', JSON, 400, "Infinity is not a JSON"),
+    "-Infinity": (b'{"events": [{"price": -Infinity}]}', JSON, 400, "-Infinity is not"),
+    "bytes that are not UTF-8": (b'{"events": "\xff"}', JSON, 400, "not UTF-8 at byte 12"),
+    "UTF-16": ('{"events": []}'.encode("utf-16"), JSON, 400, "not UTF-8"),
+    "a byte order mark": (b"\xef\xbb\xbf{}", JSON, 400, "not JSON"),
+    "a zero byte": (b'{"events": "\x00"}', JSON, 400, "not JSON"),
+    "deep lists": (b"[" * 3000, JSON, 400, "nested too deeply"),
+    "deep objects": (b'{"a":' * 600 + b"1" + b"}" * 600, JSON, (400, 422), ""),
+    "a number with 3900 digits": (b'{"events": ' + b"1" * 3900 + b"}", JSON, 422, "events is a n"),
+    "a list": (b"[]", JSON, 422, 'the body has no "events"'),
+    "null": (b"null", JSON, 422, 'the body has no "events"'),
+    "a text": (b'"events"', JSON, 422, 'the body has no "events"'),
+    "no events": (b"{}", JSON, 422, 'the body has no "events"'),
+    "event, not events": (b'{"event": []}', JSON, 422, 'the body has no "events"'),
+    "events is null": (b'{"events": null}', JSON, 422, "events is null; send a list"),
+    "events is an object": (b'{"events": {}}', JSON, 422, "events is an object"),
+    "events is a text": (b'{"events": "x"}', JSON, 422, "events is a text"),
+    "events is true": (b'{"events": true}', JSON, 422, "events is true or false"),
+    "no event": (b'{"events": []}', JSON, 422, "events is empty"),
+    "an event is null": (b'{"events": [null]}', JSON, 422, "event 0 is null; send an object"),
+    "an event is a list": (b'{"events": [[1]]}', JSON, 422, "event 0 is a list"),
+    "an event is a number": (b'{"events": [7]}', JSON, 422, "event 0 is a number"),
+    "an empty event": (b'{"events": [{}]}', JSON, 422, "event 0: no 'user'; give null"),
+    "9 events": (b'{"events": [' + b"{}," * 8 + b"{}]}", JSON, 413, "9 events in one request"),
+    "a large body": (b'{"events": "' + b"x" * 4000, JSON, 413, "larger than 4000 bytes"),
+    "no content type": (b"{}", {}, 415, "Content-Type is 'none'"),
+    "text": (b"{}", {"content-type": "text/plain"}, 415, "send application/json"),
+    "a form": (b"a=1", {"content-type": "application/x-www-form-urlencoded"}, 415, "send app"),
+    "another charset": (b"{}", {"content-type": "application/json; charset=latin-1"}, 415, "UTF-8"),
+    "a compressed body": (b"{}", JSON | {"content-encoding": "gzip"}, 415, "send the body as it"),
+    "a wrong length": (b"{}", JSON | {"content-length": "two"}, 400, "Content-Length 'two'"),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_a_malformed_request_gets_one_clear_line(client, what):
+    body, headers, status, text = MALFORMED[what]
+    answer = client.post(URL, content=body, headers=headers)
+    assert answer.status_code in (status if isinstance(status, tuple) else (status,))
+    content = answer.json()
+    assert set(content) <= {"error", "events"}
+    assert text in content["error"] and "\n" not in content["error"]
+    assert len(content["error"]) < 200
+
+
+WRONG_VALUES = {
+    # column, value, reason
+    "a fraction as an id": ("user", 1.5, "user is 1.5 (float); give text or a whole number"),
+    "a list as an id": ("user", [1], "user is [1] (list); give text or a whole number"),
+    "an object as an id": ("item", {"a": 1}, "item is {'a': 1} (dict)"),
+    "half a surrogate pair": ("item", "\ud800", "which UTF-8 cannot express"),
+    "a huge id": ("user", 10**400, "user has hundreds of digits"),
+    "a word as a number": ("price", "cheap", "price is 'cheap', not a number"),
+    "an infinite number": ("price", 1e999, "price is 'inf', not a finite number"),
+    "a text that is no number": ("price", "nan", "price is 'nan', not a finite number"),
+    "a list as a number": ("price", [4.5], "price is [4.5] (list); give a number"),
+    "true as a number": ("price", True, "price is 'true', not a number"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_VALUES)
+def test_a_wrong_value_is_named_with_event_and_column(client, rows, what):
+    column, value, reason = WRONG_VALUES[what]
+    bad = {**rows[1], column: value}
+    text = json.dumps({"events": [rows[0], bad, rows[2]]}).replace("Infinity", "1e999")
+    answer = client.post(URL, content=text.encode(), headers=JSON)
+    assert answer.status_code == 422
+    assert f"event 1: {column}" in answer.json()["error"]
+    assert reason in answer.json()["error"]
+    (found,) = answer.json()["events"]
+    assert found["event"] == 1 and reason in found["reason"]
+
+
+def test_all_damaged_events_are_listed(client, rows):
+    damaged = [{**row, "price": "x"} for row in rows[:4]] + [rows[4]]
+    answer = client.post(URL, json={"events": damaged})
+    assert answer.status_code == 422 and "3 more events are damaged" in answer.json()["error"]
+    assert [each["event"] for each in answer.json()["events"]] == [0, 1, 2, 3]
+
+
+def test_missing_values_and_other_columns_are_fine(client, rows):
+    row = dict.fromkeys(rows[0])
+    answer = client.post(URL, json={"events": [row, {**row, "more": [1]}], "other": 1})
+    assert answer.status_code == 200
+    assert len(set(answer.json()["predictions"])) == 1
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(VALUES, st.dictionaries(st.sampled_from(["user", "item", "price", "hour"]), VALUES))
+def test_no_json_stops_the_server(client, rows, anything, values):
+    for content in (anything, {"events": anything}, {"events": [{**rows[0], **values}]}):
+        answer = client.post(URL, content=json.dumps(content).encode(), headers=JSON)
+        assert answer.status_code in (200, 400, 413, 422)
+        assert set(answer.json()) <= {"error", "events", "predictions", "model"}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.binary(max_size=200))
+def test_no_bytes_stop_the_server(client, body):
+    assert client.post(URL, content=body, headers=JSON).status_code in (400, 422)
+
+
+def test_a_body_in_parts_has_the_same_limit(client, rows):
+    def parts(size):
+        yield body_of(rows[0])[:-2]
+        yield b" " * size
+        yield b"]}"
+
+    headers = JSON | {"transfer-encoding": "chunked"}
+    assert client.post(URL, content=parts(100), headers=headers).status_code == 200
+    assert client.post(URL, content=parts(5000), headers=headers).status_code == 413
