@@ -3,10 +3,10 @@
     python benchmarks/peers.py [--rows 450000] [--ids 220000] [--batches 1024,8192,65536]
         [--epochs 1] [--rounds 5] [--lr 0.001] [--rule sqrt] [--contestants A,B,C]
         [--deepctr-python PYTHON] [--fuxictr-python PYTHON]
-        [--authors CHECKOUT --authors-python PYTHON]
+        [--authors CHECKOUT --authors-python PYTHON] [--hugectr-python PYTHON]
         [--work DIR] [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
-All train a DeepFM (embeddings of 10, MLP 400-400-400, no dropout) on the same generated rows, with
+They train a DeepFM (embeddings of 10, MLP 400-400-400, no dropout) on the same generated rows, with
 the same batches and epochs. Each contestant has one turn in every round. The contestants:
 
 bare-mlp         only the arithmetic of the MLP, on constant input: the reference
@@ -16,6 +16,10 @@ deepctr          DeepCTR's DeepFM, Keras Adam, `model.fit`
 fuxictr          DeepFM of FuxiCTR's layers, its own data loader and training step
 fuxictr-memory   the same, with batches sliced from tensors in memory
 authors          the paper's authors' code: their model and CowClip, `model.fit`
+hugectr          HugeCTR's DeepFM, Adam on the rows of the batch; has never run, needs a GPU
+hugectr-global   the same, with Adam on all rows at every step
+hugectr-wide-and-deep, hugectr-dcn
+                 HugeCTR's W&D and DCN, which are not compared with our DeepFM
 
 The clock starts after two steps, when everything is compiled. The learning rate `--lr` is that of
 batch 1024. For other batches, CowClip scales it by its own rule, the others by `--rule`. The AUC is
@@ -27,8 +31,8 @@ Run it on an idle machine; "rounds" and "load_before" in the JSON show whether i
 cores slow Torch most, because its waiting threads spin. On a busy machine,
 OMP_WAIT_POLICY=PASSIVE in the environment made FuxiCTR three times as fast.
 
-The last four need packages that conflict with this project's, so each has its own environment and
-runs in its own process. These versions were tested:
+All after keras-adam need packages that conflict with this project's, so each has its own
+environment and runs in its own process. These versions were tested:
 
     python3.10 -m venv deepctr
     deepctr/bin/pip install deepctr==0.9.4 tensorflow-cpu==2.12.1 numpy==1.23.5
@@ -40,7 +44,9 @@ runs in its own process. These versions were tested:
         protobuf==3.19.6 pandas==1.3.5 scikit-learn==1.0.2
 
 and then --deepctr-python deepctr/bin/python, and so on. On a machine with a GPU, install
-`tensorflow` instead of `tensorflow-cpu` and a torch for CUDA.
+`tensorflow` instead of `tensorflow-cpu` and a torch for CUDA. HugeCTR is only in NVIDIA's images
+merlin-hugectr:23.12 and 24.06: install this project there in an environment of its own, and give
+--hugectr-python /usr/bin/python3.
 """
 
 from __future__ import annotations
@@ -63,9 +69,10 @@ import numpy.typing as npt
 import cowclip_merlin as cc
 from contestants import cowclip
 from contestants.job import Job
-from contestants.rows import Log, generate, write_rows
+from contestants.rows import Log, generate, write_hugectr_folder, write_rows
 from contestants.settings import (
     KINDS,
+    OTHER_MODELS,
     OURS,
     PEERS,
     REFERENCE,
@@ -144,6 +151,8 @@ def compare(settings: PeerSettings) -> dict[str, Any]:
         seed=settings.seed,
     )
     write_rows(log, settings.work / "rows.npz")
+    if settings.runs_hugectr:
+        write_hugectr_folder(log, settings.work / "hugectr")
     cases = {
         (batch, name): partial(turn, name, settings, log, batch)
         for batch in settings.batches
@@ -171,6 +180,7 @@ def _result(key: Key, turns: Mapping[Key, list[dict[str, Any]]]) -> dict[str, An
         return {"contestant": name, "batch": batch, "status": bad[0]}
     speeds = _speeds(turns[key])
     aucs = [one["auc"] for one in turns[key] if one["auc"] is not None]
+    ours = None if name in OTHER_MODELS else turns.get((batch, REFERENCE))
     return {
         "contestant": name,
         "batch": batch,
@@ -178,7 +188,7 @@ def _result(key: Key, turns: Mapping[Key, list[dict[str, Any]]]) -> dict[str, An
         "rounds": [round(speed, 1) for speed in speeds],
         "auc": round(statistics.median(aucs), 5) if aucs else None,
         "ratio_to_bare_mlp": _ratio(speeds, turns.get((batch, YARDSTICK))),
-        "ratio_to_cowclip": _ratio(speeds, turns.get((batch, REFERENCE))),
+        "ratio_to_cowclip": _ratio(speeds, ours),
         "versions": turns[key][0].get("versions"),
     }
 

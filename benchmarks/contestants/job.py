@@ -26,7 +26,7 @@ class Job:
     """One training run of one contestant.
 
     Attributes:
-        rows_file: the rows, as `write_rows` wrote them.
+        rows_file: the rows, as `write_rows` wrote them; for HugeCTR a prepared folder.
         predictions: .npy file for the click probabilities of the held-out rows.
         batch: rows per step.
         epochs: passes over the training rows.
@@ -67,12 +67,21 @@ class Job:
         return [f"--{name.replace('_', '-')}={value}" for name, value in asdict(self).items()]
 
 
-def read_job(parser: argparse.ArgumentParser) -> tuple[Job, argparse.Namespace]:
-    """Read the job from the command line; also return the parser's other options."""
+def read_job(parser: argparse.ArgumentParser, **defaults: Any) -> tuple[Job, argparse.Namespace]:
+    """Read the job from the command line; also return the parser's other options.
+
+    Args:
+        parser: parser with the options that are not fields of `Job`.
+        defaults: values of fields that need not be given.
+    """
     kinds = {"Path": Path, "int": int, "float": float, "str": str}
     for field in fields(Job):
-        name = "--" + field.name.replace("_", "-")
-        parser.add_argument(name, type=kinds[str(field.type)], required=True)
+        parser.add_argument(
+            "--" + field.name.replace("_", "-"),
+            type=kinds[str(field.type)],
+            required=field.name not in defaults,
+            default=defaults.get(field.name),
+        )
     args = parser.parse_args()
     return Job(**{field.name: getattr(args, field.name) for field in fields(Job)}), args
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from cowclip_merlin.bench.random_data import criteo_fields, random_rows
 from cowclip_merlin.loading import ColumnArrays
-from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.system.files import atomic_write, write_json
+from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +67,47 @@ def write_rows(log: Log, file: Path) -> None:
             test_ids=log.test.ids,
             test_continuous=log.test.continuous,
         )
+
+
+def write_hugectr_folder(log: Log, folder: Path) -> None:
+    """Write the rows as `cowclip prepare --hugectr` does, with one file per split.
+
+    HugeCTR's reader needs the labels of the held-out rows as well.
+    """
+    from cowclip_merlin.workflows.nvtabular_graph import Statistics
+    from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
+
+    numbers = tuple(f"I{i + 1}" for i in range(log.train.continuous.shape[1]))
+    log_format = LogFormat(
+        kind="table", label="label", categorical=tuple(log.fields), continuous=numbers
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    for split, rows in (("train", log.train), ("test", log.test)):
+        (folder / split).mkdir(parents=True)
+        _write_hugectr_split(rows, log_format, folder / split)
+    write_slot_sizes(
+        folder, log_format, Statistics(cardinalities=log.fields, minimum={}, maximum={})
+    )
+
+
+def _write_hugectr_split(rows: ColumnArrays, log_format: LogFormat, folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {log_format.label: rows.label.astype(np.float32)}
+    columns |= zip(log_format.categorical, rows.ids.T.astype(np.int64))
+    columns |= zip(log_format.continuous, rows.continuous.T.astype(np.float32))
+    index = {name: {"col_name": name, "index": i} for i, name in enumerate(columns)}
+    pq.write_table(pa.table(columns), folder / "part-00000.parquet")
+    write_json(
+        folder / "_metadata.json",
+        {
+            "file_stats": [{"file_name": "part-00000.parquet", "num_rows": len(rows)}],
+            "cats": [index[name] for name in log_format.categorical],
+            "conts": [index[name] for name in log_format.continuous],
+            "labels": [index[log_format.label]],
+        },
+    )
+    (folder / "_file_list.txt").write_text(
+        f"1\n{folder.name}/part-00000.parquet\n", encoding="utf-8"
+    )

@@ -30,7 +30,13 @@ PEERS: Mapping[str, tuple[str, ...]] = {
     "fuxictr": ("fuxictr", "--loader=fuxictr"),
     "fuxictr-memory": ("fuxictr", "--loader=memory"),
     "authors": ("authors",),
+    "hugectr": ("hugectr", "--model=deepfm", "--update=Local"),
+    "hugectr-global": ("hugectr", "--model=deepfm", "--update=Global"),
+    "hugectr-wide-and-deep": ("hugectr", "--model=wide_and_deep", "--update=Local"),
+    "hugectr-dcn": ("hugectr", "--model=dcn", "--update=Local"),
 }
+OTHER_MODELS = ("hugectr-wide-and-deep", "hugectr-dcn")
+"""Contestants that do not train a DeepFM."""
 CONTESTANTS = (*OURS, *PEERS)
 KINDS = tuple(dict.fromkeys(kind for kind, *_ in PEERS.values()))
 
@@ -51,7 +57,7 @@ class PeerSettings:
         mlp: widths of the hidden layers.
         seed: seed of the rows, the initialization and the row order.
         contestants: names of `CONTESTANTS`.
-        pythons: interpreters of the peers: "deepctr", "fuxictr", "authors".
+        pythons: interpreters of the peers: "deepctr", "fuxictr", "authors", "hugectr".
         checkout: checkout of the authors' code.
         timeout: maximum seconds of a peer's run.
 
@@ -115,6 +121,17 @@ class PeerSettings:
         """Number of test rows."""
         return self.rows // 10
 
+    @property
+    def runs_hugectr(self) -> bool:
+        """Whether a contestant needs the rows as a folder for HugeCTR."""
+        chosen = {kind for name, (kind, *_) in PEERS.items() if name in self.contestants}
+        return "hugectr" in chosen & {*self.pythons}
+
+    def rows_for(self, name: str) -> Path:
+        """Return where a contestant reads the rows."""
+        kind = PEERS.get(name, (name,))[0]
+        return self.work.absolute() / ("hugectr" if kind == "hugectr" else "rows.npz")
+
     def missing(self, name: str) -> str | None:
         """Return which required options a contestant lacks; None if it can run."""
         if name not in PEERS:
@@ -136,7 +153,7 @@ def make_job(name: str, settings: PeerSettings, batch: int) -> Job:
     plain = settings.lr * RULES[settings.rule](batch / BASE_BATCH).dense_lr
     clipped = name.startswith("cowclip") or name == "authors"
     return Job(
-        rows_file=settings.work.absolute() / "rows.npz",
+        rows_file=settings.rows_for(name),
         predictions=settings.work.absolute() / f"{name.replace(' ', '-')}.npy",
         batch=batch,
         epochs=settings.epochs,
