@@ -5,6 +5,8 @@
 #
 #   benchmarks/gpu_check.sh            with the active Python, or PYTHON=...
 #   DRY_RUN=1 benchmarks/gpu_check.sh  prints the commands without running them
+#   HUGECTR_PYTHON=/usr/bin/python3 benchmarks/gpu_check.sh
+#                                      also compares with HugeCTR, in NVIDIA's image merlin-hugectr
 #
 # Writes DATE-TIME-GPU-*.json and DATE-TIME-GPU-check.log into benchmarks/results, or RESULTS.
 # Continues after a failure, and then exits with 1; exits with 3 if there is no GPU.
@@ -34,6 +36,7 @@ if [ -z "$dry" ] && ! "$python" -c "import pytest, hypothesis"; then
 fi
 stem=$results/$(date -u +%F-%H%M)-$(tr -cs 'A-Za-z0-9\n' '-' <<<"$gpu" | tr 'A-Z' 'a-z')
 log=$stem-check.log
+hugectr_peers="bare-mlp,cowclip lazy,keras-adam,hugectr,hugectr-global,hugectr-wide-and-deep,hugectr-dcn"
 failed=0
 
 run() {
@@ -69,6 +72,10 @@ check() {
     run "$python" benchmarks/vocabulary.py --device gpu --json "$stem-vocabulary.json"
     run "$python" benchmarks/loading.py --device gpu --json "$stem-loading.json"
     run "$python" benchmarks/baseline.py --device gpu --json "$stem-baseline.json"
+    if [ -n "${HUGECTR_PYTHON:-}" ]; then
+        run "$python" benchmarks/peers.py --device gpu --hugectr-python "$HUGECTR_PYTHON" \
+            --rows 4500000 --rounds 3 --contestants "$hugectr_peers" --json "$stem-hugectr.json"
+    fi
     return "$failed"
 }
 

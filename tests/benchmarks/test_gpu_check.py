@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -78,6 +79,26 @@ def test_the_gpu_check_asks_for_what_can_be_measured(load, monkeypatch):
         assert len(given) == (5 if name == "kernels" else 1)
         for line in given:
             module.BENCHMARK.settings_from(module.BENCHMARK.parser().parse_args(line))
+
+
+def test_the_gpu_check_compares_with_hugectr_if_it_has_its_python(load):
+    """Quotes are not printed, so the names with a space are put together again here."""
+    peers = load("peers")
+    runs = (run("benchmarks/gpu_check.sh", PYTHON="python", DRY_RUN="1", HUGECTR_PYTHON=python)[1]
+            for python in ("", sys.executable))  # fmt: skip
+    without, given = ([line for line in out.splitlines() if "peers.py" in line] for out in runs)
+    assert without == [] and len(given) == 1
+    before, names, after = (
+        given[0]
+        .replace("+ python benchmarks/peers.py ", "")
+        .partition(re.search(r"bare-mlp.*hugectr-dcn", given[0])[0])
+    )
+    args = peers.BENCHMARK.parser().parse_args([*before.split(), names, *after.split()])
+    settings = peers.BENCHMARK.settings_from(args)
+    assert {name for name, (kind, *_) in peers.PEERS.items() if kind == "hugectr"} < {
+        *settings.contestants
+    }
+    assert settings.runs_hugectr and all(not settings.missing(n) for n in settings.contestants)
 
 
 def _bench_of(command):
