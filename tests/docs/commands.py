@@ -60,6 +60,8 @@ def check(words: list[str]) -> None:
             settings_from_args(args)
         if getattr(args, "online_command", None) == "replay":
             online_settings_from_args(args)
+    elif rest[:2] == ["-m", "venv"]:
+        assert program == "python3"
     elif program in ("python", "python3"):
         target = rest[1].replace(".", "/") + ".py" if rest[0] == "-m" else rest[0]
         assert (ROOT / target).is_file(), target
