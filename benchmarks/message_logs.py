@@ -81,8 +81,7 @@ def measure(settings: LogSettings) -> Result:
     results = []
     for (log, what, size), values in turns.items():
         median = {key: statistics.median(value[key] for value in values) for key in values[0]}
-        kind = log.partition("://")[0] if "://" in log else "files"
-        results.append({"log": kind, "what": what, "size": size, **median, "rounds": values})
+        results.append({"log": _shown(log), "what": what, "size": size, **median, "rounds": values})
     return {"what": "message logs", "results": results}
 
 
@@ -98,6 +97,16 @@ def text(result: Result) -> str:
         head = (what, SIZES[what], *columns)
         parts.append(markdown(head, "lr" + "r" * len(columns), rows))
     return "\n\n".join(parts)
+
+
+def _shown(log: str) -> str:
+    """Return the kind of a log and its name on its server, which may tell how it is set up.
+
+    >>> _shown("redis://:secret@127.0.0.1:6379/everysec"), _shown("build/bench-log")
+    ('redis everysec', 'files')
+    """
+    kind, found, address = log.partition("://")
+    return f"{kind} {address.rpartition('/')[2].partition('?')[0]}" if found else "files"
 
 
 def _number(value: Any) -> str:
