@@ -9,7 +9,7 @@ ONLINE_WORK ?= work/online-demo
 PARALLEL := -n auto --dist worksteal
 # Two peers run in separate environments, with packages that are not in $(VENV).
 FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py \
-           --ignore=benchmarks/contestants/tfra.py
+           --ignore=benchmarks/contestants/tfra.py --ignore-glob=benchmarks/contestants/hugectr*.py
 
 .PHONY: help venv demo online-demo test doctest lint format smoke gpu-check flink-check docs linkcheck \
         lock clean
