@@ -7,7 +7,7 @@ SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/do
 WORK ?= work/demo
 ONLINE_WORK ?= work/online-demo
 PARALLEL := -n auto --dist worksteal
-# Two peers run in separate environments, with packages that are not in $(VENV).
+# These peers run in separate environments, with packages that are not in $(VENV).
 FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py \
            --ignore=benchmarks/contestants/tfra.py --ignore-glob=benchmarks/contestants/hugectr*.py
 

@@ -15,17 +15,13 @@ had no answer. A small process varies by some MB with the events that wait for i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cowclip_merlin.checks import check_positive
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.demo.settings import LEAST_MINUTES
 from cowclip_merlin.online.logs.file_log import SEGMENT_BYTES
 from cowclip_merlin.system.hardware import processor
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.tables import markdown
 from online_service.soak import Result, SoakSettings, measure_soak
 
@@ -36,48 +32,14 @@ MOST_BEHIND = 5.0
 """Seconds of events that may wait for the trainer at the end."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How long it runs.
-
-    Attributes:
-        minutes: of events.
-        rate: impressions per second.
-        sample_every: seconds between two looks at memory and files.
-        seed: of the stream and of the model.
-
-    Raises:
-        InputError: a number is out of range.
-    """
-
-    minutes: float = option(30.0, "minutes of events")
-    rate: float = option(2000.0, "impressions per second")
-    sample_every: float = option(5.0, "seconds between two looks at memory and files")
-    seed: int = option(1, "seed of the stream and of the model")
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
-        check_positive({"--rate": self.rate, "--sample-every": self.sample_every})
-        if not LEAST_MINUTES <= self.minutes <= 33:
-            raise InputError(f"--minutes is {self.minutes:g}; give {LEAST_MINUTES:g} to 33")
-        if 5 * self.sample_every > 60 * self.minutes:
-            raise InputError(f"--sample-every {self.sample_every:g}: gives fewer than 5 samples")
-
-
-def measure(settings: Settings) -> Result:
+def measure(settings: SoakSettings) -> Result:
     """Run the pipeline.
 
     Raises:
         InputError: a part has failed.
     """
-    soak = SoakSettings(
-        minutes=settings.minutes,
-        rate=settings.rate,
-        sample_every=settings.sample_every,
-        seed=settings.seed,
-    )
     with TemporaryDirectory() as folder:
-        result = measure_soak(soak, Path(folder))
+        result = measure_soak(settings, Path(folder))
     facts = {"minutes": settings.minutes, "rate": settings.rate}
     return {"what": "soak test", "hardware": processor()} | facts | result
 
@@ -124,7 +86,7 @@ def text(result: Result) -> str:
 BENCHMARK = Benchmark(
     script=__file__,
     about=__doc__,
-    settings=Settings,
+    settings=SoakSettings,
     measure=measure,
     text=text,
     device=False,

@@ -19,12 +19,22 @@ from cowclip_merlin.system.versions import versions
 def command_line(script: str, arguments: Sequence[str] | None) -> str:
     """Return the command without absolute folders, which other machines do not have.
 
+    Users and passwords of addresses are left out, too.
+
     >>> command_line("benchmarks/baseline.py", ["--rows", "9", "--json=/some/where/a.json"])
     'python benchmarks/baseline.py --rows 9 --json=a.json'
+    >>> command_line("benchmarks/message_logs.py", ["--logs", "/tmp/a,redis://:secret@host/b"])
+    'python benchmarks/message_logs.py --logs a,redis://host/b'
     """
     given = sys.argv[1:] if arguments is None else arguments
-    words = [re.sub(r"^(--[\w-]+=)?/.*/", r"\1", word) for word in given]
+    words = [",".join(map(_shared, word.split(","))) for word in given]
     return shlex.join(["python", f"benchmarks/{Path(script).name}", *words])
+
+
+def _shared(value: str) -> str:
+    """Return a value without what belongs to this machine or user."""
+    value = re.sub(r"^(--[\w-]+=)?/.*/", r"\1", value)
+    return re.sub(r"://[^/]*@", "://", value)
 
 
 def record(

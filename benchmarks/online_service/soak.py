@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.checks import check_positive
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.demo.brokers import EVENT_LOGS, SYNCS, Logs, make_logs
 from cowclip_merlin.online.demo.pipeline import Pipeline
 from cowclip_merlin.online.demo.processes import Process, Processes
 from cowclip_merlin.online.demo.report import percentiles
-from cowclip_merlin.online.demo.settings import DemoSettings
+from cowclip_merlin.online.demo.settings import LEAST_MINUTES, DemoSettings
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.online.measuring.requests import Requester
 from cowclip_merlin.online.measuring.sync_watch import SyncWatch
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
 from cowclip_merlin.workflows.online.features_file import load_features
+from harness.options import option
 
 Result = dict[str, Any]
 
@@ -33,19 +36,30 @@ _MEGABYTE = 1e6
 
 @dataclass(frozen=True, kw_only=True)
 class SoakSettings:
-    """How long the pipeline runs.
+    """How long it runs.
 
     Attributes:
         minutes: of events.
         rate: impressions per second.
         sample_every: seconds between two looks at memory and files.
         seed: of the stream and of the model.
+
+    Raises:
+        InputError: a number is out of range.
     """
 
-    minutes: float
-    rate: float
-    sample_every: float
-    seed: int
+    minutes: float = option(30.0, "minutes of events")
+    rate: float = option(2000.0, "impressions per second")
+    sample_every: float = option(5.0, "seconds between two looks at memory and files")
+    seed: int = option(1, "seed of the stream and of the model")
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        check_positive({"--rate": self.rate, "--sample-every": self.sample_every})
+        if not LEAST_MINUTES <= self.minutes <= 33:
+            raise InputError(f"--minutes is {self.minutes:g}; give {LEAST_MINUTES:g} to 33")
+        if 5 * self.sample_every > 60 * self.minutes:
+            raise InputError(f"--sample-every {self.sample_every:g}: gives fewer than 5 samples")
 
 
 class Soak:
