@@ -48,7 +48,7 @@ class StatusReport:
 
     def __init__(self, file: Path, log: logging.Logger, scores: RecentScores) -> None:
         self._file, self._log, self._scores = file, log, scores
-        self._timer, self._began, self._trained = Timer(EVERY), time.monotonic(), 0
+        self._timer, self._trained, self._damaged = Timer(EVERY), 0, 0
 
     def begin(self, trained: int) -> None:
         """Count events from now on.
@@ -56,7 +56,7 @@ class StatusReport:
         Args:
             trained: events so far.
         """
-        self._began, self._trained = time.monotonic(), trained
+        self._trained = trained
         self._timer.reset()
 
     @property
@@ -71,8 +71,7 @@ class StatusReport:
             values: of `COLUMNS` but those that this class knows.
             reason: what is wrong with the newest damaged message.
         """
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        rate = (values["trained"] - self._trained) / seconds
+        rate = (values["trained"] - self._trained) / max(self._timer.elapsed, 1e-9)
         self.begin(values["trained"])
         row = values | {
             "time": f"{time.time():.1f}",
@@ -91,7 +90,8 @@ class StatusReport:
             f"{row['rows']:,}",
             f"{row['memory_mb']:,}",
         )
-        if row["damaged"]:
+        if row["damaged"] > self._damaged:
+            self._damaged = row["damaged"]
             self._log.warning("%s damaged messages; the newest: %s", f"{row['damaged']:,}", reason)
         self._append(row)
 

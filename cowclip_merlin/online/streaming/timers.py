@@ -18,9 +18,14 @@ class Timer:
     def __init__(self, seconds: float) -> None:
         self._seconds, self._last = seconds, time.monotonic()
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the last `reset`."""
+        return time.monotonic() - self._last
+
     def due(self) -> bool:
         """Whether so many seconds have passed since the last `reset`."""
-        return time.monotonic() - self._last >= self._seconds
+        return self.elapsed >= self._seconds
 
     def reset(self) -> None:
         """Begin to count again."""

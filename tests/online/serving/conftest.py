@@ -52,16 +52,12 @@ def rows(drifting):
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, small_settings, features, events):
     """A trainer, and a follower that has its model."""
-    from published import PublishedTrainer
+    from published import publish
 
-    from cowclip_merlin.online.logs.file_log import FileLog
     from cowclip_merlin.online.serving.follower import Follower
 
     folder = tmp_path_factory.mktemp("served")
-    made = PublishedTrainer(small_settings, features, folder / "run", FileLog(folder / "sync"))
-    made.start()
-    made.train(events.filter(slice(0, 512)))
-    made.sync(auc=0.71)
+    made = publish(folder, small_settings, features, events.filter(slice(0, 512)))
     follower = Follower(lambda: made.log)
     while follower.step():
         pass

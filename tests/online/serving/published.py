@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import asdict
 
+from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
     GENERATION,
@@ -14,6 +15,15 @@ from cowclip_merlin.online.sync.sync_message import (
 )
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.tables.snapshot import save_snapshot
+
+
+def publish(folder, settings, features, events):
+    """Train on these events, and write the first sync to the log in a folder."""
+    made = PublishedTrainer(settings, features, folder / "run", FileLog(folder / "sync"))
+    made.start()
+    made.train(events)
+    made.sync(auc=0.71)
+    return made
 
 
 class PublishedTrainer:

@@ -18,16 +18,10 @@ from cowclip_merlin.cli import main
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, small_settings, features, events):
-    from published import PublishedTrainer
-
-    from cowclip_merlin.online.logs.file_log import FileLog
+    from published import publish
 
     folder = tmp_path_factory.mktemp("process")
-    trainer = PublishedTrainer(small_settings, features, folder / "run", FileLog(folder / "sync"))
-    trainer.start()
-    trainer.train(events.filter(slice(0, 256)))
-    trainer.sync(auc=0.71)
-    return trainer
+    return publish(folder, small_settings, features, events.filter(slice(0, 256)))
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +185,8 @@ def test_the_page_shows_the_numbers_of_the_server(made, server, browser, rows, w
 
 def test_the_interface_page_sends_a_request(server, browser, rows):
     browser.open(server.url + "/docs", width=1280)
-    server.wait_for(lambda: "POST /v1/predict" in browser.value("document.body.innerText"))
+    server.wait_for(lambda: '"events"' in browser.value("document.getElementById('body').value"))
+    assert "POST /v1/predict" in browser.value("document.querySelector('#paths').innerText")
     body = json.dumps({"events": rows[:1]})
     browser.value(f"document.getElementById('body').value = {body!r}")
     browser.value("document.getElementById('send').click()")

@@ -1,4 +1,6 @@
-"""Repeats, the journal of batches, recent scores."""
+"""Repeats, the journal of batches, recent scores, lines of status."""
+
+import logging
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from cowclip_merlin.online.streaming.batch_journal import Batch, BatchJournal
 from cowclip_merlin.online.streaming.recent_scores import RecentScores
 from cowclip_merlin.online.streaming.repeats import RepeatFilter
 from cowclip_merlin.online.streaming.settings import StreamSettings
+from cowclip_merlin.online.streaming.status_report import COLUMNS, StatusReport
 
 
 @settings(max_examples=60, deadline=None)
@@ -121,3 +124,18 @@ def test_settings_out_of_range(wrong):
     (name,) = wrong
     with pytest.raises(InputError, match=name):
         StreamSettings(**wrong)
+
+
+def test_new_damaged_messages_are_warned_of_once(tmp_path, caplog):
+    log = logging.getLogger("report")
+    report = StatusReport(tmp_path / "metrics.csv", log, RecentScores(100))
+    values = dict.fromkeys(COLUMNS, 0)
+    for damaged, warned in ((0, 0), (2, 1), (2, 1), (3, 2)):
+        report.write(values | {"damaged": damaged}, reason=f"reason {damaged}")
+        found = [each.message for each in caplog.records if each.levelname == "WARNING"]
+        assert len(found) == warned
+    assert found == [
+        "2 damaged messages; the newest: reason 2",
+        "3 damaged messages; the newest: reason 3",
+    ]
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 5
