@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from cowclip_merlin import choices, compat
@@ -34,7 +33,6 @@ from cowclip_merlin.loading import (
     steps_per_epoch,
 )
 from cowclip_merlin.loading.streamed_data import min_streaming_bytes
-from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.train_step import (
@@ -42,9 +40,10 @@ from cowclip_merlin.training.train_step import (
     make_train_function,
     steps_per_execution,
 )
-from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+from cowclip_merlin.workflows import PreparedData
 from harness.benchmark import Benchmark
 from harness.options import option
+from harness.prepared_log import prepared
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown
 
@@ -94,18 +93,6 @@ class LoadingSettings:
             {"--rows": self.rows, "--batch-sizes": self.batches, "--rounds": self.rounds}
         )
         check_positive({"--seconds": self.seconds})
-
-
-def prepared(work: Path, rows: int) -> PreparedData:
-    """Open the prepared log of this size; create it if it is missing."""
-    folder = work / f"data-{rows}"
-    if not (folder / "dataset.json").exists():
-        work.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=work) as temporary:
-            log = Path(temporary) / "log.txt"
-            generate(log, rows=rows, seed=11)
-            prepare(PrepareSettings(kind="criteo", files=(log,), out=folder))
-    return PreparedData.load(folder)
 
 
 def rate(epochs: Callable[[int], Iterator[int]], seconds: float) -> Turn:

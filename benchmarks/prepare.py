@@ -1,39 +1,48 @@
-"""Compare `prepare` with plain pandas on the same file: time and peak memory.
+"""Compare `prepare` with plain pandas on the same files, and with itself on Dask workers.
 
-    python benchmarks/prepare.py [--rows 1000000] [--runs 5] [--work DIR]
-    python benchmarks/prepare.py --memory 1000000 2000000 4000000 [--work DIR]
+    python benchmarks/prepare.py [--rows 1000000] [--runs 5] [--workers 1,2] [--work DIR]
+        [--json FILE] [--overwrite]
 
-Both read a generated Criteo-format log and split it by the same hash. They learn ids by descending
-frequency and min-max on the training rows, and write parquet. Every run is a separate process, and
-the two alternate.
+prepare and pandas read a generated Criteo-format log and split it by the same hash. They learn ids
+by descending frequency and min-max on the training rows, and write parquet. Every run is a separate
+process, and the two alternate. With several sizes, such as --rows 1000000,4000000, each is measured
+in turn.
+
+With --workers, `prepare` also runs on Dask clusters on this machine, whose workers are processes
+with one thread. They load this package before the run. 0 workers: threads of the process itself.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from cowclip_merlin.checks import check_at_least_one, check_unique
+from cowclip_merlin.cli.options.common_options import parse_integers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.synthetic.criteo_log import generate
-from cowclip_merlin.system.versions import versions
-from harness.errors import one_line_errors
-from harness.options import add_options, make_parser, option, settings_from
+from harness.benchmark import Benchmark
+from harness.options import option
 from harness.rounds import in_turn, ratios
+from harness.tables import markdown
 
 OURS = "import sys; from cowclip_merlin.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(parse_integers("--workers", text, like="1,2")) if text else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,24 +50,25 @@ class PrepareBenchmarkSettings:
     """Settings of the measurement.
 
     Attributes:
-        rows: rows of the generated log.
+        rows: rows of the generated logs.
         runs: runs of each program.
-        memory: sizes of logs to measure peak memory with, instead of time.
+        workers: numbers of Dask workers to compare, on the first log.
         work: folder of the logs and outputs.
 
     Raises:
         InputError: if a number is out of range or given twice.
     """
 
-    rows: int = option(1_000_000, "of the generated log", kind=int)
-    runs: int = option(5, "of each side", kind=int)
-    memory: Sequence[int] = ()
+    rows: tuple[int, ...] = option((1_000_000,), "of the generated logs")
+    runs: int = option(5, "of each side")
+    workers: tuple[int, ...] = option((), "also run on this many Dask workers", convert=_numbers)
     work: Path = option(Path("work/prepare"), "folder of the logs and outputs")
 
     def __post_init__(self) -> None:
         """Reject values that cannot be measured."""
-        check_at_least_one({"--rows": self.rows, "--runs": self.runs, "--memory": self.memory})
-        check_unique({"--memory": self.memory})
+        numbers = {"--rows": self.rows, "--workers": self.workers}
+        check_at_least_one(numbers | {"--runs": self.runs})
+        check_unique(numbers)
 
 
 def with_pandas(log: Path, out: Path) -> None:
@@ -102,6 +112,12 @@ def same(ours: Path, theirs: Path) -> bool:
     return True
 
 
+def same_apart(ours: Path, theirs: Path) -> bool:
+    """Call `same` in a process of its own, because children start with the peak of their parent."""
+    command = [sys.executable, __file__, "--same", str(ours), str(theirs)]
+    return subprocess.run(command, check=False).returncode == 0
+
+
 def timed(command: list[str], log: Path) -> tuple[float, float]:
     """Measure the seconds and the peak memory in MB of one process.
 
@@ -130,14 +146,46 @@ def timed(command: list[str], log: Path) -> tuple[float, float]:
     return time.perf_counter() - started, usage.ru_maxrss / 1024
 
 
-def measure(log: Path, out: Path, who: str) -> tuple[float, float]:
-    """Measure one run of "ours" or "pandas" into a new folder."""
+def measure(log: Path, out: Path, who: str, *more: str) -> tuple[float, float]:
+    """Measure one run of "ours", with more options, or of "pandas" into a new folder."""
     shutil.rmtree(out, ignore_errors=True)
     if who == "pandas":
         command = [sys.executable, __file__, "--pandas", str(log), str(out)]
     else:
         command = [sys.executable, "-c", OURS, "prepare", "criteo", str(log), "--out", str(out)]
-    return timed(command, out.with_suffix(".log"))
+    return timed([*command, *more], out.with_suffix(".log"))
+
+
+def measure_workers(log: Path, out: Path, workers: int) -> tuple[float, float]:
+    """Measure the seconds and the largest peak memory in MB of a Dask worker.
+
+    With 0 workers, the memory is that of the process.
+    """
+    if not workers:
+        return measure(log, out, "ours")
+    from distributed import Client, LocalCluster
+
+    start = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        LocalCluster(**start, env={"TF_USE_LEGACY_KERAS": "1"}) as cluster,
+        Client(cluster) as client,
+    ):
+        client.run(import_module, "cowclip_merlin.workflows.categorify")
+        seconds, _ = measure(log, out, "ours", "--scheduler", cluster.scheduler_address)
+        peaks = client.run(_peak_mb)
+    return seconds, max(peaks.values())
+
+
+def _peak_mb() -> float:
+    """Return the peak memory of this process; `getrusage` would include the one that started it."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def same_files(one: Path, other: Path) -> bool:
+    """Return whether all parquet files of two prepared folders have the same bytes."""
+    found = [{f.relative_to(x): f.read_bytes() for f in x.rglob("*.parquet")} for x in (one, other)]
+    return found[0] == found[1]
 
 
 def made(work: Path, rows: int) -> Path:
@@ -148,72 +196,86 @@ def made(work: Path, rows: int) -> Path:
     return log
 
 
-def compare(settings: PrepareBenchmarkSettings) -> None:
-    """Print the medians of both, and of the ratio of each run."""
-    log = made(settings.work, settings.rows)
+def compare(settings: PrepareBenchmarkSettings, rows: int) -> dict[str, Any]:
+    """Measure prepare and pandas on a log of this size."""
+    log = made(settings.work, rows)
     with TemporaryDirectory(dir=settings.work) as folder:
         outs = {who: Path(folder) / who for who in ("ours", "pandas")}
         runs = {who: partial(measure, log, out, who) for who, out in outs.items()}
-        found = in_turn(runs, settings.runs)
-        print(f"same output: {same(outs['ours'], outs['pandas'])}")
-    seconds = {who: [run[0] for run in runs] for who, runs in found.items()}
-    for who, times in seconds.items():
-        print(
-            f"{who:>8}: median {statistics.median(times):.1f} s, "
-            f"{min(times):.1f} to {max(times):.1f}"
-        )
-    shares = ratios(seconds["ours"], seconds["pandas"])
-    print(
-        f"ours / pandas: median {statistics.median(shares):.2f}, "
-        f"{min(shares):.2f} to {max(shares):.2f}"
-    )
+        found = in_turn(runs, settings.runs, progress=True)
+        equal = same_apart(outs["ours"], outs["pandas"])
+    about = {"rows": rows, "text_mb": round(log.stat().st_size / 1e6, 1), "same_output": equal}
+    return about | {"prepare": _recorded(found["ours"]), "pandas": _recorded(found["pandas"])}
 
 
-def memory(work: Path, sizes: Sequence[int]) -> None:
-    """Print the peak memory of both for each size."""
-    print("| rows | MB of text | peak MB, prepare | peak MB, pandas |\n|---:|---:|---:|---:|")
-    for rows in sizes:
-        log = made(work, rows)
-        with TemporaryDirectory(dir=work) as folder:
-            peak = {who: measure(log, Path(folder) / who, who)[1] for who in ("ours", "pandas")}
-        size = log.stat().st_size / 1e6
-        print(
-            f"| {rows:,} | {size:,.0f} | {peak['ours']:,.0f} | {peak['pandas']:,.0f} |", flush=True
-        )
+def compare_workers(settings: PrepareBenchmarkSettings) -> dict[str, Any]:
+    """Measure prepare on each number of Dask workers."""
+    log = made(settings.work, settings.rows[0])
+    with TemporaryDirectory(dir=settings.work) as folder:
+        outs = {workers: Path(folder) / f"{workers}" for workers in (0, *settings.workers)}
+        runs = {n: partial(measure_workers, log, out, n) for n, out in outs.items()}
+        found = in_turn(runs, settings.runs, progress=True)
+        equal = all(same_files(outs[0], out) for out in outs.values())
+    each = [{"workers": n} | _recorded(results) for n, results in found.items()]
+    return {"rows": settings.rows[0], "same_bytes": equal, "runs": each}
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
-    made = make_parser(__doc__, device=False, json=False)
-    add_options(made, PrepareBenchmarkSettings)
-    what = "measure peak memory on logs of these sizes, instead of time"
-    made.add_argument("--memory", type=int, nargs="+", metavar="ROWS", help=what)
-    made.add_argument("--pandas", type=Path, nargs=2, help=argparse.SUPPRESS)
-    return made
+def _recorded(results: Sequence[tuple[float, float]]) -> dict[str, list[float]]:
+    seconds, peaks = zip(*results, strict=True)
+    return {"seconds": [round(s, 2) for s in seconds], "peak_mb": [round(p) for p in peaks]}
 
 
-def read_settings(args: argparse.Namespace) -> PrepareBenchmarkSettings:
-    """Read the settings from the command line."""
-    if args.memory and (args.rows, args.runs) != (None, None):
-        raise InputError("--rows and --runs are for the time; omit them with --memory")
-    return settings_from(args, PrepareBenchmarkSettings, memory=tuple(args.memory or ()))
-
-
-@one_line_errors()
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare time or memory."""
-    args = parser().parse_args(arguments)
-    if args.pandas:
-        with_pandas(*args.pandas)
-        return
-    settings = read_settings(args)
+def run(settings: PrepareBenchmarkSettings) -> Mapping[str, Any]:
+    """Measure all that the settings ask for."""
     settings.work.mkdir(parents=True, exist_ok=True)
-    if settings.memory:
-        memory(settings.work, settings.memory)
-    else:
-        compare(settings)
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; {versions()}")
+    result: dict[str, Any] = {"sizes": [compare(settings, rows) for rows in settings.rows]}
+    if settings.workers:
+        result["workers"] = compare_workers(settings)
+    return result
 
+
+def _spread(numbers: Sequence[float], digits: int = 1) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{statistics.median(numbers):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def text(result: dict[str, Any]) -> str:
+    """Return the result as Markdown tables: medians with the range, and the largest memory."""
+    head = ("rows", "MB of text", "prepare s", "pandas s", "prepare / pandas")
+    rows = []
+    for size in result["sizes"]:
+        ours, pandas = size["prepare"], size["pandas"]
+        shares = ratios(ours["seconds"], pandas["seconds"])
+        times = [_spread(ours["seconds"]), _spread(pandas["seconds"]), _spread(shares, 2)]
+        peaks = [f"{max(who['peak_mb']):,}" for who in (ours, pandas)]
+        equal = "yes" if size["same_output"] else "NO"
+        rows.append([f"{size['rows']:,}", f"{size['text_mb']:,.0f}", *times, *peaks, equal])
+    found = markdown((*head, "peak MB, prepare", "peak MB, pandas", "same output"), "r" * 8, rows)
+    if "workers" not in result:
+        return found
+    workers = result["workers"]
+    head = ("Dask workers", "s", "peak MB of one")
+    rows = [
+        [str(each["workers"]), _spread(each["seconds"]), f"{max(each['peak_mb']):,}"]
+        for each in workers["runs"]
+    ]
+    equal = f"{workers['rows']:,} rows; same bytes in all parquet files: {workers['same_bytes']}"
+    return "\n".join([found, "", equal, "", markdown(head, "rrr", rows)])
+
+
+BENCHMARK = Benchmark(
+    script=__file__,
+    about=__doc__,
+    settings=PrepareBenchmarkSettings,
+    measure=run,
+    text=text,
+    device=False,
+)
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--pandas"]:  # a run of `measure`
+        with_pandas(*map(Path, sys.argv[2:]))
+    elif sys.argv[1:2] == ["--same"]:  # of `same_apart`
+        sys.exit(not same(*map(Path, sys.argv[2:])))
+    else:
+        BENCHMARK.main()

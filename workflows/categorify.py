@@ -1,4 +1,4 @@
-"""Categorify with a faster lookup on the CPU and with support for empty columns."""
+"""Categorify with a faster fit and lookup on the CPU, and with support for empty columns."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from cowclip_merlin import compat
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+from cowclip_merlin.workflows.vocabulary import empty_vocabulary, fit_vocabularies
 
 ops = compat.nvtabular().ops
 
@@ -21,15 +23,36 @@ class FastCategorify(ops.Categorify):
 
     On pandas it looks values up in a hash index, where NVTabular joins and sorts. NVTabular
     rejects a partition in which a column has no values; this class gives it the missing id.
+
+    Args:
+        coded: whether the rows to fit on are pandas frames with categoricals. Their codes are
+            counted, and ties in frequency are sorted by value.
+        settings: arguments of NVTabular's Categorify.
     """
+
+    def __init__(self, *, coded: bool = False, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.coded = coded
+
+    def fit(self, col_selector: Any, ddf: Any) -> Any:
+        """Return a task that counts the values and writes the vocabularies.
+
+        Args:
+            col_selector: names of the columns.
+            ddf: the rows, a Dask dataframe.
+        """
+        if not self.coded:
+            return super().fit(col_selector, ddf)
+        folder = Path(self.out_path) / "categories"
+        folder.mkdir(exist_ok=True)
+        return fit_vocabularies(ddf, col_selector.names, folder, self.freq_threshold)
 
     def fit_finalize(self, categories: Any) -> None:
         """Keep the paths; write the empty vocabularies that NVTabular omits."""
         super().fit_finalize(categories)
         for name, path in self.categories.items():
             if not Path(path).exists():
-                nothing = {name: pd.array([], "string"), f"{name}_size": np.array([], np.int64)}
-                pd.DataFrame(nothing).to_parquet(path)
+                empty_vocabulary(name).to_parquet(path)
 
     def transform(self, col_selector: Any, df: Any) -> Any:
         """Replace values by their ids.
@@ -46,13 +69,21 @@ class FastCategorify(ops.Categorify):
         missing = np.dtype(self.output_dtype).type(MISSING)
         return result.assign(**{n: missing for n in col_selector.names if n not in present})
 
-    def _ids(self, values: pd.Series, name: str) -> Any:
+    def _ids(self, values: pd.Series, name: str) -> npt.NDArray[Any]:
         """Return the ids of one column, int32 [n]."""
-        missing = values.isna().to_numpy()
+        if isinstance(values.dtype, pd.CategoricalDtype):
+            # Missing values have the code -1, which is the last entry.
+            ids = np.append(self._look_up(values.cat.categories, name), MISSING)
+            return ids.astype(self.output_dtype)[values.cat.codes.to_numpy()]
+        ids = self._look_up(values, name)
+        ids[values.isna().to_numpy()] = MISSING
+        return ids
+
+    def _look_up(self, values: Any, name: str) -> npt.NDArray[Any]:
+        """Return the ids of values, int32 [n]; those of missing values mean nothing."""
         index = self._vocabulary(name).get_indexer(values)
         ids = (index + FIRST_VALUE).astype(np.dtype(self.output_dtype))
         ids[index < 0] = UNKNOWN
-        ids[missing] = MISSING
         return ids
 
     def _vocabulary(self, name: str) -> pd.Index:
@@ -63,5 +94,7 @@ class FastCategorify(ops.Categorify):
         with get_worker_cache("cats") as cache:
             key = ("index", path)
             if key not in cache:
-                cache[key] = pd.Index(pd.read_parquet(path, columns=[name])[name])
+                index = pd.Index(pd.read_parquet(path, columns=[name])[name])
+                _ = index.is_unique  # builds the hash table now, while one thread has the cache
+                cache[key] = index
             return cache[key]

@@ -9,6 +9,8 @@ from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.dask_client import connect
+from cowclip_merlin.workflows.threads import cpu_threads
 
 
 def use_gpu(device: str) -> bool:
@@ -75,15 +77,7 @@ def dask_cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
 
     compat.nvtabular()
     if scheduler is not None:
-        from distributed import Client
-
-        try:
-            client = Client(scheduler, timeout="10s")
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"--scheduler {scheduler}: no Dask scheduler answers; start one, or omit the option"
-            ) from error
-        with client:
+        with connect(scheduler):
             yield
     elif gpu:
         from dask_cuda import LocalCUDACluster
@@ -95,5 +89,5 @@ def dask_cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
         from dask.diagnostics import ProgressBar
 
         bar = ProgressBar(dt=0.5, out=sys.stderr) if sys.stderr.isatty() else nullcontext()
-        with dask.config.set(scheduler="threads"), bar:
+        with dask.config.set(scheduler="threads", num_workers=cpu_threads()), bar:
             yield

@@ -65,13 +65,16 @@ class Statistics:
     maximum: dict[str, float]
 
 
-def build_workflow(log_format: LogFormat, recipe: Recipe, categories: str | Path = ".") -> Any:
+def build_workflow(
+    log_format: LogFormat, recipe: Recipe, categories: str | Path = ".", *, coded: bool = False
+) -> Any:
     """Build an unfitted `nvtabular.Workflow` for these columns.
 
     Args:
         log_format: the columns.
         recipe: how to transform them.
         categories: folder in which fitting writes `categories/`.
+        coded: whether categories are fitted as pandas categoricals instead of text.
     """
     nvt, ops = compat.nvtabular(), compat.nvtabular().ops
     from merlin.schema import Tags
@@ -79,7 +82,10 @@ def build_workflow(log_format: LogFormat, recipe: Recipe, categories: str | Path
     from cowclip_merlin.workflows.categorify import FastCategorify
 
     outputs = list(log_format.categorical) >> FastCategorify(
-        freq_threshold=recipe.freq_threshold, out_path=str(categories), dtype="int32"
+        coded=coded,
+        freq_threshold=recipe.freq_threshold,
+        out_path=str(categories),
+        dtype="int32",
     )
     if log_format.continuous:
         numbers = list(log_format.continuous) >> ops.FillMissing(0)
@@ -183,11 +189,45 @@ def read_statistics(workflow: Any, log_format: LogFormat) -> Statistics:
     )
 
 
-def open_dataset(files: Sequence[Path], *, gpu: bool) -> Any:
-    """Open staged files as a Merlin dataset: one partition per file, in order."""
+def open_dataset(files: Sequence[Path], log_format: LogFormat, *, gpu: bool) -> Any:
+    """Open staged files as a Merlin dataset: one partition per file, in order.
+
+    On the CPU, the operators that are fitted share one read of a partition, and Merlin does not
+    read a file to find its columns.
+    """
     from merlin.io import Dataset
 
-    return Dataset([str(file) for file in files], engine="parquet", cpu=not gpu)
+    schema = raw_schema(log_format)
+    if gpu:
+        return Dataset([str(f) for f in files], engine="parquet", schema=schema)
+    from dask import dataframe, delayed
+
+    parts = [delayed(read_staged)(str(file)) for file in files]
+    rows = dataframe.from_delayed(parts, meta=_columns(files[0]), verify_meta=False)
+    return Dataset(rows, cpu=True, schema=schema)
+
+
+def read_staged(file: str) -> Any:
+    """Read a staged file as a pandas frame; text with a dictionary becomes categoricals."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(file).read().to_pandas()
+
+
+def _columns(file: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.read_schema(file).empty_table().to_pandas()
+
+
+def raw_schema(log_format: LogFormat) -> Any:
+    """Return the Merlin schema of the columns before they are transformed."""
+    import numpy as np
+    from merlin.schema import ColumnSchema, Schema
+
+    columns = [ColumnSchema(c, dtype=np.dtype("O")) for c in log_format.categorical]
+    columns += [ColumnSchema(c, dtype=np.float64) for c in log_format.continuous]
+    return Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8)])
 
 
 def write_split(
@@ -205,7 +245,7 @@ def write_split(
     are kept. The list names files relative to the parent folder of `out`.
     """
     types = {log_format.label: "float32", **dict.fromkeys(log_format.categorical, "int64")}
-    workflow.transform(open_dataset(files, gpu=gpu)).to_parquet(
+    workflow.transform(open_dataset(files, log_format, gpu=gpu)).to_parquet(
         str(out),
         dtypes=types if hugectr else None,
         cats=list(log_format.categorical),
@@ -238,9 +278,6 @@ def load_workflow(
     log_format: LogFormat, recipe: Recipe, statistics: Statistics, folder: Path
 ) -> Any:
     """Rebuild a fitted workflow from statistics and `folder/categories/`, without pickle."""
-    import numpy as np
-    from merlin.schema import ColumnSchema, Schema
-
     workflow = build_workflow(log_format, recipe, folder)
     for kind, op in operators(workflow).items():
         if kind == "FastCategorify":
@@ -250,7 +287,5 @@ def load_workflow(
             }
         elif kind == "NormalizeMinMax":
             op.mins, op.maxs = dict(statistics.minimum), dict(statistics.maximum)
-    columns = [ColumnSchema(c, dtype=np.dtype("O")) for c in log_format.categorical]
-    columns += [ColumnSchema(c, dtype=np.float64) for c in log_format.continuous]
-    workflow.fit_schema(Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8)]))
+    workflow.fit_schema(raw_schema(log_format))
     return workflow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.dask_cluster import clear_category_cache, dask_cluster, use_gpu
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
-from cowclip_merlin.workflows.prepared.counts import write_counts
+from cowclip_merlin.workflows.prepared.counts import FieldCounts, write_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData, write_description
 from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
+from cowclip_merlin.workflows.prepared.report import write_figure, write_summary
 from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult
 from cowclip_merlin.workflows.raw.log_format import LogFormat, separator_of
 from cowclip_merlin.workflows.raw.train_test_split import Split
+from cowclip_merlin.workflows.threads import Threads
 
 
 def prepare(settings: PrepareSettings) -> PreparedData:
@@ -122,14 +126,21 @@ def _prepare(
         max_bad_fraction=settings.max_bad_fraction,
         block_bytes=int(settings.partition_mb * (1 << 20)),
         stage=work / "stage",
+        coded=not gpu,
         quarantine=data / "quarantine" / "lines.tsv",
+        meanwhile=nullcontext if gpu else _import_early,
     ).run(settings.files)
     recipe = settings.recipe if base is None else base.recipe
-    with compat.quiet_merlin(), dask_cluster(settings.scheduler, gpu=gpu):
-        statistics = _transform(
-            ingested, base, log_format, recipe, data, gpu=gpu, hugectr=settings.hugectr
-        )
-    write_counts(data, log_format)
+    with (
+        compat.quiet_merlin(),
+        dask_cluster(settings.scheduler, gpu=gpu),
+        Threads(1) as drawing,
+    ):
+        workflow, statistics = _fit(ingested, base, log_format, recipe, data, gpu=gpu)
+        counts = write_counts(data, log_format)
+        drawing.start(write_figure, counts, data)
+        _transform(workflow, ingested, log_format, data, gpu=gpu, hugectr=settings.hugectr)
+        drawing.finish()
     if settings.hugectr:
         write_slot_sizes(data, log_format, statistics)
     write_description(
@@ -144,10 +155,17 @@ def _prepare(
         quarantined=ingested.quarantined,
         fitted_rows=base.fitted_rows if base else sum(map(ingested.rows.get, recipe.fitted_splits)),
     )
-    _finish(settings, ingested, data)
+    _finish(settings, ingested, data, counts)
 
 
-def _transform(
+def _import_early() -> None:
+    """Import what the later steps need; on a second core, this takes no time."""
+    compat.nvtabular()
+    for name in ("figure", "backends.backend_svg"):
+        importlib.import_module(f"matplotlib.{name}")
+
+
+def _fit(
     ingested: IngestResult,
     base: PreparedData | None,
     log_format: LogFormat,
@@ -155,18 +173,29 @@ def _transform(
     data: Path,
     *,
     gpu: bool,
-    hugectr: bool,
-) -> nvtabular_graph.Statistics:
-    """Fit on the recipe's rows, or reuse the statistics of `base`, and write both splits."""
-    if base is None:
-        workflow = nvtabular_graph.build_workflow(log_format, recipe, data)
-        fitted = [file for split in recipe.fitted_splits for file in ingested.files[split]]
-        workflow.fit(nvtabular_graph.open_dataset(fitted, gpu=gpu))
-        nvtabular_graph.sort_ties_by_value(data / "categories", log_format)
-        statistics = nvtabular_graph.read_statistics(workflow, log_format)
-    else:
-        workflow, statistics = base.workflow(), base.statistics
+) -> tuple[Any, nvtabular_graph.Statistics]:
+    """Fit a workflow on the recipe's rows, or reuse that of `base`; write the vocabularies."""
+    if base is not None:
         shutil.copytree(base.path / "categories", data / "categories")
+        return base.workflow(), base.statistics
+    workflow = nvtabular_graph.build_workflow(log_format, recipe, data, coded=not gpu)
+    fitted = [file for split in recipe.fitted_splits for file in ingested.files[split]]
+    workflow.fit(nvtabular_graph.open_dataset(fitted, log_format, gpu=gpu))
+    if gpu:
+        nvtabular_graph.sort_ties_by_value(data / "categories", log_format)
+    return workflow, nvtabular_graph.read_statistics(workflow, log_format)
+
+
+def _transform(
+    workflow: Any,
+    ingested: IngestResult,
+    log_format: LogFormat,
+    data: Path,
+    *,
+    gpu: bool,
+    hugectr: bool,
+) -> None:
+    """Transform and write both splits."""
     clear_category_cache()  # workers of a cluster may hold those of an earlier folder of this name
     for name, files in ingested.files.items():
         (data / name).mkdir()
@@ -174,7 +203,6 @@ def _transform(
             nvtabular_graph.write_split(
                 workflow, files, data / name, log_format, gpu=gpu, hugectr=hugectr
             )
-    return statistics
 
 
 def _settings_record(
@@ -202,14 +230,14 @@ def _settings_record(
     }
 
 
-def _finish(settings: PrepareSettings, ingested: IngestResult, data: Path) -> None:
-    from cowclip_merlin.workflows.prepared.report import write_report
-
+def _finish(
+    settings: PrepareSettings, ingested: IngestResult, data: Path, counts: FieldCounts
+) -> None:
     prepared = PreparedData.load(data)
     written = {name: _rows(prepared, name) for name in ingested.rows}
     if written != ingested.rows:
         raise RuntimeError(f"{ingested.rows} rows were read, but {written} written")
-    write_report(prepared, data, name=settings.out.name)
+    write_summary(prepared, counts, data, name=settings.out.name)
     for bad in ingested.first_bad:
         print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
     rows = ingested.rows

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from block_parsing import parse_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -282,8 +283,8 @@ def test_a_line_is_kept_or_not_whatever_is_beside_it(lines, good):
     lines = [line.replace("\n", "") for line in lines] + ["1,u,v,2"] * good
     log_format = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
     parser = LineParser(log_format, Path("t.csv"), ["y", "a", "b", "x"])
-    table, places, bad = parser.parse(Block(1, "".join(f"{n}\n" for n in lines).encode()))
-    singly = [parser.parse(Block(i + 1, f"{n}\n".encode())) for i, n in enumerate(lines)]
+    table, places, bad = parse_block(parser, Block(1, "".join(f"{n}\n" for n in lines).encode()))
+    singly = [parse_block(parser, Block(i + 1, f"{n}\n".encode())) for i, n in enumerate(lines)]
     assert places.tolist() == [i for i, (t, _, _) in enumerate(singly) if t.num_rows]
     assert [b.line for b in bad] == [i + 1 for i, (_, _, b) in enumerate(singly) if b]
     rows = [row for t, _, _ in singly for row in t.to_pylist()]

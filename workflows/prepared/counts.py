@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import reading_parquet
@@ -18,19 +19,25 @@ if TYPE_CHECKING:
 SPECIAL = {"pad": 0, "null": 1, "oov": 2}
 FIRST_VALUE = 3
 
+FieldCounts = dict[str, npt.NDArray[np.int64]]
+"""Field -> how often each id from 3 on occurs in the fitted rows."""
 
-def write_counts(folder: Path, log_format: LogFormat) -> None:
+
+def write_counts(folder: Path, log_format: LogFormat) -> FieldCounts:
     """Write the counts of every field from the files of Categorify in `categories/`.
 
     The ids 0, 1 and 2 (padding, missing and out of vocabulary) come first, without a value.
+    Return how often each other id occurs, by field.
     """
     import pyarrow.parquet as pq
 
     (folder / "counts").mkdir()
+    found = {}
     for field in log_format.categorical:
-        pq.write_table(
-            _counts(folder / "categories", field), folder / "counts" / f"{field}.parquet"
-        )
+        counts = _counts(folder / "categories", field)
+        pq.write_table(counts, folder / "counts" / f"{field}.parquet")
+        found[field] = counts["count"].to_numpy()[len(SPECIAL) :]
+    return found
 
 
 def _counts(categories: Path, field: str) -> Any:
@@ -49,7 +56,7 @@ def _counts(categories: Path, field: str) -> Any:
     )
     values = pa.table(
         {
-            "id": pa.array(range(FIRST_VALUE, FIRST_VALUE + known.num_rows), pa.int64()),
+            "id": pa.array(np.arange(FIRST_VALUE, FIRST_VALUE + known.num_rows), pa.int64()),
             "value": known[field].cast(pa.string()),
             "count": known[f"{field}_size"].cast(pa.int64()),
         }

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from cowclip_merlin.plotting.style import new_figure, save_figure
-from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
+from cowclip_merlin.workflows.prepared.counts import SPECIAL, FieldCounts, read_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 BATCHES = tuple(1024 * 2**i for i in range(8))
@@ -22,15 +22,18 @@ def frequencies(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
     return read_counts(data, field)["count"].to_numpy()[len(SPECIAL) :]
 
 
-def write_report(data: PreparedData, folder: Path, *, name: str) -> None:
-    """Write `summary.md` with the name as heading, and `figures/ids_by_frequency.svg`."""
-    counts = {field: frequencies(data, field) for field in data.categorical}
+def write_figure(counts: FieldCounts, folder: Path) -> None:
+    """Write `figures/ids_by_frequency.svg` in a prepared folder."""
     (folder / "figures").mkdir(exist_ok=True)
     draw_frequencies(counts, folder / "figures" / "ids_by_frequency.svg")
+
+
+def write_summary(data: PreparedData, counts: FieldCounts, folder: Path, *, name: str) -> None:
+    """Write `summary.md` with the name as heading."""
     (folder / "summary.md").write_text(summary(data, counts, name=name), encoding="utf-8")
 
 
-def draw_frequencies(counts: dict[str, npt.NDArray[np.int64]], path: Path) -> None:
+def draw_frequencies(counts: FieldCounts, path: Path) -> None:
     """Draw ids by frequency, one line per field, both axes logarithmic (Figure 3 of the paper)."""
     figure = new_figure(7.5, 4.8)
     axes = figure.add_subplot()
@@ -73,7 +76,7 @@ def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], index: int) -> No
         )
 
 
-def summary(data: PreparedData, counts: dict[str, npt.NDArray[np.int64]], *, name: str) -> str:
+def summary(data: PreparedData, counts: FieldCounts, *, name: str) -> str:
     """Return the summary as one page of Markdown."""
     fitted, total = data.fitted_rows, sum(data.rows.values())
     where = "in train" if data.recipe.fit_on == "train" else "in train and test"

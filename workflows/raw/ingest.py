@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from cowclip_merlin.workflows.raw.quarantine import Quarantine
 from cowclip_merlin.workflows.raw.text_blocks import count_lines
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
+from cowclip_merlin.workflows.threads import Threads, cpu_threads
 
 
 @dataclass
@@ -49,7 +50,9 @@ class Ingest:
         max_bad_fraction: stop if the share of damaged rows exceeds this.
         block_bytes: bytes of text per staged file.
         stage: folder for the staged files.
+        coded: stage categorical columns as integer codes with a dictionary, else as text.
         quarantine: file for the damaged lines.
+        meanwhile: call this on a thread of its own after the first rows are read.
     """
 
     def __init__(
@@ -60,10 +63,13 @@ class Ingest:
         max_bad_fraction: float,
         block_bytes: int,
         stage: Path,
+        coded: bool,
         quarantine: Path,
+        meanwhile: Callable[[], object],
     ) -> None:
         self.log_format, self.split = log_format, split
-        self.block_bytes, self.stage = block_bytes, stage
+        self.block_bytes, self.stage, self.coded = block_bytes, stage, coded
+        self.meanwhile = meanwhile
         self.quarantine = Quarantine(quarantine, max_bad_fraction=max_bad_fraction)
         self.result = IngestResult()
 
@@ -79,11 +85,19 @@ class Ingest:
         total = sum(map(self._count, files)) if self._splits_by_time else None
         for name in ("train", "test"):
             (self.stage / name).mkdir(parents=True)
-        with tqdm(desc="read", unit="row", disable=None, leave=False) as bar:
+        with (
+            Threads(cpu_threads()) as threads,
+            Threads(1) as other,
+            tqdm(desc="read", unit="row", disable=None, leave=False) as bar,
+        ):
             for file in files:
-                for parsed in self._read_rows(file):
-                    self._stage_rows(parsed, file, total)
+                for parsed in self._read_rows(file, threads):
+                    if self.result.total == 0:
+                        other.start(self.meanwhile)
+                    self._stage_rows(parsed, file, total, threads)
                     bar.update(parsed.lines)
+            threads.finish()
+            other.finish()
         self._check_end(files)
         return self.result
 
@@ -96,17 +110,22 @@ class Ingest:
             return count_rows(file)
         return count_lines(file) - self.log_format.header
 
-    def _read_rows(self, file: Path) -> Iterator[ParsedRows]:
+    def _read_rows(self, file: Path, threads: Threads) -> Iterator[ParsedRows]:
         if file.suffix == ".parquet":
             return read_parquet_rows(file, self.log_format, max(1, self.block_bytes // 256))
-        return read_text_rows(file, self.log_format, self.block_bytes, self._allowed_bad_lines)
+        allowed = self._allowed_bad_lines
+        return read_text_rows(
+            file, self.log_format, self.block_bytes, allowed, threads, coded=self.coded
+        )
 
     def _allowed_bad_lines(self, lines: int) -> int | None:
         """Return how many of the next `lines` may be damaged; None: no limit yet."""
         return self.quarantine.allowed(self.result.total + lines)
 
-    def _stage_rows(self, parsed: ParsedRows, file: Path, total: int | None) -> None:
-        """Split, stage and count the rows of one block."""
+    def _stage_rows(
+        self, parsed: ParsedRows, file: Path, total: int | None, threads: Threads
+    ) -> None:
+        """Split and count the rows of one block; stage them on a thread."""
         result = self.result
         position = parsed.positions + np.uint64(result.total)
         test = (
@@ -114,24 +133,21 @@ class Ingest:
             if self.split is None
             else is_test(position, self.split, total=total)
         )
-        for name, mask in (("train", ~test), ("test", test)):
-            self._write(name, parsed.table.filter(mask))
+        masks = {"train": ~test, "test": test}
+        targets = [(self._next_file(name), mask) for name, mask in masks.items() if mask.any()]
+        threads.start(_write, parsed.table, targets, self.log_format, self.coded)
+        for name, mask in masks.items():
+            result.rows[name] += int(mask.sum())
         result.clicks += int(np.asarray(parsed.table[self.log_format.label]).sum())
         result.total += parsed.lines
         self.quarantine.add(parsed.bad)
         result.quarantined, result.first_bad = self.quarantine.count, self.quarantine.first
         self.quarantine.check(file, result.total)
 
-    def _write(self, split: str, table: Any) -> None:
-        import pyarrow.parquet as pq
-
-        if table.num_rows == 0:
-            return
+    def _next_file(self, split: str) -> Path:
         files = self.result.files[split]
-        path = self.stage / split / f"part-{len(files):05d}.parquet"
-        pq.write_table(_as_floats(table, self.log_format), path)
-        files.append(path)
-        self.result.rows[split] += table.num_rows
+        files.append(self.stage / split / f"part-{len(files):05d}.parquet")
+        return files[-1]
 
     def _check_end(self, files: Sequence[Path]) -> None:
         result = self.result
@@ -158,15 +174,55 @@ class Ingest:
                 )
 
 
-def _as_floats(table: Any, log_format: LogFormat) -> Any:
-    """Cast numbers to float64, as pandas would do with Arrow's nullable integers.
+def _write(
+    table: Any, targets: Sequence[tuple[Path, Any]], log_format: LogFormat, coded: bool
+) -> None:
+    """Write the rows of each mask to its file.
 
-    Integers above 2**53 lose their last digits.
+    Args:
+        table: the rows.
+        targets: files, each with a mask of rows, bool [n].
+        log_format: columns of the log.
+        coded: write categorical columns as codes with a dictionary.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = _staged(table, log_format, coded=coded)
+    for path, mask in targets:
+        rows = table.filter(pa.array(mask))
+        if rows.num_rows < table.num_rows // 2:
+            rows = _without_unused_values(rows)
+        # One row group, so that a file is one partition.
+        options = {"row_group_size": rows.num_rows, "write_statistics": False}
+        pq.write_table(rows, path, use_dictionary=list(log_format.categorical), **options)
+
+
+def _without_unused_values(table: Any) -> Any:
+    """Encode columns with a dictionary again, which leaves out the values of other rows."""
+    import pyarrow as pa
+
+    for index, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            text = column.cast(column.type.value_type)
+            table = table.set_column(index, table.field(index), text.dictionary_encode())
+    return table
+
+
+def _staged(table: Any, log_format: LogFormat, *, coded: bool) -> Any:
+    """Return the columns with the types to stage; with `coded`, categories have a dictionary.
+
+    Numbers become float64, as pandas would do with Arrow's nullable integers. Integers above 2**53
+    lose their last digits.
     """
     import pyarrow as pa
 
-    names = [log_format.label, *log_format.categorical, *log_format.continuous]
-    types = {log_format.label: pa.int8()} | dict.fromkeys(log_format.continuous, pa.float64())
-    types |= dict.fromkeys(log_format.categorical, pa.string())
-    schema = pa.schema([(name, types[name]) for name in names])
-    return table.select(names).cast(schema, safe=False)
+    table = table.unify_dictionaries().combine_chunks()
+    columns = {log_format.label: table[log_format.label].cast(pa.int8())}
+    for name in log_format.categorical:
+        column = table[name]
+        encode = coded and not pa.types.is_dictionary(column.type)
+        columns[name] = column.dictionary_encode() if encode else column
+    for name in log_format.continuous:
+        columns[name] = table[name].cast(pa.float64(), safe=False)
+    return pa.table(columns)

@@ -80,8 +80,7 @@ def _checked_batch(batch: Any, log_format: LogFormat, file: Path, start: int) ->
 
     table = pa.Table.from_batches([batch])
     for name in log_format.categorical:
-        column = _cast(table[name], pa.string(), name, file)
-        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+        column = _without_empty(_cast(table[name], pa.string(), name, file))
         table = table.set_column(table.column_names.index(name), name, column)
     table = _label_words(table, log_format.label)
     numbers = {
@@ -108,6 +107,20 @@ def _checked_batch(batch: Any, log_format: LogFormat, file: Path, start: int) ->
         table.column_names.index(log_format.label), log_format.label, label
     )
     return ParsedRows(table, np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
+
+
+def _without_empty(text: Any) -> Any:
+    """Replace empty texts by null.
+
+    `if_else` of pyarrow 14 returns damaged texts for a column that starts inside a buffer.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    empty = np.asarray(pc.fill_null(pc.equal(text, ""), False))
+    if not empty.any():
+        return text
+    return text.take(pa.array(np.arange(len(empty)), mask=empty))
 
 
 def _label_words(table: Any, name: str) -> Any:

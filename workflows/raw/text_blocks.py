@@ -13,6 +13,7 @@ from cowclip_merlin.errors import InputError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLANK = b"\r\n"
+_TAIL = 1 << 12  # bytes at the end of a text to search for blank lines at a time
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,15 @@ def _end_of_lines(text: bytes) -> int:
     >>> _end_of_lines(b"a\\n\\nb\\n\\n"), _end_of_lines(b"a\\nb"), _end_of_lines(b"\\n")
     (5, 2, 0)
     """
-    content = text[: text.rfind(b"\n") + 1].rstrip(_BLANK)
-    return text.find(b"\n", len(content)) + 1 if content else 0
+    length = text.rfind(b"\n") + 1
+    while length:
+        # Only the end of the text is copied.
+        start = max(0, length - _TAIL)
+        content = text[start:length].rstrip(_BLANK)
+        if content:
+            return text.find(b"\n", start + len(content)) + 1
+        length = start
+    return 0
 
 
 def _read(stream: Any, size: int, file: Path) -> bytes:

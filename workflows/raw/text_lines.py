@@ -67,15 +67,19 @@ class LineParser:
         log_format: the columns.
         file: the file, for error messages.
         columns: all columns of the file, in its order.
+        coded: whether categorical columns of the table are codes with a dictionary.
     """
 
-    def __init__(self, log_format: LogFormat, file: Path, columns: list[str]) -> None:
+    def __init__(
+        self, log_format: LogFormat, file: Path, columns: list[str], *, coded: bool = False
+    ) -> None:
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
         self.log_format, self.file, self.columns = log_format, file, columns
         wanted = [log_format.label, *log_format.categorical, *log_format.continuous]
-        types = dict.fromkeys(log_format.categorical, pa.string())
+        text = pa.dictionary(pa.int32(), pa.string()) if coded else pa.string()
+        types = dict.fromkeys(log_format.categorical, text)
         types |= {
             name: pa.int64() if name in log_format.integer else pa.float64()
             for name in log_format.continuous
@@ -93,22 +97,9 @@ class LineParser:
             null_values=[""],
         )
 
-    def parse(
-        self, block: Block, allowance: int | None = None
-    ) -> tuple[Any, npt.NDArray[np.int64], list[BadLine]]:
-        """Parse a block: the table, the position of each row in the block, and the bad lines.
-
-        Whether a line is bad depends on this line alone, never on its neighbors.
-
-        Args:
-            block: whole lines.
-            allowance: stop after more bad lines than this; later lines are then omitted.
-        """
-        lines = block.text.count(b"\n")
-        table = self._parse_all(block.text, lines)
-        if table is not None:
-            return table, np.arange(lines), []
-        return self._parse_good_lines(block, allowance)
+    def parse_undamaged(self, block: Block) -> Any:
+        """Parse all lines of a block into a table; return None if any line is damaged."""
+        return self._parse_all(block.text, block.text.count(b"\n"))
 
     def _parse_all(self, text: bytes, lines: int) -> Any:
         """Parse all lines into a table; None if any line is damaged."""
@@ -135,7 +126,9 @@ class LineParser:
 
     def _has_hexadecimal(self, text: bytes) -> bool:
         """Return whether an integer is written like 0x1f, which Arrow would accept."""
-        if not self.log_format.integer or (b"0x" not in text and b"0X" not in text):
+        if not self.log_format.integer or not any(map(text.__contains__, (b"x", b"X"))):
+            return False
+        if b"0x" not in text and b"0X" not in text:
             return False
         positions = [self.columns.index(name) for name in self.log_format.integer]
         for line in text.decode().split("\n"):
@@ -158,9 +151,17 @@ class LineParser:
         label = labels.parse_labels(table[self.log_format.label])
         return table.set_column(position, self.log_format.label, label)
 
-    def _parse_good_lines(
+    def parse_good_lines(
         self, block: Block, allowance: int | None
     ) -> tuple[Any, npt.NDArray[np.int64], list[BadLine]]:
+        """Parse a block that has bad lines: the table, the position of each row, and the bad lines.
+
+        Whether a line is bad depends on this line alone, never on its neighbors.
+
+        Args:
+            block: whole lines.
+            allowance: stop after more bad lines than this; later lines are then omitted.
+        """
         import pyarrow as pa
 
         lines = block.text.split(b"\n")[:-1]

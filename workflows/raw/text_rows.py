@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows
 from cowclip_merlin.workflows.raw.text_blocks import Block, read_blocks
 from cowclip_merlin.workflows.raw.text_lines import LineParser, read_header
+from cowclip_merlin.workflows.threads import Threads
 
 
 def read_text_rows(
@@ -19,6 +22,9 @@ def read_text_rows(
     log_format: LogFormat,
     block_bytes: int,
     allowed_bad_lines: Callable[[int], int | None],
+    threads: Threads | None = None,
+    *,
+    coded: bool = False,
 ) -> Iterator[ParsedRows]:
     """Read and parse the file block by block.
 
@@ -28,20 +34,30 @@ def read_text_rows(
         block_bytes: bytes of text per block.
         allowed_bad_lines: maps the number of lines in the next block to the number of them that
             may be damaged; parsing stops after more. None: no limit.
+        threads: parse on these; None: on the caller's.
+        coded: whether categorical columns of the tables are codes with a dictionary.
 
     Raises:
         InputError: if the file is missing, empty or damaged, or has other columns.
     """
-    parser = None
-    for block in read_blocks(file, block_bytes):
-        if parser is None:
-            columns, block = _columns(file, block, log_format)
-            parser = LineParser(log_format, file, columns)
-        if not block.text:
-            continue
+    blocks = read_blocks(file, block_bytes)
+    columns, first = _columns(file, next(blocks), log_format)
+    parser = LineParser(log_format, file, columns, coded=coded)
+    in_order = _one_by_one if threads is None else threads.in_order
+    filled = (block for block in chain([first], blocks) if block.text)
+    for block, table in in_order(parser.parse_undamaged, filled):
         lines = block.text.count(b"\n")
-        table, positions, bad = parser.parse(block, allowed_bad_lines(lines))
+        if table is None:
+            table, positions, bad = parser.parse_good_lines(block, allowed_bad_lines(lines))
+        else:
+            positions, bad = np.arange(lines), []
         yield ParsedRows(table, positions.astype(np.uint64), lines, bad, block.text)
+
+
+def _one_by_one(
+    function: Callable[[Block], Any], blocks: Iterable[Block]
+) -> Iterator[tuple[Block, Any]]:
+    return ((block, function(block)) for block in blocks)
 
 
 def _columns(file: Path, block: Block, log_format: LogFormat) -> tuple[list[str], Block]:

@@ -1,0 +1,120 @@
+"""Count the values of coded columns, and write the files of NVTabular's Categorify.
+
+A coded column is a pandas categorical: integer codes and the distinct values of one partition.
+Counts of codes become counts of values once per partition, so no task handles a string per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+
+_MERGED_AT_ONCE = 8
+"""Partitions whose counts one task adds up."""
+
+
+def fit_vocabularies(ddf: Any, names: Sequence[str], folder: Path, threshold: int) -> Any:
+    """Return a `dask.delayed` that counts all partitions, writes the files and returns their paths.
+
+    Args:
+        ddf: Dask dataframe with a pandas categorical for each name.
+        names: columns to count.
+        folder: existing folder of the files.
+        threshold: values seen less often get no id.
+    """
+    from dask import delayed
+
+    counts = [delayed(count_values)(part, list(names)) for part in ddf.to_delayed()]
+    while len(counts) > 1:
+        groups = range(0, len(counts), _MERGED_AT_ONCE)
+        counts = [delayed(add_counts)(counts[i : i + _MERGED_AT_ONCE]) for i in groups]
+    write = delayed(write_vocabulary)
+    return delayed(dict)(
+        [(name, write(counts[0][name], name, str(folder), threshold)) for name in names]
+    )
+
+
+def count_values(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
+    """Count the values of one partition: name -> Arrow table of value and count.
+
+    Missing values are counted as one null. Categories that do not occur are left out.
+
+    >>> frame = pd.DataFrame({"a": pd.Categorical(["x", None, "x"], categories=["w", "x"])})
+    >>> count_values(frame, ["a"])["a"].to_pylist()
+    [{'value': None, 'count': 1}, {'value': 'x', 'count': 2}]
+    """
+    return {name: _counts_of(frame[name].array) for name in names}
+
+
+def _counts_of(column: pd.Categorical) -> Any:
+    codes = np.add(column.codes, 1, dtype=np.intp)  # 0: missing
+    counts = np.bincount(codes, minlength=len(column.categories) + 1)
+    values = pa.array([None, *column.categories], pa.string())
+    table = pa.table({"value": values, "count": pa.array(counts, pa.int64())})
+    return table.filter(pa.array(counts > 0))
+
+
+def add_counts(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Add up the counts of several partitions."""
+    if len(parts) == 1:
+        return parts[0]
+    sums = {}
+    for name in parts[0]:
+        # Counts that came over a network are not aligned in memory; the combined copy is.
+        table = pa.concat_tables([part[name] for part in parts]).combine_chunks()
+        sums[name] = table.group_by("value").aggregate([("count", "sum")])
+        sums[name] = sums[name].select(["value", "count_sum"]).rename_columns(["value", "count"])
+    return sums
+
+
+def write_vocabulary(counts: Any, name: str, folder: str, threshold: int) -> str:
+    """Write `unique.<name>.parquet` and `meta.<name>.parquet`; return the path of the first.
+
+    Values have descending frequency; ties are sorted by value.
+
+    Args:
+        counts: Arrow table of value and count.
+        name: column.
+        folder: existing folder of the files.
+        threshold: values seen less often get no id.
+    """
+    missing = pc.is_null(counts["value"])
+    known = counts.filter(pc.invert(missing))
+    rare = pc.less(known["count"], threshold)
+    kept = known.filter(pc.invert(rare))
+    order = pc.sort_indices(kept, [("count", "descending"), ("value", "ascending")])
+    kept = kept.take(order)
+    path = f"{folder}/unique.{name}.parquet"
+    frame = _with_ids(kept, name) if known.num_rows else empty_vocabulary(name)
+    pq.write_table(pa.Table.from_pandas(frame), path)
+    seen = [counts.filter(missing), known.filter(rare), kept]
+    special = len(SPECIAL)
+    meta = {
+        "kind": [*SPECIAL, "unique"],
+        "offset": [*SPECIAL.values(), FIRST_VALUE],
+        "num_indices": [1] * special + [kept.num_rows],
+        "num_observed": [0, *(pc.sum(table["count"], min_count=0).as_py() for table in seen)],
+    }
+    pd.DataFrame(meta).to_parquet(f"{folder}/meta.{name}.parquet")
+    return path
+
+
+def _with_ids(known: Any, name: str) -> pd.DataFrame:
+    """Return values and counts under NVTabular's names, with the ids as index."""
+    ids = pd.RangeIndex(FIRST_VALUE, FIRST_VALUE + known.num_rows)
+    values = known["value"].to_pandas().to_numpy()
+    return pd.DataFrame({name: values, f"{name}_size": known["count"].to_numpy()}, index=ids)
+
+
+def empty_vocabulary(name: str) -> pd.DataFrame:
+    """Return the vocabulary of a column without values."""
+    return pd.DataFrame({name: pd.array([], "string"), f"{name}_size": np.array([], np.int64)})
