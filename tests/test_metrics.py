@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.metrics import log_loss, roc_auc
+from cowclip_merlin.metrics import auc_difference, auc_standard_error, log_loss, roc_auc
 
 
 @settings(max_examples=200, deadline=None)
@@ -28,6 +28,47 @@ def test_auc_counts_pairs():
     y, p = rng.integers(0, 2, 60), rng.integers(0, 9, 60).astype(np.float32)
     wins = [(a > b) + 0.5 * (a == b) for a in p[y == 1] for b in p[y == 0]]
     assert roc_auc(y, p) == pytest.approx(np.mean(wins), abs=1e-14)
+
+
+def delong(y, *scores):
+    """Covariance matrix of the AUCs of these scores, pair by pair as in DeLong et al."""
+    wins = [[[float(a > b) + 0.5 * (a == b) for b in p[y == 0]] for a in p[y == 1]] for p in scores]
+    of_positives = np.mean(wins, axis=2)  # [models, positives]
+    of_negatives = np.mean(wins, axis=1)
+    return np.atleast_2d(
+        np.cov(of_positives) / of_positives.shape[1] + np.cov(of_negatives) / of_negatives.shape[1]
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(n=st.integers(4, 60), levels=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
+def test_standard_errors_equal_those_of_all_pairs(n, levels, seed):
+    rng = np.random.default_rng(seed)
+    y = np.append([0, 0, 1, 1], rng.integers(0, 2, n - 4))
+    a, b = rng.integers(0, levels + 1, (2, n)) / levels
+    expected = delong(y, a, b)
+    assert auc_standard_error(y, a) == pytest.approx(expected[0, 0] ** 0.5, abs=1e-12)
+    difference, error = auc_difference(y, a, b)
+    assert difference == roc_auc(y, a) - roc_auc(y, b)
+    variance = expected[0, 0] + expected[1, 1] - 2 * expected[0, 1]
+    assert error == pytest.approx(max(variance, 0) ** 0.5, abs=1e-7)
+
+
+def test_standard_error_is_the_spread_over_samples():
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, 2, (400, 500))
+    a = y + rng.normal(size=y.shape)
+    b = a + rng.normal(scale=0.5, size=y.shape)
+    aucs = np.array([[roc_auc(*row[:2]), roc_auc(row[0], row[2])] for row in zip(y, a, b)])
+    errors = np.mean([auc_standard_error(*row) for row in zip(y, a)])
+    assert errors == pytest.approx(aucs[:, 0].std(), rel=0.12)
+    errors = np.mean([auc_difference(*row)[1] for row in zip(y, a, b)])
+    assert errors == pytest.approx((aucs[:, 0] - aucs[:, 1]).std(), rel=0.12)
+
+
+def test_one_row_of_a_class_has_no_standard_error():
+    assert np.isnan(auc_standard_error([0, 1, 0], [0.1, 0.2, 0.3]))
+    assert np.isnan(auc_difference([0, 1, 0], [0.1, 0.2, 0.3], [0.1, 0.2, 0.3])[1])
 
 
 def test_auc_of_a_million_rows_matches():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 from cowclip_merlin.cli.options.common_options import add_device_option, add_overwrite_option
 
 HELP = "score a prepared folder with a trained run"
 EXAMPLES = """examples:
   cowclip evaluate RUN DATA
-  cowclip evaluate RUN DATA --predictions scores.parquet"""
+  cowclip evaluate RUN DATA --predictions scores.parquet
+  cowclip evaluate RUN DATA --against OTHER_RUN"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--predictions", metavar="FILE", help="parquet file to write: row, label, probability"
     )
+    against = "another run on the same data, to compare the AUC with"
+    parser.add_argument("--against", metavar="RUN", help=against)
     add_overwrite_option(parser, "FILE")
     add_device_option(parser)
 
@@ -34,11 +38,26 @@ def run(args: argparse.Namespace) -> None:
         args.data,
         split=args.split,
         predictions=args.predictions,
+        against=args.against,
         overwrite=args.overwrite,
         device=args.device,
     )
     print(
-        f"{args.split}: {result.rows:,} rows, AUC {result.auc:.6f}, log loss {result.log_loss:.6f}"
+        f"{args.split}: {result.rows:,} rows, AUC {result.auc:.6f} "
+        f"({_error(result.auc_error)}), log loss {result.log_loss:.6f}"
     )
+    if found := result.difference:
+        side = "below" if found.value < 0 else "above"
+        print(
+            f"AUC {abs(found.value):.6f} {side} that of {args.against} ({_error(found.error)})"
+            if found.value
+            else f"the same AUC as {args.against} ({_error(found.error)})"
+        )
     if args.predictions:
         print(f"predictions: {args.predictions}")
+
+
+def _error(error: float) -> str:
+    if math.isnan(error):
+        return "no standard error: a class has one row"
+    return f"standard error {error:.6f}"

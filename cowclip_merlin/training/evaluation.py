@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin import metrics
+from cowclip_merlin import metrics, workers
 from cowclip_merlin.loading import Data
 from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.workers.agreement import arrays_of_all
 
 PREDICTION_BATCH_SIZE = 16384
+
+
+@dataclass(frozen=True, kw_only=True)
+class AucDifference:
+    """AUC of a run minus that of another run on the same rows.
+
+    Attributes:
+        value: the difference, -1 to 1.
+        error: standard error of the difference from the sampling of the rows (DeLong); NaN if a
+            class has only one row. It does not contain the spread of training seeds.
+    """
+
+    value: float
+    error: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +40,23 @@ class Evaluation:
         auc: area under the ROC curve, in [0, 1].
         log_loss: mean binary cross-entropy in nats.
         rows: number of scored rows.
+        auc_error: standard error of the AUC from the sampling of the rows (DeLong); NaN if a
+            class has only one row.
+        difference: comparison with another run, if one was given.
     """
 
     auc: float
     log_loss: float
     rows: int
+    auc_error: float
+    difference: AucDifference | None = None
 
 
 class Predictor:
-    """Predicts click probabilities on the device, batch by batch."""
+    """Predicts click probabilities on the device, batch by batch.
+
+    Several workers take turns with the batches, and all of them get all probabilities.
+    """
 
     def __init__(self, model: Any, data: Data) -> None:
         from cowclip_merlin import compat, models
@@ -49,13 +73,43 @@ class Predictor:
 
     def predict(self) -> npt.NDArray[np.float64]:
         """Return the click probability of every row, in file order, [n]."""
-        logits = np.empty(self._data.rows, np.float64)
-        for i, batch in enumerate(self._data.batches_in_file_order(PREDICTION_BATCH_SIZE)):
-            logits[i * PREDICTION_BATCH_SIZE : (i + 1) * PREDICTION_BATCH_SIZE] = self._score(
-                batch
-            ).numpy()
+        group = workers.current()
+        parts = [self._score(batch).numpy() for batch in self._own_batches(group)]
+        own = np.concatenate([np.empty(0, np.float64), *parts])
         # In float64, so that large logits do not tie at 1.
-        return _sigmoid(logits)
+        return _sigmoid(_in_file_order(arrays_of_all(group, own), self._data.rows))
+
+    def _own_batches(self, group: workers.Workers | None) -> Iterator[Any]:
+        """Yield the batches of this worker; each worker gets as many, the last perhaps empty.
+
+        Sharded tables need all workers to score at the same time.
+        """
+        batches = self._data.batches_in_file_order(PREDICTION_BATCH_SIZE)
+        if group is None:
+            yield from batches
+            return
+        batch, count = None, 0
+        for count, batch in enumerate(batches, 1):
+            if (count - 1) % group.size == group.rank:
+                yield batch
+        if 0 < count % group.size <= group.rank:
+            yield self._data.part(batch, 0, 0)
+
+
+def _in_file_order(parts: Sequence[npt.NDArray[Any]], rows: int) -> npt.NDArray[np.float64]:
+    """Put together what workers have scored batch by batch, in turn.
+
+    >>> PREDICTION_BATCH_SIZE
+    16384
+    >>> _in_file_order([np.zeros(20_000), np.ones(16384)], 36_384)[[0, 16384, 32768]].tolist()
+    [0.0, 1.0, 0.0]
+    """
+    result = np.empty(rows, np.float64)
+    for number, first in enumerate(range(0, rows, PREDICTION_BATCH_SIZE)):
+        size = min(PREDICTION_BATCH_SIZE, rows - first)
+        begin = number // len(parts) * PREDICTION_BATCH_SIZE
+        result[first : first + size] = parts[number % len(parts)][begin : begin + size]
+    return result
 
 
 def _sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -63,16 +117,30 @@ def _sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
-def evaluate(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> Evaluation:
+def evaluate(
+    labels: npt.ArrayLike, probabilities: npt.ArrayLike, others: npt.ArrayLike | None = None
+) -> Evaluation:
     """Compute exact metrics of probabilities [n] against labels [n].
+
+    Args:
+        labels: 0 or 1, [n].
+        probabilities: of label 1, [n].
+        others: probabilities of another run for the same rows, to compare the AUC with.
 
     >>> evaluate([0, 1], [0.25, 0.75]).auc
     1.0
     """
+    auc, auc_error = metrics.auc_and_error(labels, probabilities)
+    difference = None
+    if others is not None:
+        value, error = metrics.auc_difference(labels, probabilities, others)
+        difference = AucDifference(value=value, error=error)
     return Evaluation(
-        auc=metrics.roc_auc(labels, probabilities),
+        auc=auc,
         log_loss=metrics.log_loss(labels, probabilities),
         rows=int(np.size(labels)),
+        auc_error=auc_error,
+        difference=difference,
     )
 
 

@@ -31,6 +31,7 @@ def evaluate_run(
     *,
     split: str = "test",
     predictions: str | Path | None = None,
+    against: str | Path | None = None,
     overwrite: bool = False,
     device: str = "auto",
 ) -> evaluation.Evaluation:
@@ -41,6 +42,7 @@ def evaluate_run(
         data: the folder that the run was trained on, or one prepared with its vocabulary.
         split: "train" or "test".
         predictions: parquet file to write: row, label, probability.
+        against: another run; its last checkpoint scores the same rows, and the AUCs are compared.
         overwrite: replace `predictions` if the file exists.
         device: "auto", "cpu" or "gpu".
 
@@ -49,20 +51,25 @@ def evaluate_run(
     """
     from cowclip_merlin.workflows import PreparedData
 
-    config, prepared = RunConfig.load(Path(run)), PreparedData.load(data)
+    runs = [Path(folder) for folder in (run, against) if folder is not None]
+    configs, prepared = [RunConfig.load(folder) for folder in runs], PreparedData.load(data)
     if predictions is not None:
         check_writable(predictions, overwrite=overwrite)
     one_of("split", split, prepared.rows)
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other split")
-    set_up_tensorflow(config.settings.seed, device)
-    model = _load_model(Path(run), config, prepared)
+    for folder, config in zip(runs, configs):
+        _check_vocabulary(folder, config, prepared)
+    set_up_tensorflow(configs[0].settings.seed, device)
     columns = open_columns(prepared, split)
     rows = load_split_to_device(columns, batch_size=evaluation.PREDICTION_BATCH_SIZE)
-    scores = evaluation.Predictor(model, rows).predict()
+    scores = [
+        evaluation.Predictor(_load_model(folder, config, prepared), rows).predict()
+        for folder, config in zip(runs, configs)
+    ]
     if predictions is not None:
-        evaluation.write_predictions(Path(predictions), columns.label, scores)
-    return evaluation.evaluate(columns.label, scores)
+        evaluation.write_predictions(Path(predictions), columns.label, scores[0])
+    return evaluation.evaluate(columns.label, *scores)
 
 
 def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRModel:
@@ -87,12 +94,16 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
     return _load_model(Path(run), config, prepared)
 
 
-def _load_model(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
+def _check_vocabulary(run: Path, config: RunConfig, prepared: PreparedData) -> None:
     if len({config.vocabulary, prepared.vocabulary} - {None}) > 1:
         raise InputError(
             f"{prepared.path}: its ids or scaled numbers have other meanings than in the data "
             f"of {run}; prepare it with --like and the folder that the run was trained on"
         )
+
+
+def _load_model(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
+    _check_vocabulary(run, config, prepared)
     model = build_model(config.settings, config.values, prepared)
     checkpoints = Checkpoints(run / "checkpoints", model)
     path = checkpoints.restore()

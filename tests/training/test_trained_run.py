@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas
@@ -12,7 +13,16 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.training import RunSettings, evaluate_run, export_run, load_run, train
+from cowclip_merlin.metrics import auc_difference, auc_standard_error
+from cowclip_merlin.training import (
+    RunSettings,
+    evaluate_run,
+    evaluation,
+    export_run,
+    load_run,
+    train,
+)
+from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.workflows import PreparedData
 
 SMALL = {"mlp": (16, 8), "batch_size": 256, "base_batch_size": 64, "epochs": 1}
@@ -58,7 +68,7 @@ def rows(data):
 
 
 def scores_of(run, data, tmp_path):
-    evaluate_run(run, data, predictions=tmp_path / "p.parquet")
+    evaluate_run(run, data, predictions=tmp_path / "p.parquet", overwrite=True)
     return pandas.read_parquet(tmp_path / "p.parquet").probability.to_numpy()
 
 
@@ -66,6 +76,59 @@ def test_a_loaded_run_scores_as_evaluate_does(run, data, rows, tmp_path):
     model = load_run(run, data)
     got = model.predict({name: rows[name].to_numpy() for name in rows}, batch_size=512, verbose=0)
     np.testing.assert_allclose(got[:, 0], scores_of(run, data, tmp_path), atol=1e-6)
+
+
+def test_two_runs_are_compared(run, data, tmp_path, capsys):
+    config = RunConfig.load(run).settings
+    train(data, replace(config, seed=2), out=tmp_path / "other")
+    scores = [scores_of(folder, data, tmp_path) for folder in (run, tmp_path / "other")]
+    labels = pandas.read_parquet(tmp_path / "p.parquet").label
+    value, error = auc_difference(labels, *scores)
+    result = evaluate_run(run, data, against=tmp_path / "other")
+    assert (result.difference.value, result.difference.error) == (value, error)
+    assert result.auc_error == auc_standard_error(labels, scores[0]) and error > 0
+    capsys.readouterr()
+    for pair in ([run, tmp_path / "other"], [tmp_path / "other", run]):
+        assert main(["evaluate", str(pair[0]), str(data), "--against", str(pair[1])]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f" (standard error {result.auc_error:.6f}), log loss" in lines[0]
+    sides = ("below", "above") if value < 0 else ("above", "below")
+    for line, side in zip((lines[1], lines[3]), sides, strict=True):
+        assert line.startswith(f"AUC {abs(value):.6f} {side} that of ")
+        assert line.endswith(f" (standard error {error:.6f})")
+
+
+def test_a_run_that_is_not_there_is_named(run, data, tmp_path, capsys):
+    words = ["evaluate", str(run), str(data), "--against", str(tmp_path / "none")]
+    assert main(words) == 2
+    assert str(tmp_path / "none") in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_run_is_as_good_as_itself(run, data, capsys):
+    assert main(["evaluate", str(run), str(data), "--against", str(run)]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == f"the same AUC as {run} (standard error 0.000000)"
+
+
+def test_a_run_on_other_data_is_refused_before_any_row_is_scored(tmp_path, monkeypatch):
+    first = prepared_table(tmp_path, "first", ["cook", "guard", "nurse"])
+    other = prepared_table(tmp_path, "other", ["cook", "guard", "pilot"])
+    for name, folder in (("mine", first), ("theirs", other)):
+        train(
+            folder, RunSettings(model="deepfm", **SMALL | {"batch_size": 64}), out=tmp_path / name
+        )
+    monkeypatch.setattr(evaluation.Predictor, "predict", None)
+    with pytest.raises(InputError, match=r"first: its ids .* of .*theirs; prepare it with --like"):
+        evaluate_run(tmp_path / "mine", first, against=tmp_path / "theirs")
+
+
+def test_one_click_has_no_standard_error(run, tmp_path, capsys, monkeypatch):
+    result = evaluation.evaluate([0, 1, 0], [0.1, 0.2, 0.3], [0.1, 0.2, 0.3])
+    monkeypatch.setattr("cowclip_merlin.training.evaluate_run", lambda *_, **__: result)
+    assert main(["evaluate", "RUN", "DATA", "--against", "OTHER"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "(no standard error: a class has one row)" in first and "nan" not in first + second
+    assert second == "the same AUC as OTHER (no standard error: a class has one row)"
 
 
 def test_an_exported_run_scores_without_this_package(run, exported, data, rows, tmp_path):
