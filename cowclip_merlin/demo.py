@@ -70,6 +70,7 @@ def plan_runs(demo: DemoSettings, train_rows: int) -> Runs:
             base_batch_size=small,
             preset="criteo",
             rule=rule,
+            update="exact",  # the numbers of "dense", which takes time for all 0.7M ids
             epochs=demo.epochs,
             overrides=rates,
         )
@@ -85,6 +86,7 @@ def prepare_data(demo: DemoSettings, work: Path) -> Path:
     """
     from cowclip_merlin import workflows
     from cowclip_merlin.synthetic.criteo_log import generate
+    from cowclip_merlin.synthetic.ground_truth import CROSSED
 
     log, data = work / "log.txt", work / "data"
     facts = log.with_name(log.name + ".json")
@@ -97,7 +99,7 @@ def prepare_data(demo: DemoSettings, work: Path) -> Path:
                 "another --work"
             )
         print(f"generating {demo.rows:,} rows of a Criteo-format log: {log}", flush=True)
-        generate(log, rows=demo.rows, seed=demo.log_seed)
+        generate(log, rows=demo.rows, seed=demo.log_seed, ground_truth=CROSSED)
     if not (data / "dataset.json").exists():
         print(f"preparing it with NVTabular: {data}", flush=True)
         workflows.prepare(workflows.PrepareSettings(kind="criteo", files=(log,), out=data))
@@ -112,11 +114,16 @@ def _check_rows(demo: DemoSettings) -> None:
 
 
 def _check_same_log(there: Mapping[str, Any], demo: DemoSettings, work: Path) -> None:
+    from cowclip_merlin.synthetic.criteo_log import cross_names
+    from cowclip_merlin.synthetic.ground_truth import CROSSED
+
+    other = ""
     if (there["rows"], there["seed"]) != (demo.rows, demo.log_seed):
-        raise InputError(
-            f"{work}: holds a log of {there['rows']:,} rows, seed {there['seed']}; use another "
-            "--work, or delete it"
-        )
+        other = f"a log of {there['rows']:,} rows, seed {there['seed']}"
+    elif there.get("crosses") != cross_names(CROSSED):
+        other = "a log with other crossed columns, or none, from an earlier version of the demo"
+    if other:
+        raise InputError(f"{work}: holds {other}; use another --work, or delete it")
 
 
 def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ HELP = "write a raw log whose best possible AUC is known: in Criteo's format, or
 EXAMPLES = """examples:
   cowclip generate --rows 1000000 --seed 7 --out log.txt
   cowclip generate --rows 100000 --out log.txt.gz
+  cowclip generate --crossed --rows 1000000 --seed 7 --out crossed.txt
   cowclip generate --drift --rows 1000000 --days 7 --out events.csv"""
 _DAYS = 7
 
@@ -21,6 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seed = "random seed of the log (default: %(default)s)"
     parser.add_argument("--seed", type=int, default=1234, metavar="N", help=seed)
     parser.add_argument("--out", required=True, metavar="FILE", help="compressed if it ends in .gz")
+    crossed = "near Criteo's ids per row, most of them rare; four columns are crosses of others"
+    parser.add_argument("--crossed", action="store_true", help=crossed)
     drift = "a log with times whose effects drift and whose items come and go; also FILE.yaml"
     parser.add_argument("--drift", action="store_true", help=drift)
     days = f"with --drift: days that the log covers (default: {_DAYS})"
@@ -34,10 +37,17 @@ def run(args: argparse.Namespace) -> None:
         _run_drift(args)
         return
     from cowclip_merlin.synthetic.criteo_log import generate
+    from cowclip_merlin.synthetic.ground_truth import CROSSED, GroundTruthSettings
 
     if args.days is not None:
         raise InputError(f"--days {args.days}: only a log with --drift has days; add --drift")
-    log = generate(args.out, rows=args.rows, seed=args.seed, overwrite=args.overwrite)
+    log = generate(
+        args.out,
+        rows=args.rows,
+        seed=args.seed,
+        ground_truth=CROSSED if args.crossed else GroundTruthSettings(),
+        overwrite=args.overwrite,
+    )
     print(
         f"{args.out}: {log.rows:,} rows, {100 * log.click_rate:.2f}% clicks, "
         f"{log.distinct_ids:,} distinct ids\n"
@@ -48,6 +58,8 @@ def run(args: argparse.Namespace) -> None:
 def _run_drift(args: argparse.Namespace) -> None:
     from cowclip_merlin.synthetic.drifting_log import generate_drifting
 
+    if args.crossed:
+        raise InputError("--crossed: a log with --drift has no crossed columns; drop one option")
     days = _DAYS if args.days is None else args.days
     log = generate_drifting(
         args.out, rows=args.rows, days=days, seed=args.seed, overwrite=args.overwrite

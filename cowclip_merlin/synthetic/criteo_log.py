@@ -3,7 +3,8 @@
 Fields have Criteo's cardinalities scaled to the number of rows, and ids follow a Zipf-like
 distribution. Values are missing about as often as in Criteo's log. The probability of a click is
 the sigmoid of a true logit: an effect per id, second-order effects between fields, and effects of
-the integers. So the best AUC that any model can reach is known.
+the integers. So the best AUC that any model can reach is known. With the settings `CROSSED`, C4
+has a long tail and four fields are crosses, so the log is near Criteo's ids per row and rare ids.
 
 Every number is a hash of (seed, stream, row) or (seed, field, id), so the log does not depend on
 the chunk size.
@@ -11,6 +12,7 @@ the chunk size.
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,26 @@ from cowclip_merlin.synthetic.log_writer import (
     lines_of_columns,
 )
 from cowclip_merlin.synthetic.random_numbers import Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriteoLog(GeneratedLog):
+    """Facts about a generated log in Criteo's format.
+
+    Attributes:
+        crosses: names of the parents of each crossed field; empty if there is none.
+    """
+
+    crosses: dict[str, list[str]]
+
+
+def cross_names(settings: GroundTruthSettings) -> dict[str, list[str]]:
+    """Return the names of the parents of each crossed field.
+
+    >>> cross_names(GroundTruthSettings(crosses={4: (5, 10)}))
+    {'C4': ['C5', 'C10']}
+    """
+    return {f"C{f}": [f"C{parent}" for parent in by] for f, by in settings.crosses.items()}
 
 
 def _hexadecimal(field: int, ranks: npt.NDArray[np.int64]) -> Any:
@@ -65,16 +87,17 @@ def generate(
     ground_truth: GroundTruthSettings | None = None,
     overwrite: bool = False,
     chunk_rows: int = 1 << 16,
-) -> GeneratedLog:
+) -> CriteoLog:
     """Write a log and its statistics, `<name>.json` in the same folder.
 
-    Memory: one chunk, 9 bytes per row (for the exact AUC) and 13 bytes per id of the universe.
+    Memory: one chunk, 9 bytes per row (for the exact AUC) and 13 bytes per id of the universe,
+    which has half an id per row or less. With `CROSSED`, 24 bytes per row more.
 
     Args:
         path: file to write; compressed if the name ends in .gz.
         rows: number of rows.
         seed: seed of all random numbers.
-        ground_truth: sizes of the effects.
+        ground_truth: sizes of the effects, and distributions of the ids.
         overwrite: replace existing files.
         chunk_rows: rows generated at a time; the log does not depend on it.
 
@@ -89,7 +112,8 @@ def generate(
     (1000, True)
     """
     writer = LogWriter(Path(path), rows, seed, overwrite=overwrite)
-    truth = GroundTruth(rows, seed, ground_truth or GroundTruthSettings())
+    settings = ground_truth or GroundTruthSettings()
+    truth = GroundTruth(rows, seed, settings)
 
     def make(chunk: Words) -> LogChunk:
         ids, integers = truth.ids(chunk), truth.integers(chunk)
@@ -98,5 +122,6 @@ def generate(
         return LogChunk(clicks, probabilities, ids, _lines(clicks, ids, integers))
 
     log = writer.write(make, truth.sizes, chunk_rows=chunk_rows)
-    writer.write_facts(log)
-    return log
+    facts = CriteoLog(**asdict(log), crosses=cross_names(settings))
+    writer.write_facts(facts)
+    return facts

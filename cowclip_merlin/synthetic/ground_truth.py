@@ -1,16 +1,18 @@
 """Compute ids, integers and true click probabilities of a generated log.
 
 Every number is a hash of (seed, stream, row) or (seed, field, id), so the rows can be computed in
-any order with the same result.
+any order with the same result. The id of a crossed field is a hash of the ids of its parents.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.synthetic.random_numbers import (
     PILOT_ROWS,
     Floats,
@@ -19,6 +21,7 @@ from cowclip_merlin.synthetic.random_numbers import (
     intercept_for,
     normal,
     power_law_ranks,
+    random_words,
     sigmoid,
     uniform,
 )
@@ -40,9 +43,16 @@ MISSING_INTEGERS = (
 _IDS, _ABSENT, _VALUES, _ABSENT_VALUES, _EFFECTS, _LATENT, _CLICKS = (1000 * i for i in range(1, 8))
 
 
+Ids = npt.NDArray[np.int64]
+Effects = npt.NDArray[np.float32]
+
+
 @dataclass(frozen=True, kw_only=True)
 class GroundTruthSettings:
-    """Strengths of the effects in a generated log.
+    """Strengths of the effects in a generated log, and the distributions of its ids.
+
+    Fields are numbered from 1, as in C1 to C26. `crosses` and `exponents` name the fields with a
+    long tail: most of their ids are rare.
 
     Attributes:
         click_rate: share of clicks.
@@ -52,6 +62,14 @@ class GroundTruthSettings:
         pairwise_std: standard deviation of all second-order effects together.
         latent_dim: length of the latent vectors behind the second-order effects.
         integer_std: standard deviation of one integer's effect.
+        crosses: parents of each crossed field.
+        exponents: exponent of each field that has its own.
+        tail_universe: as `universe`, for the fields with a long tail. The ids of a crossed field
+            are hashes, so with a small universe many of them would collide.
+
+    Raises:
+        InputError: if `crosses` or `exponents` name an unknown field, a field is in both, a parent
+            is crossed, a cross has no parents, or an exponent is 1.
     """
 
     click_rate: float = 0.25
@@ -61,44 +79,123 @@ class GroundTruthSettings:
     pairwise_std: float = 0.5
     latent_dim: int = 2
     integer_std: float = 0.05
+    crosses: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    exponents: Mapping[int, float] = field(default_factory=dict)
+    tail_universe: float = 32.0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        parents = {parent for each in self.crosses.values() for parent in each}
+        for number in {*self.crosses, *self.exponents, *parents}:
+            if not 1 <= number <= len(CARDINALITIES):
+                raise InputError(f"C{number}: no such field; give 1 to {len(CARDINALITIES)}")
+        for number in set(self.crosses) & set(self.exponents):
+            raise InputError(f"C{number}: a crossed field has no exponent; give one of the two")
+        for number, by in self.crosses.items():
+            if not by:
+                raise InputError(f"C{number}: a crossed field needs parents; name one or more")
+        for number, exponent in self.exponents.items():
+            if exponent == 1:
+                raise InputError(f"C{number}: the exponent is 1; give another number")
+        for number in parents & set(self.crosses):
+            raise InputError(f"C{number}: a crossed field cannot be a parent; name its parents")
+
+    def has_long_tail(self, number: int) -> bool:
+        """Return whether most ids of this field are rare."""
+        return number in self.crosses or number in self.exponents
+
+
+CROSSED = GroundTruthSettings(
+    exponents={4: 1.3},
+    crosses={3: (4, 22, 26), 12: (4, 26), 16: (4, 25), 21: (4, 9, 25)},
+)
+"""Settings with about as many ids per row as Criteo, most of them rare, at a million rows.
+
+In a sample of 8,000 rows of Criteo's log, too, an id of C3, C12, C21 or C16 determines that of C4.
+docs/demo.md compares the ids of both logs.
+"""
 
 
 class GroundTruth:
-    """True model of one log: computes ids, integers and click probabilities of any rows."""
+    """True model of one log: computes ids, integers and click probabilities of any rows.
+
+    Attributes:
+        sizes: size of each field's universe.
+        effects: effects of all ids, by index of the field; fields with a long tail have no table.
+        latent: latent vectors of all ids, likewise.
+    """
 
     def __init__(self, rows: int, seed: int, settings: GroundTruthSettings) -> None:
         self.seed, self.settings = seed, settings
-        share = settings.universe * rows / CRITEO_ROWS
-        self.sizes = [min(c, max(int(c * share), min(c, 1500))) for c in CARDINALITIES]
-        self.effects = [self._effects(f, size) for f, size in enumerate(self.sizes)]
-        self.latent = [self._latents(f, size) for f, size in enumerate(self.sizes)]
+        self.sizes = [self._size(f, rows) for f in range(len(CARDINALITIES))]
+        tables = [f for f in range(len(self.sizes)) if not settings.has_long_tail(f + 1)]
+        self.effects = {f: self._effects(f, np.arange(self.sizes[f] + 1)) for f in tables}
+        self.latent = {f: self._latents(f, np.arange(self.sizes[f] + 1)) for f in tables}
         self.intercept = 0.0
         self._calibrate()
 
-    def _effects(self, field: int, size: int) -> npt.NDArray[np.float32]:
-        effects = normal(self.seed, _EFFECTS + field, np.arange(size + 1))
+    def _size(self, field: int, rows: int) -> int:
+        ids, settings = CARDINALITIES[field], self.settings
+        if settings.has_long_tail(field + 1):
+            return max(int(ids * settings.tail_universe * rows / CRITEO_ROWS), 1500)
+        share = settings.universe * rows / CRITEO_ROWS
+        return min(ids, max(int(ids * share), min(ids, 1500)))
+
+    def _effects(self, field: int, ids: Ids) -> Effects:
+        """Return the first-order effects of ids, [n]."""
+        effects = normal(self.seed, _EFFECTS + field, ids)
         return (self.settings.first_order_std * effects).astype(np.float32)
 
-    def _latents(self, field: int, size: int) -> npt.NDArray[np.float32]:
+    def _latents(self, field: int, ids: Ids) -> Effects:
+        """Return the latent vectors of ids, [n, latent_dim]."""
         dim, fields = self.settings.latent_dim, len(CARDINALITIES)
         # Scale so that the sum over all pairs of fields has the requested standard deviation.
         std = (self.settings.pairwise_std**2 / (dim * fields * (fields - 1) / 2)) ** 0.25
-        counter = np.arange((size + 1) * dim)
-        latent = std * normal(self.seed, _LATENT + field, counter)
-        return latent.reshape(size + 1, dim).astype(np.float32)
+        counter = ids[:, None] * dim + np.arange(dim)
+        return (std * normal(self.seed, _LATENT + field, counter)).astype(np.float32)
 
-    def ids(self, rows: Words) -> npt.NDArray[np.int64]:
-        """Return the ranks of the ids, [n, 26]; 0 is a missing value, 1 the most frequent id."""
-        columns = [self._field_ids(f, size, rows) for f, size in enumerate(self.sizes)]
-        return np.stack(columns, axis=1)
+    def effects_of(self, field: int, ids: Ids) -> Effects:
+        """Return the first-order effects of ids, [n]; `field` counts from 0."""
+        return self.effects[field][ids] if field in self.effects else self._effects(field, ids)
 
-    def _field_ids(self, field: int, size: int, rows: Words) -> npt.NDArray[np.int64]:
+    def latents_of(self, field: int, ids: Ids) -> Effects:
+        """Return the latent vectors of ids, [n, latent_dim]; `field` counts from 0."""
+        return self.latent[field][ids] if field in self.latent else self._latents(field, ids)
+
+    def ids(self, rows: Words) -> Ids:
+        """Return the ids, [n, 26]; 0 is a missing value.
+
+        An id is its rank by frequency, 1 the most frequent, or in a crossed field a hash.
+        """
+        ids = np.zeros((len(rows), len(self.sizes)), np.int64)
+        crosses = self.settings.crosses
+        drawn = [f for f in range(len(self.sizes)) if f + 1 not in crosses]
+        for f in drawn:
+            ids[:, f] = self._with_missing(f, rows, self._drawn(f, rows))
+        for number, parents in crosses.items():
+            crossed = self._crossed(number - 1, ids, [parent - 1 for parent in parents])
+            ids[:, number - 1] = self._with_missing(number - 1, rows, crossed)
+        return ids
+
+    def _drawn(self, field: int, rows: Words) -> Ids:
         u = uniform(self.seed, _IDS + field, rows)
-        rank = power_law_ranks(u, size, self.settings.zipf)
-        absent = uniform(self.seed, _ABSENT + field, rows) < MISSING_IDS.get(field + 1, 0.0)
-        return np.where(absent, 0, rank)
+        exponent = self.settings.exponents.get(field + 1, self.settings.zipf)
+        return power_law_ranks(u, self.sizes[field], exponent)
 
-    def integers(self, rows: Words) -> npt.NDArray[np.int64]:
+    def _crossed(self, field: int, ids: Ids, parents: Sequence[int]) -> Ids:
+        """Hash the parents' ids, which may be 0, to one id."""
+        combined = np.zeros(len(ids), np.uint64)
+        for parent in parents:  # a number for each combination
+            combined *= np.uint64(self.sizes[parent] + 1)
+            combined += ids[:, parent].astype(np.uint64)
+        words = random_words(self.seed, _IDS + field, combined)
+        return 1 + (words % np.uint64(self.sizes[field])).astype(np.int64)
+
+    def _with_missing(self, field: int, rows: Words, ids: Ids) -> Ids:
+        absent = uniform(self.seed, _ABSENT + field, rows) < MISSING_IDS.get(field + 1, 0.0)
+        return np.where(absent, 0, ids)
+
+    def integers(self, rows: Words) -> Ids:
         """Return heavy-tailed counts, [n, 13]; -1 is a missing value."""
         columns = []
         for j, share in enumerate(MISSING_INTEGERS):
@@ -108,16 +205,15 @@ class GroundTruth:
             columns.append(np.where(absent, -1, values))
         return np.stack(columns, axis=1)
 
-    def probabilities(self, ids: npt.NDArray[np.int64], integers: npt.NDArray[np.int64]) -> Floats:
+    def probabilities(self, ids: Ids, integers: Ids) -> Floats:
         """Return the true probability of a click, [n]."""
         return self._sigmoid(*self._logit_parts(ids, integers))
 
-    def _logit_parts(
-        self, ids: npt.NDArray[np.int64], integers: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], Floats]:
+    def _logit_parts(self, ids: Ids, integers: Ids) -> tuple[Effects, Effects, Floats]:
         """Return first-order effects, second-order effects, effects of the integers; each [n]."""
-        first = sum(e[ids[:, f]] for f, e in enumerate(self.effects))
-        vectors = [z[ids[:, f]] for f, z in enumerate(self.latent)]
+        fields = range(len(self.sizes))
+        first = sum(self.effects_of(f, ids[:, f]) for f in fields)
+        vectors = [self.latents_of(f, ids[:, f]) for f in fields]
         of_sum = np.square(sum(vectors)).sum(axis=1)
         sum_of = sum(np.square(v).sum(axis=1) for v in vectors)
         weights = self.settings.integer_std * normal(self.seed, _EFFECTS + 900, np.arange(13))
@@ -126,8 +222,8 @@ class GroundTruth:
 
     def _sigmoid(
         self,
-        first: npt.NDArray[np.float32],
-        second: npt.NDArray[np.float32],
+        first: Effects,
+        second: Effects,
         of_integers: Floats,
     ) -> Floats:
         # The order of the sum is part of the log: another one rounds differently, so clicks change.

@@ -25,6 +25,14 @@ def test_it_runs_end_to_end_and_a_second_run_reuses_the_first(tmp_path, capsys):
     assert second.split("best possible")[0].strip() in first
     assert demo.main(["--work", str(work), "--rows", "16000"]) == 2
     assert "holds a log of 15,000 rows, seed 7; use another --work" in capsys.readouterr().err
+    facts = work / "log.txt.json"
+    known = facts.read_text()
+    facts.write_text(known.replace('"crosses"', '"formerly"'))
+    assert demo.main(["--work", str(work), "--rows", "15000"]) == 2
+    error = capsys.readouterr().err
+    assert "holds a log with other crossed columns, or none" in error
+    assert len(error.splitlines()) == 1
+    facts.write_text(known)
     killed = work / "runs" / "large-cowclip"  # the fastest one
     shutil.rmtree(killed / "checkpoints")  # as if it were killed early on
     (killed / "metrics.csv").unlink()

@@ -1,4 +1,5 @@
 import gzip
+import hashlib
 import json
 import os
 
@@ -11,6 +12,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.synthetic.ground_truth import (
     CARDINALITIES,
+    CROSSED,
     MISSING_IDS,
     MISSING_INTEGERS,
     GroundTruth,
@@ -95,15 +97,29 @@ def test_the_largest_seed(tmp_path):
     assert generate(tmp_path / "log", rows=10, seed=2**64 - 1).rows == 10
 
 
+@pytest.mark.parametrize(
+    ("seed", "digest"),
+    [
+        (5, "062a2ed7f33990336a4b4b12852aecf3ffa5ddcf9ffdad5e39bbf7bf005e40ab"),
+        (7, "ef489e0fd0e1e5c15e90ff98688b1f24adadf36deb3d8933efe69d5ce3285518"),
+    ],
+)
+def test_a_log_without_crosses_is_what_it_was_before_there_were_crosses(tmp_path, seed, digest):
+    log = generate(tmp_path / "log", rows=2000, seed=seed)
+    assert hashlib.sha256((tmp_path / "log").read_bytes()).hexdigest() == digest
+    assert log.crosses == {}
+
+
 def test_seeds_differ(tmp_path):
     for seed in (1, 2):
         generate(tmp_path / str(seed), rows=100, seed=seed)
     assert (tmp_path / "1").read_bytes() != (tmp_path / "2").read_bytes()
 
 
-def test_the_best_auc_is_that_of_the_true_probabilities(tmp_path):
-    log = generate(tmp_path / "log", rows=5000, seed=4)
-    truth = GroundTruth(5000, 4, GroundTruthSettings())
+@pytest.mark.parametrize("settings", [GroundTruthSettings(), CROSSED])
+def test_the_best_auc_is_that_of_the_true_probabilities(tmp_path, settings):
+    log = generate(tmp_path / "log", rows=5000, seed=4, ground_truth=settings)
+    truth = GroundTruth(5000, 4, settings)
     rows = np.arange(5000, dtype=np.uint64)
     p = truth.probabilities(truth.ids(rows), truth.integers(rows))
     clicks = read(tmp_path / "log")[0]
