@@ -1,11 +1,12 @@
-"""Convert the flights of the USA, January to June 2001, to a log for `cowclip online`.
+"""Convert the flights of the USA, January to June 2001, to a log to train on.
 
     python examples/flights.py flights-3m.parquet --out flights.parquet
 
-The file is data/flights-3m.parquet of the npm package vega-datasets 3.2.1: 3 million flights with
-date (to the minute), delay in minutes, distance, origin and destination, in order of time. The data
-are from the US Bureau of Transportation Statistics. A flight with a delay of more than 15 minutes
-has the label 1. The log has four raw and nine crossed categorical columns. Most of their 2.3
+`cowclip prepare table` and `cowclip online` read the log. The file is data/flights-3m.parquet of
+the npm package vega-datasets 3.2.1: 3 million flights with date (to the minute), delay in minutes,
+distance, origin and destination, in order of time. The data are from the US Bureau of
+Transportation Statistics. A flight with a delay of more than 15 minutes has the label 1; `--late`
+sets another limit. The log has four raw and nine crossed categorical columns. Most of their 2.3
 million ids are rare. The features file `flights.parquet.yaml` is written beside it.
 """
 
@@ -73,8 +74,12 @@ def open_flights(file: Path) -> pq.ParquetFile:
     return flights
 
 
-def log_of(flights: Any) -> pa.Table:
+def log_of(flights: Any, *, late_minutes: int = LATE_MINUTES) -> pa.Table:
     """Convert rows of the published file to rows of the log.
+
+    Args:
+        flights: rows of the published file.
+        late_minutes: a larger delay has the label 1.
 
     >>> from datetime import datetime
     >>> row = {"date": datetime(2001, 1, 31, 7, 5), "delay": 16, "distance": 404}
@@ -93,7 +98,7 @@ def log_of(flights: Any) -> pa.Table:
         "minute": pc.strftime(date, "%H:%M"),
     }
     parts = {name: column.cast(pa.string()) for name, column in parts.items()}
-    late = pc.greater(flights["delay"], LATE_MINUTES).cast(pa.int8())
+    late = pc.greater(flights["delay"], late_minutes).cast(pa.int8())
     columns = {LABEL: late, TIME: date.cast(pa.int64()), **{name: parts[name] for name in RAW}}
     for name, crossed in CROSSES.items():
         columns[name] = pc.binary_join_element_wise(*(parts[part] for part in crossed), " ")
@@ -107,13 +112,21 @@ def features_text(name: str) -> str:
     return "\n".join([*lines, "continuous:", f"- {NUMBER}", ""])
 
 
-def convert(file: Path, out: Path, *, rows: int | None = None, overwrite: bool = False) -> int:
+def convert(
+    file: Path,
+    out: Path,
+    *,
+    rows: int | None = None,
+    late_minutes: int = LATE_MINUTES,
+    overwrite: bool = False,
+) -> int:
     """Write the log and its features file, and return the number of rows.
 
     Args:
         file: the published file.
         out: the log to write, parquet.
         rows: convert the first rows only; None for all.
+        late_minutes: a flight with a larger delay has the label 1.
         overwrite: replace files that are there.
 
     Raises:
@@ -128,19 +141,19 @@ def convert(file: Path, out: Path, *, rows: int | None = None, overwrite: bool =
     check_writable(features, overwrite=overwrite)
     flights = open_flights(file)
     with atomic_write(out) as temporary:
-        written = _write_log(flights, temporary, rows)
+        written = _write_log(flights, temporary, rows, late_minutes)
     with atomic_write(features) as temporary:
         temporary.write_text(features_text(out.name), encoding="utf-8")
     return written
 
 
-def _write_log(flights: pq.ParquetFile, path: Path, rows: int | None) -> int:
+def _write_log(flights: pq.ParquetFile, path: Path, rows: int | None, late_minutes: int) -> int:
     left = flights.metadata.num_rows if rows is None else rows
     schema = log_of(flights.schema_arrow.empty_table()).schema
     written = 0
     with pq.ParquetWriter(path, schema) as writer:
         for chunk in flights.iter_batches(_CHUNK, columns=list(_TYPES)):
-            log = log_of(pa.table(chunk)[: left - written])
+            log = log_of(pa.table(chunk)[: left - written], late_minutes=late_minutes)
             writer.write_table(log)
             written += len(log)
             if written == left:
@@ -154,10 +167,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("flights", type=Path, metavar="FLIGHTS", help="flights-3m.parquet")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="log to write")
     parser.add_argument("--rows", type=int, metavar="N", help="the first N rows (default: all)")
+    late = f"a larger delay has the label 1 (default: {LATE_MINUTES})"
+    parser.add_argument("--late", type=int, default=LATE_MINUTES, metavar="MINUTES", help=late)
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     args = parser.parse_args(argv)
     try:
-        rows = convert(args.flights, args.out, rows=args.rows, overwrite=args.overwrite)
+        options = {"rows": args.rows, "late_minutes": args.late, "overwrite": args.overwrite}
+        rows = convert(args.flights, args.out, **options)
     except (InputError, OSError) as error:
         words = error_message(error)
         if words is None:

@@ -3,6 +3,7 @@
 import csv
 import re
 import statistics
+import sys
 from dataclasses import fields
 
 import pytest
@@ -14,6 +15,12 @@ from cowclip_merlin.experiments.online.collision_outputs import (
     load_text,
 )
 from cowclip_merlin.experiments.online.collision_settings import CollisionEpoch
+from cowclip_merlin.experiments.results.results_csv import read_results
+
+sys.path.insert(0, str(ROOT / "examples"))
+
+import loss_by_steps
+import robustness_tables
 
 RECORDED = ROOT / "benchmarks/results/experiments"
 LOGS = {
@@ -166,3 +173,55 @@ def test_real_logs_of_the_page_are_those_of_the_recorded_replays(folder):
         loss = f"{statistics.mean(losses):.4f} ±{statistics.stdev(losses):.4f}"
         assert len(aucs) == 5
         assert f"| {label} | {cells} | {'' if name == 'never' else gain}| {loss} |" in page
+
+
+def test_tables_of_the_cuts_are_those_of_the_recorded_ones():
+    files = sorted((ROOT / "benchmarks/results").glob("*-robustness-*.csv"))
+    cuts = [cut for file in files for cut in robustness_tables.read_csv(file)]
+    page = (ROOT / "docs/results.md").read_text()
+    assert len(cuts) > 20 and f"on {len(cuts)} cuts" in page
+    for text in robustness_tables.tables(cuts).split("\n\n"):
+        assert text in page
+
+
+def holds(cuts, name):
+    return f"{sum(cut.gains[name] > -0.1 for cut in cuts)} of {len(cuts)}"
+
+
+def test_the_claims_about_the_cuts_are_those_of_the_table():
+    files = sorted((ROOT / "benchmarks/results").glob("*-robustness-*.csv"))
+    cuts = [cut for file in files for cut in robustness_tables.read_csv(file)]
+    fits = [cut for cut in cuts if cut.properties["overfitting"] > 0.5]
+    rest = [cut for cut in cuts if cut not in fits]
+    for page in ("README.md", "docs/index.md", "docs/results.md", "docs/choosing.md"):
+        text = (ROOT / page).read_text()
+        assert holds(fits, "cowclip x8") in text and holds(rest, "cowclip x8") in text
+    assert not any(cut.best["cowclip x8"] > -0.1 for cut in cuts)  # "never": all four pages
+
+
+FLIGHTS = {"flights-3M": "three million flights\n", "flights-3M-time": "With a split by time (2"}
+
+
+@pytest.mark.parametrize("name", FLIGHTS)
+def test_the_flights_of_own_data_are_the_recorded_ones(name):
+    page = (ROOT / "docs/own-data.md").read_text().partition(FLIGHTS[name])[2]
+    rows = re.findall(r"^\| (no scaling|CowClip.*?) \|(.*)\|$", page, re.MULTILINE)[:3]
+    settings = [("none", "none"), ("cowclip", "cowclip"), ("cowclip", "none")]
+    runs = read_results(RECORDED / "flights-3M")
+    auc = {
+        (run.rule, run.clip, run.batch_size): run.auc
+        for run in runs
+        if run.data == name and run.seed == 1
+    }
+    for (_, cells), setting in zip(rows, settings, strict=True):
+        for cell, batch in zip(cells.split("|"), (512, 4096, 16_384), strict=True):
+            if cell.strip():
+                assert cell.strip() == f"{100 * auc[(*setting, batch)]:.2f}"
+
+
+def test_the_losses_by_steps_are_those_of_the_recorded_runs():
+    page = (ROOT / "docs/results.md").read_text()
+    (command,) = re.findall(r"^python examples/loss_by_steps.py ((?:.*\\\n)*.*)$", page, re.M)
+    folders = command.replace("\\\n", " ").split()
+    runs = [run for folder in folders for run in read_results(ROOT / folder)]
+    assert loss_by_steps.table(loss_by_steps.losses(runs)) in page

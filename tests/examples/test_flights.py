@@ -76,6 +76,12 @@ def test_the_first_rows_only(published, tmp_path, monkeypatch):
         assert pq.read_metadata(out).num_rows == min(rows, 3)
 
 
+def test_another_limit_of_the_delay(published, tmp_path):
+    out = tmp_path / "log.parquet"
+    assert run(published(), out, "--late", "14") == 0
+    assert pq.read_table(out)["late"].to_pylist() == [1, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

@@ -1,0 +1,172 @@
+"""Show what `examples/robustness.py` found on several logs: three tables.
+
+    python examples/robustness_tables.py FILE [FILE ...]
+
+Each FILE is a CSV file that `examples/robustness.py --csv FILE` wrote. The first table has one row
+per log, with differences of the test AUC in points after the last epoch. The second counts on how
+many logs each claim holds, after the last epoch and with the best epoch of every run. The third has
+rank correlations with properties of the logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin import InputError
+from cowclip_merlin.errors import error_message
+from cowclip_merlin.system.files import atomic_write
+
+DIFFERENCES = ("none x8", "none x32", "cowclip x1", "cowclip x8", "cowclip x32")
+CLIP = ("clip x8", "clip x32")
+PROPERTIES = ("ids per row", "rare ids", "steps at x32", "overfitting")
+GAINS = (*DIFFERENCES, *CLIP)
+COLUMNS = ("log", "training rows", *PROPERTIES, "AUC", *GAINS)
+_BEST = "best "  # before the name of a column of best epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """One prepared folder, and what its runs show.
+
+    Attributes:
+        name: name of the folder.
+        rows: training rows.
+        properties: name of `PROPERTIES` -> value: distinct ids per training row, share of these
+            ids that occur at most twice, steps per epoch at the largest batch, points of AUC
+            between the best and the last epoch of the small batch.
+        auc: test AUC of the small batch without scaling and clip, in %.
+        gains: name of `DIFFERENCES` -> points of AUC above the small batch; name of `CLIP` ->
+            points of CowClip above the same rates without the clip.
+        best: the same with the best epoch of every run, chosen by its test AUC. That is no result,
+            but it shows how much of a gain is overfitting of the other run.
+    """
+
+    name: str
+    rows: int
+    properties: Mapping[str, float]
+    auc: float
+    gains: Mapping[str, float]
+    best: Mapping[str, float]
+
+
+def table(cuts: Sequence[Cut]) -> str:
+    """Return one row per folder, as Markdown."""
+    lines = [_line(COLUMNS), "|" + "---|" + "---:|" * (len(COLUMNS) - 1)]
+    for cut in cuts:
+        ids, rare, steps, overfitting = (cut.properties[name] for name in PROPERTIES)
+        facts = [f"{cut.rows:,}", f"{ids:.2f}", f"{rare:.0%}", f"{steps:.0f}", f"{overfitting:.2f}"]
+        gains = [f"{cut.gains[name]:+.2f}" for name in GAINS]
+        lines.append(_line([cut.name, *facts, f"{cut.auc:.2f}", *gains]))
+    return "\n".join(lines)
+
+
+def write_csv(path: Path, cuts: Sequence[Cut]) -> None:
+    """Write one line per folder with all digits; the columns are those of the table."""
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*COLUMNS, *(f"{_BEST}{name}" for name in GAINS)])
+        for cut in cuts:
+            gains = [each[name] for each in (cut.gains, cut.best) for name in GAINS]
+            writer.writerow([cut.name, cut.rows, *cut.properties.values(), cut.auc, *gains])
+
+
+def read_csv(path: Path) -> list[Cut]:
+    """Read what `write_csv` has written.
+
+    Raises:
+        InputError: if the file is missing or another one.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return [_read(row) for row in csv.DictReader(file)]
+    except (KeyError, TypeError, ValueError):
+        what = "not a table of examples/robustness.py; give a file that its --csv wrote"
+        raise InputError(f"{path}: {what}") from None
+
+
+def _read(row: Mapping[str, str]) -> Cut:
+    return Cut(
+        name=row["log"],
+        rows=int(row["training rows"]),
+        properties={name: float(row[name]) for name in PROPERTIES},
+        auc=float(row["AUC"]),
+        gains={name: float(row[name]) for name in GAINS},
+        best={name: float(row[f"{_BEST}{name}"]) for name in GAINS},
+    )
+
+
+def counts(cuts: Sequence[Cut]) -> str:
+    """Return how often each claim holds, and the median and range of the differences."""
+    head = ["", "at or above 0", "above -0.1", "median", "range"]
+    head += ["best epochs: above -0.1", "median", "range"]
+    lines = [_line(head), "|---|" + "---:|" * (len(head) - 1)]
+    for name in GAINS:
+        values = np.array([cut.gains[name] for cut in cuts])
+        best = np.array([cut.best[name] for cut in cuts])
+        at_least = f"{(values >= 0).sum()} of {len(values)}"
+        lines.append(_line([name, at_least, *_summary(values), *_summary(best)]))
+    return "\n".join(lines)
+
+
+def _summary(values: npt.NDArray[np.float64]) -> list[str]:
+    holds = f"{(values > -0.1).sum()} of {len(values)}"
+    return [holds, f"{np.median(values):+.2f}", f"{values.min():+.2f} to {values.max():+.2f}"]
+
+
+def correlations(cuts: Sequence[Cut]) -> str:
+    """Return rank correlations (Spearman) of the differences with properties of the logs."""
+    head = ["", *PROPERTIES]
+    lines = [_line(head), "|---|" + "---:|" * len(PROPERTIES)]
+    for name in ("none x32", "cowclip x8", "cowclip x32", "clip x32"):
+        values = [cut.gains[name] for cut in cuts]
+        found = [rank_correlation([c.properties[p] for c in cuts], values) for p in PROPERTIES]
+        lines.append(_line([name, *("" if np.isnan(x) else f"{x:+.2f}" for x in found)]))
+    return "\n".join(lines)
+
+
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return Spearman's rank correlation; NaN with fewer than three pairs or equal values.
+
+    >>> rank_correlation([1, 5, 9], [0.1, 0.2, 0.9])
+    1.0
+    """
+    import pandas
+
+    if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
+        return float("nan")
+    ranks = pandas.DataFrame({"x": x, "y": y}).rank()
+    return round(float(np.corrcoef(ranks.x, ranks.y)[0, 1]), 12)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def tables(cuts: Sequence[Cut]) -> str:
+    """Return the three tables."""
+    return "\n\n".join((table(cuts), counts(cuts), correlations(cuts)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables; return 2 if a file is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="CSV files")
+    try:
+        cuts = [cut for file in parser.parse_args(argv).files for cut in read_csv(file)]
+    except (InputError, OSError) as error:
+        print(f"robustness_tables: error: {error_message(error)}", file=sys.stderr)
+        return 2
+    print(tables(cuts))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""examples/robustness.py: trains each folder, and its tables say what the runs say."""
+
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from cowclip_merlin.cli import main as cowclip
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.results.result import example_result
+from cowclip_merlin.experiments.results.results_csv import read_results
+from cowclip_merlin.workflows import PreparedData
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
+
+import robustness  # noqa: E402
+import robustness_tables  # noqa: E402
+
+LABELS = {name: label for label, name in robustness.LINES.items()}
+AUC = {
+    ("none", 1): 0.80, ("none", 8): 0.79, ("none", "largest"): 0.77, ("cowclip", 1): 0.81,
+    ("cowclip", 8): 0.80, ("cowclip", "largest"): 0.795, ("unclipped", 8): 0.80,
+    ("unclipped", "largest"): 0.78,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A log of 400 rows with one common and one rare column."""
+    rng = np.random.default_rng(3)
+    work = tmp_path_factory.mktemp("log")
+    rows = [f"{rng.integers(2)},{rng.integers(3)},{i // 2}" for i in range(400)]
+    (work / "log.csv").write_text("\n".join(["y,common,rare", *rows]) + "\n")
+    words = ["--label", "y", "--categorical", "common,rare", "--out", str(work / "CUT")]
+    assert cowclip(["prepare", "table", str(work / "log.csv"), *words]) == 0
+    return work / "CUT"
+
+
+Run = namedtuple("Run", ["label", "multiplier", "seed"])
+
+
+def results(seeds=(1, 2), **changed):
+    """Results with the mean AUC above; best epochs are better, most of all without scaling."""
+    found = {}
+    for (name, multiplier), auc in AUC.items():
+        steps = 7 if multiplier == "largest" else 300
+        for seed in seeds:
+            best = auc + (0.01 if name == "none" else 0.002)
+            values = {"auc": auc + 0.001 * (seed - 1.5), "best_auc": best}
+            values |= {"steps_per_epoch": steps} | changed
+            found[Run(LABELS[name], multiplier, seed)] = example_result(**values)
+    return found
+
+
+def test_a_cut_compares_its_runs(folder):
+    data = PreparedData.load(folder)
+    cut = robustness.make_cut(data, results())
+    assert cut.auc == pytest.approx(80)
+    expected = {"none x8": -1, "none x32": -3, "cowclip x1": 1, "cowclip x8": 0,
+                "cowclip x32": -0.5, "clip x8": 0, "clip x32": 1.5}  # fmt: skip
+    assert cut.gains == pytest.approx(expected, abs=1e-9)
+    expected |= {"cowclip x1": 0.2, "cowclip x8": -0.8, "cowclip x32": -1.3}
+    assert cut.best == pytest.approx(expected, abs=1e-9)
+    ids = {name: PreparedData.load(folder).cardinalities[name] - 3 for name in ("common", "rare")}
+    rows = data.rows["train"]
+    assert cut.properties["ids per row"] == pytest.approx(sum(ids.values()) / rows)
+    assert cut.properties["rare ids"] == pytest.approx(ids["rare"] / sum(ids.values()))
+    assert cut.properties["steps at x32"] == 7
+    assert cut.properties["overfitting"] == pytest.approx(1)
+    text = robustness_tables.table([cut])
+    assert text.splitlines()[-1].startswith(f"| CUT | {rows} | ") and "| 80.00 | -1.00 |" in text
+
+
+def test_a_run_that_diverged_is_named(folder):
+    with pytest.raises(InputError, match=r"CUT: the run .* has diverged"):
+        robustness.make_cut(PreparedData.load(folder), results(status="diverged"))
+
+
+def test_counts_and_correlations_of_several_cuts():
+    rng = np.random.default_rng(1)
+    names = robustness_tables.GAINS
+    cuts = [
+        robustness_tables.Cut(
+            name=str(i),
+            rows=9,
+            properties=dict(zip(robustness_tables.PROPERTIES, rng.random(4), strict=True)),
+            auc=70.0,
+            gains=dict(zip(names, rng.choice([-0.2, -0.05, 0.0, 0.3], len(names)), strict=True)),
+            best=dict(zip(names, rng.choice([-0.2, -0.05], len(names)), strict=True)),
+        )
+        for i in range(9)
+    ]
+    values = np.array([cut.gains["cowclip x32"] for cut in cuts])
+    row = next(x for x in robustness_tables.counts(cuts).splitlines() if "cowclip x32" in x)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:4] == [
+        f"{(values > -0.01).sum()} of 9", f"{(values > -0.1).sum()} of 9",
+        f"{np.median(values):+.2f}",
+    ]  # fmt: skip
+    best = np.array([cut.best["cowclip x32"] for cut in cuts])
+    assert cells[5] == f"{(best > -0.1).sum()} of 9"
+    rare = [cut.properties["rare ids"] for cut in cuts]
+    row = next(x for x in robustness_tables.correlations(cuts).splitlines() if "cowclip x32" in x)
+    expected = spearmanr(rare, values).statistic
+    assert float(row.strip("|").split("|")[2]) == pytest.approx(expected, abs=0.006)
+
+
+def test_a_correlation_needs_different_values():
+    assert np.isnan(robustness_tables.rank_correlation([1, 1, 1], [1, 2, 3]))
+    assert np.isnan(robustness_tables.rank_correlation([1, 2], [1, 2]))
+
+
+def test_it_trains_and_continues(folder, tmp_path, capsys):
+    file = tmp_path / "table.csv"
+    words = [str(folder), "--out", str(tmp_path / "R"), "--epochs", "1", "--mlp", "4"]
+    words += ["--csv", str(file)]
+    assert robustness.main([*words, "--steps", "2"]) == 0
+    first = capsys.readouterr().out
+    assert first.count("| CUT |") == 1 and "clip x32" in first
+    runs = read_results(tmp_path / "R")
+    assert len(runs) == 8 and {r.batch_size // r.base_batch_size for r in runs} == {1, 8, 32}
+    assert robustness_tables.table(robustness_tables.read_csv(file)) in first
+    assert robustness.main([*words, "--steps", "2"]) == 2
+    assert "table.csv: already exists" in capsys.readouterr().err
+    words.append("--overwrite")
+    assert robustness.main([*words, "--steps", "2"]) == 0
+    second = capsys.readouterr().out
+    assert read_results(tmp_path / "R") == runs
+    assert second.splitlines()[-6:] == first.splitlines()[-6:]
+    assert robustness.main([*words, "--steps", "90"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("robustness: error: ") and "too few for 90 steps" in error
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["NONE"], "NONE: no such folder; create it with cowclip prepare"),
+        (["CUT"], "CUT: two folders have this name; rename one"),
+        (["--mlp", "x"], "--mlp"),
+        (["--csv", "CUT"], "CUT: is a folder; give the name of a file to write"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_is_trained(
+    more, complaint, folder, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(folder.parent)
+    words = [str(folder), *more, "--out", str(tmp_path / "R"), "--steps", "2"]
+    assert robustness.main(words) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert complaint in error[-1] and error[-1].startswith("robustness: error: ")
+    assert not (tmp_path / "R").exists()
+
+
+def test_tables_of_several_files(tmp_path, capsys):
+    gains = dict.fromkeys(robustness_tables.GAINS, 0.25)
+    facts = dict.fromkeys(robustness_tables.PROPERTIES, 0.5)
+    for name in ("a", "b"):
+        cut = robustness_tables.Cut(
+            name=name, rows=5, properties=facts, auc=70.0, gains=gains, best=gains
+        )
+        robustness_tables.write_csv(tmp_path / name, [cut])
+        assert robustness_tables.read_csv(tmp_path / name) == [cut]
+    assert robustness_tables.main([str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    out = capsys.readouterr().out
+    assert "| a | 5 |" in out and "| b | 5 |" in out and "2 of 2" in out
+    (tmp_path / "c").write_text("x\n1\n")
+    for name, complaint in (("c", "not a table of examples/robustness.py"), ("d", "d")):
+        assert robustness_tables.main([str(tmp_path / name)]) == 2
+        error = capsys.readouterr().err
+        assert complaint in error and len(error.splitlines()) == 1
