@@ -3,29 +3,70 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 
 from cowclip_merlin.cli.options.common_options import add_device_option
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.triton.settings import RepositorySettings
 
-HELP = "write the model of a run as a TensorFlow SavedModel"
+HELP = "write the model of a run as a TensorFlow SavedModel, or for NVIDIA Triton"
 EXAMPLES = """examples:
   cowclip export RUN DATA --out MODEL
+  cowclip export RUN DATA --out REPO --triton
 
-Its signature "serving_default" takes one tensor [b] for each column, with ids and numbers as in
-DATA, and returns "probability" [b]. If TensorFlow refuses a column's name, the tensor gets a
-similar name; MODEL/assets.extra/columns.json maps it to the column. docs/serving.md shows how raw
-values become ids."""
+MODEL: a SavedModel whose signature "serving_default" takes one tensor [b] for each column, with ids
+and numbers as in DATA, and returns "probability" [b]. If TensorFlow refuses a column's name, the
+tensor gets a similar name; MODEL/assets.extra/columns.json maps it to the column.
+
+REPO: a model repository for Triton's Python backend. It takes one tensor [b, 1] of raw values for
+each column and returns "probability" [b, 1]. docs/serving.md tells which one to use."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip export`."""
     parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
     parser.add_argument("data", metavar="DATA", help="folder that the run was trained on")
-    parser.add_argument("--out", required=True, metavar="MODEL", help="folder to write")
+    parser.add_argument("--out", required=True, metavar="MODEL|REPO", help="folder to write")
+    triton = parser.add_argument_group("for NVIDIA Triton")
+    what = "write a model repository that takes raw values, with the workflow inside"
+    triton.add_argument("--triton", action="store_true", help=what)
+    usual = RepositorySettings()
+    what = f"name of the model (default: {usual.model_name})"
+    triton.add_argument("--model-name", metavar="NAME", help=what)
+    what = f"number of its version (default: {usual.model_version})"
+    triton.add_argument("--model-version", type=int, metavar="N", help=what)
+    what = f"rows of the largest batch (default: {usual.max_batch_size})"
+    triton.add_argument("--max-batch-size", type=int, metavar="N", help=what)
     add_device_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the model and print its inputs."""
+    names = [field.name for field in fields(RepositorySettings)]
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    if args.triton:
+        _export_repository(args, RepositorySettings(**given))
+        return
+    for name in given:
+        raise InputError(f"--{name.replace('_', '-')} is for Triton; add --triton, or omit it")
+    _export_saved_model(args)
+
+
+def _export_repository(args: argparse.Namespace, settings: RepositorySettings) -> None:
+    from cowclip_merlin.triton import export_repository
+
+    columns = export_repository(
+        args.run_folder, args.data, out=args.out, settings=settings, device=args.device
+    )
+    version = f"{settings.model_name}, version {settings.model_version}"
+    print(f"{args.out}: model repository for Triton, model {version}")
+    for kind, what in (("categorical", "string"), ("continuous", "float64")):
+        if columns[kind]:
+            print(f"  {what} [b, 1]: {', '.join(columns[kind])}")
+    print("  gives probability, float32 [b, 1]")
+
+
+def _export_saved_model(args: argparse.Namespace) -> None:
     from cowclip_merlin.training import export_run, input_columns
 
     inputs = export_run(args.run_folder, args.data, out=args.out, device=args.device)

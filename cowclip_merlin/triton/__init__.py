@@ -1,0 +1,8 @@
+"""Write a model repository for NVIDIA Triton: raw values in, click probabilities out."""
+
+from __future__ import annotations
+
+from cowclip_merlin.triton.repository import export_repository
+from cowclip_merlin.triton.settings import RepositorySettings
+
+__all__ = ["RepositorySettings", "export_repository"]

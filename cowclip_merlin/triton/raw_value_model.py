@@ -1,0 +1,113 @@
+"""A model and its workflow in one TensorFlow graph: raw values in, click probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.triton.model import OUTPUT
+from cowclip_merlin.workflows import id_to_value
+from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows import PreparedData
+
+tf = compat.tensorflow()
+
+_VALUES_AT_ONCE = 1 << 20  # Python strings that are copied to a table in one step
+
+
+class RawValueModel(tf.Module):
+    """Computes what `data.workflow()` and then the model compute, in TensorFlow alone.
+
+    The vocabularies are lookup tables, whose values lie with the weights when it is saved.
+
+    Args:
+        model: Keras model that takes one tensor [b] per column and returns probabilities [b, 1].
+        data: the folder that the model was trained on.
+    """
+
+    def __init__(self, model: Any, data: PreparedData) -> None:
+        super().__init__("raw_value_model")
+        self._weights = list(model.variables)  # so that they are saved
+        self._vocabularies = [vocabulary(id_to_value(data, name)) for name in data.categorical]
+        fields, numbers = list(data.categorical), list(data.continuous)
+        inputs = (
+            tf.TensorSpec([None, len(fields)], tf.string, "categorical"),
+            tf.TensorSpec([None, len(numbers)], tf.float64, "continuous"),
+        )
+
+        @tf.function(input_signature=inputs)
+        def serve(categorical: Any, continuous: Any) -> dict[str, Any]:
+            texts = tf.unstack(categorical, len(fields), axis=1)
+            columns = dict(zip(fields, map(ids_of, texts, self._vocabularies)))
+            x = scaled(continuous, _ranges(data), log=data.recipe.log)
+            columns |= dict(zip(numbers, tf.unstack(x, len(numbers), axis=1)))
+            return {OUTPUT: model(columns)}
+
+        self.serve = serve
+
+
+def vocabulary(values: Sequence[str | None]) -> Any:
+    """Make the lookup table of a field: text -> id, int64.
+
+    Args:
+        values: the value of each id, as `id_to_value` returns them.
+
+    >>> vocabulary([None, None, None, "cook", "nurse"]).lookup(tf.constant(["nurse", "?"])).numpy()
+    array([4, 2])
+    """
+    # A `StaticHashTable` would put its values into the graph, which must not exceed 2 GB.
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, SPECIAL["oov"])
+    for start in range(FIRST_VALUE, len(values), _VALUES_AT_ONCE):
+        texts = tf.constant(values[start : start + _VALUES_AT_ONCE], tf.string)
+        table.insert(texts, tf.range(start, start + len(texts), dtype=tf.int64))
+    return table
+
+
+def ids_of(text: Any, table: Any) -> Any:
+    """Look up the ids of a field, int64 [b]; an empty string is a missing value.
+
+    Args:
+        text: string [b].
+        table: the field's `vocabulary`.
+    """
+    return tf.where(tf.equal(text, ""), tf.constant(SPECIAL["null"], tf.int64), table.lookup(text))
+
+
+def scaled(x: Any, ranges: tuple[Sequence[float], Sequence[float]], *, log: bool) -> Any:
+    """Scale numbers as NVTabular's operators FillMissing, Clip, LogOp and NormalizeMinMax do.
+
+    TensorFlow takes numbers nearer to 0 than 2.2e-308 as 0.
+
+    Args:
+        x: float64 [b, C]; NaN is a missing value.
+        ranges: smallest and largest value of each column; of their logarithms with `log`.
+        log: whether to take log(1 + max(x, 0)) first.
+
+    Returns:
+        float32 [b, C].
+
+    >>> scaled(tf.constant([[2.0, float("nan")]], tf.float64), ([0.0, -1.0], [8.0, 1.0]), log=False)
+    <tf.Tensor: shape=(1, 2), dtype=float32, numpy=array([[0.25, 0.5 ]], dtype=float32)>
+    """
+    x = _without_nan(x)
+    if log:  # LogOp computes in float32
+        x = tf.math.log(tf.cast(tf.maximum(x, 0), tf.float32) + 1)
+    low, high = (tf.constant(limit, tf.float64, [len(limit)]) for limit in ranges)
+    # NormalizeMinMax divides x by 2 x if all values were equal.
+    between = (x - tf.cast(low, x.dtype)) / tf.cast(high - low, x.dtype)
+    x = tf.where(high > low, between, x / (2 * x))
+    return tf.cast(_without_nan(x), tf.float32)
+
+
+def _without_nan(x: Any) -> Any:
+    return tf.where(tf.math.is_nan(x), tf.zeros_like(x), x)
+
+
+def _ranges(data: PreparedData) -> tuple[Sequence[float], Sequence[float]]:
+    def limits(found: Mapping[str, float]) -> Sequence[float]:
+        return [found[name] for name in data.continuous]
+
+    return limits(data.statistics.minimum), limits(data.statistics.maximum)

@@ -1,0 +1,103 @@
+"""Runs a model of a repository as Triton's Python backend does, with a stand-in for its module.
+
+    python served.py MODEL_FOLDER VERSION REQUESTS.json ANSWERS.json
+
+REQUESTS: a list of batches, each a list of requests, each a list of rows: column -> value.
+ANSWERS: likewise probabilities, or the text of the error of a request.
+"""
+
+import importlib.util
+import json
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+from google.protobuf import json_format
+
+
+class Tensor:
+    def __init__(self, name, values):
+        assert isinstance(values, np.ndarray)
+        self._name, self._values = name, values
+
+    def name(self):
+        return self._name
+
+    def as_numpy(self):
+        return self._values
+
+
+class TritonError:
+    INVALID_ARG = object()
+
+    def __init__(self, message, code):
+        assert code is self.INVALID_ARG
+        self.message = message
+
+
+class InferenceResponse:
+    def __init__(self, output_tensors, error=None):
+        assert bool(output_tensors) != bool(error)
+        self.outputs, self.error = output_tensors, error
+
+
+def tensor_by_name(request, name):
+    """None for a name that is not there, as in Triton."""
+    return next((tensor for tensor in request if tensor.name() == name), None)
+
+
+def stand_in():
+    module = types.ModuleType("triton_python_backend_utils")
+    module.Tensor, module.TritonError = Tensor, TritonError
+    module.InferenceResponse = InferenceResponse
+    module.get_input_tensor_by_name = tensor_by_name
+    return module
+
+
+def tensors(rows, config):
+    """The inputs of a request, [b, 1] each, in an order that is not that of config.pbtxt."""
+    kinds = {
+        "TYPE_STRING": lambda values: np.array([v.encode() for v in values], object),
+        "TYPE_FP64": lambda values: np.array(values, np.float64),
+    }
+    return [
+        Tensor(each["name"], kinds[each["data_type"]]([row[each["name"]] for row in rows])[:, None])
+        for each in reversed(config["input"])
+    ]
+
+
+def answer(response, rows):
+    if response.error:
+        return response.error.message
+    (output,) = response.outputs
+    values = output.as_numpy()
+    assert output.name() == "probability" and values.dtype == np.float32
+    assert values.shape == (len(rows), 1)
+    return values[:, 0].tolist()
+
+
+def serve(folder, version, batches):
+    sys.path.insert(0, str(Path(__file__).parent))
+    from model_config import parse
+
+    text = (folder / "config.pbtxt").read_text(encoding="utf-8")
+    config = json_format.MessageToDict(parse(text), preserving_proto_field_name=True)
+    sys.modules["triton_python_backend_utils"] = stand_in()
+    spec = importlib.util.spec_from_file_location("model", folder / version / "model.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = module.TritonPythonModel()
+    model.initialize({"model_config": json.dumps(config)})
+    answers = []
+    for requests in batches:
+        responses = model.execute([tensors(rows, config) for rows in requests])
+        answers.append([answer(*pair) for pair in zip(responses, requests, strict=True)])
+    return answers
+
+
+if __name__ == "__main__":
+    folder, version, given, out = sys.argv[1:]
+    answers = serve(Path(folder), version, json.loads(Path(given).read_text(encoding="utf-8")))
+    assert not {"cowclip_merlin", "merlin", "nvtabular"} & set(sys.modules)
+    Path(out).write_text(json.dumps(answers), encoding="utf-8")

@@ -1,0 +1,64 @@
+"""config.pbtxt, read by protobuf, and the settings that decide it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model_config import parse
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.triton.config import config_text
+from cowclip_merlin.triton.model import check_inputs
+from cowclip_merlin.triton.settings import RepositorySettings
+
+SURROGATES = st.characters(exclude_categories=["Cs"])
+COLUMNS = st.lists(st.text(SURROGATES, min_size=1), min_size=1, max_size=8, unique=True)
+
+
+@given(COLUMNS, st.integers(0, 8), st.integers(1, 2**31 - 1), st.sampled_from(["ctr", "a-b_1.x"]))
+def test_the_text_says_what_the_layout_is(columns, split, batch, name):
+    categorical, continuous = columns[:split], columns[split:]
+    settings = RepositorySettings(model_name=name, max_batch_size=batch)
+    found = parse(config_text(categorical, continuous, settings))
+    assert (found.name, found.backend, found.max_batch_size) == (name, "python", batch)
+    inputs = [(each.name, each.data_type, list(each.dims)) for each in found.input]
+    assert inputs == [(c, 13, [1]) for c in categorical] + [(c, 12, [1]) for c in continuous]
+    (output,) = found.output
+    assert (output.name, output.data_type, list(output.dims)) == ("probability", 11, [1])
+    assert found.HasField("dynamic_batching")
+    assert [(each.kind, each.count) for each in found.instance_group] == [(2, 1)]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a b", "ü", "a\n"])
+def test_names_that_are_no_folders_are_refused(name):
+    with pytest.raises(InputError, match="--model-name"):
+        RepositorySettings(model_name=name)
+
+
+@pytest.mark.parametrize("option", ["model_version", "max_batch_size"])
+@pytest.mark.parametrize("number", [0, -1, 2**31])
+def test_numbers_that_triton_cannot_read_are_refused(option, number):
+    with pytest.raises(InputError, match=f"--{option.replace('_', '-')} is {number}; give"):
+        RepositorySettings(**{option: number})
+
+
+COLUMNS_OF_MODEL = {"categorical": ["user"], "continuous": ["age"]}
+WHOLE = {"user": "TYPE_STRING", "age": "TYPE_FP64"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "wrong"),
+    [
+        (WHOLE, None),
+        (WHOLE | {"age": "TYPE_FP32"}, "age"),
+        (WHOLE | {"item": "TYPE_STRING"}, "item"),
+        ({"user": "TYPE_STRING"}, "age"),
+        ({"age": "TYPE_STRING", "user": "TYPE_FP64"}, "age, user"),
+    ],
+)
+def test_the_config_of_another_model_is_refused(inputs, wrong):
+    given_inputs = [{"name": name, "data_type": kind} for name, kind in inputs.items()]
+    if wrong is None:
+        check_inputs(given_inputs, COLUMNS_OF_MODEL)
+        return
+    with pytest.raises(ValueError, match=f"differ in the inputs {wrong}; use the config.pbtxt"):
+        check_inputs(given_inputs, COLUMNS_OF_MODEL)

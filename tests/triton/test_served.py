@@ -1,0 +1,87 @@
+"""The model of a repository, run without this package: probabilities as by `cowclip evaluate`."""
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+from unusual_rows import CATEGORICAL, CONTINUOUS, as_request
+
+
+@pytest.fixture(scope="module")
+def requests(exported):
+    return [as_request(row) for row in exported.rows]
+
+
+def cut(rows, draw):
+    """The rows in requests of 1 to 60 rows, and those in batches of 1 to 5 requests."""
+    requests = []
+    while rows:
+        size = draw.randint(1, 60)
+        requests.append(rows[:size])
+        rows = rows[size:]
+    batches = []
+    while requests:
+        size = draw.randint(1, 5)
+        batches.append(requests[:size])
+        requests = requests[size:]
+    return batches
+
+
+def test_raw_rows_get_the_probabilities_of_evaluate(exported, requests, serve):
+    draw = random.Random(5)
+    infinite = [requests[0], requests[1] | {"self": float("-inf")}]
+    ways = [cut(requests, draw) for _ in range(10)]
+    batches = [batch for way in ways for batch in way]
+    refused = [[requests[:2], infinite, requests[2:3]], [infinite]]
+    answers = serve([*batches, *refused])
+    got = [p for batch in answers[:-2] for request in batch for p in request]
+    np.testing.assert_allclose(got, np.tile(exported.expected, 10), rtol=0, atol=1e-6)
+    told = "self is infinite; give a finite number, or NaN if missing"
+    assert answers[-1] == [told]
+    before, refusal, after = answers[-2]
+    assert refusal == told
+    np.testing.assert_allclose([*before, *after], exported.expected[:3], rtol=0, atol=1e-6)
+
+
+def test_the_rows_are_of_all_kinds(exported):
+    """Or the comparison above would prove little."""
+    assert np.ptp(exported.expected) > 1e-3
+    for name in CATEGORICAL:
+        values = {row[name] for row in exported.rows}
+        assert {None, "", "ü\n"} < values and any(v and v[1:].isdigit() for v in values)
+        assert {v for v in values if v and v.startswith("v") and int(v[1:]) >= 40}  # never trained
+    for name in CONTINUOUS[:2]:
+        values = {row[name] for row in exported.rows}
+        assert None in values and -3.5 in values
+
+
+def test_a_version_holds_all_files_and_no_pickle(exported):
+    found = {str(f.relative_to(exported.repo)) for f in exported.repo.rglob("*") if f.is_file()}
+    saved = "clicks/3/model.savedmodel"
+    assert found - {f"{saved}/fingerprint.pb"} == {  # TensorFlow 2.12 or newer writes it
+        "clicks/config.pbtxt",
+        "clicks/3/model.py",
+        "clicks/3/columns.json",
+        f"{saved}/saved_model.pb",
+        f"{saved}/variables/variables.index",
+        f"{saved}/variables/variables.data-00000-of-00001",
+    }
+    graph = (exported.repo / saved / "saved_model.pb").read_bytes()
+    assert b"PyFunc" not in graph and b"pickle" not in graph
+    columns = json.loads((exported.repo / "clicks/3/columns.json").read_text())
+    assert columns == {"categorical": CATEGORICAL, "continuous": CONTINUOUS}
+
+
+def test_the_config_of_another_model_is_not_used(exported, serve, capfd):
+    config = exported.repo / "clicks/config.pbtxt"
+    kept = shutil.copy(config, exported.repo / "kept")
+    try:
+        config.write_text(config.read_text().replace('"price"', '"cost"'))
+        with pytest.raises(Exception, match="returned non-zero"):
+            serve([])
+    finally:
+        shutil.move(kept, config)
+    told = "config.pbtxt and the model differ in the inputs cost, price"
+    assert told in capfd.readouterr().err
