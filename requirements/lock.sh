@@ -9,6 +9,9 @@ lock() { # LINE VERSION PYTHON TITLE [WHAT_ELSE]
     local pins=$here/$1-py${2/./}.txt venv=$work/$1-$2
     "$3" -m venv "$venv"
     "$venv/bin/pip" install -q -r "$here/$1.in"
+    if [ -f "$here/$1-no-deps.in" ]; then # packages whose requirements pip would not accept
+        "$venv/bin/pip" install -q --no-deps -r "$here/$1-no-deps.in"
+    fi
     {
         echo "# $4"
         echo "# Full pins${5-, test tools included}. Remade by 'make lock'."
@@ -27,13 +30,15 @@ for version in 3.10 3.11 3.12; do
     lock docs "$version" "$python" "Tools that build the site, Python $version" ""
     if [ "$version" = 3.11 ]; then
         lock flink "$version" "$python" "Apache Flink for the join, Python $version" ""
+        lock triton "$version" "$python" \
+            "NVIDIA Triton with TensorFlow for its Python backend, Python $version" ""
     fi
     if [ "$version" != 3.12 ]; then
         lock default "$version" "$python" "Default line, Python $version: TensorFlow 2.21 on the CPU"
     fi
     if [ "$version" = 3.10 ]; then
         lock ngc "$version" "$python" \
-            "NGC line, Python 3.10: TensorFlow 2.12 as in merlin-tensorflow 23.12"
+            "NGC line, Python 3.10: the versions of merlin-tensorflow 23.12"
     else
         lock rapids "$version" "$python" \
             "RAPIDS line without its GPU packages, Python $version: pandas 2.2, dask 2024.11"

@@ -3,13 +3,13 @@
 #
 #   requirements/make_venv.sh LINE DIR [PYTHON_VERSION]
 #
-# LINE: default, ngc, rapids, docs (the tools that build the site, without the stack), or flink
-# (Apache Flink, without the stack).
+# LINE: default, ngc, rapids, docs (the tools that build the site, without the stack), flink
+# (Apache Flink, without the stack), or triton (NVIDIA Triton and TensorFlow, without this project).
 # PYTHON_VERSION: such as 3.10; by default the first one that runs.
 # A second run finds the stamp of the first and does nothing. Exits with 3 if no Python fits.
 set -euo pipefail
 if [ $# -lt 2 ]; then
-    echo "usage: $0 default|ngc|rapids|docs|flink DIR [PYTHON_VERSION]" >&2
+    echo "usage: $0 default|ngc|rapids|docs|flink|triton DIR [PYTHON_VERSION]" >&2
     exit 2
 fi
 line=$1 dir=$2 wanted=${3:-}
@@ -22,7 +22,8 @@ case $line in
     rapids) versions="3.12 3.11" size="2 GB, one or two minutes" ;;
     docs) versions="3.11 3.12 3.10" size="100 MB, some seconds" ;;
     flink) versions="3.11" size="900 MB, one or two minutes" ;;
-    *) echo "unknown line '$line': choose default, ngc, rapids, docs or flink" >&2; exit 2 ;;
+    triton) versions="3.11" size="2 GB, one or two minutes" ;;
+    *) echo "unknown line '$line': choose default, ngc, rapids, docs, flink or triton" >&2; exit 2 ;;
 esac
 versions=${wanted:-$versions}
 
@@ -97,7 +98,8 @@ install() { # Python compiles what is imported, when it is; to compile all takes
 install "setuptools<81" wheel
 install --no-deps -r "$file"
 if [ -n "$extra" ]; then install --no-deps -r "$extra"; fi
-install --no-deps --no-build-isolation -e "$root"
+# Models in Triton run without this project.
+if [ "$line" != triton ]; then install --no-deps --no-build-isolation -e "$root"; fi
 cat "$file" ${extra:+"$extra"} >"$dir/.pins"
 echo "$stamp" >"$dir/.stamp"
 echo "installed: $dir ($("$dir/bin/python" --version))"

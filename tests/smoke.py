@@ -1,10 +1,13 @@
 """Smoke run of one stack: prepare, 20 training steps of all four models, save and load.
 
-Then Merlin's own models, in a process that imports them as a user's script does.
+Then Merlin's own models, in a process that imports them as a user's script does. Where Merlin
+Systems is installed, also examples/merlin_models.py with an ensemble.
 
 python tests/smoke.py
 """
 
+import importlib.util
+import logging
 import subprocess
 import sys
 import tempfile
@@ -22,6 +25,18 @@ from cowclip_merlin.training.build import build_model
 
 STEPS = 20
 BATCH = 128
+
+
+class Warnings(logging.Handler):
+    """Keeps what TensorFlow warns of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+        compat.tensorflow().get_logger().addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
 
 
 def smoke(work: Path) -> None:
@@ -70,10 +85,22 @@ def export_and_call(run: Path, data, path: Path) -> None:
     np.testing.assert_allclose(got, tf.reshape(model(given), [-1]), atol=1e-6)
 
 
+def ensemble_of_merlin_systems() -> None:
+    example = Path(__file__).parents[1] / "examples/merlin_models.py"
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["--out", f"{folder}/out", "--rows", "6000", "--batch-size", "256", "--ensemble"]
+        subprocess.run([sys.executable, str(example), *words], check=True)
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
+        warnings = Warnings()
         smoke(Path(folder))
+        # AutoGraph must be able to read every function: `:=` is one that it cannot.
+        assert not [text for text in warnings.texts if "AutoGraph" in text], warnings.texts
     own = Path(__file__).with_name("own_models_of_merlin.py")
     subprocess.run([sys.executable, str(own)], check=True)
+    if importlib.util.find_spec("merlin.systems") is not None:
+        ensemble_of_merlin_systems()
     tf = compat.tensorflow()
     print(f"smoke run passed: Python {sys.version.split()[0]}, TensorFlow {tf.__version__}")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import cache, wraps
 from importlib.abc import MetaPathFinder
 from typing import Any
 
+from cowclip_merlin.compat.import_hooks import AfterImport, without_tensorflow
 from cowclip_merlin.compat.keras import request_keras_2, tensorflow, version_of
 from cowclip_merlin.errors import StackError
 
@@ -30,6 +31,8 @@ _MOVED_KERAS_MODULES = (
     "layers.preprocessing.preprocessing_utils",
     "saving.saving_lib",
 )
+
+_CROSS_MODULE = "merlin.models.tf.blocks.cross"
 
 
 def _alias_package(alias: str, home: str) -> None:
@@ -87,7 +90,20 @@ class _BeforeMerlin(MetaPathFinder):
 def prepare_merlin_on_import() -> None:
     """Prepare a later `import merlin.models.tf`; import nothing now."""
     if not any(isinstance(finder, _BeforeMerlin) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _BeforeMerlin())
+        sys.meta_path[:0] = [_BeforeMerlin(), AfterImport(_CROSS_MODULE, _save_all_of_cross)]
+        if _CROSS_MODULE in sys.modules:
+            _save_all_of_cross(sys.modules[_CROSS_MODULE])
+
+
+def _save_all_of_cross(module: Any) -> None:
+    """Make saved cross layers keep `output_x0`, without which a loaded DCN predicts differently."""
+    get_config = module.Cross.get_config
+
+    @wraps(get_config)
+    def get_whole_config(self: Any) -> dict[str, Any]:
+        return {**get_config(self), "output_x0": self.output_x0}
+
+    module.Cross.get_config = get_whole_config
 
 
 @cache
@@ -99,7 +115,7 @@ def merlin_models() -> Any:
     """
     prepare_merlin_on_import()
     try:
-        with quiet_merlin():
+        with quiet_merlin(), _output_to_stderr():
             return importlib.import_module("merlin.models.tf")
     except Exception as error:
         if not tensorflow().test.is_built_with_cuda() and _nvml_sees_a_gpu():
@@ -108,6 +124,30 @@ def merlin_models() -> Any:
                 'or hide the GPU with CUDA_VISIBLE_DEVICES=""'
             ) from error
         raise
+
+
+@contextmanager
+def _output_to_stderr() -> Iterator[None]:
+    """Send to standard error what Python and native code print, and keep standard output clean.
+
+    Merlin starts Horovod and HugeCTR's Sparse Operation Kit where they are installed, as in
+    NVIDIA's image. Both print.
+    """
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    try:
+        saved = os.dup(1)
+    except OSError:  # standard output is closed
+        saved = None
+    try:
+        if saved is not None:
+            os.dup2(2, 1)
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if saved is not None:
+            os.dup2(saved, 1)
+            os.close(saved)
 
 
 def save_by_keras(model: Any, export_path: Any, *args: Any, **kwargs: Any) -> None:
@@ -134,16 +174,46 @@ def _only_errors(*names: str) -> Iterator[None]:
             log.setLevel(level)
 
 
+def _tell_merlin_of_tensorflow() -> None:
+    """Repeat what Merlin's core does at import if it finds TensorFlow."""
+    with quiet_merlin():
+        for name in ("merlin.core.compat.tensorflow", "merlin.dtypes.mappings.tf"):
+            importlib.reload(importlib.import_module(name))
+    # The first mapping that knows a type is used. To Triton's, tf.float32 is 1, which means bool.
+    mappings = importlib.import_module("merlin.dtypes.registry")._dtype_registry.mappings
+    for name in ("torch", "triton"):
+        if name in mappings:
+            mappings[name] = mappings.pop(name)
+    column = importlib.import_module("merlin.table.tensorflow_column")
+    column.tf = sys.modules["tensorflow"]
+
+
 @cache
 def nvtabular() -> Any:
-    """Import `nvtabular`, after TensorFlow, because Merlin's core imports TensorFlow, too."""
+    """Import `nvtabular`, and not TensorFlow, which Merlin's core would import."""
     request_keras_2()
-    if importlib.util.find_spec("tensorflow") is not None:
-        tensorflow()
-    with quiet_merlin():
+    with without_tensorflow(then=_tell_merlin_of_tensorflow), quiet_merlin():
         module = importlib.import_module("nvtabular")
     _number_partitions_plainly()
+    for user in ("merlin.dag.executors", "merlin.io.dask"):
+        importlib.import_module(user).dask = _ConfiguredDask()
     return module
+
+
+class _ConfiguredDask:
+    """The module `dask` for Merlin, whose `compute` uses the scheduler of Dask's configuration.
+
+    Without a cluster, Merlin asks for one thread, which overrides the configuration.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("dask"), name)
+
+    def compute(self, *args: Any, scheduler: str, **settings: Any) -> Any:
+        """Compute with the configured scheduler; if there is none, with Merlin's."""
+        dask = importlib.import_module("dask")
+        chosen = dask.config.get("scheduler", None) or scheduler
+        return dask.compute(*args, scheduler=chosen, **settings)
 
 
 def _number_partitions_plainly() -> None:
@@ -185,8 +255,8 @@ def _nvml_sees_a_gpu() -> bool:
 
 @contextmanager
 def quiet_merlin() -> Iterator[None]:
-    """Suppress the warning that Merlin prints for every dataset on the CPU."""
+    """Suppress the warnings of Merlin about the CPU and about frameworks that are not loaded."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Initializing an NVTabular Dataset in CPU mode")
-        warnings.filterwarnings("ignore", message="(PyTorch|Triton) dtype mappings")
+        warnings.filterwarnings("ignore", message="(PyTorch|Triton|Tensorflow) dtype mappings")
         yield

@@ -100,3 +100,15 @@ def test_how_often_a_row_of_the_batch_is_counted(tf, schema, make, times):
         len(g.indices) for v, g in pairs if isinstance(g, tf.IndexedSlices) and v.shape[-1] > 1
     ]
     assert counted == [16 * times] * 3
+
+
+@pytest.mark.parametrize("name", own.MODELS)
+def test_a_loaded_model_predicts_the_same(name, tmp_path):
+    model, *_ = own.fit(name, "lazy")
+    data = own.clicks(own.columns_of(name))
+    model.save(str(tmp_path / "model"))
+    loaded = cc.load_model(str(tmp_path / "model"))
+    expected = model.predict(data, verbose=0)
+    np.testing.assert_allclose(loaded.predict(data, verbose=0), expected, atol=1e-6)
+    again = mm.Model.load(str(tmp_path / "model"))
+    np.testing.assert_allclose(again.predict(data, verbose=0), expected, atol=1e-6)

@@ -1,0 +1,79 @@
+"""Change modules when they are imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+
+@contextmanager
+def without_tensorflow(*, then: Callable[[], None]) -> Iterator[None]:
+    """Hide TensorFlow from what this thread imports, unless TensorFlow is loaded already.
+
+    Importing it takes seconds.
+
+    Args:
+        then: is called after a later import of TensorFlow, to tell those who did not find it.
+    """
+    if any(name in sys.modules for name in ("tensorflow", "merlin.core.compat.tensorflow")):
+        yield
+        return
+    hidden = _HiddenTensorFlow()
+    sys.meta_path.insert(0, hidden)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(hidden)
+        sys.meta_path.insert(0, AfterImport("tensorflow", lambda _: then()))
+
+
+class _HiddenTensorFlow(MetaPathFinder):
+    """Import hook that makes the thread that created it import without TensorFlow."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Raise for TensorFlow; return None for all other modules."""
+        if name == "tensorflow" and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError("imported when it is first needed", name=name)
+
+
+class AfterImport(MetaPathFinder):
+    """Import hook that calls a function with a module after it has been imported.
+
+    Args:
+        name: of the module.
+        change: the function.
+    """
+
+    def __init__(self, name: str, change: Callable[[Any], None]) -> None:
+        self._name, self._change, self._searching = name, change, False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return the module's own spec, with one more step after the import."""
+        if name != self._name or self._searching:
+            return None
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._searching = False
+        if spec is not None and spec.loader is not None:
+            self._add_change(spec.loader)
+        return spec
+
+    def _add_change(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def execute_and_change(module: Any) -> None:
+            execute(module)
+            self._change(module)
+
+        loader.exec_module = execute_and_change

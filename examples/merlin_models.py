@@ -1,0 +1,233 @@
+"""Train Merlin's own DLRM and DCN with CowClip, from raw values to a served prediction.
+
+    python examples/merlin_models.py --out OUT
+
+The steps: generate a log, fit an NVTabular workflow, read its output with Merlin's Loader, train
+both models, save and load them, and compare their predictions. CowClip is two lines, in `train`.
+
+With `--ensemble`, Merlin Systems puts the workflow and each model into one ensemble. The ensemble
+maps raw values to probabilities, without Triton. Merlin Systems needs an environment of its own:
+`requirements/make_venv.sh ngc .venv-ngc` makes one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import cowclip_merlin as cc
+from cowclip_merlin import InputError, compat
+from cowclip_merlin.errors import error_message
+from cowclip_merlin.synthetic.criteo_log import generate
+from cowclip_merlin.system.files import atomic_folder
+
+LABEL = "label"
+COLUMNS = (LABEL, *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
+# Few columns: Merlin's models build a graph for each of them, which takes longer than training.
+NUMBERS = ("I1", "I2", "I3")
+CATEGORICAL = ("C1", "C2", "C6", "C7", "C9", "C14")
+TEST_FRACTION = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to generate the log and train.
+
+    Attributes:
+        rows: rows of the log; the last tenth are the test rows.
+        batch_size: rows per step.
+        epochs: passes over the training rows.
+        seed: seed of the log and of the initial weights.
+    """
+
+    rows: int = 100_000
+    batch_size: int = 1024
+    epochs: int = 2
+    seed: int = 1
+
+
+def read_log(file: Path) -> Any:
+    """Read the raw log as a DataFrame; categorical columns are text, missing values None."""
+    import pandas as pd
+
+    types = {**dict.fromkeys(NUMBERS, "float64"), **dict.fromkeys(CATEGORICAL, str)}
+    used = [LABEL, *NUMBERS, *CATEGORICAL]
+    return pd.read_csv(file, sep="\t", names=COLUMNS, usecols=used, dtype=types)
+
+
+def click_workflow(folder: Path) -> Any:
+    """Return an NVTabular workflow for this log, not fitted; the ids are written to `folder`."""
+    nvt = compat.nvtabular()
+    from merlin.schema import Tags
+    from nvtabular import ops
+
+    ids = list(CATEGORICAL) >> ops.Categorify(out_path=str(folder))
+    numbers = list(NUMBERS) >> ops.FillMissing() >> ops.Clip(min_value=0) >> ops.LogOp()
+    numbers = numbers >> ops.Normalize(out_dtype="float32")
+    label = [LABEL] >> ops.AddMetadata(tags=[Tags.BINARY_CLASSIFICATION, Tags.TARGET])
+    return nvt.Workflow(ids + numbers + label)
+
+
+def dlrm(schema: Any) -> Any:
+    """Merlin's DLRM."""
+    mm = compat.merlin_models()
+    return mm.DLRMModel(
+        schema,
+        embedding_dim=16,
+        bottom_block=mm.MLPBlock([32, 16]),
+        top_block=mm.MLPBlock([32, 16]),
+        prediction_tasks=mm.BinaryOutput(LABEL),
+    )
+
+
+def dcn(schema: Any) -> Any:
+    """Merlin's DCN, which is the stacked DCN-V2."""
+    mm = compat.merlin_models()
+    return mm.DCNModel(
+        schema, depth=2, deep_block=mm.MLPBlock([32, 16]), prediction_tasks=mm.BinaryOutput(LABEL)
+    )
+
+
+MODELS = MappingProxyType({"DLRM": dlrm, "DCN": dcn})
+
+
+def train(model: Any, rows: Any, settings: Settings) -> None:
+    """Train a Merlin model with CowClip on a Merlin Dataset."""
+    mm = compat.merlin_models()
+    adam = compat.tensorflow().keras.optimizers.legacy.Adam
+    base = cc.Hyperparameters(batch_size=1024, embedding_lr=1e-3, dense_lr=1e-3, l2=1e-5)
+    loader = mm.Loader(rows, batch_size=settings.batch_size)
+    # CowClip, in two lines:
+    at = cc.scale(base, to=settings.batch_size)
+    optimizer = cc.CowClip(adam(at.embedding_lr), adam(at.dense_lr), r=at.r, zeta=at.zeta, l2=at.l2)
+    model.compile(optimizer, loss="binary_crossentropy")
+    model.fit(loader, epochs=settings.epochs, verbose=0)
+
+
+def predict(model: Any, rows: Any, batch_size: int) -> npt.NDArray[np.float32]:
+    """Click probabilities [n] of the rows of a Merlin Dataset, in their order."""
+    loader = compat.merlin_models().Loader(rows, batch_size=batch_size, shuffle=False)
+    return np.concatenate([model(inputs).numpy()[:, 0] for inputs, _ in loader])
+
+
+def score_raw_rows(workflow: Any, model: Any, raw: Any) -> npt.NDArray[np.float32]:
+    """Click probabilities [n] of raw rows, by an ensemble of Merlin Systems in this process.
+
+    Args:
+        workflow: the fitted workflow.
+        model: the trained or loaded model.
+        raw: a DataFrame with the columns of the log, without the label.
+    """
+    from merlin.systems.dag.ensemble import Ensemble
+    from merlin.systems.dag.ops.tensorflow import PredictTensorflow
+    from merlin.systems.dag.ops.workflow import TransformWorkflow
+
+    without_label = workflow.remove_inputs([LABEL])
+    names = without_label.input_schema.column_names
+    steps = names >> TransformWorkflow(without_label) >> PredictTensorflow(model)
+    scores = Ensemble(steps, without_label.input_schema).transform(raw[names])
+    return np.array(scores.iloc[:, 0].tolist(), np.float32).reshape(-1)
+
+
+def run(out: Path, settings: Settings, *, ensemble: bool) -> Mapping[str, float]:
+    """Run all steps, write the log, the workflow and the models to `out`; return the test AUCs.
+
+    Raises:
+        InputError: if a loaded model or an ensemble does not predict what was trained.
+    """
+    nvt, mm = compat.nvtabular(), compat.merlin_models()
+    generate(out / "log.txt", rows=settings.rows, seed=settings.seed)
+    raw = read_log(out / "log.txt")
+    first = len(raw) - round(len(raw) * TEST_FRACTION)
+    training, test = raw[:first], raw[first:].reset_index(drop=True)
+    workflow = click_workflow(out / "fitting").fit(nvt.Dataset(training))
+    workflow.save(str(out / "workflow"))
+    train_rows = workflow.transform(nvt.Dataset(training))
+    test_rows = workflow.transform(nvt.Dataset(test))
+    aucs = {}
+    for name, build in MODELS.items():
+        compat.tensorflow().keras.utils.set_random_seed(settings.seed)
+        model = build(workflow.output_schema)
+        train(model, train_rows, settings)
+        expected = predict(model, test_rows, settings.batch_size)
+        model.save(str(out / name))
+        loaded = mm.Model.load(str(out / name))
+        check_equal(f"{name}, loaded", predict(loaded, test_rows, settings.batch_size), expected)
+        if ensemble:
+            fitted = nvt.Workflow.load(str(out / "workflow"))
+            check_equal(f"{name}, ensemble", score_raw_rows(fitted, loaded, test), expected)
+        aucs[name] = cc.roc_auc(test[LABEL].to_numpy(), expected)
+    return aucs
+
+
+def check_equal(what: str, got: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> None:
+    """Compare two predictions of the same rows.
+
+    >>> check_equal("DLRM, loaded", np.array([0.5]), np.array([0.5]))
+    >>> check_equal("DLRM, loaded", np.array([0.5]), np.array([0.75]))
+    Traceback (most recent call last):
+    cowclip_merlin.errors.InputError: DLRM, loaded: predictions differ by up to 0.25
+    """
+    difference = np.abs(got - expected).max()
+    if not difference <= 1e-6:
+        raise InputError(f"{what}: predictions differ by up to {difference:.2g}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the example; return 2 if the input is wrong."""
+    defaults = Settings()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder")
+    for name in ("rows", "batch_size", "epochs", "seed"):
+        option = "--" + name.replace("_", "-")
+        parser.add_argument(option, type=int, default=getattr(defaults, name), metavar="N")
+    parser.add_argument(
+        "--ensemble", action="store_true", help="also predict with an ensemble of Merlin Systems"
+    )
+    args = parser.parse_args(argv)
+    settings = Settings(**{name: getattr(args, name) for name in vars(defaults)})
+    try:
+        check(settings, ensemble=args.ensemble)
+        with compat.quiet_merlin(), atomic_folder(args.out) as folder:
+            folder.mkdir()
+            aucs = run(folder, settings, ensemble=args.ensemble)
+    except (InputError, OSError) as error:
+        words = error_message(error)
+        if words is None:
+            raise
+        print(f"merlin_models: error: {words}", file=sys.stderr)
+        return 2
+    same = "loaded and in an ensemble" if args.ensemble else "loaded"
+    for name, auc in aucs.items():
+        print(f"{name}: test AUC {auc:.5f}; {same}, it predicts the same")
+    return 0
+
+
+def check(settings: Settings, *, ensemble: bool) -> None:
+    """Check the options before long work.
+
+    Raises:
+        InputError: if a number is too small, or Merlin Systems is missing.
+    """
+    for name, least in (("rows", 100), ("batch_size", 1), ("epochs", 1), ("seed", 0)):
+        if getattr(settings, name) < least:
+            option = "--" + name.replace("_", "-")
+            raise InputError(f"{option} {getattr(settings, name)}: give {least} or more")
+    if ensemble and importlib.util.find_spec("merlin.systems") is None:
+        raise InputError(
+            "--ensemble: Merlin Systems is not installed here; make an environment with it: "
+            "requirements/make_venv.sh ngc .venv-ngc"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
