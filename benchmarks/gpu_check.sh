@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run everything that needs a GPU: the tests for GPUs, the speed of the kernels and of the training
 # step (all models; DeepFM with Criteo's 33.8 million ids), the step's profile by kernel and its counted
-# limit, the speed of the loaders, the cost by vocabulary, and the baseline compared with CowClip.
+# limit, the speed of the loaders, the cost by vocabulary, sharded tables with one worker, and the
+# baseline compared with CowClip.
 #
 #   benchmarks/gpu_check.sh            with the active Python, or PYTHON=...
 #   DRY_RUN=1 benchmarks/gpu_check.sh  prints the commands without running them
@@ -72,6 +73,9 @@ check() {
     run "$python" benchmarks/vocabulary.py --device gpu --json "$stem-vocabulary.json"
     run "$python" benchmarks/loading.py --device gpu --json "$stem-loading.json"
     run "$python" benchmarks/baseline.py --device gpu --json "$stem-baseline.json"
+    # One GPU can tell what sharded tables cost, but not what workers exchange: NCCL refuses two on it.
+    run "$python" benchmarks/workers.py --part measured --workers 1 --batch-sizes 1024,65536 \
+        --json "$stem-workers.json"
     if [ -n "${HUGECTR_PYTHON:-}" ]; then
         run "$python" benchmarks/peers.py --device gpu --hugectr-python "$HUGECTR_PYTHON" \
             --rows 4500000 --rounds 3 --contestants "$hugectr_peers" --json "$stem-hugectr.json"

@@ -17,7 +17,15 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, Hyperparameters, scale
 
 if TYPE_CHECKING:
-    from cowclip_merlin import diagnostics, models, tables, training, workflows
+    from cowclip_merlin import (
+        diagnostics,
+        models,
+        tables,
+        training,
+        triton,
+        workers,
+        workflows,
+    )
     from cowclip_merlin.metrics import log_loss, roc_auc
     from cowclip_merlin.optimizer import CowClip
 
@@ -36,11 +44,13 @@ __all__ = [
     "scale",
     "tables",
     "training",
+    "triton",
+    "workers",
     "workflows",
 ]
 
 _LAZY = {"CowClip": "optimizer", "roc_auc": "metrics", "log_loss": "metrics"}
-_LAZY_MODULES = ("diagnostics", "models", "tables", "training", "workflows")
+_LAZY_MODULES = ("diagnostics", "models", "tables", "training", "triton", "workers", "workflows")
 
 # TensorFlow chooses its version of Keras when it is imported.
 request_keras_2()

@@ -42,7 +42,12 @@ CONTINUOUS = ("deep", "all")
 """Which parts of a model read the continuous features; see `models.Architecture`."""
 
 TABLES: Mapping[str, str] = MappingProxyType(
-    {"fused": "FusedEmbedding", "per_field": "PerFieldEmbedding", "growing": "GrowingEmbedding"}
+    {
+        "fused": "FusedEmbedding",
+        "per_field": "PerFieldEmbedding",
+        "sharded": "ShardedEmbedding",
+        "growing": "GrowingEmbedding",
+    }
 )
 """Layouts of the embedding tables: name -> class in `cowclip_merlin.models.embedding`."""
 

@@ -18,6 +18,16 @@ _PATHS = (
 """Error numbers of wrong paths in the input."""
 
 
+ERROR = "cowclip: error: "
+"""What the line of an error begins with."""
+
+WRONG_INPUT = 2
+"""Exit code after wrong input."""
+
+LOST_ANOTHER = 75
+"""Exit code of a worker that stopped because another one was lost."""
+
+
 class InputError(ValueError):
     """Wrong input: a one-line error that names the file, column or value, and the remedy.
 
@@ -36,6 +46,10 @@ class InputError(ValueError):
 
 class Diverged(InputError):
     """Training reached NaN or infinity with these settings."""
+
+
+class WorkerLost(InputError):
+    """Another worker of the same training was lost."""
 
 
 class StackError(InputError, ImportError):

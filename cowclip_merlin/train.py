@@ -12,7 +12,10 @@ from typing import Any
 
 from cowclip_merlin.diagnostics.recorder import make_recorder
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.launcher import TrainCall, launch
+from cowclip_merlin.launcher.attempts import check_counts
 from cowclip_merlin.training.run import run_training
+from cowclip_merlin.training.run_logs import parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunSettings
 
 
@@ -26,6 +29,9 @@ def train(
     device: str = "auto",
     data_memory: float | None = None,
     diagnostics_every: int = 0,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    restarts: int = 0,
 ) -> list[dict[str, Any]]:
     """Train a model on a prepared folder and record the run in `out`.
 
@@ -40,16 +46,38 @@ def train(
             None: the free memory of a GPU, no limit on the CPU.
         diagnostics_every: steps between probes of the clip, which go to `diagnostics.csv` and
             TensorBoard and change no weight; 0: no probes. See `cowclip_merlin.diagnostics`.
+        workers: number of processes, each with a device of its own, that share every batch; None:
+            this process, or with `scheduler` all of its workers.
+        scheduler: address of a running Dask scheduler, whose workers run the processes; None:
+            this machine.
+        restarts: how often to start all processes again, from the last checkpoint, after one of
+            them is lost.
 
     Returns:
         One record per epoch, as in `metrics.csv`; see `run_logs.METRICS`.
 
     Raises:
         InputError: if an input is wrong; the error names it in one line.
+        WorkerLost: if one of several processes failed, and no restart is left.
         Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
     """
     if diagnostics_every < 0:
         raise InputError(f"--diagnostics-every is {diagnostics_every}; it must be 0 or more")
+    check_counts(workers, scheduler, restarts)
+    if workers not in (None, 1) or scheduler is not None:
+        call = TrainCall(
+            data=str(data),
+            settings=settings.as_dict(),
+            out=str(out),
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            device=device,
+            data_memory=data_memory,
+            diagnostics_every=diagnostics_every,
+        )
+        launch(call, workers=workers, scheduler=scheduler, restarts=restarts)
+        records = read_metrics(Path(out) / "metrics.csv", epochs=settings.epochs)
+        return [parse_metrics_row(record) for record in records]
     return run_training(
         data,
         settings,

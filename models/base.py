@@ -152,12 +152,20 @@ class ClickModel(SyncedLayer, mm.Block):
     def call(self, inputs: Any, training: bool = False) -> Any:
         """Compute the logit of each row, [b, 1]."""
         ids, x = self.columns.stack(inputs)
-        v = self.embedding(ids)
-        wide = self.wide(ids) if hasattr(self, "wide") else None
+        v, wide = self.look_up(ids, training)
         if self.jit_compile and training and not tf.executing_eagerly():
             # A new function for each trace: Keras would save an attribute with the model.
             return tf.function(self.forward, jit_compile=True)(v, wide, x)
         return self.forward(v, wide, x)
+
+    def look_up(self, ids: Any, training: bool = False) -> tuple[Any, Any]:
+        """Look up the embeddings [b, F, d] and, if the model has them, id weights [b, F, 1]."""
+        layers = [self.embedding, *([self.wide] if hasattr(self, "wide") else [])]
+        if self.architecture.tables == "sharded":
+            found = embedding.look_up_shards(layers, ids, training)
+        else:
+            found = [layer(ids) for layer in layers]
+        return found[0], found[1] if len(found) > 1 else None
 
     def forward(self, v: Any, wide: Any, x: Any) -> Any:
         """Compute the logit [b, 1] from embeddings [b, F, d], id weights and features [b, C]."""

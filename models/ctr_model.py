@@ -7,7 +7,7 @@ from typing import Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.row_sync import SyncedModel, attach, find_cowclip
-from cowclip_merlin.optimizer.replica import create_synchronized
+from cowclip_merlin.optimizer.exchange.replica import create_synchronized
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()

@@ -1,17 +1,22 @@
-"""Embedding tables: one variable for all fields, one for each field, or one that grows."""
+"""Embedding tables: one variable for all fields or for each, shards, or one that grows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cowclip_merlin import compat
+from cowclip_merlin import compat, workers
 from cowclip_merlin.models.row_sync import SyncedLayer
 from cowclip_merlin.models.tensorflow_names import variable_names
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.tables.variables import reserve
+from cowclip_merlin.workers.partition import shard_rows
+from cowclip_merlin.workers.shards import answer, request
 
 tf = compat.tensorflow()
+
+BLOCK_ROWS = 1 << 16
+"""Rows whose first values are drawn at once; a multiple of 4, as the random numbers need."""
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
@@ -121,6 +126,67 @@ class PerFieldEmbedding(FusedEmbedding):
         return list(zip(self.tables, layouts)) if self.built else []
 
 
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class ShardedEmbedding(FusedEmbedding):
+    """The rows of `FusedEmbedding` that are on this worker: row r is on worker `r mod N`.
+
+    One process alone has all rows, with the same first values.
+    """
+
+    is_shard = True
+
+    def build(self, input_shape: Any) -> None:
+        """Create the table."""
+        self.rank, self.size = _place()
+        if self.size > 1:
+            compat.all_to_all()  # refuse an old TensorFlow before the first step
+        rows = shard_rows(self.layout.rows, self.rank, self.size)
+        self.table = self.add_weight(
+            f"{self.prefix}embeddings", [rows, self.dim], initializer=self._own_rows
+        )
+        self.built = True
+
+    def _own_rows(self, shape: Any, dtype: Any = None, **_: Any) -> Any:
+        """Draw the rows of this worker, without the whole table in memory."""
+        parts, offset = [], 0
+        for field, rows in enumerate(self.layout.fields.values()):
+            for first in range(0, rows, BLOCK_ROWS):
+                block = self._block(field, first, min(BLOCK_ROWS, rows - first))
+                begin = -(offset + first - self.rank) % self.size
+                parts.append(block[begin :: self.size])
+            offset += rows
+        return self.std * tf.concat(parts, 0)
+
+    def _block(self, field: int, first: int, count: int) -> Any:
+        """Draw `count` rows of a field from row `first` on, before they are scaled."""
+        seed = tf.constant([self.seed, field], tf.int64)
+        key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+        return tf.raw_ops.StatelessRandomNormalV2(
+            shape=[count, self.dim],
+            key=key,
+            counter=_skipped(counter, first * self.dim // 4),
+            alg=1,  # Philox
+            dtype=tf.float32,
+        )
+
+    def call(self, rows: Any, training: bool = False) -> Any:
+        """Look up rows of this worker by their numbers here, [m] -> [m, dim]."""
+        return self._read(0, rows, training)
+
+    def row_names(self) -> list[tuple[Any, Callable[[int], str]]]:
+        """Name rows by their field and id, although this worker has only some of them."""
+        if not self.built or self.size == 1:
+            return []
+        return [(self.table, lambda row: self.layout.describe(row * self.size + self.rank))]
+
+    def table_layouts(self) -> list[tuple[Any, TableLayout]]:
+        """List the table with its fields if it is whole; return [] before the layer is built."""
+        if not self.built:
+            return []
+        own = TableLayout({"rows": int(self.table.shape[0])})
+        return [(self.table, self.layout if self.size == 1 else own)]
+
+
 class GrowingEmbedding(SyncedLayer, tf.keras.layers.Layer):
     """One table for all fields, reserved at its capacity, which a `GrowingTable` fills.
 
@@ -167,3 +233,32 @@ class GrowingEmbedding(SyncedLayer, tf.keras.layers.Layer):
         if self.row_sync is not None:
             self.row_sync.refuse_growing("a checkpoint")
         return super()._trackable_children(*args, **kwargs)
+
+
+def look_up_shards(layers: Sequence[ShardedEmbedding], ids: Any, training: bool) -> list[Any]:
+    """Look up the rows of the ids in the tables of all workers, [b, F] -> [b, F, dim] for each.
+
+    Every worker must call this at the same time, with any number of ids, also with none.
+    """
+    group, first = workers.current(), layers[0]
+    rows = ids + tf.constant(first.layout.offsets, ids.dtype)
+    if group is None:
+        return [layer(rows, training=training) for layer in layers]
+    requests = request(group, rows)
+    values = tf.concat([layer(requests.rows, training=training) for layer in layers], 1)
+    if training and first.row_sync is not None:
+        first.row_sync.note_counts(requests.counts)
+    found = answer(group, requests, values)
+    return tf.split(found, [layer.dim for layer in layers], axis=-1)
+
+
+def _place() -> tuple[int, int]:
+    group = workers.current()
+    return (group.rank, group.size) if group else (0, 1)
+
+
+def _skipped(counter: Any, groups: int) -> Any:
+    """Move a Philox counter, uint64 [2], forward by groups of 4 numbers."""
+    low, high = (int(x) for x in counter.numpy())
+    number = (high << 64 | low) + groups
+    return tf.constant([number % (1 << 64), number >> 64], tf.uint64)

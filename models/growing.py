@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cowclip_merlin import choices
+from cowclip_merlin import choices, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.row_sync import attach, find_cowclip
 from cowclip_merlin.optimizer.config import described, is_plain_adam
-from cowclip_merlin.optimizer.replica import strategy_of
+from cowclip_merlin.optimizer.exchange.replica import strategy_of
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.variables import create_adam_slots, row_memory
@@ -109,6 +109,11 @@ def _refuse_model(model: Any) -> None:
         )
     if model.row_sync.grows_with is not None:
         raise InputError("growing_table: the model has a growing table already; use that one")
+    if group := workers.current():
+        raise InputError(
+            f"growing_table: there are {group.size} workers, which would give the same row to "
+            "different ids; train in one process"
+        )
     if any(strategy_of(layer.table) is not None for layer in model.row_sync.layers):
         raise InputError(
             "growing_table: the tables have a copy in each replica; build the model outside of the "

@@ -97,6 +97,20 @@ class RowSync:
                 self._register_tables()  # layers may have been built since `attach`
             self.cowclip.catch_up([each.table_at(index) for each in self.layers], rows)
 
+    def shards(self) -> list[Any]:
+        """List the tables of which each worker has a part."""
+        return [layer.table for layer in self.layers if layer.is_shard]
+
+    def note_counts(self, counts: Any) -> None:
+        """Store how often the ids of the rows occur that workers ask for in this step.
+
+        Args:
+            counts: int32 [m], for the rows that all layers look up now.
+        """
+        if self.cowclip is not None:
+            tables = [layer.table for layer in self.layers if layer.trainable]
+            self.cowclip.tables.note_shards(tables, counts)
+
     def flush(self) -> None:
         """Bring all rows up to date."""
         if self.cowclip is not None:
@@ -152,8 +166,14 @@ class RowSync:
     def _register_tables(self) -> None:
         if self.cowclip is not None:
             trained = [layer for layer in self.layers if layer.trainable]
-            pairs = [pair for layer in trained for pair in layer.table_layouts()]
-            self.cowclip.register_tables([t for t, _ in pairs], [layout for _, layout in pairs])
+            found = [(i, *pair) for x in trained for i, pair in enumerate(x.table_layouts())]
+            # Table i of every layer is read at the same ids.
+            lookups = [(id(self), index) for index, _, _ in found]
+            layouts = [layout for _, _, layout in found]
+            self.cowclip.register_tables([t for _, t, _ in found], layouts, lookups)
+            for layer in trained:
+                for table, name in layer.row_names():
+                    self.cowclip.tables.name_rows([table], name)
 
 
 _WHOLE_TABLES = ("save_weights", "load_weights", "get_weights", "set_weights")
@@ -190,9 +210,15 @@ class SyncedLayer:
 
     Attributes:
         row_sync: the model's `RowSync`; None for a layer outside of the four models.
+        is_shard: whether each worker has a part of the layer's table.
     """
 
     row_sync: RowSync | None = None
+    is_shard = False
+
+    def row_names(self) -> list[tuple[Any, Callable[[int], str]]]:
+        """List tables whose rows need names of their own in errors, with the function."""
+        return []
 
     def flush(self) -> None:
         """Bring every row up to date, if the optimizer postpones updates of rows."""

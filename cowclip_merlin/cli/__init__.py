@@ -1,6 +1,7 @@
 """The command `cowclip`: parse arguments, call the library, report errors in one line.
 
-Exit codes: 0 success, 2 wrong input, 1 a bug in this program, 130/143 interrupted.
+Exit codes: 0 success, 2 wrong input, 1 a bug in this program, 75 a worker of a training was lost,
+130/143 interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import NoReturn
 
 from cowclip_merlin import __version__
 from cowclip_merlin.cli.commands import add_commands
-from cowclip_merlin.errors import InputError, error_message
+from cowclip_merlin.errors import (
+    ERROR,
+    LOST_ANOTHER,
+    WRONG_INPUT,
+    InputError,
+    WorkerLost,
+    error_message,
+)
 from cowclip_merlin.system.signals import exit_on_sigterm
 
 COMMANDS = (
@@ -75,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except Exception as error:
         message = error_message(error, target=_output_path(vars(args)))
-        return _fail(message) if message else _crash()
+        if message is None:
+            return _crash()
+        return _fail(message, code=LOST_ANOTHER if isinstance(error, WorkerLost) else WRONG_INPUT)
 
 
 def _escape_unencodable_output() -> None:
@@ -101,9 +111,9 @@ def _output_path(given: Mapping[str, object]) -> str | None:
     return next((str(path) for path in paths if path), None)
 
 
-def _fail(message: str) -> int:
-    print(f"cowclip: error: {' '.join(message.split())}", file=sys.stderr)
-    return 2
+def _fail(message: str, *, code: int = WRONG_INPUT) -> int:
+    print(f"{ERROR}{' '.join(message.split())}", file=sys.stderr)
+    return code
 
 
 def _crash() -> int:

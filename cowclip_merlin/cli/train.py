@@ -25,6 +25,7 @@ EXAMPLES = """examples:
   cowclip train DATA --out RUN --model deepfm --batch-size 65536
   cowclip train DATA --out RUN1 --model dcnv2 --batch-size 1024 --rule none --epochs 4
   cowclip train DATA --out RUN --model deepfm --batch-size 65536 --resume
+  cowclip train DATA --out RUN3 --model deepfm --batch-size 65536 --workers 2 --restarts 3
   cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \
       --optimizer adagrad --embedding-lr 0.02 --dense-lr 0.02 --l2 0 --validation-fraction 0.1
 
@@ -79,7 +80,23 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="fraction of the train rows to hold out and score instead of the test rows; the same "
         "rows for every seed",
     )
+    _add_worker_options(parser)
     parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint")
+
+
+def _add_worker_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that share every batch, each with a GPU of its own if there are GPUs "
+        "(default: 1, or with --scheduler all of its workers)",
+    )
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="running Dask scheduler whose workers train"
+    )
+    restarts = "starts of all workers from the last checkpoint after one is lost"
+    add_option(parser, "restarts", 0, "K", restarts)
 
 
 def settings_from_args(args: argparse.Namespace) -> RunSettings:
@@ -132,6 +149,9 @@ def run(args: argparse.Namespace) -> int:
             device=args.device,
             data_memory=args.data_memory,
             diagnostics_every=args.diagnostics_every,
+            workers=args.workers,
+            scheduler=args.scheduler,
+            restarts=args.restarts,
         )
     except Stopped as stop:
         print(

@@ -1,4 +1,4 @@
-"""Handle the differences between versions of TensorFlow, Keras and Merlin.
+"""Handle the differences between versions of TensorFlow, Keras, Merlin and NumPy.
 
 The rest of the library gets TensorFlow, Merlin's models and the Keras optimizer base class from
 this package. It never checks a version itself.
@@ -8,7 +8,9 @@ this package. It never checks a version itself.
 True
 """
 
+from cowclip_merlin.compat.arrays import numpy_memory_can_be_shared
 from cowclip_merlin.compat.keras import (
+    all_to_all,
     legacy_optimizer,
     request_keras_2,
     stored,
@@ -24,8 +26,10 @@ from cowclip_merlin.compat.merlin import (
 )
 
 __all__ = [
+    "all_to_all",
     "legacy_optimizer",
     "merlin_models",
+    "numpy_memory_can_be_shared",
     "nvtabular",
     "prepare_merlin_on_import",
     "quiet_merlin",

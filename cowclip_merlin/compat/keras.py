@@ -123,6 +123,21 @@ def xplane() -> Any:
     )
 
 
+def all_to_all() -> Any:
+    """Return TensorFlow's raw operation that exchanges parts of tensors between workers.
+
+    Raises:
+        StackError: if this version of TensorFlow lacks it.
+    """
+    tf = tensorflow()
+    if not hasattr(tf.raw_ops, "CollectiveAllToAllV2"):
+        raise StackError(
+            f"TensorFlow {tf.__version__} cannot exchange rows of sharded tables: use a newer one, "
+            'such as 2.21, or tables="fused"'
+        )
+    return tf.raw_ops.CollectiveAllToAllV2
+
+
 def stored(variable: Any) -> Any:
     """Return the variable without the wrapper that Keras layers add under mixed precision.
 

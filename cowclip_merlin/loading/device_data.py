@@ -59,6 +59,14 @@ class DeviceData(Data):
             yield tf.slice(rows, [first], [min(length, len(order) - first)])
             first += length
 
+    def count(self, batch: Any) -> Any:
+        """Return the number of rows of a batch, int32."""
+        return self._tf.size(batch)
+
+    def part(self, batch: Any, first: Any, end: Any) -> Any:
+        """Return the rows from `first` on and before `end` of a batch, as a batch."""
+        return batch[first:end]
+
     def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
         """Return the model's inputs and the labels [b] for these row numbers, integer [b]."""
         return unpack_tensors([self._tf.gather(tensor, batch) for tensor in self._tensors])
@@ -103,7 +111,7 @@ def to_device(array: Any) -> Any:
     """Convert an array to a tensor on the GPU if TensorFlow uses one, else on the CPU.
 
     The tensor shares the memory of an aligned array on the right device (by DLPack), and copies
-    any other array. Do not write to the array afterwards.
+    any other array. NumPy before 1.24 always copies. Do not write to the array afterwards.
 
     >>> to_device(np.ones(3, np.float32)).numpy().tolist()
     [1.0, 1.0, 1.0]
@@ -122,5 +130,5 @@ def _can_be_shared(array: Any, gpu: bool) -> bool:
     if not isinstance(array, np.ndarray):
         return True  # a CuPy array, so on the GPU
     flags = array.flags
-    aligned = array.ctypes.data % ALIGNMENT == 0
-    return not gpu and aligned and flags.writeable and flags.c_contiguous
+    usable = flags.writeable and flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
+    return not gpu and usable and compat.numpy_memory_can_be_shared(np.__version__)

@@ -113,5 +113,13 @@ class Data(ABC):
         """Yield these rows, integer [m], in batches."""
 
     @abstractmethod
+    def count(self, batch: Any) -> Any:
+        """Return the number of rows of a batch, int32."""
+
+    @abstractmethod
+    def part(self, batch: Any, first: Any, end: Any) -> Any:
+        """Return the rows from `first` on and before `end` of a batch, as a batch."""
+
+    @abstractmethod
     def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
         """Return the model's inputs and the labels, float32 [b], of a batch."""

@@ -49,6 +49,14 @@ class StreamedData(Data):
             tf.TensorSpec([None, *array.shape[1:]], tf.float32) for array in self._arrays
         )
 
+    def count(self, batch: Any) -> Any:
+        """Return the number of rows of a batch, int32."""
+        return self._tf.shape(batch[-1])[0]
+
+    def part(self, batch: Any, first: Any, end: Any) -> Any:
+        """Return the rows from `first` on and before `end` of a batch, as a batch."""
+        return tuple(tensor[first:end] for tensor in batch)
+
     def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
         """Return the model's inputs and the labels [b] of a batch from this object."""
         return unpack_tensors(batch)

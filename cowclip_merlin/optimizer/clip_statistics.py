@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.optimizer.replica import add_replicated_weight
+from cowclip_merlin.optimizer.exchange.replica import add_replicated_weight
 
 tf = compat.tensorflow()
 

@@ -20,7 +20,7 @@ from cowclip_merlin.optimizer.clipped_gradients import (
     num_fields,
 )
 from cowclip_merlin.optimizer.config import Config
-from cowclip_merlin.optimizer.replica import assign_locally, assign_rows_locally
+from cowclip_merlin.optimizer.exchange.replica import assign_locally, assign_rows_locally
 from cowclip_merlin.tables import TableLayout
 
 tf = compat.tensorflow()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
-from cowclip_merlin import choices, compat
+from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.checks import check_not_negative, one_of
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
@@ -127,8 +127,16 @@ def choose_backend(config: Config, optimizer: Any) -> str:
         InputError: if the requested backend does not support the settings, or is not installed.
     """
     reason = _why_no_kernels(config, optimizer)
+    group = workers.current()
+    if group and config.backend == "cupy":
+        raise InputError(
+            f'backend="cupy" counts the ids of one GPU, but there are {group.size} workers; use '
+            'backend="tensorflow"'
+        )
     if config.backend == "auto":
         if reason or config.update == "dense":
+            return "tensorflow"
+        if group and tf.config.list_logical_devices("GPU"):
             return "tensorflow"
         return _gpu_backend() if tf.config.list_logical_devices("GPU") else "numba"
     if config.backend != "tensorflow" and reason:

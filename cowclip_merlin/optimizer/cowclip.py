@@ -8,15 +8,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from cowclip_merlin import compat
+from cowclip_merlin import compat, workers
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import inner_optimizers
 from cowclip_merlin.optimizer.clip_statistics import ClipStatistics
 from cowclip_merlin.optimizer.config import Config, check, resolve
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
+from cowclip_merlin.optimizer.exchange.replica import apply_locally, sum_gradients
+from cowclip_merlin.optimizer.exchange.worker_gradients import exchange_gradients
 from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, refused_setting
-from cowclip_merlin.optimizer.replica import apply_locally, sum_gradients
 from cowclip_merlin.optimizer.row_updates.row_update import make_update
 from cowclip_merlin.tables import TableLayout
 
@@ -182,6 +183,10 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         if experimental_aggregate_gradients:
             # An aggregator may return other gradients, dense ones of a table, too: split again.
             groups = self.tables.split(sum_gradients(pairs, self._aggregate_gradients))
+            group = workers.current()
+            if group is not None:
+                sum_rows = self._update.sum_rows
+                groups = exchange_gradients(group, *groups, self.tables, sum_rows)
         table_pairs, dense_pairs = groups
         steps: list[Any] = []
         if table_pairs:
@@ -202,7 +207,10 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         return pairs
 
     def register_tables(
-        self, tables: Sequence[Any], layouts: Sequence[TableLayout] | None = None
+        self,
+        tables: Sequence[Any],
+        layouts: Sequence[TableLayout] | None = None,
+        lookups: Sequence[Any] | None = None,
     ) -> None:
         """Register tables before they get gradients.
 
@@ -213,8 +221,10 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         Args:
             tables: variables.
             layouts: the fields of each table; they take precedence over `fields`.
+            lookups: for each table a value that it shares with the tables that are always read
+                at the same ids. Several workers then send these ids once.
         """
-        self.tables.register(tables, layouts)
+        self.tables.register(tables, layouts, lookups)
 
     def catch_up(self, table: Any, ids: Any) -> None:
         """Bring rows up to date before a forward pass reads them, with `update="exact"`.

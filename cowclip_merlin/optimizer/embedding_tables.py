@@ -9,8 +9,8 @@ from typing import Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import embedding_variables
+from cowclip_merlin.optimizer.exchange.replica import with_shape
 from cowclip_merlin.optimizer.patterns import Unmatched, check_patterns, matches
-from cowclip_merlin.optimizer.replica import with_shape
 from cowclip_merlin.tables import TableLayout
 
 Pairs = list[tuple[Any, Any]]
@@ -43,13 +43,16 @@ class EmbeddingTables:
         )
         self._registered: list[Any] = []
         self._layouts: dict[Any, TableLayout] = {}
+        self._lookups: dict[Any, Any] = {}
+        self._shard_counts: dict[Any, Any] = {}
         self._row_names: dict[Any, Callable[[int], str]] = {}
 
     def __deepcopy__(self, memo: Any) -> EmbeddingTables:
         """Copy the object but not its tables: a copied optimizer trains the same tables."""
         result = copy.copy(self)
         result._registered, result._layouts = list(self._registered), dict(self._layouts)
-        result._row_names = dict(self._row_names)
+        result._lookups, result._row_names = dict(self._lookups), dict(self._row_names)
+        result._shard_counts = dict(self._shard_counts)
         result._unmatched = copy.deepcopy(self._unmatched, memo)
         return result
 
@@ -58,7 +61,12 @@ class EmbeddingTables:
         """Tables given to `register`, in this order."""
         return self._registered
 
-    def register(self, tables: Sequence[Any], layouts: Sequence[TableLayout] | None) -> None:
+    def register(
+        self,
+        tables: Sequence[Any],
+        layouts: Sequence[TableLayout] | None,
+        lookups: Sequence[Any] | None = None,
+    ) -> None:
         """Store tables and their layouts, and match the patterns against them.
 
         Raises:
@@ -68,6 +76,7 @@ class EmbeddingTables:
         for table, layout in zip(tables, layouts or ()):
             _refuse_other_rows(table, layout, "its layout has")
             self._layouts[_key(table)] = layout
+        self._lookups |= dict(zip(map(_key, tables), lookups or ()))
         known = {_key(table) for table in self._registered}
         self._registered += [table for table in tables if _key(table) not in known]
         for argument in ("embeddings", "skip", "fields"):
@@ -76,6 +85,23 @@ class EmbeddingTables:
     def name_rows(self, tables: Iterable[Any], name: Callable[[int], str]) -> None:
         """Name the rows of tables in errors by a function; for tables whose rows change owners."""
         self._row_names |= {_key(table): name for table in tables}
+
+    def read_together(self, table: Any) -> Any:
+        """Return a value that tables share which are always read at the same ids."""
+        return self._lookups.get(_key(table), _key(table))
+
+    def note_shards(self, tables: Iterable[Any], counts: Any) -> None:
+        """Store, for tables of which each worker has a part, how often the ids of a step occur.
+
+        Args:
+            tables: the parts of this worker, which the forward pass reads now at the same rows.
+            counts: int32 [n], for the entries of the gradients to come.
+        """
+        self._shard_counts |= {_key(table): counts for table in tables}
+
+    def shard_counts(self, table: Any) -> Any | None:
+        """Return what the last forward pass stored by `note_shards`; None for a whole table."""
+        return self._shard_counts.get(_key(table))
 
     def skips(self, table: Any) -> bool:
         """Whether a table gets L2 but no clip."""

@@ -12,7 +12,8 @@ from cowclip_merlin.optimizer.clipped_gradients import clipped
 from cowclip_merlin.optimizer.clippy import bounded_step
 from cowclip_merlin.optimizer.config import Config
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
-from cowclip_merlin.optimizer.replica import apply_locally
+from cowclip_merlin.optimizer.exchange.replica import apply_locally
+from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
 
 Summary = tuple[Any, Any] | None  # result of `clip_statistics.summarize`
 
@@ -52,6 +53,10 @@ class TableUpdate:
     def clips(self, pairs: Sequence[tuple[Any, Any]]) -> list[bool]:
         """Return for each pair whether its table is clipped; all tables get L2."""
         return [not self.tables.skips(table) for _, table in pairs]
+
+    def sum_rows(self, slices: Any) -> UniqueRows:
+        """Sum the gradients of equal ids and count them, without a check; see `sum_duplicates`."""
+        return sum_duplicates(slices)
 
     # AutoGraph warns of functions with only a docstring, so return None.
 

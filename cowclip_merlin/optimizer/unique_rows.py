@@ -10,11 +10,31 @@ from cowclip_merlin.kernels import UniqueRows
 tf = compat.tensorflow()
 
 
+class CountedSlices(tf.IndexedSlices):
+    """Gradients of rows of which each stands for several occurrences of its id.
+
+    Args:
+        values: summed gradients [n, d].
+        indices: ids, integer [n]; an id may occur several times.
+        counts: occurrences that each entry stands for, int32 [n].
+    """
+
+    def __init__(self, values: Any, indices: Any, counts: Any) -> None:
+        super().__init__(values, indices)
+        self.counts = counts
+
+
+def counts_of(slices: Any) -> Any | None:
+    """Return the occurrences that each entry stands for, int32 [n]; None if each is one."""
+    return slices.counts if isinstance(slices, CountedSlices) else None
+
+
 def sum_duplicates(slices: Any) -> UniqueRows:
     """Sum the gradients of equal ids and count them (Algorithm 1, the data gradient and cnt).
 
     Args:
-        slices: `tf.IndexedSlices` with one entry per occurrence, values [n, d].
+        slices: `tf.IndexedSlices` with one entry per occurrence, or `CountedSlices`, values
+            [n, d].
 
     Returns:
         The distinct ids in order of first appearance, counts int32.
@@ -26,6 +46,9 @@ def sum_duplicates(slices: Any) -> UniqueRows:
     """
     ids, position, cnt = tf.unique_with_counts(slices.indices)
     g = tf.math.unsorted_segment_sum(slices.values, position, tf.size(ids))
+    counts = counts_of(slices)
+    if counts is not None:
+        cnt = tf.math.unsorted_segment_sum(counts, position, tf.size(ids))
     return UniqueRows(ids=ids, cnt=cnt, g=g)
 
 

@@ -34,3 +34,30 @@ def resident_megabytes(process: int | None = None) -> float:
 def peak_megabytes() -> float:
     """Return the most memory that this process had so far, in MB of 10^6 bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def bytes_left() -> int | None:
+    """Return how many bytes this process may still take; None without Linux's /proc.
+
+    The limits of `ulimit -v` and `ulimit -d` count, and the free memory of the machine.
+
+    >>> bytes_left() is None or bytes_left() > 0
+    True
+    """
+    try:
+        own, machine = _kilobytes("/proc/self/status"), _kilobytes("/proc/meminfo")
+    except OSError:
+        return None
+    left = [1024 * (machine["MemAvailable"] + machine.get("SwapFree", 0))]
+    limits = ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData"))
+    for limit, used in limits:
+        soft, _ = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY:
+            left.append(max(0, soft - 1024 * own[used]))
+    return min(left)
+
+
+def _kilobytes(file: str) -> dict[str, int]:
+    """Return the lines of a file of /proc that are numbers of kB, by name."""
+    words = [line.split() for line in Path(file).read_text(encoding="ascii").splitlines()]
+    return {w[0].rstrip(":"): int(w[1]) for w in words if len(w) == 3 and w[2] == "kB"}

@@ -7,10 +7,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin import compat
+from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.system.process_memory import bytes_left
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.workers.partition import shard_rows
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -48,6 +50,38 @@ def choose_device(device: str) -> str:
         ):  # TensorFlow has started, or its GPU memory is partitioned
             tf.config.experimental.set_memory_growth(gpu, True)
     return "gpu" if gpus else "cpu"
+
+
+_ARRAYS = {"adam": 3, "adagrad": 2}  # weights, and what the optimizer has for each of them
+
+
+def check_table_memory(settings: RunSettings, data: PreparedData, device: str) -> None:
+    """Check that the tables fit into the memory of this process, before they are made.
+
+    TensorFlow ends the process if they do not. This counts only the tables and what the optimizer
+    has for each of their numbers. So a run that passes may still need more memory than there is.
+
+    Args:
+        settings: the run's settings.
+        data: the prepared folder.
+        device: "gpu" or "cpu"; only the CPU's memory is checked.
+
+    Raises:
+        InputError: if they do not fit.
+    """
+    group, left = workers.current(), bytes_left()
+    if device != "cpu" or left is None:
+        return
+    rows = sum(data.cardinalities.values())
+    if group and settings.tables == "sharded":
+        rows = shard_rows(rows, group.rank, group.size)
+    needed = 4 * _ARRAYS[settings.optimizer] * rows * settings.embedding_dim
+    if needed > left:
+        raise InputError(
+            f"not enough memory: the tables of {data.path} take {needed / 1e9:.2f} GB with the "
+            f"optimizer's state, and this process may take {left / 1e9:.2f} GB more; use --tables "
+            "sharded with more --workers, a smaller --embedding-dim, or fewer ids"
+        )
 
 
 def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedData) -> Any:

@@ -6,12 +6,14 @@ import errno
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin import compat
+from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.training.several_workers.shard_files import ShardFiles
+from cowclip_merlin.workers.agreement import texts_of_all, wait_for_all
 
 _NAME = re.compile(r"ckpt-(\d+)\.index")
 _OTHER_MODEL = "{}: checkpoint of another model ({}); use the settings and data it was trained with"
@@ -25,9 +27,18 @@ class Checkpoints:
         model: the Merlin model, with its variables created.
         optimizer: the CowClip optimizer, with its variables created; None to read only weights.
         keep: number of checkpoints to keep.
+
+    Of several workers, worker 0 writes checkpoints. If each has a part of the tables, all do.
     """
 
-    def __init__(self, folder: Path, model: Any, optimizer: Any = None, *, keep: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: Any,
+        optimizer: Any = None,
+        *,
+        keep: int = 2,
+    ) -> None:
         tf = compat.tensorflow()
         self._tf = tf
         self._folder = folder
@@ -36,25 +47,41 @@ class Checkpoints:
         self.epoch = tf.Variable(0, dtype=tf.int64, trainable=False)  # epochs finished
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps done in this epoch
         self.loss_sum = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+        self._workers = workers.current()
+        rank, size = (self._workers.rank, self._workers.size) if self._workers else (0, 1)
         parts = {"weights": _by_index(model.variables), "epoch": self.epoch, "step": self.step}
         if optimizer is not None:
             parts |= {"optimizer": optimizer, "loss_sum": self.loss_sum}
+        self._shards = _shard_files(folder, model, rank, size)
+        if self._shards:
+            self._count = tf.Variable(size, dtype=tf.int64, trainable=False)
+            parts["workers"] = self._count
         self._checkpoint = tf.train.Checkpoint(**parts)
         self._partial = optimizer is None
         self.skipped: list[str] = []  # `restore` adds a message for each damaged checkpoint
         self._manager = None
-        if optimizer is not None:
-            _repair_checkpoint_list(folder)
-            self._manager = tf.train.CheckpointManager(self._checkpoint, str(folder), keep)
+        if optimizer is not None and (rank == 0 or self._shards):
+            own = self._shards.own_folder if self._shards else folder
+            _repair_checkpoint_list(own)
+            self._manager = tf.train.CheckpointManager(self._checkpoint, str(own), keep)
 
-    def save(self) -> str:
+    def save(self) -> None:
         """Write a checkpoint; an interrupted write keeps the previous one.
+
+        Several workers wait for it. Worker 0 writes last, so its checkpoint makes the parts of
+        the others valid.
 
         Raises:
             OSError: if the disk is full, or the folder is not writable.
         """
+        first = self._workers is None or self._workers.is_first
         with translate_write_errors(self._folder):
-            return self._manager.save()
+            if not first and self._manager:
+                self._manager.save()
+            wait_for_all(self._workers)
+            if first:
+                self._manager.save()
+        wait_for_all(self._workers)
 
     def restore(self) -> str:
         """Restore the last undamaged checkpoint; return its path.
@@ -69,7 +96,8 @@ class Checkpoints:
                 f"{self._folder.parent} and train again without --resume"
             )
         for path in paths:
-            damage = self._read(path)
+            damages = texts_of_all(self._workers, self._read(path) or "")
+            damage = next(filter(None, damages), None)
             if damage is None:
                 return path
             self.skipped.append(f"{path}: damaged checkpoint ({damage})")
@@ -78,13 +106,8 @@ class Checkpoints:
     def _read(self, path: str) -> str | None:
         """Restore one checkpoint; return the error if it is damaged."""
         try:
-            self._check_shapes(path)
-            status = self._checkpoint.restore(path)
-            status.assert_existing_objects_matched()
-            if self._partial:
-                status.expect_partial()
-            else:
-                status.assert_consumed()
+            with self._shards.own_path(path) if self._shards else nullcontext(path) as own:
+                self._restore(own)
         except InputError:
             raise
         except (AssertionError, ValueError) as error:
@@ -93,6 +116,17 @@ class Checkpoints:
         except (self._tf.errors.OpError, RuntimeError, IndexError) as error:
             return _first_line(error)
         return None
+
+    def _restore(self, path: str) -> None:
+        self._check_shapes(path)
+        status = self._checkpoint.restore(path)
+        status.assert_existing_objects_matched()
+        if self._partial:
+            status.expect_partial()
+        else:
+            status.assert_consumed()
+        if self._shards:
+            self._count.assign(self._workers.size if self._workers else 1)
 
     def _check_shapes(self, path: str) -> None:
         """Refuse weights of other shapes, with a clearer error than TensorFlow's."""
@@ -155,7 +189,7 @@ def remove_unfinished_checkpoints(folder: Path) -> None:
 
     Call this only from the process that writes checkpoints to the folder.
     """
-    for left in folder.glob("*_temp"):
+    for left in folder.glob("**/*_temp"):
         shutil.rmtree(left, ignore_errors=True)
 
 
@@ -179,6 +213,14 @@ def translate_write_errors(target: Path) -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _shard_files(folder: Path, model: Any, rank: int, size: int) -> ShardFiles | None:
+    """Return the files of a model of which each worker has a part; None for whole tables."""
+    sync = getattr(model, "row_sync", None)  # only our models have one
+    known = {table.ref() for table in sync.shards()} if sync else set()
+    tables = [i for i, variable in enumerate(model.variables) if variable.ref() in known]
+    return ShardFiles(folder, rank, size, tables) if tables else None
 
 
 def _by_index(variables: Any) -> Any:

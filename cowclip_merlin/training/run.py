@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cowclip_merlin import compat
+from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     ColumnArrays,
@@ -24,13 +26,21 @@ from cowclip_merlin.loading import (
 )
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.system.locks import lock_folder
-from cowclip_merlin.training import run_logs
-from cowclip_merlin.training.build import build_model, build_optimizer, choose_device
+from cowclip_merlin.training.build import (
+    build_model,
+    build_optimizer,
+    check_table_memory,
+    choose_device,
+)
 from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
 from cowclip_merlin.training.run_config import RunConfig, check_run_folder, check_same_run
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.training.step_recorder import RecorderFactory
+from cowclip_merlin.training.several_workers.run_checks import check_shared, facts_of, run_log
+from cowclip_merlin.training.step_recorder import NoRecorder, RecorderFactory
 from cowclip_merlin.training.trainer import Trainer
+from cowclip_merlin.workers.agreement import check_alike, raising_together, wait_for_all
+from cowclip_merlin.workers.environment import cluster_of
+from cowclip_merlin.workers.failures import naming_lost_workers
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -61,32 +71,62 @@ def run_training(
     """
     from cowclip_merlin.workflows import PreparedData
 
-    out = Path(out)
-    prepared = PreparedData.load(data)
-    values = settings.hyperparameters(prepared.kind)
-    check_sizes(prepared, settings)
-    check_run_folder(out)
-    if checkpoint_every < 0:
-        raise InputError(f"--checkpoint-every is {checkpoint_every}; it must be 0 or more")
-    memory = megabytes_to_bytes(data_memory)
-    make_trainer = partial(Trainer, checkpoint_every=checkpoint_every, data_memory=memory)
-    config = RunConfig(
-        settings=settings,
-        values=values,
-        fingerprint=prepared.fingerprint,
-        vocabulary=prepared.vocabulary,
-    )
-    _check_resume(out, config, resume)
-    used = set_up_tensorflow(settings.seed, device)
-    columns = _open_splits(prepared, settings, memory)
-    _check_both_labels(prepared, settings.scored_split, columns[settings.scored_split])
+    out, used = Path(out), None
+    if cluster_of(os.environ):  # errors of one worker must reach the others
+        used = set_up_tensorflow(settings.seed, device)
+        workers.join()
+    group = workers.current()
+    with naming_lost_workers(group), raising_together(group):
+        prepared = PreparedData.load(data)
+        values = settings.hyperparameters(prepared.kind)
+        check_sizes(prepared, settings)
+        check_run_folder(out)
+        if checkpoint_every < 0:
+            raise InputError(f"--checkpoint-every is {checkpoint_every}; it must be 0 or more")
+        memory = megabytes_to_bytes(data_memory)
+        make_trainer = partial(Trainer, checkpoint_every=checkpoint_every, data_memory=memory)
+        config = RunConfig(
+            settings=settings,
+            values=values,
+            fingerprint=prepared.fingerprint,
+            vocabulary=prepared.vocabulary,
+        )
+        _check_resume(out, config, resume)
+        used = used or set_up_tensorflow(settings.seed, device)
+        check_table_memory(settings, prepared, used)
+        columns = _open_splits(prepared, settings, memory)
+        _check_both_labels(prepared, settings.scored_split, columns[settings.scored_split])
+    with naming_lost_workers(group):
+        check_alike(group, facts_of(config, checkpoint_every, resume))
+        with _run_folder(out, config, resume=resume):
+            done = _train(config, prepared, columns, make_trainer, out, resume, used, recorder)
+        wait_for_all(group)
+        return done
+
+
+@contextmanager
+def _run_folder(out: Path, config: RunConfig, *, resume: bool) -> Iterator[None]:
+    """Lock the run folder; remove it if the run has failed without a checkpoint.
+
+    Of several workers, worker 0 does so, before the others go on.
+    """
+    group = workers.current()
+    if group and not group.is_first:
+        with raising_together(group):
+            pass
+        check_shared(out, group)
+        yield
+        return
     created = not out.exists()
-    with lock_folder(out, "another process writes a run there; use another --out"):
-        _check_resume(out, config, resume)  # again: another process may have trained since
-        if resume:  # any other folder may hold the user's files
-            remove_unfinished_checkpoints(out / "checkpoints")
+    with ExitStack() as stack:
+        with raising_together(group):
+            lock = lock_folder(out, "another process writes a run there; use another --out")
+            stack.enter_context(lock)
+            _check_resume(out, config, resume)  # again: another process may have trained since
+            if resume:  # any other folder may hold the user's files
+                remove_unfinished_checkpoints(out / "checkpoints")
         try:
-            return _train(config, prepared, columns, make_trainer, out, resume, used, recorder)
+            yield
         except BaseException:
             # Without a checkpoint this run cannot be resumed, so remove its folder.
             if created and not list_checkpoints(out / "checkpoints"):
@@ -157,7 +197,7 @@ def _train(
     recorder: RecorderFactory | None,
 ) -> list[dict[str, Any]]:
     settings, values = config.settings, config.values
-    with run_logs.run_logger(out / "train.log") as log:
+    with run_log(out) as log:
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
         optimizer = build_optimizer(settings, values, prepared, steps=steps)
         _log_settings(log, config, prepared, columns, steps, device, optimizer.backend)
@@ -170,11 +210,17 @@ def _train(
             out,
             log,
         )
-        if recorder:
-            trainer.recorder = recorder(trainer, prepared)
+        first = trainer.workers is None or trainer.workers.is_first
+        if recorder and trainer.workers and settings.tables == "sharded":
+            log.info("no diagnostics: a probe of sharded tables would need all workers")
+            recorder = None
+        made = recorder(trainer, prepared) if recorder else NoRecorder()
+        check_alike(trainer.workers, {"--diagnostics-every": made.every})
+        trainer.recorder = made if first else NoRecorder(made.every)
         if resume:
             trainer.resume()
-        write_json(out / "config.json", config.as_dict())
+        if first:
+            write_json(out / "config.json", config.as_dict())
         return trainer.run()
 
 

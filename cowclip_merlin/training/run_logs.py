@@ -34,15 +34,19 @@ METRICS = (
 
 
 @contextmanager
-def run_logger(path: Path) -> Iterator[logging.Logger]:
-    """Open a logger that writes to the file with times, and to standard output without times."""
+def run_logger(path: Path, *, console: bool = True) -> Iterator[logging.Logger]:
+    """Open a logger that writes to the file with times, and to standard output without times.
+
+    Args:
+        path: the file.
+        console: whether to write to standard output.
+    """
     logger = logging.getLogger(f"cowclip_merlin.run.{path}")
     logger.setLevel(logging.INFO)
     logger.propagate = False
     file = logging.FileHandler(path, encoding="utf-8")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    console = logging.StreamHandler(sys.stdout)
-    handlers = (file, console)
+    handlers = [file, *([logging.StreamHandler(sys.stdout)] if console else [])]
     for handler in handlers:
         logger.addHandler(handler)
     try:
@@ -131,3 +135,13 @@ class TensorBoard:
     def close(self) -> None:
         """Flush the buffer and close the file."""
         self._writer.close()
+
+
+class NoBoard:
+    """In place of `TensorBoard` in a process that writes no files."""
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -109,6 +109,12 @@ class RunSettings:
                 f"vocabularies; choose one of {', '.join(choices.RUN_TABLES)}"
             )
         one_of("tables", self.tables, choices.RUN_TABLES)
+        clips = choices.kernel_clips()
+        if self.tables == "sharded" and self.effective_clip not in clips:
+            raise InputError(
+                f"the clip {self.effective_clip!r} needs norms over the rows of all workers, but "
+                f"tables 'sharded' gives each worker a part; choose one of {', '.join(clips)}"
+            )
 
     def _check_accumulator(self) -> None:
         start = self.initial_accumulator

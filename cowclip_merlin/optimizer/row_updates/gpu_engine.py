@@ -10,7 +10,7 @@ import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.replica import (
+from cowclip_merlin.optimizer.exchange.replica import (
     assign_locally,
     device_of,
     gather_ids,

@@ -8,7 +8,7 @@ from typing import Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import Config
-from cowclip_merlin.optimizer.replica import add_replicated_weight, device_of, strategy_of
+from cowclip_merlin.optimizer.exchange.replica import add_replicated_weight, device_of, strategy_of
 from cowclip_merlin.optimizer.row_updates import engine, variable_memory
 from cowclip_merlin.optimizer.row_updates.engine import TableState
 from cowclip_merlin.optimizer.row_updates.huge_pages import LEAST, hold_in_large_pages

@@ -10,7 +10,7 @@ from cowclip_merlin import compat, kernels
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer import embedding_variables
 from cowclip_merlin.optimizer.config import Config
-from cowclip_merlin.optimizer.replica import run_in_replicas
+from cowclip_merlin.optimizer.exchange.replica import run_in_replicas
 from cowclip_merlin.optimizer.row_updates import gpu_ops, variable_memory
 from cowclip_merlin.optimizer.row_updates.cpu_engine import CpuEngine
 from cowclip_merlin.optimizer.row_updates.engine import Engine
@@ -18,7 +18,7 @@ from cowclip_merlin.optimizer.row_updates.gpu_engine import GpuEngine
 from cowclip_merlin.optimizer.row_updates.row_state import RowStates
 from cowclip_merlin.optimizer.row_updates.tensorflow_engine import TensorFlowEngine
 from cowclip_merlin.optimizer.table_update import Summary, TableUpdate
-from cowclip_merlin.optimizer.unique_rows import flat_ids
+from cowclip_merlin.optimizer.unique_rows import UniqueRows, flat_ids
 
 tf = compat.tensorflow()
 
@@ -54,6 +54,10 @@ class RowUpdate(TableUpdate):
         if self.config.update == "dense":
             self._flush(wait=False)
         return done
+
+    def sum_rows(self, slices: Any) -> UniqueRows:
+        """Sum the gradients of equal ids and count them, without a check."""
+        return self._engine.sum_rows(slices)
 
     def create_state(self, tables: Sequence[Any]) -> None:
         """Create the state of these tables; Adam's slots must exist already."""

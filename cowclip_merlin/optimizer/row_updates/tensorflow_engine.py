@@ -11,14 +11,18 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer.clip_statistics import summarize
-from cowclip_merlin.optimizer.replica import assign_locally, assign_rows_locally, gather_ids
+from cowclip_merlin.optimizer.exchange.replica import (
+    assign_locally,
+    assign_rows_locally,
+    gather_ids,
+)
 from cowclip_merlin.optimizer.row_updates.engine import (
     WATCHED,
     Engine,
     TableState,
     warn_of_stale_rows,
 )
-from cowclip_merlin.optimizer.unique_rows import sum_duplicates
+from cowclip_merlin.optimizer.unique_rows import counts_of, sum_duplicates
 
 tf = compat.tensorflow()
 
@@ -58,7 +62,10 @@ class TensorFlowEngine(Engine):
         sums = [self._sums(slices, table) for slices, table in pairs]
         # A gradient that is not finite must stop the step before any variable changes.
         with tf.control_dependencies([rows.g for rows in sums]):
-            factors = [self._step(rows, table, alpha) for rows, (_, table) in zip(sums, pairs)]
+            factors = [
+                self._step(rows, table, alpha, watch=counts_of(slices) is None)
+                for rows, (slices, table) in zip(sums, pairs)
+            ]
         with tf.control_dependencies(factors):
             self.adam.iterations.assign_add(1)
         return factors, summarize([f for f, each in zip(factors, counted) if each])
@@ -78,11 +85,12 @@ class TensorFlowEngine(Engine):
         with tf.control_dependencies([fine]):
             return rows._replace(g=tf.identity(rows.g))
 
-    def _step(self, rows: Any, table: Any, alpha: Any) -> Any:
+    def _step(self, rows: Any, table: Any, alpha: Any, *, watch: bool) -> Any:
         state, settings = self.state_of(table), self.settings_of(table)
         full = state.count[0] >= state.history.shape[0]
         tf.cond(full, lambda: self.flush(table), lambda: None)
-        self._watch(table, state, rows.ids)
+        if watch:  # with several workers, rows that only others have read may be stale
+            self._watch(table, state, rows.ids)
         self._replay(state, settings, rows.ids)
         w, m, v = (tf.gather(x, rows.ids) for x in state[:3])
         g = rows.g + 2 * settings.l2 * w

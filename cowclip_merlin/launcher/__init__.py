@@ -1,0 +1,12 @@
+"""Start the worker processes of one training, on this machine or on a Dask cluster.
+
+The launcher sets `TF_CONFIG` for each process. It loads no TensorFlow itself.
+"""
+
+from __future__ import annotations
+
+from cowclip_merlin.launcher.attempts import launch
+from cowclip_merlin.launcher.call import TrainCall
+from cowclip_merlin.launcher.watch import Patience
+
+__all__ = ["Patience", "TrainCall", "launch"]

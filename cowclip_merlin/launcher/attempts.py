@@ -1,0 +1,167 @@
+"""Run a training with several workers; start all of them again after one is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cowclip_merlin.errors import InputError, WorkerLost
+from cowclip_merlin.launcher.call import TrainCall
+from cowclip_merlin.launcher.dask_workers import run_on_dask
+from cowclip_merlin.launcher.local import run_locally
+from cowclip_merlin.launcher.outcome import Outcome, has_checkpoint
+from cowclip_merlin.launcher.watch import Patience
+from cowclip_merlin.system.locks import try_lock
+from cowclip_merlin.workers.slurm import number_of_tasks
+
+_PORT_TRIES = 3
+_DASK_WAIT = 60.0
+"""Seconds that a lost Dask worker has to come back before a restart."""
+
+
+def launch(
+    call: TrainCall,
+    *,
+    workers: int | None,
+    scheduler: str | None = None,
+    restarts: int = 0,
+    command: Sequence[str] | None = None,
+    patience: Patience | None = None,
+) -> None:
+    """Train with several worker processes, and wait until they have ended.
+
+    Args:
+        call: the training.
+        workers: number of processes; None: all workers of the scheduler.
+        scheduler: address of a running Dask scheduler; None: this machine.
+        restarts: how often to start all again, from the last checkpoint, after one is lost.
+        command: program and arguments of a worker; None: `cowclip_merlin.launcher.worker`.
+        patience: how long to wait for the others after one has ended.
+
+    Raises:
+        InputError: if an input is wrong; the error names it in one line.
+        WorkerLost: if a worker failed and no restart is left.
+        Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
+    """
+    check_counts(workers, scheduler, restarts)
+    _refuse_inside_worker(os.environ)
+    place = _Place(workers, scheduler, command, patience or Patience())
+    created, first = not os.path.exists(call.out), call
+    for attempt in range(restarts + 1):
+        outcome = place.run(call, again=attempt > 0)
+        error = outcome.error(call.out)
+        if error is None:
+            return
+        if not isinstance(error, WorkerLost):
+            raise error
+        _show_traceback(outcome)
+        if created:
+            _remove_without_checkpoint(call.out)
+        if outcome.signal_number or attempt == restarts:
+            raise WorkerLost(f"{error}; {_remedy(call.out, restarts)}")
+        call = replace(first, resume=first.resume or has_checkpoint(call.out))
+        print(f"cowclip: {error}; {_start(call, attempt + 1, restarts)}", file=sys.stderr)
+
+
+def check_counts(workers: int | None, scheduler: str | None, restarts: int) -> None:
+    """Check the numbers of workers and restarts.
+
+    Raises:
+        InputError: if one is out of range, or restarts are of no use.
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers is {workers}; it must be at least 1")
+    if restarts < 0:
+        raise InputError(f"--restarts is {restarts}; it must be 0 or more")
+    if restarts and scheduler is None and workers in (None, 1):
+        raise InputError(
+            f"--restarts is {restarts}, but there is one process only; add --workers with at least "
+            "2, or --scheduler"
+        )
+
+
+def _refuse_inside_worker(environment: Mapping[str, str]) -> None:
+    """Refuse to start workers in a process that another launcher has started as one."""
+    try:
+        cluster = json.loads(environment.get("TF_CONFIG") or "{}").get("cluster", {})
+        count = sum(len(addresses) for addresses in cluster.values())
+    except (ValueError, AttributeError, TypeError):
+        raise InputError("TF_CONFIG is damaged; unset it, or omit --workers") from None
+    source = "TF_CONFIG"
+    if count < 2:
+        count, source = number_of_tasks(environment), "Slurm"
+    if count > 1:
+        raise InputError(
+            f"--workers: {source} has already started {count} workers, and this is one of them; "
+            "omit --workers and --scheduler"
+        )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the workers run."""
+
+    workers: int | None
+    scheduler: str | None
+    command: Sequence[str] | None
+    patience: Patience
+
+    def run(self, call: TrainCall, *, again: bool) -> Outcome:
+        """Run one attempt; start it again if another program took a port."""
+        for _ in range(_PORT_TRIES):
+            outcome = self._run(call, again)
+            if not outcome.port_was_taken:
+                break
+            print("cowclip: another program took a port; starting again", file=sys.stderr)
+        return outcome
+
+    def _run(self, call: TrainCall, again: bool) -> Outcome:
+        if self.scheduler is None:
+            return run_locally(
+                call,
+                workers=self.workers or 1,
+                command=self.command,
+                patience=self.patience,
+            )
+        return run_on_dask(
+            call,
+            scheduler=self.scheduler,
+            workers=self.workers,
+            command=self.command,
+            patience=self.patience,
+            wait=_DASK_WAIT if again else 0.0,
+        )
+
+
+def _show_traceback(outcome: Outcome) -> None:
+    """Show where a worker failed whose output nobody has seen; worker 0 has shown it itself."""
+    failure = outcome.first_failure
+    if failure is not None and failure.rank > 0 and failure.traceback:
+        print(failure.traceback.rstrip(), file=sys.stderr)
+
+
+def _remove_without_checkpoint(out: str) -> None:
+    """Remove a run folder that cannot be resumed, unless another process uses it."""
+    if has_checkpoint(out) or not os.path.isdir(out):
+        return
+    with try_lock(Path(out)) as ours:
+        if ours is not False:
+            shutil.rmtree(out, ignore_errors=True)
+
+
+def _remedy(out: str, restarts: int) -> str:
+    """Return what the user can do after the last attempt."""
+    done = f"after {restarts} restarts; " if restarts else ""
+    again = "repeat the command with --resume" if has_checkpoint(out) else "train again"
+    return f"{done}{again}, or let --restarts {restarts + 1} do it"
+
+
+def _start(call: TrainCall, number: int, restarts: int) -> str:
+    """Say what a restart does."""
+    place = "the last checkpoint" if call.resume else "the beginning"
+    return f"restart {number} of {restarts} from {place}"

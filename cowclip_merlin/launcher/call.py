@@ -1,0 +1,84 @@
+"""A call of `train` as plain values, which travel to the worker processes as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+VARIABLE = "COWCLIP_TRAIN_CALL"
+"""Environment variable with the call of a worker process."""
+
+TERMINAL = "COWCLIP_TERMINAL"
+"""Environment variable: whether the standard error of worker 0 ends in a terminal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCall:
+    """The arguments of `cowclip_merlin.training.train`, with paths as text.
+
+    Attributes:
+        data: the prepared folder.
+        settings: `RunSettings.as_dict()`.
+        out: the run folder.
+        resume: whether to continue from the last checkpoint.
+        checkpoint_every: steps between checkpoints.
+        device: "auto", "cpu" or "gpu".
+        data_memory: MB of device memory for rows; None: the default.
+        diagnostics_every: steps between probes.
+    """
+
+    data: str
+    settings: Mapping[str, Any]
+    out: str
+    resume: bool = False
+    checkpoint_every: int = 0
+    device: str = "auto"
+    data_memory: float | None = None
+    diagnostics_every: int = 0
+
+    def to_json(self) -> str:
+        """Return the call as JSON.
+
+        >>> call = TrainCall(data="DATA", settings={"model": "dcn", "mlp": [8]}, out="RUN")
+        >>> TrainCall.from_json(call.to_json()) == call
+        True
+        """
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> TrainCall:
+        """Build a call from the text that `to_json` returned."""
+        return cls(**json.loads(text))
+
+    def with_absolute_paths(self) -> TrainCall:
+        """Return the call for processes with another working folder."""
+        return replace(self, data=os.path.abspath(self.data), out=os.path.abspath(self.out))
+
+
+def worker_environment(
+    call: TrainCall, addresses: Sequence[str], rank: int, gpu: str
+) -> dict[str, str]:
+    """Return the variables that make a process one worker of a training.
+
+    Args:
+        call: the training.
+        addresses: "host:port" of every worker, by rank.
+        rank: number of this worker.
+        gpu: the device that it may use, as in `CUDA_VISIBLE_DEVICES`; "": none.
+    """
+    cluster = {
+        "cluster": {"worker": list(addresses)},
+        "task": {"type": "worker", "index": rank},
+    }
+    return {
+        "TF_CONFIG": json.dumps(cluster),
+        "CUDA_VISIBLE_DEVICES": gpu,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONIOENCODING": "utf-8:backslashreplace",  # as the launcher reads the output
+        # As with the command `cowclip`, a file in the working folder must not hide a module.
+        "PYTHONSAFEPATH": "1",
+        VARIABLE: call.to_json(),
+    }

@@ -1,0 +1,1 @@
+"""Exchange gradients between the replicas of a strategy, and between workers."""

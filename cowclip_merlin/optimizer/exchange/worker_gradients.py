@@ -1,0 +1,136 @@
+"""Exchange the gradients of a step between workers, so that all of them make the same update.
+
+Each worker sums the gradients of equal ids in its part of the batch, and counts the ids. It then
+gets the distinct ids, counts and sums of all workers. The clip needs the counts of the whole batch:
+without them, N workers would train another algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cowclip_merlin import compat
+from cowclip_merlin.optimizer.unique_rows import CountedSlices, UniqueRows
+from cowclip_merlin.workers import Workers
+from cowclip_merlin.workers.collectives import gather_counts, gather_rows, sum_over
+
+if TYPE_CHECKING:
+    from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
+
+tf = compat.tensorflow()
+
+Pair = tuple[Any, Any]  # gradient, variable
+SumRows = Callable[[Any], UniqueRows]
+
+
+class WorkerGradients(NamedTuple):
+    """Gradients of all workers.
+
+    Attributes:
+        tables: `CountedSlices` and table; an id occurs once for each worker that has it.
+        dense: dense gradient and variable.
+    """
+
+    tables: list[Pair]
+    dense: list[Pair]
+
+
+def exchange_gradients(
+    workers: Workers,
+    tables: Sequence[Pair],
+    dense: Sequence[Pair],
+    known: EmbeddingTables,
+    sum_rows: SumRows,
+) -> WorkerGradients:
+    """Return the mean of the workers' gradients, and the counts of their ids.
+
+    The gradient of a table of which each worker has a part is complete already: its forward pass
+    and backward pass have exchanged rows and counts.
+
+    Args:
+        workers: this process and the others.
+        tables: `tf.IndexedSlices` with one entry per occurrence, and table.
+        dense: dense gradient and variable.
+        known: the tables of the optimizer.
+        sum_rows: sums the gradients of equal ids, and counts them.
+    """
+    shards = {i: known.shard_counts(table) for i, (_, table) in enumerate(tables)}
+    groups = _groups(tables, shards, known.read_together)
+    own = [_Sums.of([tables[i][0] for i in group], sum_rows) for group in groups]
+    if own:
+        sizes = tf.stack([tf.size(each.ids) for each in own])
+        counts = gather_counts(workers, sizes, "counts of rows")
+    gradients = [
+        (_of_shard(gradient, shards[i], workers.size), table)
+        for i, (gradient, table) in enumerate(tables)
+    ]
+    for number, (group, sums) in enumerate(zip(groups, own)):
+        every = sums.of_all(workers, counts[:, number], f"table {number}")
+        for index, slices in zip(group, every.slices(workers.size)):
+            gradients[index] = slices, tables[index][1]
+    return WorkerGradients(gradients, _mean_of_all(workers, dense))
+
+
+def _of_shard(gradient: Any, counts: Any | None, workers: int) -> Any:
+    """Return the mean gradient of a shard with its counts; any other gradient as it is."""
+    if counts is None:
+        return gradient
+    return CountedSlices(gradient.values / workers, gradient.indices, counts)
+
+
+def _groups(
+    tables: Sequence[Pair], shards: Mapping[int, Any], read_together: Callable[[Any], Any]
+) -> list[list[int]]:
+    """Group the whole tables that are read at the same ids, so that their ids are sent once."""
+    groups: dict[Any, list[int]] = {}
+    for i, (_, table) in enumerate(tables):
+        if shards[i] is None:
+            groups.setdefault(read_together(table), []).append(i)
+    return list(groups.values())
+
+
+class _Sums(NamedTuple):
+    """Distinct ids, counts int32 [u], and the sums of several tables side by side, [u, d]."""
+
+    ids: Any
+    cnt: Any
+    g: Any
+    widths: list[int]
+
+    @classmethod
+    def of(cls, gradients: Sequence[Any], sum_rows: SumRows) -> _Sums:
+        """Sum gradients of tables that are read at the same ids."""
+        values = [tf.cast(each.values, tf.float32) for each in gradients]
+        rows = sum_rows(tf.IndexedSlices(tf.concat(values, 1), gradients[0].indices))
+        widths = [each.shape[1] for each in values]
+        return cls(tf.cast(rows.ids, tf.int32), rows.cnt, rows.g, widths)
+
+    def of_all(self, workers: Workers, counts: Any, name: str) -> _Sums:
+        """Return the rows of all workers, one after the other."""
+        bits = [tf.bitcast(each, tf.float32)[:, tf.newaxis] for each in (self.ids, self.cnt)]
+        rows = tf.concat([*bits, self.g], 1)
+        rows = tf.ensure_shape(rows, [None, 2 + sum(self.widths)])
+        every = gather_rows(workers, rows, counts, name)
+        ids, cnt = (tf.bitcast(every[:, i], tf.int32) for i in range(2))
+        return _Sums(ids, cnt, every[:, 2:], self.widths)
+
+    def slices(self, workers: int) -> list[Any]:
+        """Return the mean gradient of each table."""
+        parts = tf.split(self.g / workers, self.widths, axis=1)
+        return [CountedSlices(part, self.ids, self.cnt) for part in parts]
+
+
+def _mean_of_all(workers: Workers, pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the mean of the workers' dense gradients, by one exchange for each data type."""
+    result = list(pairs)
+    for dtype in sorted({g.dtype.name for g, _ in pairs}):
+        chosen = [i for i, (g, _) in enumerate(pairs) if g.dtype.name == dtype]
+        shapes = [pairs[i][1].shape for i in chosen]
+        flat = tf.concat([tf.reshape(pairs[i][0], [-1]) for i in chosen], 0)
+        flat = tf.ensure_shape(flat, [sum(shape.num_elements() for shape in shapes)])
+        mean = sum_over(workers, flat, "dense") / workers.size
+        parts = tf.split(mean, [shape.num_elements() for shape in shapes])
+        for i, part, shape in zip(chosen, parts, shapes):
+            result[i] = tf.reshape(part, shape), pairs[i][1]
+    return result

@@ -1,0 +1,1 @@
+"""What a run does only with several workers."""

@@ -1,0 +1,128 @@
+"""Read rows of tables of which every worker has a part: row r is on worker `r mod N`.
+
+A lookup sends each id to the worker that has its row, and gets the row back. Its gradient goes the
+same way: a worker gets the sums of gradients of its rows, and how often each worker has read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cowclip_merlin import compat
+from cowclip_merlin.workers.collectives import all_to_all, gather_counts, padded_size
+from cowclip_merlin.workers.group import Workers
+
+tf = compat.tensorflow()
+
+
+class Requests(NamedTuple):
+    """What the workers ask of each other in one lookup.
+
+    Attributes:
+        rows: numbers of this worker's rows that were asked for, int32 [m]; a row that several
+            workers ask for occurs several times.
+        counts: occurrences that each of them stands for, int32 [m].
+        places: place of each of them in the answers, [N, size], as one number, int32 [m].
+        answered: for every occurrence of an id here, the place of its row in the answers that
+            this worker gets, int32, of the shape of the ids.
+        size: answers for one worker, with padding.
+        step: number of that size.
+    """
+
+    rows: Any
+    counts: Any
+    places: Any
+    answered: Any
+    size: Any
+    step: Any
+
+
+def request(workers: Workers, rows: Any) -> Requests:
+    """Ask the other workers for rows, and learn which rows they ask for.
+
+    Args:
+        workers: this process and the others.
+        rows: numbers of rows in the whole table, integer of any shape.
+    """
+    flat = tf.cast(tf.reshape(rows, [-1]), tf.int32)
+    ids, position, cnt = tf.unique_with_counts(flat)
+    owner = ids % workers.size
+    order = tf.argsort(owner, stable=True)
+    sends = tf.math.bincount(owner, minlength=workers.size, maxlength=workers.size)
+    sends = tf.ensure_shape(sends, [workers.size])
+    every = gather_counts(workers, sends, "counts of shards")  # [N from, N to]
+    size, step = padded_size(tf.reduce_max(every))
+    sorted_owner = tf.gather(owner, order)
+    first = tf.cumsum(sends, exclusive=True)
+    place = sorted_owner * size + tf.range(tf.size(ids)) - tf.gather(first, sorted_owner)
+    asked = _spread(tf.gather(tf.stack([ids, cnt], 1), order), place, workers.size * size)
+    received = _all_to_all(workers, asked, size, step, "ids of shards")
+    places = tf.where(tf.reshape(tf.sequence_mask(every[:, workers.rank], size), [-1]))
+    found = tf.gather_nd(received, places)
+    # Places in the order of the distinct ids, then of all occurrences.
+    place_of_id = tf.scatter_nd(order[:, tf.newaxis], place, tf.shape(place))
+    return Requests(
+        rows=found[:, 0] // workers.size,
+        counts=found[:, 1],
+        places=tf.cast(places[:, 0], tf.int32),
+        answered=tf.reshape(tf.gather(place_of_id, position), tf.shape(rows)),
+        size=size,
+        step=step,
+    )
+
+
+def answer(workers: Workers, requests: Requests, values: Any) -> Any:
+    """Send rows to the workers that asked for them; return the rows that this worker asked for.
+
+    Args:
+        workers: this process and the others.
+        requests: of this lookup.
+        values: the rows `requests.rows`, float32 [m, d].
+
+    Returns:
+        The row of every occurrence, [..., d]. Its gradient reaches `values` of the workers that
+        have the rows.
+    """
+    total = workers.size * requests.size
+    sent = _spread_rows(values, requests.places, total)
+    exchange = _differentiable(workers, requests.size, requests.step)
+    return tf.gather(exchange(sent), requests.answered)
+
+
+def _differentiable(workers: Workers, size: Any, step: Any) -> Callable[[Any], Any]:
+    """Return the exchange of rows, whose gradient goes the opposite way."""
+
+    @tf.custom_gradient
+    def exchange(rows: Any) -> Any:
+        def gradient(upstream: Any) -> Any:
+            return _rows_to_all(workers, upstream, size, step, "gradients of shards")
+
+        return _rows_to_all(workers, rows, size, step, "rows of shards"), gradient
+
+    return exchange
+
+
+def _rows_to_all(workers: Workers, rows: Any, size: Any, step: Any, name: str) -> Any:
+    width = rows.shape[1]
+    received = all_to_all(workers, tf.reshape(rows, [workers.size, size, width]), step, name)
+    return tf.reshape(received, [-1, width])
+
+
+def _all_to_all(workers: Workers, numbers: Any, size: Any, step: Any, name: str) -> Any:
+    """Exchange int32 numbers [N * size, k] as the bits of floats."""
+    bits = tf.bitcast(numbers, tf.float32)
+    return tf.bitcast(_rows_to_all(workers, bits, size, step, name), tf.int32)
+
+
+def _spread(numbers: Any, place: Any, total: Any) -> Any:
+    """Put integers [n, k] at their places among `total`; the others are 0."""
+    shape = tf.stack([total, tf.shape(numbers)[1]])
+    spread = tf.scatter_nd(place[:, tf.newaxis], numbers, shape)
+    return tf.ensure_shape(spread, [None, numbers.shape[1]])
+
+
+def _spread_rows(values: Any, places: Any, total: Any) -> Any:
+    """Put rows [m, d] at their places among `total`; the others are 0. Only moves numbers."""
+    zeros = tf.zeros([total, values.shape[1]], values.dtype)
+    return tf.tensor_scatter_nd_update(zeros, places[:, tf.newaxis], values)

@@ -1,0 +1,280 @@
+"""Workers on a Dask cluster of two processes."""
+
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+from fake_workers import is_alive, wait_until
+
+from cowclip_merlin.errors import InputError, WorkerLost
+from cowclip_merlin.launcher import Patience, dask_side, dask_workers, launch
+from cowclip_merlin.training import Stopped
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    options = {"dashboard_address": None, "n_workers": 2, "threads_per_worker": 1}
+    # On a busy machine a nanny needs longer than 15 seconds to start a lost worker again.
+    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
+    with patient, LocalCluster(processes=True, silence_logs=50, **options) as found:
+        yield found
+
+
+@pytest.fixture
+def scheduler(cluster):
+    """Its address; both workers are there again after a test that has killed one."""
+    with Client(cluster.scheduler_address, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=60)
+        yield cluster.scheduler_address
+        client.wait_for_workers(2, timeout=60)
+        assert set(client.run(children).values()) == {0}
+
+
+def children(dask_worker):
+    return len(dask_worker.__dict__.get("cowclip_children", {}))
+
+
+def run(fake, scheduler, body, *, workers=2, **options):
+    command = fake.command(body)
+    launch(fake.call, workers=workers, scheduler=scheduler, command=command, **options)
+
+
+@pytest.mark.parametrize("workers", [2, None])
+def test_one_process_in_every_dask_worker(fake, scheduler, workers):
+    body = "(here / f'saw-{rank}').write_text(f\"{os.getppid()} {' '.join(addresses)}\")"
+    run(fake, scheduler, body, workers=workers)
+    saw = [(fake.folder / f"saw-{rank}").read_text().split() for rank in range(2)]
+    assert saw[0][0] != saw[1][0], "different parents"
+    assert saw[0][1:] == saw[1][1:]
+    hosts, ports = zip(*(address.split(":") for address in saw[0][1:]), strict=True)
+    assert set(hosts) == {"127.0.0.1"} and len(set(ports)) == 2
+
+
+def test_one_worker_of_two_may_be_used(fake, scheduler):
+    run(fake, scheduler, "assert len(addresses) == 1", workers=1)
+    assert len(fake.pids()) == 1
+
+
+def test_the_output_of_the_first_comes_back(fake, scheduler, capfd):
+    run(fake, scheduler, "print('out', rank); print('err ä', rank, file=sys.stderr)")
+    assert capfd.readouterr() == ("out 0\n", "err ä 0\n")
+
+
+def test_output_comes_while_it_runs(fake, scheduler, monkeypatch):
+    class Stream:
+        def write(self, text):
+            fake.say("seen")
+
+        def flush(self):
+            pass
+
+    monkeypatch.setattr(sys, "stdout", Stream())
+    run(fake, scheduler, "if rank == 0: print('first', flush=True)\nwait_for('seen')")
+
+
+def test_relative_paths_become_absolute(fake, scheduler, monkeypatch):
+    monkeypatch.chdir(fake.folder)
+    fake.call = replace(fake.call, data=".", out="run")
+    run(fake, scheduler, "(here / 'saw').write_text(call['data'] + ' ' + call['out'])")
+    assert (fake.folder / "saw").read_text() == f"{fake.folder} {fake.folder}/run"
+
+
+def test_wrong_input_is_the_line_of_the_worker(fake, scheduler, quick):
+    body = "print('cowclip: error: x.txt: no such file', file=sys.stderr); sys.exit(2)"
+    with pytest.raises(InputError, match=r"^x\.txt: no such file$"):
+        run(fake, scheduler, body, patience=quick, restarts=1)
+    assert len(fake.pids()) == 2
+
+
+def test_a_worker_that_stopped_with_a_checkpoint_stops_all(fake, scheduler):
+    with pytest.raises(Stopped):
+        run(fake, scheduler, "checkpoint(); sys.exit(143)")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_child_is_named(fake, scheduler, quick, rank):
+    body = f"os.kill(os.getpid(), 9) if rank == {rank} else sys.exit(75)"
+    with pytest.raises(WorkerLost, match=f"worker {rank} of 2 on 127.0.0.1 .*signal 9"):
+        run(fake, scheduler, body, patience=quick)
+
+
+def test_a_stubborn_child_is_killed(fake, scheduler):
+    body = (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "if rank == 1:\n    wait_for('ready'); sys.exit(1)\n"
+        "(here / 'ready').touch()\nforever()"
+    )
+    with pytest.raises(WorkerLost, match=r"worker 1 of 2 .*exit code 1"):
+        run(fake, scheduler, body, patience=Patience(grace=0.2, term=0.2))
+
+
+def test_a_restart_resumes_from_a_checkpoint(fake, scheduler, quick):
+    body = (
+        "(here / f'call-{rank}-{attempt}').write_text(str(call['resume']))\n"
+        "if attempt == 0:\n    checkpoint()\n    os.kill(os.getpid(), 9)"
+    )
+    run(fake, scheduler, body, restarts=1, patience=quick)
+    saw = [(fake.folder / f"call-{r}-{a}").read_text() for a in range(2) for r in range(2)]
+    assert saw == ["False", "False", "True", "True"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_lost_dask_worker_is_named_and_its_child_ends(fake, scheduler, quick, rank):
+    body = f"if rank == {rank}: os.kill(os.getppid(), 9)\nforever()"
+    started = time.monotonic()
+    with pytest.raises(WorkerLost, match=f"worker {rank} .*its Dask worker was lost"):
+        run(fake, scheduler, body, patience=quick)
+    assert time.monotonic() - started < 60
+    wait_until(lambda: not any(map(is_alive, fake.pids())), "the end of the children")
+
+
+def test_a_restart_waits_for_the_dask_worker_that_was_lost(fake, scheduler, quick):
+    """Its nanny starts it again."""
+    body = "if rank == 1 and attempt == 0:\n    os.kill(os.getppid(), 9)\n    forever()"
+    body += "\nif attempt == 0: sys.exit(75)"
+    run(fake, scheduler, body, restarts=1, patience=quick)
+    assert len(fake.pids()) == 4
+
+
+def test_too_few_workers_are_one_line(fake, scheduler):
+    with pytest.raises(InputError, match=r"has 2 workers, but the training needs 3; start more, "):
+        run(fake, scheduler, "", workers=3)
+    assert not fake.pids()
+
+
+def test_no_workers_are_one_line(fake):
+    options = {"dashboard_address": ":0", "n_workers": 0, "silence_logs": 50}
+    line = r"has 0 workers, .* at least 1; start some"
+    with LocalCluster(**options) as empty, pytest.raises(InputError, match=line):
+        run(fake, empty.scheduler_address, "", workers=None)
+
+
+def test_a_scheduler_that_does_not_answer_is_one_line(fake):
+    with pytest.raises(InputError, match=r"tcp://127\.0\.0\.1:1: no Dask scheduler answers"):
+        run(fake, "tcp://127.0.0.1:1", "")
+
+
+def test_a_folder_that_a_dask_worker_does_not_see_is_one_line(fake, scheduler):
+    fake.call = replace(fake.call, data="/no/such/folder")
+    with pytest.raises(InputError, match=r"/no/such/folder: the Dask worker tcp://.* does not see"):
+        run(fake, scheduler, "")
+
+
+MODULE = "cowclip_merlin.launcher.dask_side"
+
+
+def hide_module():
+    sys.modules["hidden"], sys.modules[MODULE] = sys.modules.get(MODULE), None
+
+
+def show_module():
+    sys.modules[MODULE] = sys.modules.pop("hidden")
+
+
+def test_dask_workers_without_this_package_are_one_line(fake, scheduler):
+    with Client(scheduler, set_as_default=False) as client:
+        client.run(hide_module)
+        try:
+            line = r"cannot use cowclip_merlin .*install the same version"
+            with pytest.raises(InputError, match=line):
+                run(fake, scheduler, "")
+        finally:
+            client.run(show_module)
+
+
+def test_an_interrupt_ends_the_children(fake, scheduler, monkeypatch):
+    def interrupt(*_):
+        wait_until(lambda: len(fake.pids()) == 2, "both workers")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cowclip_merlin.launcher.relay.Relay.show", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(fake, scheduler, "forever()")
+
+
+def set_lease(seconds):
+    dask_side._LEASE = seconds
+
+
+def test_children_end_when_the_launcher_asks_no_more(fake, scheduler):
+    """As after a kill -9 of the launcher, or when its machine is gone."""
+    with Client(scheduler, set_as_default=False) as client:
+        before = dask_side._LEASE
+        client.run(set_lease, 1.0)
+        try:
+            where = sorted(client.scheduler_info()["workers"])
+            call = replace(fake.call, device="cpu")
+            environments = dask_workers._environments(client, call, where)
+            command = fake.command("forever()")
+            client.run(dask_side.start_child, "alone", command, environments)
+            wait_until(lambda: len(fake.pids()) == 2, "both children")
+            wait_until(lambda: not any(map(is_alive, fake.pids())), "their end")
+        finally:
+            client.run(set_lease, before)
+            client.run(dask_side.end_child, "alone")
+
+
+LAUNCHER = """
+import sys
+from cowclip_merlin.launcher import TrainCall, dask_workers, launch
+dask_workers._FOLLOW = 0.2
+folder, scheduler, *command = sys.argv[1:]
+call = TrainCall(data=folder, settings={}, out=folder + "/run")
+launch(call, workers=2, scheduler=scheduler, command=command)
+"""
+
+
+def test_children_end_after_a_kill_of_the_launcher(fake, scheduler):
+    command = [str(fake.folder), scheduler, *fake.command("forever()")]
+    with Client(scheduler, set_as_default=False) as client:
+        before = dask_side._LEASE
+        client.run(set_lease, 3.0)
+        try:
+            launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, *command])
+            wait_until(lambda: len(fake.pids()) == 2, "both children")
+            launcher.kill()
+            launcher.wait()
+            wait_until(lambda: not any(map(is_alive, fake.pids())), "their end")
+        finally:
+            client.run(set_lease, before)
+            client.run(forget_children)
+
+
+def forget_children(dask_worker):
+    for attempt in list(dask_worker.__dict__.get("cowclip_children", {})):
+        dask_side.end_child(attempt, dask_worker)
+
+
+def test_a_launcher_in_another_thread_works(fake, scheduler):
+    """Only the main thread receives signals, as in a notebook's background job."""
+    errors = []
+
+    def work():
+        try:
+            run(fake, scheduler, "")
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    assert not errors and not thread.is_alive()
+
+
+class Info:
+    def __init__(self, addresses):
+        self._addresses = addresses
+
+    def scheduler_info(self):
+        return {"workers": dict.fromkeys(self._addresses)}
+
+
+def test_workers_of_one_machine_are_neighbors():
+    client = Info(["tcp://10.0.0.2:5", "tcp://10.0.0.1:7", "tcp://10.0.0.2:3"])
+    found = dask_workers.choose_workers(client, "tcp://x:1", None, 0.0)
+    assert [dask_workers.host_of(each) for each in found] == ["10.0.0.1", "10.0.0.2", "10.0.0.2"]

@@ -1,0 +1,121 @@
+"""The worker's own module: how its errors become exit codes and lines."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cowclip_merlin.errors import Diverged, InputError, WorkerLost
+from cowclip_merlin.launcher import TrainCall, worker
+from cowclip_merlin.launcher.call import TERMINAL, VARIABLE, worker_environment
+from cowclip_merlin.training import RunSettings, Stopped
+
+SETTINGS = RunSettings(model="deepfm", batch_size=256, mlp=(8, 4), overrides={"l2": 1e-4})
+CALL = TrainCall(
+    data="some/data",
+    settings=SETTINGS.as_dict(),
+    out="some/run",
+    resume=True,
+    checkpoint_every=5,
+    device="cpu",
+    data_memory=1.5,
+    diagnostics_every=7,
+)
+
+
+def test_a_call_survives_json():
+    again = TrainCall.from_json(CALL.to_json())
+    assert again == CALL
+    assert RunSettings.from_dict(again.settings) == SETTINGS
+
+
+def test_the_environment_names_all_workers_and_this_one():
+    found = worker_environment(CALL, ["a:1", "b:2"], 1, "3")
+    assert json.loads(found["TF_CONFIG"]) == {
+        "cluster": {"worker": ["a:1", "b:2"]},
+        "task": {"type": "worker", "index": 1},
+    }
+    assert found["CUDA_VISIBLE_DEVICES"] == "3"
+    assert TrainCall.from_json(found[VARIABLE]) == CALL
+
+
+@pytest.fixture
+def end(monkeypatch):
+    """Runs the worker with a training that ends in an error; returns the exit code."""
+
+    def run(error):
+        def train(*_, **__):
+            raise error
+
+        monkeypatch.setenv(VARIABLE, CALL.to_json())
+        monkeypatch.setattr("cowclip_merlin.train.train", train)
+        return worker.main()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("x.txt: no\nsuch file"), 2, "cowclip: error: x.txt: no such file\n"),
+        (Diverged("too fast"), 2, "cowclip: error: too fast\n"),
+        (WorkerLost("worker 1 is gone"), 75, "cowclip: error: worker 1 is gone\n"),
+        (FileNotFoundError(2, "No such file", "a"), 2, "cowclip: error: a: No such file; check"),
+        (Stopped(15), 143, ""),
+        (Stopped(2), 130, ""),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_errors_are_exit_codes_and_lines(end, capsys, error, code, line):
+    assert end(error) == code
+    shown = capsys.readouterr()
+    assert shown.err.startswith(line) and bool(shown.err) == bool(line)
+    assert shown.out == ""
+
+
+def test_a_bug_keeps_its_traceback(end):
+    with pytest.raises(ZeroDivisionError):
+        end(ZeroDivisionError("a bug"))
+
+
+def test_every_argument_arrives(monkeypatch):
+    got = {}
+
+    def train(data, settings, **others):
+        got.update(data=data, settings=settings, **others)
+
+    monkeypatch.setenv(VARIABLE, CALL.to_json())
+    monkeypatch.setattr("cowclip_merlin.train.train", train)
+    assert worker.main() == 0
+    assert got.pop("settings") == SETTINGS
+    given = {name: getattr(CALL, name) for name in TrainCall.__dataclass_fields__}
+    assert got == {name: value for name, value in given.items() if name != "settings"}
+
+
+def test_the_module_runs_as_a_program(tmp_path):
+    """Wrong data end it before TensorFlow is loaded."""
+    call = TrainCall(data=str(tmp_path / "none"), settings=SETTINGS.as_dict(), out=str(tmp_path))
+    environment = {**os.environ, VARIABLE: call.to_json(), TERMINAL: "1"}
+    environment.pop("TF_CONFIG", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "cowclip_merlin.launcher.worker"],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"cowclip: error: {tmp_path}/none")
+
+
+def test_progress_bars_see_a_terminal(monkeypatch):
+    seen = []
+    monkeypatch.setenv(VARIABLE, CALL.to_json())
+    monkeypatch.setenv(TERMINAL, "1")
+    monkeypatch.setattr(worker, "run", lambda _: seen.append(sys.stderr.isatty()))
+    with open(os.devnull, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert worker.main() == 0
+    assert seen == [True]

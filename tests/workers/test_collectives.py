@@ -1,0 +1,70 @@
+"""Exchanges between workers give what NumPy gives, and keep all bits."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import run_script
+
+from cowclip_merlin.workers import collectives
+from cowclip_merlin.workers.collectives import padded_size
+
+CHECKS = (
+    "sums", "gathered", "gathered_rows", "exchanged", "in_a_loop", "arrays", "texts",
+    "differences_of_facts", "errors_of_one", "counted_bytes",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session", params=[2, 3])
+def found(request, make_once):
+    """What each worker found in each check: an error or nothing."""
+
+    def make(folder):
+        run_script("collectives.py", folder, workers=request.param)
+
+    folder = make_once(f"collectives_of_{request.param}", make)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(request.param)]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_exchanges(found, name):
+    for rank, each in enumerate(found):
+        assert not each[name], f"worker {rank}: {each[name]}"
+
+
+def test_all_checks_are_here(found):
+    assert all(set(each) == set(CHECKS) for each in found)
+
+
+COUNTS = st.lists(st.integers(0, 2**30), min_size=1, max_size=200)
+
+
+def sizes_of(counts):
+    return [x.numpy().tolist() for x in padded_size(np.array(counts, np.int32))]
+
+
+@given(COUNTS)
+def test_few_rows_are_padding(counts):
+    sizes, _ = sizes_of(counts)
+    for count, size in zip(counts, sizes, strict=True):
+        assert count <= size <= max(16, count * 1.0625)
+
+
+@given(COUNTS)
+def test_no_number_has_two_sizes(counts):
+    sizes, numbers = sizes_of(counts)
+    assert len(set(zip(sizes, numbers, strict=True))) == len(set(numbers))
+
+
+def test_sizes_grow():
+    sizes, numbers = sizes_of(range(100_000))
+    assert sizes == sorted(sizes) and numbers == sorted(numbers)
+    assert len(set(zip(sizes, numbers, strict=True))) == len(set(numbers)) < 250
+
+
+def test_numbers_of_sizes_fit_into_a_key():
+    _, (largest,) = sizes_of([2**30])
+    assert largest < 1 << collectives._SIZE_BITS
+    assert collectives._KEY_BITS + collectives._SIZE_BITS < 32  # a key is an int32

@@ -1,0 +1,112 @@
+"""A worker: trains cases on the same batches, and writes what they become.
+
+    python trajectories.py DATA OUT CASES
+
+Writes OUT/CASE.RANK.npz: weights and optimizer state after some steps. One process also trains
+with the rows of each batch in other orders, and writes how much the weights differ by that.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from cases import STEPS, Case
+
+from cowclip_merlin import compat, workers
+from cowclip_merlin.loading import DeviceData, open_columns, row_order
+from cowclip_merlin.optimizer.exchange import worker_gradients
+from cowclip_merlin.training import RunSettings, build
+from cowclip_merlin.training.run import set_up_tensorflow
+from cowclip_merlin.training.train_step import make_train_step
+from cowclip_merlin.workflows import PreparedData
+
+BATCH, ORDERS = 256, 8
+ODD = {3: 255, 5: 1, 20: 2, 49: 1}  # step -> rows of its batch
+RATES = {"adam": {}, "adagrad": {"embedding_lr": 0.02, "dense_lr": 0.02}}
+
+
+def fixed_batches(rows):
+    order = np.concatenate([row_order.permutation(rows, seed=1, epoch=e) for e in range(2)])
+    ends = np.cumsum([ODD.get(step, BATCH) for step in range(max(STEPS))])
+    return np.split(order[: ends[-1]].astype(np.int64), ends[:-1])
+
+
+def reordered(batches, number):
+    """The same batches with their rows in another order; order 0 is the same one."""
+    rng = np.random.default_rng(number)
+    return [rng.permutation(batch) if number else batch for batch in batches]
+
+
+class Training:
+    """One case, which can start again without a new trace."""
+
+    def __init__(self, case, prepared, data, steps):
+        self._tf = compat.tensorflow()
+        overrides = {"r": 0.003, "warmup_epochs": 0} | RATES[case.optimizer]
+        settings = RunSettings(
+            model=case.model, batch_size=BATCH, base_batch_size=BATCH, mlp=(16, 8), embedding_dim=4,
+            update=case.update, optimizer=case.optimizer, tables=case.tables, overrides=overrides,
+        )  # fmt: skip
+        values = settings.hyperparameters(prepared.kind)
+        self.model = build.build_model(settings, values, prepared)
+        self.optimizer = build.build_optimizer(settings, values, prepared, steps=steps)
+        self.optimizer.create_state(self.model.trainable_variables)
+        self._loss = self._tf.Variable(0.0, dtype=self._tf.float64)
+        self._step = make_train_step(self.model, self.optimizer, data, self._loss)
+        self._start = self._values()
+
+    def run(self, batches):
+        """Train; return the arrays to write."""
+        for variable, value in zip(self._variables(), self._start, strict=True):
+            variable.assign(value)
+        self._loss.assign(0.0)
+        found, shares = {}, []
+        for number, batch in enumerate(batches, 1):
+            self._step(self._tf.constant(batch))
+            shares.append(self.optimizer.clipped_share.numpy())
+            if number in STEPS:
+                self.optimizer.flush()
+                kinds = {"weight": self.model.trainable_variables, "state": self.optimizer.weights}
+                for kind, variables in kinds.items():
+                    for i, variable in enumerate(variables):
+                        found[f"{number} {kind} {i}"] = variable.numpy()
+        return found | {"clipped": np.array(shares), "loss": self._loss.numpy()}
+
+    def _variables(self):
+        return [*self.model.variables, *self.optimizer.weights]
+
+    def _values(self):
+        return [variable.numpy() for variable in self._variables()]
+
+
+def largest_difference(a, b, step):
+    """The largest difference of any weight after this step."""
+    names = [name for name in a if name.startswith(f"{step} weight ")]
+    return max(np.abs(a[name] - b[name]).max(initial=0) for name in names)
+
+
+def differences_by_order(training, batches, straight):
+    """The largest differences of any weight, [orders, steps to write]; order 0 is the same one."""
+    others = [training.run(reordered(batches, number)) for number in range(ORDERS + 1)]
+    return np.array([[largest_difference(straight, x, step) for step in STEPS] for x in others])
+
+
+def main(folder, out, cases):
+    set_up_tensorflow(7, "cpu")
+    group = workers.join()
+    prepared = PreparedData.load(folder)
+    data = DeviceData(open_columns(prepared, "train"))
+    batches, counted = fixed_batches(data.rows), worker_gradients.CountedSlices
+    for case in (Case(**case) for case in json.loads(cases)):
+        lost = lambda values, ids, counts: compat.tensorflow().IndexedSlices(values, ids)  # noqa: E731
+        worker_gradients.CountedSlices = counted if case.counts else lost
+        training = Training(case, prepared, data, len(batches))
+        found = training.run(batches)
+        if group is None and case.optimizer == "adam":
+            found["by_order"] = differences_by_order(training, batches, found)
+        np.savez(Path(out) / f"{case}.{group.rank if group else 0}.npz", **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
