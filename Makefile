@@ -3,16 +3,18 @@ VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 DOCS_VENV ?= .venv-docs
 FLINK_VENV ?= .venv-flink
+TRITON_VENV ?= .venv-triton
 SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/doctrees
 WORK ?= work/demo
 ONLINE_WORK ?= work/online-demo
 PARALLEL := -n auto --dist worksteal
-# These peers run in separate environments, with packages that are not in $(VENV).
+# These run in separate environments, with packages that are not in $(VENV).
 FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py \
-           --ignore=benchmarks/contestants/tfra.py --ignore-glob=benchmarks/contestants/hugectr*.py
+           --ignore=benchmarks/contestants/tfra.py --ignore-glob=benchmarks/contestants/hugectr*.py \
+           --ignore=benchmarks/triton_server/client.py
 
-.PHONY: help venv demo online-demo test doctest lint format smoke gpu-check flink-check docs linkcheck \
-        lock clean
+.PHONY: help venv demo online-demo test doctest lint format smoke gpu-check flink-check triton-check docs \
+        linkcheck lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
@@ -30,7 +32,7 @@ test: venv ## run all tests, one process per core, at most 8; PYTEST_ARGS="-n 0"
 	@$(PYTHON) -m pytest $(PARALLEL) --durations=10 $(PYTEST_ARGS)
 
 doctest: venv ## run the examples in the docstrings
-	@$(PYTHON) -m pytest --doctest-modules cowclip_merlin models workflows experiments examples $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest --doctest-modules -o pythonpath=examples cowclip_merlin models workflows experiments examples $(PYTEST_ARGS)
 	@$(PYTHON) -m pytest --doctest-modules -o pythonpath=benchmarks $(FOREIGN) benchmarks $(PYTEST_ARGS)
 
 lint: venv ## check rules and format with ruff
@@ -50,6 +52,11 @@ gpu-check: ## test and time the GPU kernels on a machine with a GPU, with PYTHON
 flink-check: venv ## compare the joins by SQLite, Flink and pandas; needs Java 17 (some minutes)
 	@requirements/make_venv.sh flink $(FLINK_VENV)
 	@FLINK_PYTHON=$(FLINK_VENV)/bin/python $(PYTHON) -m pytest tests/online/joiner/test_flink.py $(PYTEST_ARGS)
+
+triton-check: venv ## serve an exported model in NVIDIA Triton on this machine, check and time it
+	@requirements/make_venv.sh triton $(TRITON_VENV)
+	@TRITON_PYTHON=$(TRITON_VENV)/bin/python $(PYTHON) -m pytest tests/benchmarks/test_triton_serving.py $(PYTEST_ARGS)
+	@$(PYTHON) benchmarks/triton_serving.py --triton-python $(TRITON_VENV)/bin/python $(TRITON_ARGS)
 
 docs: ## build the documentation as a site with search: build/docs/index.html
 	@requirements/make_venv.sh docs $(DOCS_VENV)

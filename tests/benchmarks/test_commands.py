@@ -23,12 +23,11 @@ def errors(load):
 
 
 def main_of(module):
-    """`prepare` has two modes and no JSON, so it alone is not made of a `Benchmark`."""
-    return getattr(module, "BENCHMARK", module).main
+    return module.BENCHMARK.main
 
 
 def parser_of(module):
-    return getattr(module, "BENCHMARK", module).parser()
+    return module.BENCHMARK.parser()
 
 
 def left(run, capsys):
@@ -70,7 +69,7 @@ def test_every_benchmark_ends_orderly(load, script, monkeypatch, capsys):
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_word_for_a_number_is_one_line(load, script, capsys):
     wrong = ["--rounds=x", "--runs=x", "--lookups=x", "--kills=x", "--seconds=x"]
-    wrong += ["--seeds=x", "--minutes=x"]
+    wrong += ["--seeds=x", "--minutes=x", "--steps=x"]
     code, told = left(lambda: main_of(load(script))(wrong), capsys)
     assert code == 2 and told.count("\n") == 1 and "'x'" in told and "--help" in told
 
@@ -140,7 +139,8 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
         ("loading", ["--model", "fm"], "'fm'"),
         ("loading", ["--json", "no-such-folder/a.json"], "no-such-folder"),
         ("prepare", ["--runs", "0"], "--runs is 0"),
-        ("prepare", ["--memory", "5", "--rows", "5"], "omit them with --memory"),
+        ("prepare", ["--rows", "5,5"], "--rows 5,5"),
+        ("prepare", ["--workers", "x"], "--workers 'x'"),
         ("prepare", ["--work", __file__], __file__),
         ("peers", ["--batches", "x"], "'x'"),
         ("peers", ["--json", "no-such-folder/a.json"], "no-such-folder"),
@@ -168,11 +168,11 @@ def test_loading_end_to_end(load, tmp_path, capsys):
 def test_prepare_deletes_nothing_of_others(load, tmp_path, monkeypatch):
     prepare = load("prepare")
     monkeypatch.setattr(prepare, "timed", lambda *_: (1.0, 2.0))
-    monkeypatch.setattr(prepare, "same", lambda *_: True)
+    monkeypatch.setattr(prepare, "same_apart", lambda *_: True)
     others = tmp_path / "pandas" / "mine.txt"
     others.parent.mkdir()
     others.write_text("mine")
-    prepare.main(["--rows", "50", "--runs", "1", "--work", str(tmp_path)])
+    prepare.BENCHMARK.main(["--rows", "50", "--runs", "1", "--work", str(tmp_path)])
     assert others.read_text() == "mine"
     assert {file.name for file in tmp_path.iterdir()} == {"pandas", "log-50.txt", "log-50.txt.json"}
 

@@ -56,7 +56,7 @@ def test_the_gpu_check_asks_for_what_can_be_measured(load, monkeypatch):
     """Every value that it gives is one that the benchmark takes."""
     from cowclip_merlin.cli import bench, build_parser
 
-    names = ("kernels", "step_profile", "vocabulary", "loading", "baseline")
+    names = ("kernels", "step_profile", "vocabulary", "loading", "baseline", "workers")
     modules = {name: load(name) for name in names}  # before anything that they import is replaced
     made = []
     monkeypatch.setattr(

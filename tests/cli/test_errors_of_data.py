@@ -188,6 +188,10 @@ CASES = {
         lambda p: ["generate", "--rows", "9", "--out", str(p.path / "no" / "out")],
         r"no",
     ),
+    "generate crossed columns in a log that drifts": (
+        lambda p: ["generate", "--rows", "9", "--crossed", "--drift", "--out", str(p.path / "out")],
+        r"--crossed: a log with --drift has no crossed columns; drop one option",
+    ),
 }
 
 
@@ -200,7 +204,9 @@ def test_no_such_scheduler(refused, monkeypatch):
     import distributed
 
     connect = distributed.Client
-    monkeypatch.setattr(distributed, "Client", lambda at, timeout: connect(at, timeout="1s"))
+    monkeypatch.setattr(
+        distributed, "Client", lambda at, timeout, **more: connect(at, timeout="1s", **more)
+    )
     refused(
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--scheduler", "127.0.0.1:1"

@@ -34,6 +34,8 @@ SHELL = {
     "DRY_RUN=1",
     "apt-get",
     "redis-server",
+    "dask",
+    "kubectl",
     "$broker",
 }
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -62,7 +64,7 @@ def check(words: list[str]) -> None:
             online_settings_from_args(args)
     elif rest[:2] == ["-m", "venv"]:
         assert program == "python3"
-    elif program in ("python", "python3"):
+    elif re.fullmatch(r"(\.venv-\w+/bin/)?python3?", program):
         target = rest[1].replace(".", "/") + ".py" if rest[0] == "-m" else rest[0]
         assert (ROOT / target).is_file(), target
     elif program == "make":
@@ -70,6 +72,8 @@ def check(words: list[str]) -> None:
     elif program == "pip":
         files = [rest[i + 1] for i, word in enumerate(rest) if word == "-r"]
         assert all((ROOT / file).is_file() for file in files), files
+    elif program.startswith("requirements/"):
+        assert (ROOT / program).is_file(), program
     else:
         assert program in SHELL or "=" in program, f"{program}: unknown to this test"
 

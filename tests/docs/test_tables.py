@@ -10,7 +10,7 @@ import pytest
 from markdown_pages import ROOT
 
 import cowclip_merlin as cc
-from cowclip_merlin import diagnostics, models, tables, training, workflows
+from cowclip_merlin import diagnostics, models, tables, training, triton, workflows
 from cowclip_merlin.cli import COMMANDS
 
 MODULES = {
@@ -19,6 +19,7 @@ MODULES = {
     "cc.models": models,
     "cc.tables": tables,
     "cc.training": training,
+    "cc.triton": triton,
     "cc.workflows": workflows,
 }
 CONSTANTS = {

@@ -54,6 +54,13 @@ def test_other_arguments_that_do_not_fit_are_refused(tf, schema):
         growing_table(mirrored, cowclip())
 
 
+def test_several_workers_are_refused(monkeypatch):
+    group = cc.workers.Workers(0, ("a:1", "b:1"))
+    monkeypatch.setattr(cc.workers, "current", lambda: group)
+    with pytest.raises(cc.InputError, match="there are 2 workers"):
+        growing_table(growing(), cowclip())
+
+
 def test_capacity_goes_with_growing_tables(schema):
     with pytest.raises(cc.InputError, match='tables="growing" needs capacity'):
         deepfm(schema, tables="growing")

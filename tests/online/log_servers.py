@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from cowclip_merlin.system.ports import free_ports
+
 ROOT = Path(__file__).parents[2]
 STARTS = 3  # another process may take a free port before its server does
 
@@ -22,12 +24,6 @@ def find_redis() -> str | None:
     """Debian's, or what `.ci/redis_server.sh` has unpacked."""
     unpacked = ROOT / "build/redis/redis-server"
     return shutil.which("redis-server") or (str(unpacked) if unpacked.is_file() else None)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def end_with_the_tests() -> None:
@@ -41,7 +37,7 @@ class LogServer(ABC):
     def __init__(self, folder: Path) -> None:
         self.folder, self.process = Path(folder), None
         for _ in range(STARTS):
-            self.port = free_port()
+            (self.port,) = free_ports(1)
             self.start()
             if self.process is not None:
                 return

@@ -17,7 +17,9 @@ else:
 
 ROOT = Path(__file__).parents[2]
 EVERY = sorted(ROOT.glob("requirements/*-py3*.txt"))
-LINES = [p for p in EVERY if not p.name.startswith(("docs-", "flink-"))]
+TRITON = ROOT / "requirements/triton-py311.txt"  # no extra: it needs protobuf < 7
+TOOLS = [p for p in EVERY if p.name.startswith(("docs-", "flink-"))]
+LINES = [p for p in EVERY if p not in (*TOOLS, TRITON)]
 
 
 def python(code, **environment):
@@ -64,6 +66,26 @@ def test_merlin_is_found_after_this_package(module):
     assert done.returncode == 0, done.stderr
 
 
+def test_nvtabular_is_imported_without_tensorflow_which_merlin_learns_of_later():
+    done = python(
+        "import sys\n"
+        "from cowclip_merlin import compat\n"
+        "compat.nvtabular()\n"
+        "import merlin.dtypes as md\n"
+        "from merlin.dtypes.mapping import DTypeMapping\n"
+        "from merlin.dtypes.registry import _dtype_registry as registry\n"
+        "registry.register('triton', DTypeMapping({md.boolean: [3]}))\n"  # tf.int32 == 3
+        "from merlin.table import TensorTable, TensorflowColumn\n"
+        "assert 'tensorflow' not in sys.modules and TensorflowColumn.array_type() is None\n"
+        "import tensorflow as tf\n"
+        "assert TensorflowColumn.array_type() is tf.Tensor and md.dtype(tf.int32) == md.int32\n"
+        "assert type(TensorTable({'a': tf.constant([1, 2])})['a']) is TensorflowColumn\n"
+        "import merlin.models.tf as mm; mm.DLRMModel"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "dtype mappings" not in done.stderr
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_merlin_before_this_package_works_or_is_one_clear_error(module):
     """It has asked for another Keras, or failed by itself, before anything here could help."""
@@ -107,13 +129,24 @@ def pins(path):
     )
 
 
+OF_LINES = {
+    "default": {"tensorflow": "2.21.0", "pandas": "1.5.3", "dask": "2023.9.2"},
+    "rapids": {"tensorflow": "2.21.0", "pandas": "2.2.3", "dask": "2024.11.2"},
+    # What the Dockerfiles of merlin-tensorflow 23.12 name, and what RAPIDS 23.04 brings.
+    "ngc": {
+        "tensorflow": "2.12.0", "pandas": "1.5.2", "numpy": "1.22.4", "dask": "2023.1.1",
+        "distributed": "2023.1.1", "pynvml": "11.4.1", "protobuf": "3.20.3", "wrapt": "1.14.0",
+        "fsspec": "2022.5.0", "pyarrow": "10.0.1", "numba": "0.56.4", "dask-cuda": "23.4.0",
+    },
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("path", LINES, ids=lambda p: p.name)
 def test_pins_are_exact_and_agree_with_the_line(path):
     versions = {k.lower().replace("_", "-"): v for k, v in pins(path).items()}
     ngc, rapids = "ngc" in path.name, "rapids" in path.name
-    assert versions["tensorflow"] == ("2.12.1" if ngc else "2.21.0")
-    assert versions["pandas"] == ("2.2.3" if rapids else "1.5.3")
-    assert versions["dask"] == ("2024.11.2" if rapids else "2023.9.2")
+    line = "ngc" if ngc else "rapids" if rapids else "default"
+    assert {name: versions[name] for name in OF_LINES[line]} == OF_LINES[line]
     if "gpu" in path.name:
         assert versions["cudf-cu12"].startswith("24.12") and "cupy-cuda12x" in versions
     merlin = pins(ROOT / "requirements/rapids-merlin.txt") if rapids else versions
@@ -136,7 +169,7 @@ def test_pins_meet_what_pyproject_asks_for(path):
     # What makes a line one of its own; dask-cuda is for GPUs.
     apart = {
         "default": set(),
-        "ngc": {"tensorflow", "tf-keras", "tensorflow-metadata"},
+        "ngc": {*OF_LINES["ngc"], "tf-keras", "tensorflow-metadata"},
         "rapids": {"pandas", "dask", "distributed", "dask-cuda", "pyarrow"},
     }
     for requirement in wanted:
@@ -144,7 +177,7 @@ def test_pins_meet_what_pyproject_asks_for(path):
             assert versions[requirement.name] in requirement.specifier, requirement
 
 
-@pytest.mark.parametrize("path", [p for p in EVERY if p not in LINES], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", TOOLS, ids=lambda p: p.name)
 def test_pins_without_the_stack_meet_what_pyproject_asks_for(path):
     extra = path.name.partition("-")[0]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -154,11 +187,21 @@ def test_pins_without_the_stack_meet_what_pyproject_asks_for(path):
     assert "://" not in path.read_text() and "tensorflow" not in versions
 
 
+def test_pins_of_triton_are_what_it_asks_for():
+    asked = map(Requirement, (ROOT / "requirements/triton.in").read_text().split())
+    versions = pins(TRITON)
+    assert all(versions[each.name] in each.specifier for each in asked)
+    default = pins(ROOT / "requirements/default-py311.txt")
+    assert versions["tensorflow"] == default["tensorflow"]  # it reads what that version wrote
+    assert "://" not in TRITON.read_text()
+
+
 def test_there_are_pins_for_every_promised_stack():
     assert {p.name for p in EVERY} == {
         "docs-py310.txt", "docs-py311.txt", "docs-py312.txt",
         "default-py310.txt", "default-py311.txt", "ngc-py310.txt", "rapids-py311.txt",
         "rapids-py312.txt", "flink-py311.txt", "rapids-gpu-py311.txt", "rapids-gpu-py312.txt",
+        "triton-py311.txt",
     }  # fmt: skip
 
 

@@ -34,16 +34,26 @@ def test_the_cache_is_written_once(folder, monkeypatch):
     ]  # fmt: skip
 
 
-def test_mapped_columns_are_used_where_they_are(folder):
+def address_is_in(file, address):
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    ranges = [line.split()[0].split("-") for line in lines if line.endswith(str(file))]
+    return any(int(low, 16) <= address < int(high, 16) for low, high in ranges)
+
+
+@pytest.mark.parametrize(("version", "shared"), [("1.24.0", True), ("1.22.4", False)])
+def test_mapped_columns_are_used_where_they_are(folder, monkeypatch, version, shared):
+    """Older versions of NumPy abort Python when TensorFlow frees a shared array."""
     tf = compat.tensorflow()
     if tf.config.list_logical_devices("GPU"):
         pytest.skip("tensors are copies on a GPU")
-    data = DeviceData(open_columns(folder, "train"))
-    file = str((folder.path / ".cache-train" / "label.npy").resolve())
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    ranges = [line.split()[0].split("-") for line in lines if line.endswith(file)]
-    address = data._tensors[2]._numpy().ctypes.data
-    assert any(int(low, 16) <= address < int(high, 16) for low, high in ranges)
+    if shared and not compat.numpy_memory_can_be_shared(np.__version__):
+        pytest.skip(f"NumPy {np.__version__} cannot share memory")
+    monkeypatch.setattr(np, "__version__", version)
+    columns = open_columns(folder, "train")
+    data = DeviceData(columns)
+    file = (folder.path / ".cache-train" / "label.npy").resolve()
+    assert address_is_in(file, data._tensors[2]._numpy().ctypes.data) == shared
+    np.testing.assert_array_equal(data._tensors[2].numpy(), columns.label)
 
 
 def other_fingerprint(folder, _):

@@ -9,11 +9,12 @@ from concurrent.futures import Future
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from log_servers import KafkaServer, free_port
+from log_servers import KafkaServer
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
 from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.system.ports import free_ports
 
 NUMBERS = itertools.count()
 
@@ -183,7 +184,7 @@ def test_passwords_are_options_and_are_not_shown():
     with pytest.raises(InputError, match="give user and password as options") as told:
         open_log("kafka://me:secret@localhost/a")
     assert "secret" not in str(told.value)
-    place = f"localhost:{free_port()}"
+    place = f"localhost:{free_ports(1)[0]}"
     code = (
         "from cowclip_merlin.online.logs import kafka_log\n"
         "kafka_log.TIMEOUT = 0.5\n"

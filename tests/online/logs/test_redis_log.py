@@ -7,11 +7,12 @@ import threading
 import time
 
 import pytest
-from log_servers import RedisServer, find_redis, free_port
+from log_servers import RedisServer, find_redis
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
 from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.system.ports import free_ports
 
 pytestmark = pytest.mark.skipif(
     find_redis() is None, reason="redis-server is missing: apt-get install redis-server"
@@ -186,7 +187,7 @@ def test_tls(tmp_path):
         check=True, capture_output=True,
     )  # fmt: skip
     server = RedisServer(tmp_path)
-    tls = str(free_port())
+    tls = str(free_ports(1)[0])
     server.kill()
     server.options = (
         "--tls-port", tls, "--tls-cert-file", names["certificate"], "--tls-key-file",

@@ -4,8 +4,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from cowclip_merlin.online.demo.brokers import free_port
 from cowclip_merlin.online.measuring.server_client import NoAnswer, ServerClient
+from cowclip_merlin.system.ports import free_ports
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -59,7 +59,7 @@ def test_answers(port):
 
 
 def test_a_server_that_is_away():
-    client = ServerClient(free_port())
+    client = ServerClient(free_ports(1)[0])
     assert not client.is_serving([])
     with pytest.raises(NoAnswer, match="ConnectionRefusedError"):
         client.status()
