@@ -116,7 +116,8 @@ def test_a_stubborn_child_is_killed(fake, scheduler):
 def test_a_restart_resumes_from_a_checkpoint(fake, scheduler, quick):
     body = (
         "(here / f'call-{rank}-{attempt}').write_text(str(call['resume']))\n"
-        "if attempt == 0:\n    checkpoint()\n    os.kill(os.getpid(), 9)"
+        "if attempt == 0:\n    wait_for('call-0-0')\n    wait_for('call-1-0')\n"
+        "    checkpoint()\n    os.kill(os.getpid(), 9)"
     )
     run(fake, scheduler, body, restarts=1, patience=quick)
     saw = [(fake.folder / f"call-{r}-{a}").read_text() for a in range(2) for r in range(2)]
