@@ -42,13 +42,14 @@ from cowclip_merlin.bench.random_data import criteo_fields
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays
 from cowclip_merlin.loading.placement import free_memory
+from cowclip_merlin.system.process_memory import bytes_left
 from harness.benchmark import Benchmark
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown
 from vocabulary_sizes.batches import distinct_rows, draw, spread
 from vocabulary_sizes.figure import draw_figure
 from vocabulary_sizes.settings import VocabularySettings
-from vocabulary_sizes.training import TrainedModel, free_bytes
+from vocabulary_sizes.training import TrainedModel
 
 IN_JSON = ("model", "embedding_dim", "warm_up", "steps", "seconds")
 
@@ -58,7 +59,7 @@ Records = list[dict[str, Any]]
 def fitting(settings: VocabularySettings) -> list[int]:
     """Return the vocabularies that fit into memory; print the others."""
     of_gpu, chosen = free_memory(), []
-    free = free_bytes() if of_gpu is None else of_gpu
+    free = bytes_left() if of_gpu is None else of_gpu
     for vocabulary in settings.vocabularies:
         needed = settings.memory_factor * settings.table_bytes(vocabulary)
         if free is None or needed <= free:

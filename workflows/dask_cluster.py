@@ -33,14 +33,7 @@ def use_gpu(device: str) -> bool:
 def _missing_for_gpu() -> str | None:
     from importlib.util import find_spec
 
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        gpus = pynvml.nvmlDeviceGetCount()
-    except Exception:
-        gpus = 0
-    if gpus == 0:
+    if compat.gpu_count() == 0:
         return "no GPU is found"
     return None if find_spec("cudf") else "cuDF is not installed (RAPIDS line)"
 

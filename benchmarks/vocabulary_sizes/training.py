@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,13 +75,3 @@ def _optimizer(update: str) -> Any:
         update=update,
         embeddings=["embeddings"],
     )
-
-
-def free_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the available memory in bytes; None if the system does not report it."""
-    if not meminfo.exists():
-        return None
-    for line in meminfo.read_text(encoding="utf-8").splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    return None

@@ -9,6 +9,7 @@ True
 """
 
 from cowclip_merlin.compat.arrays import numpy_memory_can_be_shared
+from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.keras import (
     all_to_all,
     legacy_optimizer,
@@ -27,6 +28,7 @@ from cowclip_merlin.compat.merlin import (
 
 __all__ = [
     "all_to_all",
+    "gpu_count",
     "legacy_optimizer",
     "merlin_models",
     "numpy_memory_can_be_shared",

@@ -13,6 +13,7 @@ from functools import cache, wraps
 from importlib.abc import MetaPathFinder
 from typing import Any
 
+from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.import_hooks import AfterImport, without_tensorflow
 from cowclip_merlin.compat.keras import request_keras_2, tensorflow, version_of
 from cowclip_merlin.errors import StackError
@@ -118,7 +119,7 @@ def merlin_models() -> Any:
         with quiet_merlin(), _output_to_stderr():
             return importlib.import_module("merlin.models.tf")
     except Exception as error:
-        if not tensorflow().test.is_built_with_cuda() and _nvml_sees_a_gpu():
+        if not tensorflow().test.is_built_with_cuda() and gpu_count() > 0:
             raise StackError(
                 "a GPU is present but this TensorFlow cannot use it: install the GPU build, "
                 'or hide the GPU with CUDA_VISIBLE_DEVICES=""'
@@ -241,16 +242,6 @@ def _number_partitions_plainly() -> None:
         return write(ddf, fs, output_path, shuffle, file_partition_map, *args, **kw)
 
     dataset._ddf_to_dataset = write_plainly
-
-
-def _nvml_sees_a_gpu() -> bool:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetCount() > 0
-    except Exception:
-        return False
 
 
 @contextmanager

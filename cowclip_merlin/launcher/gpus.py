@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 
 
@@ -13,7 +14,7 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
     Args:
         environment: variables such as those of `os.environ`.
     """
-    count = _gpu_count()
+    count = compat.gpu_count()
     named = environment.get("CUDA_VISIBLE_DEVICES")
     if named is None or count == 0:
         return [str(index) for index in range(count)]
@@ -21,16 +22,6 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
     # CUDA ignores everything from the first invalid name on.
     invalid = next((i for i, name in enumerate(names) if name in ("", "-1")), len(names))
     return names[:invalid]
-
-
-def _gpu_count() -> int:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return int(pynvml.nvmlDeviceGetCount())
-    except Exception:  # no driver, or no library for it
-        return 0
 
 
 def one_gpu_each(visible: Sequence[Sequence[str]], device: str, host: str) -> list[str]:

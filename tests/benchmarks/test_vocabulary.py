@@ -50,7 +50,7 @@ def test_what_does_not_fit_is_left_out(vocabulary, small, monkeypatch, capsys):
     settings = vocabulary.BENCHMARK.settings_from(
         vocabulary.BENCHMARK.parser().parse_args([*small, "--memory-factor", "4"])
     )
-    monkeypatch.setattr(vocabulary, "free_bytes", lambda: 4 * settings.table_bytes(4000) - 1)
+    monkeypatch.setattr(vocabulary, "bytes_left", lambda: 4 * settings.table_bytes(4000) - 1)
     assert vocabulary.fitting(settings) == [2000]
     assert "omitted: 4,000 ids" in capsys.readouterr().out
     with pytest.raises(SystemExit) as stopped:
@@ -67,14 +67,6 @@ def test_ids_are_spread_one_to_one_within_their_fields(vocabulary, vocabulary_si
     for before, after in zip(rows.ids.T, moved.T, strict=True):
         pairs = {*zip(before.tolist(), after.tolist(), strict=True)}
         assert len(pairs) == len({*before.tolist()}) == len({*after.tolist()})
-
-
-def test_free_memory_is_read(vocabulary, tmp_path):
-    free_bytes = vocabulary.free_bytes
-    file = tmp_path / "meminfo"
-    assert free_bytes(file) is None
-    file.write_text("MemTotal: 9 kB\nMemAvailable:   3 kB\n")
-    assert free_bytes(file) == 3072
 
 
 @pytest.mark.parametrize(

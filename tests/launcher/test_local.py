@@ -317,7 +317,7 @@ def test_a_tf_config_of_one_task_is_replaced(fake, monkeypatch):
 
 
 def use_gpus(monkeypatch, count, visible=None):
-    monkeypatch.setattr(gpus, "_gpu_count", lambda: count)
+    monkeypatch.setattr(gpus.compat, "gpu_count", lambda: count)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
