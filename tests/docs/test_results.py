@@ -27,6 +27,7 @@ LOGS = {
     "generated, 4M rows, seed 12": "generated-4M",
     "generated, 1M rows, seed 7": "generated-1M",
     "generated, 0.5M rows, seed 11": "generated-0.5M",
+    "flights, 3M rows": "flights-3M-searched",
     "Criteo, 8 thousand rows": "criteo-8k",
     "Avazu, 9 thousand rows": "avazu-9k",
 }
@@ -217,6 +218,21 @@ def test_the_flights_of_own_data_are_the_recorded_ones(name):
         for cell, batch in zip(cells.split("|"), (512, 4096, 16_384), strict=True):
             if cell.strip():
                 assert cell.strip() == f"{100 * auc[(*setting, batch)]:.2f}"
+
+
+def test_the_searched_flights_of_own_data_are_the_recorded_ones():
+    page = (ROOT / "docs/own-data.md").read_text().partition("deviation of three seeds. The")[2]
+    table = re.search(r"(?:^\|.*\n)+", page, re.MULTILINE)[0].splitlines()[2:]
+    runs = [run for run in read_results(RECORDED / "flights-3M-searched") if run.split == "test"]
+    rules = [("none", "none"), ("sqrt", "none"), ("linear", "none"), ("cowclip", "cowclip"),
+             ("cowclip", "none")]  # fmt: skip
+    for row, setting in zip(table, rules, strict=True):
+        for cell, batch in zip(row.split("|")[2:5], (512, 4096, 16_384), strict=True):
+            same = [r.auc for r in runs if (r.rule, r.clip, r.batch_size) == (*setting, batch)]
+            aucs = [100 * auc for auc in same[:3]]  # the next ones are of `rivals`
+            assert cell.strip() == (
+                f"{statistics.mean(aucs):.2f} ±{statistics.stdev(aucs):.2f}" if aucs else ""
+            )
 
 
 def test_the_losses_by_steps_are_those_of_the_recorded_runs():
