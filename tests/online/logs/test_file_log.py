@@ -138,7 +138,8 @@ def test_a_reader_beside_a_writer_that_is_killed(tmp_path):
         assert found[first:] == list(range(len(found) - first)) and len(found) - first >= (
             acknowledged
         )
-        assert place == reader.end()
+        # A killed writer may leave a new, empty file: the same place in another file.
+        assert place[0] == reader.end()[0]
 
 
 def test_folders_of_other_things_are_refused(tmp_path):
