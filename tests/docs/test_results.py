@@ -241,3 +241,33 @@ def test_the_losses_by_steps_are_those_of_the_recorded_runs():
     folders = command.replace("\\\n", " ").split()
     runs = [run for folder in folders for run in read_results(ROOT / folder)]
     assert loss_by_steps.table(loss_by_steps.losses(runs)) in page
+
+
+def test_the_tables_of_the_flights_are_those_of_the_recorded_runs():
+    page = (ROOT / "docs/results.md").read_text()
+    page = page.partition("### The same tables on three million flights")[2]
+    rules = re.search(r"(?:^\|.*\n)+", page.partition("**Table 2**")[2], re.MULTILINE)[0]
+    shown = [row.split("|")[3:5] for row in rules.splitlines()[2:]]
+    names = ["none", "sqrt", "sqrt_star", "linear", "n2_lambda", "cowclip"]
+    for cells, rule in zip(shown, names, strict=True):
+        for cell, batch in zip(cells, (1024, 2048), strict=True):
+            assert cell.strip() == mean_of_tables("flights-3M", "deepfm", rule, batch)
+    models = re.search(r"(?:^\|.*\n)+", page.partition("**Table 3.**")[2], re.MULTILINE)[0]
+    for row, model in zip(models.splitlines()[3:], ("wide_and_deep", "dcn", "dcnv2"), strict=True):
+        for cell, batch in zip(row.split("|")[3:9], (512 << n for n in range(6)), strict=True):
+            assert cell.strip() == mean_of_tables("flights-3M", model, "cowclip", batch)
+    split = re.search(r"(?:^\|.*\n)+", page.partition("**Split by time**")[2], re.MULTILINE)[0]
+    for row, rule in zip(split.splitlines()[2:4], ("none", "cowclip"), strict=True):
+        for cell, batch in zip(row.split("|")[2:5], (512, 4096, 16_384), strict=True):
+            assert cell.strip() == mean_of_tables("flights-3M-time", "deepfm", rule, batch)
+
+
+def mean_of_tables(data, model, rule, batch):
+    wanted = (data, model, rule, "cowclip" if rule == "cowclip" else "none", batch)
+    aucs = [
+        100 * run.auc
+        for run in read_results(RECORDED / "flights-3M-tables")
+        if (run.data, run.model, run.rule, run.clip, run.batch_size) == wanted
+    ]
+    spread = f" ±{statistics.stdev(aucs):.2f}" if len(aucs) > 1 else ""
+    return f"{statistics.mean(aucs):.2f}{spread}"
