@@ -68,7 +68,7 @@ def test_a_signal_goes_once_to_every_worker_which_may_finish(fake, start, number
     wait_until(lambda: caught(fake, 0, number) and caught(fake, 1, number), "the signal")
     assert launcher.poll() is None, "it waits"
     fake.say("go")
-    assert launcher.communicate(timeout=60)[0] == f"stopped by {int(number)}\n"
+    assert launcher.communicate(timeout=300)[0] == f"stopped by {int(number)}\n"
     assert caught(fake, 0, number) == caught(fake, 1, number) == 1
     assert len(fake.pids()) == 2, "a signal of the user is no reason to restart"
 
@@ -78,7 +78,7 @@ def test_a_second_signal_kills(fake, start):
     launcher.send_signal(signal.SIGINT)
     wait_until(lambda: caught(fake, 0, 2) and caught(fake, 1, 2), "the signal")
     launcher.send_signal(signal.SIGINT)
-    assert launcher.communicate(timeout=60)[0] == "interrupted\n"
+    assert launcher.communicate(timeout=300)[0] == "interrupted\n"
     assert not any(map(is_alive, fake.pids()))
 
 
@@ -86,7 +86,7 @@ def test_sigterm_without_a_checkpoint_is_143(fake, start):
     launcher = start("while not list(here.glob(f'caught-{rank}-*')):\n    time.sleep(0.01)\n"
                      "sys.exit(143)")  # fmt: skip
     launcher.send_signal(signal.SIGTERM)
-    assert launcher.communicate(timeout=60)[0] == ""
+    assert launcher.communicate(timeout=300)[0] == ""
     assert launcher.returncode == 143
 
 
@@ -97,7 +97,7 @@ def test_a_failure_while_stopping_is_named_and_not_repeated(fake, start):
     )
     launcher = start(body)
     launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=60)
+    launcher.communicate(timeout=300)
     assert launcher.returncode == 1, "WorkerLost"
     assert len(fake.pids()) == 2
 
@@ -105,7 +105,7 @@ def test_a_failure_while_stopping_is_named_and_not_repeated(fake, start):
 def test_a_signal_after_the_end_of_the_training_is_no_stop(fake, start):
     launcher = start("while not list(here.glob(f'caught-{rank}-*')):\n    time.sleep(0.01)\n")
     launcher.send_signal(signal.SIGINT)
-    assert launcher.communicate(timeout=60)[0] == "" and launcher.returncode == 0
+    assert launcher.communicate(timeout=300)[0] == "" and launcher.returncode == 0
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_workers_only_through_the_launcher(fake, start):
@@ -113,7 +113,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_workers_only_through_the_launcher(fake
     for pid in fake.pids():
         assert os.getpgid(pid) == pid != os.getpgid(0)
     fake.say("go")
-    assert launcher.communicate(timeout=60)[0] == "" and launcher.returncode == 0
+    assert launcher.communicate(timeout=300)[0] == "" and launcher.returncode == 0
 
 
 def test_no_worker_outlives_a_killed_launcher(fake, start):

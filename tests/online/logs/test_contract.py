@@ -117,7 +117,7 @@ def test_several_processes_append_at_once(kind):
         )
         for me in range(3)
     ]
-    told = [writer.communicate(timeout=60)[0].splitlines() for writer in writers]
+    told = [writer.communicate(timeout=300)[0].splitlines() for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0, 0]
     values = [message.value.decode() for message in read_all(log, log.start(), most=100)]
     assert len(set(values)) == len(values) == log.end()[0]

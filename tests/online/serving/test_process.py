@@ -210,7 +210,7 @@ def test_a_server_from_its_start_to_its_end(tmp_path, new_run, browser, rows):
         assert server.get("/ready") == {"ready": True}
         answer = answer_after_signal(server, rows, signal.SIGTERM)
         assert answer.startswith(b"HTTP/1.1 200") and b'"predictions"' in answer
-        assert server.process.wait(timeout=60) == 128 + signal.SIGTERM
+        assert server.process.wait(timeout=300) == 128 + signal.SIGTERM
     assert not any("Traceback" in line for line in server.lines), server.lines
     end = time.monotonic() + 60
     while shown(browser, "state") != "no answer" and time.monotonic() < end:
