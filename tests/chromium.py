@@ -40,13 +40,22 @@ class Chromium:
         os.close(to_browser)
         os.close(from_browser)
         self._rest, self._number, self._session, self.events = b"", 0, None, []
-        page = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
-        attached = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)
+        attached = self.call("Target.attachToTarget", targetId=self._page(), flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
-    def _message(self, seconds=30):
+    def _page(self, seconds=300):
+        """The id of the first page; it may appear after the browser answers."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for target in self.call("Target.getTargets")["targetInfos"]:
+                if target["type"] == "page":
+                    return target["targetId"]
+            time.sleep(0.1)
+        raise TimeoutError("the browser has no page")
+
+    def _message(self, seconds=120):
         """The next message; fails rather than wait for ever."""
         end = time.monotonic() + seconds
         while b"\0" not in self._rest:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 sys.path.append(str(Path(__file__).parent))
@@ -20,6 +21,9 @@ MOST_WORKERS = 8  # of `-n auto`: each may take 2 GB
 if WORKERS > 1:  # before TensorFlow, NumPy and Arrow read them; child processes read them, too
     for name in THREADS:
         os.environ.setdefault(name, "1")
+
+hypothesis.settings.register_profile("suite", deadline=None)  # other processes take the cores
+hypothesis.settings.load_profile("suite")
 
 ROWS = 3000
 

@@ -126,9 +126,10 @@ def _workers(parent: psutil.Process) -> list[psutil.Process]:
 
 def _read(worker: psutil.Process, seconds: float) -> Sample | None:
     try:
-        return Sample(seconds, worker.memory_info().rss / 1e6, worker.num_threads())
+        memory, threads = worker.memory_info().rss, worker.num_threads()
     except psutil.Error:  # it has ended
         return None
+    return Sample(seconds, memory / 1e6, threads) if memory else None  # 0: it is ending
 
 
 def growth(samples: Sequence[dict[str, Any]]) -> dict[str, list[float]]:

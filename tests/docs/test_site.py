@@ -119,7 +119,7 @@ def browser(page, folder):
         f"--user-data-dir={folder}", "--virtual-time-budget=5000", "--dump-dom",
     ]  # fmt: skip
     done = subprocess.run(
-        [program, *flags, page], capture_output=True, text=True, timeout=60,
+        [program, *flags, page], capture_output=True, text=True, timeout=300,
         env={**os.environ, "HOME": str(folder)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -24,5 +24,5 @@ def fake(tmp_path):
 
 @pytest.fixture
 def quick():
-    """Waits that do not slow the tests down."""
-    return Patience(grace=0.5, term=0.5, stop=0.5)
+    """Waits for workers that end by themselves: no wait is spent."""
+    return Patience(grace=60, term=60, stop=60)

@@ -27,7 +27,7 @@ def forever():
 """
 
 
-def wait_until(condition, what, seconds=60):
+def wait_until(condition, what, seconds=300):
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"waited {seconds} s for {what}"
@@ -37,7 +37,7 @@ def wait_until(condition, what, seconds=60):
 def is_alive(pid):
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ends now
         return False
     return state != "Z"
 

@@ -31,7 +31,7 @@ class Ended:
     seconds: float  # after the first worker that ended
 
 
-def run_script(script, *arguments, workers, timeout=600):
+def run_script(script, *arguments, workers, timeout=3600):
     """Run a script of this folder in several workers; all must end with 0.
 
     Args:
@@ -55,7 +55,7 @@ def failures(ended):
     )
 
 
-def run_workers(workers, arguments, *, timeout=600, **options):
+def run_workers(workers, arguments, *, timeout=3600, **options):
     """Run Python with these arguments in several workers, and wait for all of them.
 
     Args:

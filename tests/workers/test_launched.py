@@ -31,7 +31,7 @@ def command(rows, monkeypatch):
 
 
 def run(words):
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -53,7 +53,7 @@ def workers_of(parent, rank):
 
 def kill_after_checkpoint(parent, run_folder, rank):
     """Kill a worker as soon as the run has a checkpoint."""
-    late = time.monotonic() + 300
+    late = time.monotonic() + 1800
     while not list(run_folder.glob("checkpoints/ckpt-*.index")):
         assert time.monotonic() < late
         time.sleep(0.02)

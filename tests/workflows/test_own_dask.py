@@ -44,7 +44,7 @@ def test_a_part_below_the_row_group_is_written_by_two_workers(log, tmp_path, way
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers,
         Client(workers),
-        at_most(180),
+        at_most(900),
     ):
         with pytest.warns(UserWarning, match="bigger than requested part_size"):
             rows = nvt.Dataset(raw, engine="parquet", part_size="10KB", cpu=True)
