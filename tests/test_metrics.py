@@ -8,7 +8,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import auc_difference, auc_standard_error, log_loss, roc_auc
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     n=st.integers(2, 300),
     levels=st.integers(1, 40),
@@ -40,7 +40,7 @@ def delong(y, *scores):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(n=st.integers(4, 60), levels=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
 def test_standard_errors_equal_those_of_all_pairs(n, levels, seed):
     rng = np.random.default_rng(seed)

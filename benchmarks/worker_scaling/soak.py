@@ -129,7 +129,9 @@ def _read(worker: psutil.Process, seconds: float) -> Sample | None:
         memory, threads = worker.memory_info().rss, worker.num_threads()
     except psutil.Error:  # it has ended
         return None
-    return Sample(seconds, memory / 1e6, threads) if memory else None  # 0: it is ending
+    megabytes = memory / 1e6
+    # No running Python is that small: the process starts or ends at this moment.
+    return Sample(seconds, megabytes, threads) if megabytes > 1 else None
 
 
 def growth(samples: Sequence[dict[str, Any]]) -> dict[str, list[float]]:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import statistics
 import subprocess
 import sys
 
@@ -63,9 +62,7 @@ def test_a_short_run_is_sampled(load, tmp_path):
     result = load("worker_soak").measure(settings)
     assert result["steps"] >= 120
     assert len(result["samples"]) == len(result["growth"]) == 2
-    for worker in result["samples"]:  # one that has just started has less than 1 MB
-        assert statistics.median(x["megabytes"] for x in worker) > 1
-        assert all(x["megabytes"] > 0 and x["threads"] > 0 for x in worker)
+    assert all(x["megabytes"] > 1 and x["threads"] > 0 for w in result["samples"] for x in w)
 
 
 def test_a_failed_run_is_one_line(load, tmp_path):

@@ -17,7 +17,7 @@ from cowclip_merlin.workflows import PreparedData
     counts=st.lists(st.integers(0, 200), min_size=1, max_size=60).filter(any),
     batch=st.integers(1, 300),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_edges_are_the_least_counts_that_reach_each_tenth(counts, batch):
     rows = 200
     present = {c: 1 - (1 - c / rows) ** batch for c in counts}
@@ -31,7 +31,7 @@ def test_edges_are_the_least_counts_that_reach_each_tenth(counts, batch):
 
 
 @given(counts=st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=30), min_size=1))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_deciles_rise_with_the_count_and_equal_counts_stay_together(counts):
     arrays = [np.array(each) for each in counts]
     found, count = compute_deciles(arrays, rows=100, batch_size=8), np.concatenate(arrays)

@@ -74,7 +74,7 @@ def probed(request, small_model, small_data, cowclip):
 
 # Places of 64 rows, duplicates wanted; one row is enough for a batch.
 @given(places=st.lists(st.integers(0, 63), min_size=1, max_size=40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_probe_is_the_plain_reference(probed, small_rows, places):
     model, optimizer, probe = probed
     norms = probe(compat.tensorflow().constant(places, "int64"))
@@ -193,7 +193,7 @@ def grouped_rows(draw):
 
 
 @given(drawn=grouped_rows())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_means_are_those_of_each_group_alone(drawn):
     norms, group = drawn
     found = group_means(norms, group, 4)

@@ -88,7 +88,7 @@ def test_gradients_of_norm_zero_are_counted():
     assert "1 rows of norm 0 left out" in figure.legends[0].get_title().get_text()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.integers(0, 300), min_size=1).filter(any))
 def test_every_row_of_the_batch_is_in_one_curve_or_counted(cnt):
     counts = np.array(cnt)

@@ -252,8 +252,13 @@ def test_the_tables_of_the_flights_are_those_of_the_recorded_runs():
     for cells, rule in zip(shown, names, strict=True):
         for cell, batch in zip(cells, (1024, 2048), strict=True):
             assert cell.strip() == mean_of_tables("flights-3M", "deepfm", rule, batch)
+    for cells, rule in ((rules.splitlines()[4], "sqrt_star"), (rules.splitlines()[6], "n2_lambda")):
+        assert cells.split("|")[6].strip() == mean_of_tables("flights-3M", "deepfm", rule, 16_384)
     models = re.search(r"(?:^\|.*\n)+", page.partition("**Table 3.**")[2], re.MULTILINE)[0]
+    x16 = mean_of_tables("flights-3M", "deepfm", "cowclip", 8192)
+    assert models.splitlines()[2].split("|")[7].strip() == x16
     for row, model in zip(models.splitlines()[3:], ("wide_and_deep", "dcn", "dcnv2"), strict=True):
+        assert row.split("|")[2].strip() == mean_of_tables("flights-3M", model, "none", 512)
         for cell, batch in zip(row.split("|")[3:9], (512 << n for n in range(6)), strict=True):
             assert cell.strip() == mean_of_tables("flights-3M", model, "cowclip", batch)
     split = re.search(r"(?:^\|.*\n)+", page.partition("**Split by time**")[2], re.MULTILINE)[0]
@@ -262,12 +267,24 @@ def test_the_tables_of_the_flights_are_those_of_the_recorded_runs():
             assert cell.strip() == mean_of_tables("flights-3M-time", "deepfm", rule, batch)
 
 
-def mean_of_tables(data, model, rule, batch):
-    wanted = (data, model, rule, "cowclip" if rule == "cowclip" else "none", batch)
+def test_the_larger_network_on_the_flights_is_that_of_the_recorded_runs():
+    page = (ROOT / "docs/results.md").read_text().partition("**A larger network**")[2]
+    table = re.search(r"(?:^\|.*\n)+", page, re.MULTILINE)[0].splitlines()[2:]
+    lines = [("none", "none"), ("cowclip", "cowclip"), ("cowclip", "none")]
+    for row, (rule, clip) in zip(table, lines, strict=True):
+        for cell, batch in zip(row.split("|")[2:5], (512, 4096, 16_384), strict=True):
+            if cell.strip():
+                mean = mean_of_tables("flights-3M", "deepfm", rule, batch, clip, "400-400-400")
+                assert cell.strip() == mean
+
+
+def mean_of_tables(data, model, rule, batch, clip=None, mlp="100-100-100"):
+    clip = clip or ("cowclip" if rule == "cowclip" else "none")
+    wanted = (data, model, rule, clip, batch, mlp, "test")
     aucs = [
         100 * run.auc
         for run in read_results(RECORDED / "flights-3M-tables")
-        if (run.data, run.model, run.rule, run.clip, run.batch_size) == wanted
+        if (run.data, run.model, run.rule, run.clip, run.batch_size, run.mlp, run.split) == wanted
     ]
     spread = f" ±{statistics.stdev(aucs):.2f}" if len(aucs) > 1 else ""
     return f"{statistics.mean(aucs):.2f}{spread}"

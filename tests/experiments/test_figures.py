@@ -110,7 +110,7 @@ def test_multipliers_stand_beside_the_published_numbers():
     assert len(figures.draw_multipliers([ours]).axes) == 1
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.integers(1, 10**9), min_size=1))
 def test_every_id_is_in_the_bin_of_its_occurrences(counts):
     _, right = figures.draw_ids({"C1": counts, "C2": [0]}).axes

@@ -81,7 +81,7 @@ def test_an_axis_goes_on_in_the_ratio_of_its_end_and_not_from_zero(values, ladde
     assert Axis(name="l2", values=values, factor=False).extended_values() == ladder
 
 
-@settings(deadline=None, max_examples=25)  # an example plans some hundred runs
+@settings(max_examples=25)  # an example plans some hundred runs
 @given(lr=st.integers(-6, 6), l2=st.integers(-6, 6))
 def test_the_search_goes_on_to_the_best_within_reach(lr, l2):
     """The score is a hill over the logarithms of both rates."""

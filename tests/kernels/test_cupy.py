@@ -37,7 +37,7 @@ def why_not():
 
 REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
-some = settings(max_examples=40, deadline=None)
+some = settings(max_examples=40)
 
 
 @pytest.fixture(scope="module")

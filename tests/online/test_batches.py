@@ -38,7 +38,7 @@ def expected(times, size, before, first=0):
     return parts
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.integers(0, 20), min_size=1, max_size=40).map(sorted),
     st.lists(st.integers(1, 39), max_size=6),

@@ -54,7 +54,7 @@ def trained(tf, w, batches, *, start=0.1, **arguments):
     return table.numpy()
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     update=st.sampled_from(["dense", "lazy"]),
     clip=st.sampled_from(["none", "cowclip"]),

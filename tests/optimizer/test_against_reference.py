@@ -34,7 +34,7 @@ def make_step(tf, optimizer, table):
     return step
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     update=st.sampled_from(["dense", "lazy"]),
     by_kernels=st.booleans(),

@@ -36,7 +36,7 @@ def numpy_factors(name, g, w, cnt, field, settings):
     return out
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     name=st.sampled_from(GRADIENT_CLIPS),
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),

@@ -64,7 +64,7 @@ def keras(tf, kind):
     ](LR)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     dim=st.integers(1, 6),
@@ -92,7 +92,7 @@ def test_the_factor_is_the_papers(tf, sizes, dim, relative, absolute, scale, see
     assert (np.abs(factor[:, None] * move) <= (relative * np.abs(w) + absolute) * (1 + 1e-12)).all()
 
 
-@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=16, suppress_health_check=list(HealthCheck))
 @given(
     kind=st.sampled_from(["adam", "adagrad"]),
     update=st.sampled_from(["dense", "lazy"]),

@@ -88,7 +88,7 @@ def test_lazy_is_another_algorithm(tf):
     assert worst(TwoTables(tf).train(100, 4), TwoTables(tf, update="lazy").train(100, 4)) > 1e-2
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(
     rates=st.lists(st.floats(1e-5, 1e-2), min_size=3, max_size=3),
     ends=st.lists(st.integers(1, 60), min_size=2, max_size=2, unique=True),

@@ -46,12 +46,12 @@ def test_import_loads_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
-def test_import_takes_less_than_300_ms_of_the_processor():
+def test_import_takes_less_than_300_ms():
     code = (
-        "import time; t = time.process_time(); import cowclip_merlin\n"
-        "print(time.process_time() - t)"
+        "import time; t = time.perf_counter(); import cowclip_merlin\n"
+        "print(time.perf_counter() - t)"
     )
-    # Again if it is slow: a busy processor takes longer for the same work.
+    # Again if it is slow: other processes may have had the cores.
     assert any(float(python(code).stdout) < 0.3 for _ in range(10))
 
 

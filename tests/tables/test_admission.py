@@ -23,7 +23,7 @@ def start_of(id_):
     return np.uint64(hash_id(0, np.int64(id_)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32),
     st.integers(2, 40),

@@ -150,7 +150,7 @@ class Pair:
             assert (m[row] == (steps > 0)).all() and (v[row] == 2 * (steps > 0)).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     STEPS,
     st.lists(st.integers(1, 5), min_size=FIELDS, max_size=FIELDS),

@@ -25,7 +25,7 @@ def remove(ids, rows):
         give_back(ids.cells, ids.owners, row)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(st.booleans(), st.lists(KEYS, min_size=1, max_size=40)), max_size=12))
 def test_same_as_a_dict(steps):
     ids, known = IdMap(3, 1000), {}

@@ -59,7 +59,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(ACTIONS, max_size=40), st.integers(8, CAPACITY - FIELDS))
 def test_a_copy_reads_the_values_of_its_last_sync(actions, max_rows):
     table, now = new_table(max_rows=max_rows), 0

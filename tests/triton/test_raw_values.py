@@ -51,7 +51,7 @@ def transformed(workflow, texts, numbers):
     return ready.c.to_numpy(), ready[list(COLUMNS)].to_numpy()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(TEXTS, max_size=8, unique=True),
     st.lists(TEXTS, max_size=4),

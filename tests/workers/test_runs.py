@@ -206,7 +206,7 @@ def test_workers_with_other_versions_or_data_are_refused(by_two):
 def test_a_killed_worker_ends_the_other(killed):
     _, (first, last, *_) = killed
     assert last["code"] == -signal.SIGKILL
-    assert first["code"] == LOST and first["seconds"] < 120, first
+    assert first["code"] == LOST and first["seconds"] < 30, first
     assert "lost worker 1 (127.0.0.1:" in first["output"], first["output"][-3000:]
 
 

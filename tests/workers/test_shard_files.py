@@ -15,7 +15,7 @@ SLOT = ".OPTIMIZER_SLOT/optimizer/embedding_optimizer/m/.ATTRIBUTES/VARIABLE_VAL
 DENSE, LAST = f"weights/variables_in_order/30/{VALUE}", f"optimizer/table..0..last/{VALUE}"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 5))
 def test_merged_rows_are_those_of_the_whole_table(rows, before, now):
     table = np.arange(rows * 2).reshape(rows, 2)

@@ -58,7 +58,6 @@ def test_damaged_lines_are_set_aside(prepared, tmp_path, capsys):
     assert read(data, "test").y.tolist() == np.array(expected)[test].tolist()
 
 
-@settings(deadline=None)
 @given(
     lines=st.lists(st.sampled_from([b"1,2", b"", b"0,x\r", b"\r"]), min_size=1, max_size=12),
     ended=st.booleans(),
@@ -274,7 +273,7 @@ def test_a_field_that_is_always_empty(tmp_path):
 CELLS = st.text(st.sampled_from('01x"\t\r,- .e é'), max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lines=st.lists(st.lists(CELLS, min_size=3, max_size=5).map(",".join), min_size=1, max_size=12),
     good=st.integers(0, 3),

@@ -33,7 +33,7 @@ def categorical(values):
     return pd.Categorical(values, categories=sorted(known, reverse=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(parts=st.lists(VALUES, min_size=1, max_size=10), threshold=st.integers(0, 4))
 def test_the_vocabulary_is_that_of_a_counter(tmp_path_factory, parts, threshold):
     frames = [pd.DataFrame({".a": categorical(part)}) for part in parts]
@@ -102,7 +102,6 @@ def test_text_of_parquet_is_read_exactly_in_batches_that_start_inside_a_row_grou
         assert read == [value or None for value in text]
 
 
-@settings(deadline=None)
 @given(text=st.text("ab\r\n", max_size=40).map(str.encode), tail=st.integers(1, 9))
 def test_whole_lines_end_before_the_blank_lines_at_the_end(text, tail):
     content = text[: text.rfind(b"\n") + 1].rstrip(b"\r\n")

@@ -36,7 +36,7 @@ ORDER = st.lists(st.tuples(st.sampled_from([IMPRESSIONS, ACTIONS]), st.integers(
 
 
 @given(MESSAGES, MESSAGES, SETTINGS, ORDER, st.integers(1, 3))
-@hypothesis_settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=100)
 def test_equals_a_merge_in_any_order_of_arrival(
     tmp_path_factory, impressions, clicks, settings, order, slices
 ):

@@ -85,7 +85,7 @@ class Model:
 
 
 def test_any_sequence_of_steps_is_that_of_a_list(kind):
-    @settings(max_examples=kind.examples, deadline=None)
+    @settings(max_examples=kind.examples)
     @given(steps=STEPS)
     def check(steps):
         model = Model(kind)

@@ -24,7 +24,7 @@ def values_of(log, position=None):
 
 
 @pytest.mark.parametrize("rest", [b"", bytes(5), bytes(200), b"\xc0ms", b"\xff" * 40], ids=len)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cut=st.integers(0, len(pack(VALUES))))
 def test_what_a_killed_writer_left_is_replaced(tmp_path_factory, cut, rest):
     """The file ends anywhere, and perhaps with zeros, which a power failure may leave."""
@@ -42,7 +42,7 @@ def test_what_a_killed_writer_left_is_replaced(tmp_path_factory, cut, rest):
     assert values_of(reader) == [*VALUES[:whole], b"new", b"er"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(place=st.integers(0, len(pack(VALUES[:-1])) - 1), bit=st.integers(0, 7))
 def test_damage_before_other_messages_is_an_error_and_nothing_is_replaced(
     tmp_path_factory, place, bit

@@ -32,9 +32,7 @@ ROWS = st.lists(
     st.tuples(st.sampled_from([0, 1]), IDS, IDS, NUMBERS, NUMBERS), min_size=1, max_size=8
 )
 NAMES = ["click", "user", "item", "price", "age"]
-quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def messages_of(file, features, **options):

@@ -111,7 +111,7 @@ def act(trainer, log, name, what):
         log.away = LogUnavailable("no answer")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(ACTIONS, max_size=40), st.booleans())
 def test_a_follower_answers_as_the_slow_server(actions, snapshot_first):
     log, snapshots = ListLog(), Snapshots()
@@ -146,7 +146,7 @@ def test_a_follower_answers_as_the_slow_server(actions, snapshot_first):
     assert follower.waiting_for is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(WHOLE_SYNCS, max_size=30), st.sets(st.integers(0, 20)))
 def test_a_server_that_starts_late_has_a_state_that_the_trainer_had(actions, removed):
     """It reads the whole log, of which snapshots and the beginning may be gone.

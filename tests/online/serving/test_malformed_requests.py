@@ -115,7 +115,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(VALUES, st.dictionaries(st.sampled_from(["user", "item", "price", "hour"]), VALUES))
 def test_no_json_stops_the_server(client, rows, anything, values):
     for content in (anything, {"events": anything}, {"events": [{**rows[0], **values}]}):
@@ -124,7 +124,7 @@ def test_no_json_stops_the_server(client, rows, anything, values):
         assert set(answer.json()) <= {"error", "events", "predictions", "model"}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(st.binary(max_size=200))
 def test_no_bytes_stop_the_server(client, body):
     assert client.post(URL, content=body, headers=JSON).status_code in (400, 422)

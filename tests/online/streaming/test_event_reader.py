@@ -27,7 +27,7 @@ def times(batch):
     return (batch.times - 1_700_000_000).tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     kinds=st.lists(st.sampled_from(["event", "event", "repeat", "damaged"]), max_size=60),
     sizes=st.lists(st.integers(1, 17), min_size=1, max_size=8),

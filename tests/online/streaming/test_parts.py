@@ -15,7 +15,7 @@ from cowclip_merlin.online.streaming.settings import StreamSettings
 from cowclip_merlin.online.streaming.status_report import COLUMNS, StatusReport
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.integers(-3, 12), max_size=9), max_size=9))
 def test_a_key_is_new_once(parts):
     filter_, known = RepeatFilter(10_000, most_keys=100), set()
@@ -33,7 +33,7 @@ def test_a_key_is_new_once(parts):
     assert filter_.dropped == sum(map(len, parts)) - len(known)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30)), max_size=30),
     st.lists(st.integers(1, 6), min_size=1),
@@ -88,7 +88,7 @@ def test_the_journal_leaves_out_a_line_that_is_not_finished(tmp_path):
     assert journal.after(0) == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1, width=32)), max_size=12)))
 def test_recent_scores_are_those_of_the_last_events(parts):
     recent, everything = RecentScores(events=10), []

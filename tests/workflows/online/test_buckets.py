@@ -21,7 +21,6 @@ def ids_of(*values):
 
 
 @given(st.lists(IDS, min_size=1, max_size=20), st.integers(0, 200), BUCKETS, st.integers(0, 99))
-@settings(deadline=None)  # numba compiles first
 def test_equal_ids_have_equal_buckets_in_range(values, field, buckets, seed):
     ids = ids_of(*values, *values[::-1])
     hashed = bucket_ids(ids, field, buckets, seed=seed)
@@ -83,7 +82,7 @@ VALUES = st.none() | st.integers(-(2**66), 2**66).map(str) | st.text("abc", max_
 
 
 @given(values=st.lists(VALUES, min_size=1, max_size=8))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_log_and_requests_agree(values, features_of_buckets, tmp_path_factory):
     file = tmp_path_factory.mktemp("log") / "log.parquet"
     column = pa.array(values, pa.string())

@@ -35,9 +35,7 @@ NUMBERS = (
     | st.sampled_from(["1.0", " 2", "1e3", "-.5", "two", "1,5", "0x10", "1_0", "-", " ", ""])
 )
 ROWS = st.lists(st.tuples(IDS, IDS, NUMBERS, NUMBERS), min_size=1, max_size=8)
-quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def as_text(value):
