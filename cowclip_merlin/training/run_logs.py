@@ -29,6 +29,8 @@ METRICS = (
     "validation_auc",
     "validation_log_loss",
     "validation_seconds",
+    "test_auc_error",
+    "validation_auc_error",
 )
 """Columns of `metrics.csv`; the columns of a split that the run does not score stay empty."""
 

@@ -273,6 +273,7 @@ class Trainer:
             "step": int(optimizer.iterations.numpy()),
             "train_loss": loss_sum / self.data.rows,
             f"{split}_auc": result.auc,
+            f"{split}_auc_error": result.auc_error,
             f"{split}_log_loss": result.log_loss,
             "rows_per_second": round(trained / seconds, 1),
             "seconds": round(seconds, 3),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 
@@ -49,6 +49,8 @@ class Result:
         hardware: name of the processor or GPU.
         load: running processes in the minute before the run began.
         versions: versions of Python and of the dependencies, as text; empty in older tables.
+        auc_error: standard error of `auc` from the sampling of the scored rows (DeLong); NaN if a
+            class has only one row; None if it diverged, and in older tables.
     """
 
     run_id: str
@@ -89,11 +91,19 @@ class Result:
     hardware: str
     load: float
     versions: str = ""
+    auc_error: float | None = None
 
 
-_TYPES = {"int": int, "float": float, "str": str}
+def _float_or_none(text: str = "") -> float | None:
+    return float(text) if text else None
+
+
+_TYPES = {"int": int, "float": float, "str": str, "float | None": _float_or_none}
 COLUMN_TYPES = {field.name: _TYPES[str(field.type)] for field in fields(Result)}
 """Column of `results.csv` -> type of its values."""
+
+LATER_COLUMNS = tuple(f.name for f in fields(Result) if f.default is not MISSING)
+"""The last columns, which older tables lack."""
 
 
 def example_result(**changed: Any) -> Result:

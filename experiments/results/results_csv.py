@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.results.result import COLUMN_TYPES, Result
+from cowclip_merlin.experiments.results.result import COLUMN_TYPES, LATER_COLUMNS, Result
 from cowclip_merlin.system.files import atomic_write
 
 STATUSES = ("done", "diverged")
 SPLITS = ("test", "validation")
 COLUMNS = tuple(COLUMN_TYPES)
-_WITHOUT_VERSIONS = COLUMNS[:-1]
+_FEWEST_COLUMNS = len(COLUMNS) - len(LATER_COLUMNS)
 
 
 def read_results(folder: str | Path) -> list[Result]:
@@ -35,12 +35,13 @@ def read_results(folder: str | Path) -> list[Result]:
 
 
 def _results(path: Path, reader: csv.DictReader[str]) -> Iterator[Result]:
-    if tuple(reader.fieldnames or ()) not in (COLUMNS, _WITHOUT_VERSIONS):
+    names = tuple(reader.fieldnames or ())
+    if len(names) < _FEWEST_COLUMNS or names != COLUMNS[: len(names)]:
         raise InputError(f"{path}: its columns are not those of this version; use another folder")
     first: dict[str, int] = {}
     for row in reader:
         number = reader.line_num
-        result = _result(path, number, {"versions": ""} | row)
+        result = _result(path, number, dict.fromkeys(LATER_COLUMNS, "") | row)
         if first.setdefault(result.config_hash, number) != number:
             raise InputError(
                 f"{path}: line {number} has the same run as line {first[result.config_hash]} "

@@ -105,7 +105,7 @@ def rows_trained(data: PreparedData, run: PlannedRun) -> int:
 def _scores(
     epochs: Sequence[Any], status: str, validation: bool, rows: int
 ) -> dict[str, float | int]:
-    """Return the columns with scores and times; NaN for values that a diverged run lacks."""
+    """Return the columns with scores and times; NaN or None for values that a run lacks."""
     prefix = "validation" if validation else "test"
     auc = [float(epoch[f"{prefix}_auc"]) for epoch in epochs]
     seconds = sum(run_logs.epoch_seconds(epoch, rows) for epoch in epochs)
@@ -113,11 +113,18 @@ def _scores(
     return {
         "auc": auc[-1] if done else float("nan"),
         "log_loss": float(epochs[-1][f"{prefix}_log_loss"]) if done else float("nan"),
+        "auc_error": _auc_error(epochs[-1], prefix) if done else None,
         "best_auc": max(auc, default=float("nan")),
         "best_epoch": auc.index(max(auc)) + 1 if auc else 0,
         "seconds": round(seconds, 3),
         "rows_per_second": round(len(epochs) * rows / seconds, 1) if seconds else 0.0,
     }
+
+
+def _auc_error(epoch: Mapping[str, Any], split: str) -> float | None:
+    """Return the standard error of the AUC; None if a version without it scored the epoch."""
+    error = epoch.get(f"{split}_auc_error", "")
+    return None if error == "" else float(error)
 
 
 def describe_hardware(machine: Mapping[str, Any]) -> str:

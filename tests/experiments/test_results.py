@@ -29,8 +29,8 @@ def damaged(text, how):
         (lambda line: line.replace("0.78", "x"), "line 3 is damaged (could not convert"),
         (lambda line: line.replace("0.78", "78"), "line 3 is damaged (auc is 78.0, not from 0"),
         (lambda line: line.replace("0.78", "nan"), "line 3 is damaged (auc is nan"),
-        (lambda line: line[: len(line) // 2], "line 3 is damaged (it does not have 38 cells)"),
-        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it does not have 38 cells)"),
+        (lambda line: line[: len(line) // 2], "line 3 is damaged (it does not have 39 cells)"),
+        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it does not have 39 cells)"),
         (lambda line: line.replace("done", "ok"), "status is 'ok', not done or diverged"),
         (lambda line: line.replace("test", "dev"), "split is 'dev', not test or validation"),
         (lambda line: line.replace("1.5", "-1.5"), "seconds is -1.5"),
@@ -59,14 +59,16 @@ def test_seconds_of_an_epoch_that_was_stopped_in_between():
     assert (found["seconds"], found["rows_per_second"]) == (200, 10_000)
 
 
-def test_a_table_from_before_versions_were_kept_is_read_and_added_to(tmp_path):
+@pytest.mark.parametrize("missing", ["auc_error", "versions,auc_error"])
+def test_a_table_of_an_earlier_version_is_read_and_added_to(tmp_path, missing):
     write_results(tmp_path, [GOOD])
     path = tmp_path / "results.csv"
     lines = path.read_text().splitlines()
-    assert lines[0].endswith(",versions") and lines[1].endswith(",")
-    path.write_text(f"{lines[0].removesuffix(',versions')}\n{lines[1][:-1]}\n")
+    commas = missing.count(",") + 1
+    assert lines[0].endswith("," + missing) and lines[1].endswith("," * commas)
+    path.write_text(f"{lines[0].removesuffix(',' + missing)}\n{lines[1][:-commas]}\n")
     assert read_results(tmp_path) == [GOOD]
-    new = example_result(versions="python 3.11.9, numpy 1.26.4")
+    new = example_result(versions="python 3.11.9, numpy 1.26.4", auc_error=0.0007)
     append_result(tmp_path, new)
     assert read_results(tmp_path) == [GOOD, new]
 
