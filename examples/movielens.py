@@ -5,7 +5,8 @@
 FOLDER has u.data, u.user and u.item as GroupLens publishes them, or the same data in atomic files
 (ml-100k.inter, .user, .item). A rating of 4 or 5 is a click. Rows are sorted by time. The log has
 the columns of the files and three crossed columns (user x genre, item x age, item x occupation).
-These have many ids, most of them rare, for which the clip is made.
+These have many ids, most of them rare, for which the clip is made. To cross other columns, use
+`--crosses user_genres,item_gender`.
 
 With `--time`, the log also has the time of each rating, and the features file `ratings.csv.yaml` is
 written beside it, for `cowclip online`.
@@ -20,7 +21,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from cowclip_merlin import InputError
@@ -29,14 +29,8 @@ from cowclip_merlin.system.files import atomic_write, check_writable
 
 LABEL, TIME = "click", "time"
 FIELDS = ("user", "item", "age", "gender", "occupation", "genres")
-CROSSES = MappingProxyType(
-    {
-        "user_genre": ("user", "genre"),
-        "item_age": ("item", "age"),
-        "item_occupation": ("item", "occupation"),
-    }
-)
-CATEGORICAL = (*FIELDS, *CROSSES)
+PARTS = (*FIELDS, "genre")  # of a crossed column; genre is the first of the genres
+CROSSES = ("user_genre", "item_age", "item_occupation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,13 +174,35 @@ class Rating:
     time: float
 
 
-def click(rating: Rating, users: Mapping[str, Any], items: Mapping[str, Any]) -> dict[str, str]:
+def parse_crosses(text: str) -> tuple[str, ...]:
+    """Split and check the names of crossed columns.
+
+    >>> parse_crosses("user_genres,item_gender")
+    ('user_genres', 'item_gender')
+
+    Raises:
+        InputError: if a name is not two or more columns, joined by _, or occurs twice.
+    """
+    names = tuple(filter(None, text.split(",")))
+    for name in names:
+        parts = name.split("_")
+        if len(parts) < 2 or not set(parts) <= set(PARTS) or names.count(name) > 1:
+            raise InputError(
+                f"--crosses: {name!r} must be two or more of {', '.join(PARTS)}, joined by _, and "
+                "occur once"
+            )
+    return names
+
+
+def click(
+    rating: Rating, users: Mapping[str, Any], items: Mapping[str, Any], crosses: Sequence[str]
+) -> dict[str, str]:
     """Make one row of the log."""
     user, item = rating.user, rating.item
     row = {"user": user, "item": item, **users[user], **items[item]}
-    row |= {name: "x".join(row[part] for part in parts) for name, parts in CROSSES.items()}
-    values = {name: row[name] for name in CATEGORICAL}
-    return {LABEL: str(int(rating.stars >= 4)), TIME: f"{rating.time:.0f}", **values}
+    crossed = {name: "x".join(row[part] for part in name.split("_")) for name in crosses}
+    values = {name: row[name] for name in FIELDS}
+    return {LABEL: str(int(rating.stars >= 4)), TIME: f"{rating.time:.0f}", **values, **crossed}
 
 
 def read_ratings(
@@ -209,20 +225,26 @@ def read_ratings(
     return sorted(ratings, key=lambda rating: rating.time)
 
 
-def features_text(name: str) -> str:
-    """Text of the features file of a log of this name."""
+def features_text(name: str, columns: Sequence[str]) -> str:
+    """Text of the features file of a log of this name, with these categorical columns."""
     lines = [f"# The columns of {name}: a features file for cowclip online.", f"label: {LABEL}"]
-    return "\n".join(
-        [*lines, f"time: {TIME}", "categorical:", *(f"- {c}" for c in CATEGORICAL), ""]
-    )
+    return "\n".join([*lines, f"time: {TIME}", "categorical:", *(f"- {c}" for c in columns), ""])
 
 
-def convert(folder: Path, out: Path, *, time: bool = False, overwrite: bool = False) -> int:
+def convert(
+    folder: Path,
+    out: Path,
+    *,
+    crosses: Sequence[str] = CROSSES,
+    time: bool = False,
+    overwrite: bool = False,
+) -> int:
     """Write the log, completely or not at all, and return its number of rows.
 
     Args:
         folder: with the files of MovieLens-100K.
         out: the log to write.
+        crosses: names of the crossed columns: the columns that they cross, joined by _.
         time: also write the column with the times, and the features file.
         overwrite: replace files that are there.
     """
@@ -233,13 +255,13 @@ def convert(folder: Path, out: Path, *, time: bool = False, overwrite: bool = Fa
     users, items = read_users(folder, source), read_items(folder, source)
     ratings = read_ratings(folder, source, users, items)
     with atomic_write(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as log:
-        columns = [LABEL, *([TIME] if time else []), *CATEGORICAL]
+        columns = [LABEL, *([TIME] if time else []), *FIELDS, *crosses]
         writer = csv.DictWriter(log, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(click(rating, users, items) for rating in ratings)
+        writer.writerows(click(rating, users, items, crosses) for rating in ratings)
     if time:
         with atomic_write(features) as temporary:
-            temporary.write_text(features_text(out.name), encoding="utf-8")
+            temporary.write_text(features_text(out.name, [*FIELDS, *crosses]), encoding="utf-8")
     return len(ratings)
 
 
@@ -249,19 +271,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     parser.add_argument(
+        "--crosses",
+        default=",".join(CROSSES),
+        metavar="A_B,C_D",
+        help=f"crossed columns: two or more of {', '.join(PARTS)}, joined by _; "
+        "empty: none (default: %(default)s)",
+    )
+    parser.add_argument(
         "--time", action="store_true", help="also write times, and FILE.yaml for `cowclip online`"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     args = parser.parse_args(argv)
     try:
-        rows = convert(args.folder, args.out, time=args.time, overwrite=args.overwrite)
+        crosses = parse_crosses(args.crosses)
+        rows = convert(
+            args.folder, args.out, crosses=crosses, time=args.time, overwrite=args.overwrite
+        )
     except (InputError, OSError) as error:
         words = error_message(error)
         if words is None:
             raise
         print(f"movielens: error: {words}", file=sys.stderr)
         return 2
-    print(f"{args.out}: {rows:,} rows, {len(CATEGORICAL)} categorical columns")
+    print(f"{args.out}: {rows:,} rows, {len(FIELDS) + len(crosses)} categorical columns")
     return 0
 
 

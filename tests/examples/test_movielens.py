@@ -73,7 +73,10 @@ def test_with_times_it_is_a_log_for_online_training(original, tmp_path, capsys):
     out = tmp_path / "out.csv"
     assert movielens.main([str(original), "--out", str(out), "--time"]) == 0
     features = load_features(tmp_path / "out.csv.yaml")
-    assert [column.name for column in features.categorical] == list(movielens.CATEGORICAL)
+    assert [column.name for column in features.categorical] == [
+        *movielens.FIELDS,
+        *movielens.CROSSES,
+    ]
     (events,) = EventLog([out], features, max_bad_fraction=0)
     assert events.times.tolist() == [10, 20, 30, 40]
     assert events.labels.tolist() == [0, 1, 1, 0]
@@ -83,6 +86,30 @@ def test_with_times_it_is_a_log_for_online_training(original, tmp_path, capsys):
     out.unlink()
     assert movielens.main([str(original), "--out", str(out), "--time"]) == 2
     assert "out.csv.yaml: already exists" in capsys.readouterr().err
+
+
+def test_other_columns_are_crossed_on_request(original, tmp_path):
+    out = tmp_path / "out.csv"
+    crosses = ["--crosses", "user_genres,age_gender_occupation"]
+    assert movielens.main([str(original), "--out", str(out), "--time", *crosses]) == 0
+    with out.open(newline="") as file:
+        row = next(csv.DictReader(file))
+    assert list(row)[2:] == [*movielens.FIELDS, "user_genres", "age_gender_occupation"]
+    assert (row["user_genres"], row["age_gender_occupation"]) == ("2x3+4+5", "50sxFxother")
+    features = load_features(tmp_path / "out.csv.yaml")
+    assert [column.name for column in features.categorical] == list(row)[2:]
+    plain = tmp_path / "plain.csv"
+    assert movielens.main([str(original), "--out", str(plain), "--crosses", ""]) == 0
+    assert plain.read_text().splitlines()[0] == "click,user,item,age,gender,occupation,genres"
+
+
+@pytest.mark.parametrize("crosses", ["user", "user_stars", "user_item,user_item", "user__item"])
+def test_a_wrong_cross_is_named(original, tmp_path, capsys, crosses):
+    out = tmp_path / "out.csv"
+    assert movielens.main([str(original), "--out", str(out), "--crosses", crosses]) == 2
+    error = capsys.readouterr().err
+    assert f"--crosses: {crosses.split(',')[0]!r} must be" in error and error.count("\n") == 1
+    assert not out.exists()
 
 
 def test_both_formats_give_the_same_log_but_for_the_names_of_genres(original, atomic, tmp_path):
@@ -132,7 +159,7 @@ def test_the_real_log_is_prepared_and_trains(tmp_path, monkeypatch, capsys):
         pytest.skip("MovieLens-100K is not here: set MOVIELENS to its folder")
     monkeypatch.chdir(tmp_path)
     assert len(rows_of(folder, Path("ratings.csv"))) == 100_000
-    columns = ",".join(movielens.CATEGORICAL)
+    columns = ",".join([*movielens.FIELDS, *movielens.CROSSES])
     assert cowclip(
         ["prepare", "table", "ratings.csv", "--out", "ML", "--label", "click",
          "--categorical", columns],
