@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cowclip_merlin import choices, workers
+from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.row_sync import attach, find_cowclip
 from cowclip_merlin.optimizer.config import described, is_plain_adam
@@ -31,12 +31,13 @@ def growing_schema(
     ['user', 'item', 'age', 'click']
     """
     import numpy as np
-    from merlin.schema import ColumnSchema, Schema, Tags
 
+    merlin = compat.merlin_schema()
+    ColumnSchema, Tags = merlin.ColumnSchema, merlin.Tags
     ids = [ColumnSchema(name, dtype=np.int32, tags=[Tags.CATEGORICAL]) for name in categorical]
     numbers = [ColumnSchema(name, dtype=np.float32, tags=[Tags.CONTINUOUS]) for name in continuous]
     tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
-    return Schema([*ids, *numbers, ColumnSchema(label, dtype=np.int8, tags=tags)])
+    return merlin.Schema([*ids, *numbers, ColumnSchema(label, dtype=np.int8, tags=tags)])
 
 
 def growing_table(

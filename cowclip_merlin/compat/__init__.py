@@ -20,6 +20,7 @@ from cowclip_merlin.compat.keras import (
 )
 from cowclip_merlin.compat.merlin import (
     merlin_models,
+    merlin_schema,
     nvtabular,
     prepare_merlin_on_import,
     quiet_merlin,
@@ -31,6 +32,7 @@ __all__ = [
     "gpu_count",
     "legacy_optimizer",
     "merlin_models",
+    "merlin_schema",
     "numpy_memory_can_be_shared",
     "nvtabular",
     "prepare_merlin_on_import",

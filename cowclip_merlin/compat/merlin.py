@@ -189,6 +189,12 @@ def _tell_merlin_of_tensorflow() -> None:
     column.tf = sys.modules["tensorflow"]
 
 
+def merlin_schema() -> Any:
+    """Import `merlin.schema`, whose first import warns about frameworks that are not installed."""
+    with quiet_merlin():
+        return importlib.import_module("merlin.schema")
+
+
 @cache
 def nvtabular() -> Any:
     """Import `nvtabular`, and not TensorFlow, which Merlin's core would import."""

@@ -86,6 +86,22 @@ def test_nvtabular_is_imported_without_tensorflow_which_merlin_learns_of_later()
     assert "dtype mappings" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from types import SimpleNamespace as N\n"
+        "from cowclip_merlin.workflows.prepared.folder import merlin_schema\n"
+        "merlin_schema(N(categorical=['a'], continuous=[], label='y'), N(cardinalities={'a': 3}))",
+        "from cowclip_merlin import models\n"
+        "models.growing_schema(categorical=['a'], continuous=[], label='y')",
+    ],
+)
+def test_a_schema_is_made_without_warnings_of_merlin(code):
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    assert "dtype mappings" not in done.stderr
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_merlin_before_this_package_works_or_is_one_clear_error(module):
     """It has asked for another Keras, or failed by itself, before anything here could help."""

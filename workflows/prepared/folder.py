@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.files import read_json, reading_parquet, write_json
@@ -181,8 +182,9 @@ def _log_format_from_json(value: Mapping[str, Any]) -> LogFormat:
 def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Any:
     """Build the Merlin schema of a prepared folder's columns."""
     import numpy as np
-    from merlin.schema import ColumnSchema, Schema, Tags
 
+    merlin = compat.merlin_schema()
+    ColumnSchema, Tags = merlin.ColumnSchema, merlin.Tags
     columns = [
         ColumnSchema(
             name,
@@ -199,7 +201,7 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Any:
         for name in log_format.continuous
     ]
     tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
-    return Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8, tags=tags)])
+    return merlin.Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8, tags=tags)])
 
 
 def write_schema(folder: Path, log_format: LogFormat, statistics: Statistics) -> None:
