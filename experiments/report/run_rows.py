@@ -10,8 +10,8 @@ from cowclip_merlin.experiments.results.result import Result
 
 RUN_COLUMNS = (
     "run", "variant", "model", "batch", "rule", "clip", "update", "embedding lr", "dense lr", "L2",
-    "r, zeta", "init, warm-up", "epochs", "seed", "AUC %", "best AUC % (epoch)", "log loss",
-    "rows/s", "minutes",
+    "r, zeta", "init, warm-up", "epochs", "seed", "AUC %", "its standard error",
+    "best AUC % (epoch)", "log loss", "rows/s", "minutes",
 )  # fmt: skip
 
 REPLAY_COLUMNS = (
@@ -46,6 +46,7 @@ def _row(run: Result, variant: str) -> list[str]:
         str(run.epochs),
         str(run.seed),
         _percent(run.auc) if ended else "diverged",
+        "" if run.auc_error is None else _percent(run.auc_error),
         best,
         f"{run.log_loss:.5f}" if ended and math.isfinite(run.log_loss) else "",
         f"{run.rows_per_second:,.0f}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -54,7 +55,7 @@ def run_table(
         ),
         data=data,
         reference=_reference(experiment, sizing),
-        notes=_notes_of_cells(experiment),
+        notes=[*_notes_of_cells(experiment), *_sampling_note(experiment, results)],
         missing=missing,
         command=command,
         decimals=DECIMALS[experiment.measure],
@@ -140,6 +141,20 @@ def _notes_of_cells(experiment: Experiment) -> list[str]:
         f"{line.label}, x{multiplier}: {text}"
         for line in experiment.lines
         for multiplier, text in line.notes.items()
+    ]
+
+
+def _sampling_note(experiment: Experiment, results: RunResults) -> list[str]:
+    """Say how much other test rows would change an AUC; the spread over seeds lacks this."""
+    known = [r.auc_error for r in results.values() if r.auc_error is not None]
+    errors = [UNITS["auc"] * error for error in known if math.isfinite(error)]
+    if experiment.measure != "auc" or not errors:
+        return []
+    least, most = (f"{error:.{DECIMALS['auc']}f}" for error in (min(errors), max(errors)))
+    size = least if least == most else f"{least} to {most}"
+    return [
+        f"Standard error of one AUC from the sampling of the scored rows (DeLong): {size} points. "
+        "All seeds score the same rows, so ± does not contain it."
     ]
 
 

@@ -16,7 +16,7 @@ from cowclip_merlin.cli.options.experiment_options import parse_fraction
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import outputs, preflight
 from cowclip_merlin.experiments.definitions import load_experiment
-from cowclip_merlin.experiments.results.results_csv import read_results
+from cowclip_merlin.experiments.results.results_csv import read_results, write_results
 from cowclip_merlin.experiments.running import runner
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.experiments.session_settings import SessionSettings
@@ -38,6 +38,7 @@ def test_runs_once_records_and_prints(mine, data, tmp_path, capsys):
     for result in results:
         rows = read_metrics(out / "runs" / result.run_id / "metrics.csv", epochs=9)
         assert float(rows[-1]["test_auc"]) == result.auc
+        assert float(rows[-1]["test_auc_error"]) == result.auc_error > 0
         assert not (out / "runs" / result.run_id / "checkpoints").exists()
         assert f"tensorflow {result.tensorflow}" in result.versions
         assert "python 3." in result.versions and "numpy " in result.versions
@@ -48,10 +49,20 @@ def test_runs_once_records_and_prints(mine, data, tmp_path, capsys):
     auc = [100 * r.auc for r in results if (r.rule, r.batch_size) == ("none", 8)]
     cell = dict(table.rows)["no scaling"][0]
     assert len(auc) == 2 and cell.mean == pytest.approx(sum(auc) / 2) and cell.runs == 2
+    errors = sorted(100 * result.auc_error for result in results)
+    assert f"(DeLong): {errors[0]:.2f} to {errors[-1]:.2f} points." in table.notes[-1]
     before = (out / "results.csv").read_bytes()
     assert experiment(mine, data, out) == 0
     assert (out / "results.csv").read_bytes() == before
     assert "[1/" not in capsys.readouterr().out
+
+
+def test_a_table_of_older_runs_does_not_speak_of_errors_that_they_lack(mine, data, tmp_path):
+    out, only = tmp_path / "results", ["--lines", "CowClip", "--seeds", "1"]
+    assert experiment(mine, data, out, *only) == 0
+    write_results(out, [replace(result, auc_error=None) for result in read_results(out)])
+    assert experiment(mine, data, out, *only) == 0
+    assert not any("DeLong" in note for note in read_table(out / "tables" / "mine.json").notes)
 
 
 def test_a_stopped_experiment_goes_on(mine, data, tmp_path, capsys):
