@@ -82,7 +82,7 @@ def test_tables_of_collisions_are_those_of_the_recorded_epochs(file):
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     results = [CollisionEpoch(**{k: types[k](v) for k, v in row.items()}) for row in rows]
-    best, page = best_epoch(results), (ROOT / "docs/results.md").read_text()
+    best, page = best_epoch(results), (ROOT / "docs/collisions-results.md").read_text()
     lines = [
         "| " + " | ".join([load_text(load), *collision_cells(results, load, best)]) + " |"
         for load in sorted({each.load for each in results})
@@ -220,21 +220,6 @@ def test_the_flights_of_own_data_are_the_recorded_ones(name):
                 assert cell.strip() == f"{100 * auc[(*setting, batch)]:.2f}"
 
 
-def test_the_searched_flights_of_own_data_are_the_recorded_ones():
-    page = (ROOT / "docs/own-data.md").read_text().partition("deviation of three seeds. The")[2]
-    table = re.search(r"(?:^\|.*\n)+", page, re.MULTILINE)[0].splitlines()[2:]
-    runs = [run for run in read_results(RECORDED / "flights-3M-searched") if run.split == "test"]
-    rules = [("none", "none"), ("sqrt", "none"), ("linear", "none"), ("cowclip", "cowclip"),
-             ("cowclip", "none")]  # fmt: skip
-    for row, setting in zip(table, rules, strict=True):
-        for cell, batch in zip(row.split("|")[2:5], (512, 4096, 16_384), strict=True):
-            same = [r.auc for r in runs if (r.rule, r.clip, r.batch_size) == (*setting, batch)]
-            aucs = [100 * auc for auc in same[:3]]  # the next ones are of `rivals`
-            assert cell.strip() == (
-                f"{statistics.mean(aucs):.2f} ±{statistics.stdev(aucs):.2f}" if aucs else ""
-            )
-
-
 def test_the_losses_by_steps_are_those_of_the_recorded_runs():
     page = (ROOT / "docs/results.md").read_text()
     (command,) = re.findall(r"^python examples/loss_by_steps.py ((?:.*\\\n)*.*)$", page, re.M)
@@ -243,48 +228,24 @@ def test_the_losses_by_steps_are_those_of_the_recorded_runs():
     assert loss_by_steps.table(loss_by_steps.losses(runs)) in page
 
 
-def test_the_tables_of_the_flights_are_those_of_the_recorded_runs():
+LINES = (
+    ("none", "none", 32), ("none", "none", 256), ("none", "none", 1024),
+    ("cowclip", "cowclip", 32), ("cowclip", "cowclip", 256), ("cowclip", "cowclip", 1024),
+    ("cowclip", "none", 256), ("cowclip", "none", 1024),
+)  # fmt: skip
+
+
+def test_cuts_with_searched_rates_are_those_of_the_recorded_runs():
+    runs = read_results(RECORDED / "movielens-cuts-searched")
     page = (ROOT / "docs/results.md").read_text()
-    page = page.partition("### The same tables on three million flights")[2]
-    rules = re.search(r"(?:^\|.*\n)+", page.partition("**Table 2**")[2], re.MULTILINE)[0]
-    shown = [row.split("|")[3:5] for row in rules.splitlines()[2:]]
-    names = ["none", "sqrt", "sqrt_star", "linear", "n2_lambda", "cowclip"]
-    for cells, rule in zip(shown, names, strict=True):
-        for cell, batch in zip(cells, (1024, 2048), strict=True):
-            assert cell.strip() == mean_of_tables("flights-3M", "deepfm", rule, batch)
-    for cells, rule in ((rules.splitlines()[4], "sqrt_star"), (rules.splitlines()[6], "n2_lambda")):
-        assert cells.split("|")[6].strip() == mean_of_tables("flights-3M", "deepfm", rule, 16_384)
-    models = re.search(r"(?:^\|.*\n)+", page.partition("**Table 3.**")[2], re.MULTILINE)[0]
-    x16 = mean_of_tables("flights-3M", "deepfm", "cowclip", 8192)
-    assert models.splitlines()[2].split("|")[7].strip() == x16
-    for row, model in zip(models.splitlines()[3:], ("wide_and_deep", "dcn", "dcnv2"), strict=True):
-        assert row.split("|")[2].strip() == mean_of_tables("flights-3M", model, "none", 512)
-        for cell, batch in zip(row.split("|")[3:9], (512 << n for n in range(6)), strict=True):
-            assert cell.strip() == mean_of_tables("flights-3M", model, "cowclip", batch)
-    split = re.search(r"(?:^\|.*\n)+", page.partition("**Split by time**")[2], re.MULTILINE)[0]
-    for row, rule in zip(split.splitlines()[2:4], ("none", "cowclip"), strict=True):
-        for cell, batch in zip(row.split("|")[2:5], (512, 4096, 16_384), strict=True):
-            assert cell.strip() == mean_of_tables("flights-3M-time", "deepfm", rule, batch)
-
-
-def test_the_larger_network_on_the_flights_is_that_of_the_recorded_runs():
-    page = (ROOT / "docs/results.md").read_text().partition("**A larger network**")[2]
-    table = re.search(r"(?:^\|.*\n)+", page, re.MULTILINE)[0].splitlines()[2:]
-    lines = [("none", "none"), ("cowclip", "cowclip"), ("cowclip", "none")]
-    for row, (rule, clip) in zip(table, lines, strict=True):
-        for cell, batch in zip(row.split("|")[2:5], (512, 4096, 16_384), strict=True):
-            if cell.strip():
-                mean = mean_of_tables("flights-3M", "deepfm", rule, batch, clip, "400-400-400")
-                assert cell.strip() == mean
-
-
-def mean_of_tables(data, model, rule, batch, clip=None, mlp="100-100-100"):
-    clip = clip or ("cowclip" if rule == "cowclip" else "none")
-    wanted = (data, model, rule, clip, batch, mlp, "test")
-    aucs = [
-        100 * run.auc
-        for run in read_results(RECORDED / "flights-3M-tables")
-        if (run.data, run.model, run.rule, run.clip, run.batch_size, run.mlp, run.split) == wanted
-    ]
-    spread = f" ±{statistics.stdev(aucs):.2f}" if len(aucs) > 1 else ""
-    return f"{statistics.mean(aucs):.2f}{spread}"
+    cuts = sorted({run.data for run in runs})
+    assert len(cuts) >= 9
+    for cut in cuts:
+        cells = []
+        for line in LINES:
+            mine = [run for run in runs if run.data == cut]
+            found = [r.auc for r in mine if (r.rule, r.clip, r.batch_size) == line]
+            aucs = [100 * auc for auc in found]
+            assert len(aucs) == 3
+            cells.append(f"{statistics.mean(aucs):.2f} ±{statistics.stdev(aucs):.2f}")
+        assert f"| {cut} | {' | '.join(cells)} |" in page
