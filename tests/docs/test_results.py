@@ -241,11 +241,9 @@ def test_cuts_with_searched_rates_are_those_of_the_recorded_runs():
     cuts = sorted({run.data for run in runs})
     assert len(cuts) == 6
     for cut in cuts:
-        cells = []
+        cells, mine = [], [run for run in runs if run.data == cut]
         for line in LINES:
-            mine = [run for run in runs if run.data == cut]
-            found = [r.auc for r in mine if (r.rule, r.clip, r.batch_size) == line]
-            aucs = [100 * auc for auc in found]
+            aucs = [100 * r.auc for r in mine if (r.rule, r.clip, r.batch_size) == line]
             assert len(aucs) == 3
             cells.append(f"{statistics.mean(aucs):.2f} ±{statistics.stdev(aucs):.2f}")
         assert f"| {cut} | {' | '.join(cells)} |" in page
