@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.report.results_folder import read_results_folder
+from cowclip_merlin.experiments.report.results_folder import ResultsFolder, read_results_folder
 from cowclip_merlin.experiments.report.run_rows import REPLAY_COLUMNS, RUN_COLUMNS
 from cowclip_merlin.experiments.report.section import Section, make_section
 from cowclip_merlin.experiments.tables.table import NOISE
@@ -39,13 +41,23 @@ def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: b
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder for the report; create it first")
     check_writable(out, overwrite=overwrite)
-    sections = [
-        make_section(read_results_folder(path), f"d{n}") for n, path in enumerate(folders, 1)
-    ]
+    read = distinguish([read_results_folder(path) for path in folders])
+    sections = [make_section(folder, f"d{n}") for n, folder in enumerate(read, 1)]
     page = render(sections)
     with atomic_write(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return summary(sections, len(page.encode()))
+
+
+def distinguish(folders: Sequence[ResultsFolder]) -> list[ResultsFolder]:
+    """Add the path to the titles of results folders that have the same title."""
+    times = Counter(folder.title for folder in folders)
+    return [
+        replace(folder, title=f"{folder.title} ({folder.path})")
+        if times[folder.title] > 1
+        else folder
+        for folder in folders
+    ]
 
 
 def render(sections: Sequence[Section]) -> str:
@@ -91,6 +103,11 @@ def summary(sections: Sequence[Section], size: int) -> str:
     tables = sum(len(s.tables) for s in sections)
     figures = sum(len(s.folder.figures) for s in sections)
     runs = sum(len(s.runs) + len({row[0] for row in s.replays}) for s in sections)
-    parts = [(len(sections), "data set"), (tables, "table"), (figures, "figure"), (runs, "run")]
+    parts = [
+        (len(sections), "results folder"),
+        (tables, "table"),
+        (figures, "figure"),
+        (runs, "run"),
+    ]
     counted = ", ".join(f"{n:,} {name}{'s' * (n != 1)}" for n, name in parts)
     return f"{counted}, {size / 1000:,.0f} kB"

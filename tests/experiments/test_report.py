@@ -47,6 +47,17 @@ def test_a_table_that_compares_nothing_has_no_counts_of_verdicts(page):
     assert "DeepFM 1 2 4 8 1" in glance
 
 
+def test_folders_of_one_data_set_are_told_apart_by_their_paths(results, tmp_path):
+    first, other = results
+    same = shutil.copytree(first, tmp_path / "same")
+    write_report([first, same, other], tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    title = read_results(first)[-1].data
+    for path in (first, same):
+        assert f"{title} ({path})" in page.text
+    assert f"({other})" not in page.text
+
+
 def test_values_that_sweeps_chose_are_shown(spare, tmp_path):
     fingerprint = read_results(spare)[-1].data_fingerprint
     write_tuned(spare, f"{fingerprint} 9 rows", "cowclip", {"r": 0.1, "l2": 1.7130817e-4})
@@ -131,7 +142,7 @@ def test_experiments_without_a_result_are_listed(page):
 def test_the_same_folders_make_the_same_page(results, html, tmp_path):
     again = write_report(results, tmp_path / "again.html")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == html
-    assert again.startswith("2 data sets, 4 tables, 6 figures, 24 runs, ")
+    assert again.startswith("2 results folders, 4 tables, 6 figures, 24 runs, ")
     assert [p.name for p in tmp_path.iterdir()] == ["again.html"]
 
 
@@ -225,5 +236,5 @@ def test_the_command_says_what_is_on_the_page(spare, tmp_path, capsys):
     assert "report.html: already exists; use --overwrite" in capsys.readouterr().err
     assert out.read_text() == "an older one"
     assert main(["report", str(spare), "--out", str(out), "--overwrite"]) == 0
-    assert "1 data set, 3 tables, 6 figures, 12 runs" in capsys.readouterr().out
+    assert "1 results folder, 3 tables, 6 figures, 12 runs" in capsys.readouterr().out
     assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
