@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from cowclip_merlin.launcher import TrainCall
+from cowclip_merlin.launcher import TrainCall, launch
 
 PRELUDE = """
 import json, os, signal, sys, time
@@ -53,6 +53,9 @@ class Fake:
     def command(self, body):
         self.script.write_text(PRELUDE + body)
         return [sys.executable, "-S", str(self.script)]
+
+    def run(self, body, *, workers=2, **options):
+        launch(self.call, workers=workers, command=self.command(body), **options)
 
     def pids(self, rank="*"):
         return [int(file.name.split("-")[2]) for file in self.folder.glob(f"pid-{rank}-*")]

@@ -4,43 +4,16 @@ import warnings
 
 import numpy as np
 import pytest
+from exact_models import SMALL, clicks, fitted, tables_of
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.diagnostics import gradient_norms
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import MODELS, attach
-from cowclip_merlin.models.row_sync import find_cowclip
 
 mm = compat.merlin_models()
 NAMES = sorted(MODELS)
-SMALL = {"embedding_dim": 4, "mlp": (8, 6), "seed": 3, "init_std": 0.05}
-
-
-def clicks(tf, rows=320):
-    rng = np.random.default_rng(1)
-    fields = {"a": 7, "b": 5, "c": 11}
-    values = {name: rng.integers(0, size, [rows, 1]) for name, size in fields.items()}
-    values |= {name: rng.random([rows, 1]).astype("f") for name in ("x", "y")}
-    label = (values["a"] < 3).astype("f")
-    # Few rows a batch, so that most rows of the tables are absent from it.
-    return tf.data.Dataset.from_tensor_slices((values, label)).batch(4)
-
-
-def fitted(
-    tf, schema, name, update, epochs=2, tables="fused", rows=320, validated=False, **arguments
-):
-    model = MODELS[name](schema, tables=tables, **SMALL)
-    adam = tf.keras.optimizers.legacy.Adam
-    optimizer = cc.CowClip(adam(1e-2), adam(1e-3), l2=1e-2, update=update)
-    model.compile(optimizer, "binary_crossentropy", **arguments)
-    validation = {"validation_data": clicks(tf, 40)} if validated else {}
-    model.fit(clicks(tf, rows), epochs=epochs, verbose=0, **validation)
-    return model
-
-
-def tables_of(model):
-    return [v for v in model.trainable_variables if "embeddings" in v.name]
 
 
 @pytest.mark.parametrize(
@@ -274,37 +247,6 @@ def test_a_restored_model_sees_what_its_rows_had_missed(tf, schema, checkpoint, 
         assert np.abs(after - before).max() > 0
 
 
-@pytest.mark.parametrize("updates", [("exact", "exact"), ("dense", "exact"), ("dense", "dense")])
-def test_two_cowclips_are_refused_if_rows_may_wait(tf, schema, updates):
-    import merlin.models.tf as mm
-
-    model = MODELS["deepfm"](schema, **SMALL)
-    first, second = (cc.CowClip(update=update, l2=1e-5) for update in updates)
-    blocks = [mm.OptimizerBlocks(second, model.blocks[0].wide)]
-    both = mm.MultiOptimizer(default_optimizer=first, optimizers_and_blocks=blocks)
-    if "exact" in updates:
-        with pytest.raises(InputError, match=r"two CowClips in one optimizer.*all tables"):
-            model.compile(both, "mse")
-    else:
-        model.compile(both, "mse")
-        assert find_cowclip(both) is first
-
-
-def test_each_part_of_several_optimizers_has_patterns_of_its_own(tf, schema):
-    """Merlin gives each optimizer only the variables of its blocks."""
-    for pattern in ("wide_embeddings", "typo"):
-        model = MODELS["deepfm"](schema, **SMALL)
-        one, other = cc.CowClip(embeddings=["embeddings"]), cc.CowClip(embeddings=[pattern])
-        blocks = [mm.OptimizerBlocks(other, [model.blocks[0].wide])]
-        both = mm.MultiOptimizer(default_optimizer=one, optimizers_and_blocks=blocks)
-        model.compile(both, "binary_crossentropy")
-        if pattern == "typo":
-            with pytest.raises(InputError, match="embeddings: 'typo' matches no table of this ste"):
-                model.fit(clicks(tf), verbose=0)
-        else:
-            assert np.isfinite(model.fit(clicks(tf), verbose=0).history["loss"]).all()
-
-
 def test_a_look_at_gradients_leaves_the_model_with_its_optimizer(tf, schema, batch):
     """Training afterwards gives the weights of dense, as without the look."""
     ends = []
@@ -329,27 +271,6 @@ def test_an_export_by_keras_has_current_tables(tf, schema, batch, tmp_path):
     loaded = [v for v in tf.saved_model.load(str(tmp_path / "MODEL")).variables]
     for table in tables_of(model):
         assert any(v.shape == table.shape and (v.numpy() == table.numpy()).all() for v in loaded)
-
-
-def test_cowclip_is_found_inside_other_optimizers(tf, schema):
-    import merlin.models.tf as mm
-
-    cowclip = cc.CowClip(update="exact")
-    scaled = tf.keras.mixed_precision.LossScaleOptimizer(cowclip, dynamic=False, initial_scale=1)
-    assert find_cowclip(scaled) is cowclip
-    model = MODELS["deepfm"](schema, **SMALL)
-    several = mm.MultiOptimizer(
-        default_optimizer="adam",
-        optimizers_and_blocks=[mm.OptimizerBlocks(cowclip, model.blocks[0])],
-    )
-    assert find_cowclip(several) is cowclip
-    rest = mm.MultiOptimizer(
-        default_optimizer=cowclip,
-        optimizers_and_blocks=[mm.OptimizerBlocks("adam", model.blocks[0].logit)],
-    )
-    assert find_cowclip(rest) is cowclip
-    assert find_cowclip(tf.keras.optimizers.legacy.Adam()) is None
-    attach(model, tf.keras.optimizers.legacy.Adam())
 
 
 def test_a_lookup_brings_all_tables_up_to_date_at_once(tf, schema, batch):

@@ -1,7 +1,12 @@
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from cowclip_merlin import compat
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "kernels")]
 
 
 @pytest.fixture(scope="session")
@@ -59,3 +64,25 @@ class NumpyCowClip:
 @pytest.fixture(scope="session")
 def reference():
     return NumpyCowClip
+
+
+@pytest.fixture(scope="session")
+def row_ops_folder(make_once):
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    make_once("gpu_ops", lambda folder: gpu_ops.build())  # workers wait for the one that builds
+    return make_once("emulated", lambda folder: None)  # filled by what needs a kernel
+
+
+@pytest.fixture
+def emulated(tf, monkeypatch, row_ops_folder):
+    """`backend="cupy"` with the operations' own code and the emulated kernels."""
+    from emulated_cupy import operation_kernels
+
+    from cowclip_merlin.optimizer.row_updates import gpu_ops, variable_memory
+
+    monkeypatch.setattr(gpu_ops, "load_kernels", operation_kernels(row_ops_folder))
+    monkeypatch.setattr(gpu_ops, "require_cupy", lambda: None)
+    monkeypatch.setattr(variable_memory, "refuse_elsewhere", lambda *_: None)
+    with tf.device("CPU"):
+        yield

@@ -1,0 +1,61 @@
+"""CowClip beside or inside other optimizers of a model."""
+
+import numpy as np
+import pytest
+from exact_models import SMALL, clicks
+
+import cowclip_merlin as cc
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.models import MODELS, attach
+from cowclip_merlin.models.row_sync import find_cowclip
+
+mm = compat.merlin_models()
+
+
+@pytest.mark.parametrize("updates", [("exact", "exact"), ("dense", "exact"), ("dense", "dense")])
+def test_two_cowclips_are_refused_if_rows_may_wait(tf, schema, updates):
+    model = MODELS["deepfm"](schema, **SMALL)
+    first, second = (cc.CowClip(update=update, l2=1e-5) for update in updates)
+    blocks = [mm.OptimizerBlocks(second, model.blocks[0].wide)]
+    both = mm.MultiOptimizer(default_optimizer=first, optimizers_and_blocks=blocks)
+    if "exact" in updates:
+        with pytest.raises(InputError, match=r"two CowClips in one optimizer.*all tables"):
+            model.compile(both, "mse")
+    else:
+        model.compile(both, "mse")
+        assert find_cowclip(both) is first
+
+
+def test_each_part_of_several_optimizers_has_patterns_of_its_own(tf, schema):
+    """Merlin gives each optimizer only the variables of its blocks."""
+    for pattern in ("wide_embeddings", "typo"):
+        model = MODELS["deepfm"](schema, **SMALL)
+        one, other = cc.CowClip(embeddings=["embeddings"]), cc.CowClip(embeddings=[pattern])
+        blocks = [mm.OptimizerBlocks(other, [model.blocks[0].wide])]
+        both = mm.MultiOptimizer(default_optimizer=one, optimizers_and_blocks=blocks)
+        model.compile(both, "binary_crossentropy")
+        if pattern == "typo":
+            with pytest.raises(InputError, match="embeddings: 'typo' matches no table of this ste"):
+                model.fit(clicks(tf), verbose=0)
+        else:
+            assert np.isfinite(model.fit(clicks(tf), verbose=0).history["loss"]).all()
+
+
+def test_cowclip_is_found_inside_other_optimizers(tf, schema):
+    cowclip = cc.CowClip(update="exact")
+    scaled = tf.keras.mixed_precision.LossScaleOptimizer(cowclip, dynamic=False, initial_scale=1)
+    assert find_cowclip(scaled) is cowclip
+    model = MODELS["deepfm"](schema, **SMALL)
+    several = mm.MultiOptimizer(
+        default_optimizer="adam",
+        optimizers_and_blocks=[mm.OptimizerBlocks(cowclip, model.blocks[0])],
+    )
+    assert find_cowclip(several) is cowclip
+    rest = mm.MultiOptimizer(
+        default_optimizer=cowclip,
+        optimizers_and_blocks=[mm.OptimizerBlocks("adam", model.blocks[0].logit)],
+    )
+    assert find_cowclip(rest) is cowclip
+    assert find_cowclip(tf.keras.optimizers.legacy.Adam()) is None
+    attach(model, tf.keras.optimizers.legacy.Adam())
