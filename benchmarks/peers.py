@@ -25,7 +25,7 @@ The clock starts after two steps, when everything is compiled. The learning rate
 batch 1024. For other batches, CowClip scales it by its own rule, the others by `--rule`. The AUC is
 computed here, from each contestant's predictions for the held-out tenth of the rows. After some
 hundred steps it shows whether all learned the same, so large batches need more --rows or --epochs.
-Before that it depends on the initial MLP: this project uses He initialization, the packages Glorot.
+The initial MLP differs: this project uses He initialization, the packages Glorot.
 
 Run it on an idle machine; "rounds" and "load_before" in the JSON show whether it was idle. Busy
 cores slow Torch most, because its waiting threads spin. On a busy machine,
