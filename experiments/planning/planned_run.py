@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from cowclip_merlin.experiments.planning.data_variant import DataVariant
 from cowclip_merlin.experiments.results.result import Result
@@ -32,9 +32,12 @@ class PlannedRun:
         """Return a hash that is equal for runs with equal results.
 
         `fingerprint` is that of the given data. Settings at their defaults are omitted, so that a
-        new option does not change the names of earlier runs.
+        new option does not change the names of earlier runs. So is a clip that the rule implies.
         """
-        given = self.settings.as_dict()
+        settings = self.settings
+        if settings.clip and replace(settings, clip=None).effective_clip == settings.clip:
+            settings = replace(settings, clip=None)  # the rule implies this clip
+        given = settings.as_dict()
         usual = RunSettings(model="deepfm", batch_size=1).as_dict()
         changed = {k: v for k, v in given.items() if v != usual[k] or k in ("model", "batch_size")}
         whole = json.dumps([changed, asdict(self.variant), fingerprint], sort_keys=True)

@@ -144,6 +144,16 @@ def test_equal_runs_have_equal_hashes_and_others_have_not():
     assert not set(names) & {run.config_hash("other data") for run in table2}
 
 
+def test_a_clip_that_the_rule_implies_makes_no_other_run():
+    table12 = plan_runs(load_experiment("table12"), SMALL, seeds=1)
+    table6 = plan_runs(load_experiment("table6"), SMALL, seeds=1)
+    (one,) = [run for run in table12 if run.label == "CowClip"]
+    (other,) = [run for run in table6 if run.settings.clip == "cowclip"]
+    assert one.config_hash("data") == other.config_hash("data")
+    names = {run.config_hash("data") for run in table6}
+    assert len(names) == len(table6)
+
+
 def test_an_ablation_wins_over_tuned_values_and_a_rivals_sweep_over_its_defaults():
     mine = settings("table12", SMALL, "without zeta", "largest", tuned={"cowclip": {"zeta": 1.0}})
     assert mine.overrides["zeta"] == 0
