@@ -17,6 +17,13 @@ _PATHS = (
 )
 """Error numbers of wrong paths in the input."""
 
+_FULL = {
+    errno.ENOSPC: "no space left on the disk; free some space",
+    errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.EFBIG: "too large a file for this disk or for the limit of `ulimit -f`; raise the limit",
+}
+"""What to say when a file cannot grow, by error number."""
+
 
 ERROR = "cowclip: error: "
 """What the line of an error begins with."""
@@ -83,8 +90,8 @@ def _is_own_module(module: str) -> bool:
 
 
 def _path_error_message(error: OSError, target: str | None) -> str | None:
-    if error.errno == errno.ENOSPC:
-        return f"{_full_path(error.filename, target)}: no space left on the disk; free some space"
+    if error.errno in _FULL:
+        return f"{_full_path(error.filename, target)}: {_FULL[error.errno]}"
     if error.errno in _PATHS:
         return f"{error.filename}: {error.strerror}; check the path and its permissions"
     return None

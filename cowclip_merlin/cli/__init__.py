@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from cowclip_merlin import __version__
@@ -103,6 +104,21 @@ def _check_paths(given: Mapping[str, object]) -> None:
         value = given.get(name)
         if value == "" or (isinstance(value, list) and "" in value):
             raise InputError(f"{name} is empty; give a value, or set the shell variable")
+    out = _output_path(given)
+    if out is not None:
+        _check_output_path(out)
+
+
+def _check_output_path(path: str) -> None:
+    """Refuse a link that leads to itself, and a name that libraries cannot encode."""
+    try:
+        path.encode("utf-8")
+        Path(path).resolve()
+    except UnicodeEncodeError:
+        shown = path.encode("utf-8", "backslashreplace").decode()
+        raise InputError(f"{shown}: the path is not UTF-8; use another name") from None
+    except RuntimeError:
+        raise InputError(f"{path}: is a link that leads to itself; remove it") from None
 
 
 def _output_path(given: Mapping[str, object]) -> str | None:

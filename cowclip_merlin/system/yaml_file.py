@@ -26,6 +26,8 @@ def read_yaml(path: Path, *, first_key: str) -> Mapping[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         words = " ".join(str(error).split())
         raise InputError(f"{path}: not valid YAML ({words}); correct the file") from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply; correct the file") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: is not a mapping; begin with `{first_key}:`")
     return value

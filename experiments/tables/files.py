@@ -66,6 +66,8 @@ def read_table(path: str | Path) -> Table:
     table = Table(**known | {"rows": parsed})
     if len(table.decimals_of_columns) not in (0, len(table.columns)):
         raise InputError(f"{path}: decimals_of_columns does not fit the columns; {_REMEDY}")
+    if not all(0 <= n <= 10 for n in (table.decimals, *table.decimals_of_columns)):
+        raise InputError(f"{path}: decimals must be 0 to 10; {_REMEDY}")
     for number, (_, cells) in enumerate(table.rows, 1):
         if len(cells) != len(table.columns):
             raise InputError(

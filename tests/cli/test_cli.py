@@ -1,6 +1,7 @@
 """The command line: help, exit codes, full disks."""
 
 import argparse
+import errno
 import os
 import shlex
 import signal
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from cowclip_merlin import choices
 from cowclip_merlin.cli import COMMANDS, build_parser, main
 from cowclip_merlin.cli.train import settings_from_args, train_command
-from cowclip_merlin.errors import StackError
+from cowclip_merlin.errors import StackError, error_message
 from cowclip_merlin.scaling import RULES
 from cowclip_merlin.training.run_settings import RunSettings
 
@@ -177,6 +178,19 @@ def test_scale_prints_every_rule(capsys):
 def test_an_empty_path_is_not_the_current_folder(argv, name, capsys):
     assert main(argv) == 2
     assert f"{name} is empty; give a value" in capsys.readouterr().err
+
+
+def test_a_link_to_itself_and_a_name_that_is_no_text_are_one_line(tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    for out, words in (("loop", "is a link that leads to itself"), ("D\udce4", "is not UTF-8")):
+        code = main(["prepare", "criteo", "log.txt", "--out", str(tmp_path / out)])
+        error = capsys.readouterr().err
+        assert code == 2 and words in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_file_that_cannot_grow_names_the_output(number):
+    assert error_message(OSError(number, "x"), target="OUT").startswith("OUT: ")
 
 
 ONE_OF = {

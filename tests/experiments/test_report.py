@@ -1,5 +1,6 @@
 """The page: what is on it, what it says, and what it refuses."""
 
+import json
 import re
 import shutil
 
@@ -161,9 +162,15 @@ def spoil_svg(folder, text):
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9">{}</svg>'
 
 
+def spoil_table(folder, **values):
+    file = folder / "tables/table2.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
 DAMAGE = {
     "no such folder": (lambda f: f.rename(f.with_name("gone")), r"no such folder"),
     "table": (lambda f: (f / "tables/table2.json").write_text("{"), r"table2\.json: damaged JSON"),
+    "decimals": (lambda f: spoil_table(f, decimals=-1), r"table2\.json: decimals must be 0 to 10"),
     "results": (lambda f: (f / "results.csv").write_text("a,b\n"), r"results\.csv"),
     "figure's text": (lambda f: (f / "figures/figure6.json").write_text("[]"), r"figure6\.json"),
     "no text": (lambda f: (f / "figures/figure6.json").unlink(), r"figure6\.json: no such file"),

@@ -99,6 +99,7 @@ def test_time_and_key_may_be_categorical_too(features_file):
         ("- a\n", "is not a mapping; begin with `label:`"),
         ("label: y\nlabel: z\n", "not valid YAML"),
         ("label: [\n", "not valid YAML"),
+        ("label: " + 5000 * "[", "nested too deeply"),
     ],
 )
 def test_errors_name_the_file_and_the_line(features_file, text, complaint):
