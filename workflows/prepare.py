@@ -36,6 +36,7 @@ def prepare(settings: PrepareSettings) -> PreparedData:
         OSError: if the disk is full or not writable.
     """
     out = settings.out
+    _check_name(out)
     target = out.resolve()  # a symbolic link stays; its target is replaced
     clear_leftovers(target)
     _check_target(settings)
@@ -56,6 +57,15 @@ def prepare(settings: PrepareSettings) -> PreparedData:
             work / "data", target, aside=work / "replaced", overwrite=settings.overwrite
         )
     return PreparedData.load(out)
+
+
+def _check_name(out: Path) -> None:
+    """Refuse a name that the libraries which write parquet cannot encode."""
+    try:
+        str(out.absolute()).encode("utf-8")
+    except UnicodeEncodeError:
+        shown = str(out).encode("utf-8", "backslashreplace").decode()
+        raise InputError(f"{shown}: the path is not UTF-8; use another name") from None
 
 
 def _move_to_target(made: Path, target: Path, *, aside: Path, overwrite: bool) -> None:

@@ -110,13 +110,9 @@ def _check_paths(given: Mapping[str, object]) -> None:
 
 
 def _check_output_path(path: str) -> None:
-    """Refuse a link that leads to itself, and a name that libraries cannot encode."""
+    """Refuse a link that leads to itself."""
     try:
-        path.encode("utf-8")
         Path(path).resolve()
-    except UnicodeEncodeError:
-        shown = path.encode("utf-8", "backslashreplace").decode()
-        raise InputError(f"{shown}: the path is not UTF-8; use another name") from None
     except RuntimeError:
         raise InputError(f"{path}: is a link that leads to itself; remove it") from None
 
