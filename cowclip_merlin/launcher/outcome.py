@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cowclip_merlin.errors import ERROR, LOST_ANOTHER, WRONG_INPUT, InputError, WorkerLost
+from cowclip_merlin.system.graceful_stop import Stopped
 from cowclip_merlin.training.checkpoint import list_checkpoints
-from cowclip_merlin.training.graceful_stop import Stopped
 
 _STOPS = {128 + number: int(number) for number in (signal.SIGINT, signal.SIGTERM)}
 _TAKEN = re.compile(r"address (is )?already in use|could not start grpc server", re.IGNORECASE)

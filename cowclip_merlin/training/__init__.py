@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin.training.graceful_stop import Stopped
+from cowclip_merlin.system.graceful_stop import Stopped
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.trained_run import evaluate_run, export_run, input_columns, load_run
 

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.engine == "flink":
         return _run_on_flink(args, settings)
     from cowclip_merlin.online.joiner.run_join import join_logs
-    from cowclip_merlin.training.graceful_stop import Stopped
+    from cowclip_merlin.system.graceful_stop import Stopped
 
     try:
         join_logs(

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     settings = online_settings_from_args(args)
     from cowclip_merlin.online.replay import ReplaySettings
     from cowclip_merlin.online.replay_folder import replay_log
-    from cowclip_merlin.training.graceful_stop import Stopped
+    from cowclip_merlin.system.graceful_stop import Stopped
 
     replay = ReplaySettings(
         batch_days=args.batch_days,

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     settings = online_settings_from_args(args)
     stream = stream_settings_from_args(args)
     from cowclip_merlin.online.streaming.stream_folder import train_stream
-    from cowclip_merlin.training.graceful_stop import Stopped
+    from cowclip_merlin.system.graceful_stop import Stopped
 
     try:
         trained = train_stream(

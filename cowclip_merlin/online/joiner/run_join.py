@@ -11,7 +11,7 @@ from cowclip_merlin.online.joiner.loop import JoinLoop
 from cowclip_merlin.online.joiner.settings import JoinSettings
 from cowclip_merlin.online.joiner.store import JoinStore
 from cowclip_merlin.online.logs.open_log import open_log
-from cowclip_merlin.training.graceful_stop import GracefulStop, Stopped
+from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.training.run_logs import run_logger
 from cowclip_merlin.workflows.online.features import LogFeatures
 from cowclip_merlin.workflows.online.features_file import load_features

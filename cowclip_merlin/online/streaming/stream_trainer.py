@@ -21,8 +21,8 @@ from cowclip_merlin.online.streaming.status_report import StatusReport, sync_inf
 from cowclip_merlin.online.streaming.step_pipeline import StepPipeline
 from cowclip_merlin.online.streaming.timers import Timer
 from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import KEEP, Snapshot, load_snapshot, numbers
-from cowclip_merlin.training.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.workflows.online.events import Events
 
 SNAPSHOTS = "snapshots"

@@ -9,7 +9,7 @@ from cowclip_merlin.online.joiner.loop import JoinLoop
 from cowclip_merlin.online.joiner.settings import JoinSettings
 from cowclip_merlin.online.joiner.store import JoinStore
 from cowclip_merlin.online.logs.message_log import Message
-from cowclip_merlin.training.graceful_stop import GracefulStop
+from cowclip_merlin.system.graceful_stop import GracefulStop
 from cowclip_merlin.workflows.online.features import CategoricalColumn, LogFeatures
 
 FEATURES = LogFeatures(

@@ -18,7 +18,7 @@ from joining import (
 from cowclip_merlin.online.joiner import loop
 from cowclip_merlin.online.joiner.loop import JoinLoop
 from cowclip_merlin.online.joiner.settings import JoinSettings
-from cowclip_merlin.training.graceful_stop import GracefulStop
+from cowclip_merlin.system.graceful_stop import GracefulStop
 
 
 class Clock:

@@ -6,7 +6,7 @@ from cowclip_merlin.online.joiner import loop
 from cowclip_merlin.online.joiner.loop import JoinLoop
 from cowclip_merlin.online.joiner.settings import JoinSettings
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.training.graceful_stop import GracefulStop
+from cowclip_merlin.system.graceful_stop import GracefulStop
 
 SETTINGS = JoinSettings(window=30, lateness=0)
 
