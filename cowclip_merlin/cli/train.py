@@ -16,7 +16,6 @@ from cowclip_merlin.cli.options.model_options import (
     add_rule_options,
     check_overrides_used,
     model_settings,
-    unused_overrides,
 )
 from cowclip_merlin.training.run_settings import RunSettings
 
@@ -126,7 +125,7 @@ def train_command(settings: RunSettings) -> str:
     }
     words = ["cowclip", "train", "DATA", "--out", "RUN"]
     given = {k: v for k, v in settings.as_dict().items() if k != "overrides" and v != usual[k]}
-    unused = unused_overrides(settings)
+    unused = settings.unused_overrides()
     used = {k: v for k, v in settings.overrides.items() if k not in unused}
     for name, value in {**given, **used}.items():
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -128,8 +128,15 @@ def build_optimizer(
         data: the prepared folder, which gives the fields of fused tables. The optimizer finds
             the field of any other table when the model is attached to it.
         steps: steps per epoch, to convert the warm-up from epochs to steps.
+
+    Raises:
+        InputError: if the warm-up takes 2**31 steps or more.
     """
     fields = data.cardinalities if settings.tables == "fused" else None
+    if values.warmup_epochs * steps >= 2**31:
+        raise InputError(
+            f"warmup_epochs is {values.warmup_epochs:g}, which is too long; use a smaller one"
+        )
     warmup = round(values.warmup_epochs * steps)
     return build_optimizer_of(settings, values, fields=fields, warmup_steps=warmup)
 

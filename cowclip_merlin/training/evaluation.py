@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import metrics, workers
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Data
 from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.workers.agreement import arrays_of_all
@@ -115,6 +116,25 @@ def _in_file_order(parts: Sequence[npt.NDArray[Any]], rows: int) -> npt.NDArray[
 def _sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+
+
+def check_both_labels(path: Path, split: str, labels: npt.NDArray[Any], *, remedy: str) -> None:
+    """Check before long work that rows have both labels, which an AUC needs.
+
+    Args:
+        path: of the prepared folder.
+        split: name of the rows.
+        labels: 0 or 1, [n].
+        remedy: what the user can do.
+
+    Raises:
+        InputError: if all rows have the same label.
+    """
+    if len(found := np.unique(labels)) < 2:
+        raise InputError(
+            f"{path}: all {len(labels)} {split} rows have the label {found[0]:g}; an AUC needs "
+            f"both labels; {remedy}"
+        )
 
 
 def evaluate(

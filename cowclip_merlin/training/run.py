@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import InputError
@@ -25,17 +21,17 @@ from cowclip_merlin.loading import (
     validation_rows,
 )
 from cowclip_merlin.system.files import write_json
-from cowclip_merlin.system.locks import lock_folder
 from cowclip_merlin.training.build import (
     build_model,
     build_optimizer,
     check_table_memory,
     choose_device,
 )
-from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
-from cowclip_merlin.training.run_config import RunConfig, check_run_folder, check_same_run
+from cowclip_merlin.training.evaluation import check_both_labels
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_folder import check_resume, check_run_folder, run_folder
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.training.several_workers.run_checks import check_shared, facts_of, run_log
+from cowclip_merlin.training.several_workers.run_checks import facts_of, run_log
 from cowclip_merlin.training.step_recorder import NoRecorder, RecorderFactory
 from cowclip_merlin.training.trainer import Trainer
 from cowclip_merlin.workers.agreement import check_alike, raising_together, wait_for_all
@@ -91,55 +87,19 @@ def run_training(
             fingerprint=prepared.fingerprint,
             vocabulary=prepared.vocabulary,
         )
-        _check_resume(out, config, resume)
+        check_resume(out, config, resume)
         used = used or set_up_tensorflow(settings.seed, device)
         check_table_memory(settings, prepared, used)
         columns = _open_splits(prepared, settings, memory)
-        _check_both_labels(prepared, settings.scored_split, columns[settings.scored_split])
+        split = settings.scored_split
+        remedy = "prepare with a larger --test-fraction, or another --split"
+        check_both_labels(prepared.path, split, columns[split].label, remedy=remedy)
     with naming_lost_workers(group):
         check_alike(group, facts_of(config, checkpoint_every, resume))
-        with _run_folder(out, config, resume=resume):
+        with run_folder(out, config, resume=resume):
             done = _train(config, prepared, columns, make_trainer, out, resume, used, recorder)
         wait_for_all(group)
         return done
-
-
-@contextmanager
-def _run_folder(out: Path, config: RunConfig, *, resume: bool) -> Iterator[None]:
-    """Lock the run folder; remove it if the run has failed without a checkpoint.
-
-    Of several workers, worker 0 does so, before the others go on.
-    """
-    group = workers.current()
-    if group and not group.is_first:
-        with raising_together(group):
-            pass
-        check_shared(out, group)
-        yield
-        return
-    created = not out.exists()
-    with ExitStack() as stack:
-        with raising_together(group):
-            lock = lock_folder(out, "another process writes a run there; use another --out")
-            stack.enter_context(lock)
-            _check_resume(out, config, resume)  # again: another process may have trained since
-            if resume:  # any other folder may hold the user's files
-                remove_unfinished_checkpoints(out / "checkpoints")
-        try:
-            yield
-        except BaseException:
-            # Without a checkpoint this run cannot be resumed, so remove its folder.
-            if created and not list_checkpoints(out / "checkpoints"):
-                shutil.rmtree(out, ignore_errors=True)
-            raise
-
-
-def _check_resume(out: Path, config: RunConfig, resume: bool) -> None:
-    """Check that a run exists if `resume`, and that no run exists otherwise."""
-    if resume:
-        check_same_run(out, config)
-    elif (out / "config.json").exists():
-        raise InputError(f"{out}: {_existing_run_message(out)}")
 
 
 def _open_splits(
@@ -155,25 +115,6 @@ def _open_splits(
         open_columns(prepared, "train"), settings.validation_fraction
     )
     return {"train": train, "validation": validation}
-
-
-def _existing_run_message(out: Path) -> str:
-    """Return the error for an existing run folder, with the remedy."""
-    if list_checkpoints(out / "checkpoints"):
-        return "already holds a run; use --resume or another --out"
-    return (
-        "holds a run without a checkpoint; if no process trains there, delete the folder, or use "
-        "another --out"
-    )
-
-
-def _check_both_labels(prepared: PreparedData, split: str, scored: ColumnArrays) -> None:
-    """Check before training that the scored rows have both labels, which an AUC needs."""
-    if len(found := np.unique(scored.label)) < 2:
-        raise InputError(
-            f"{prepared.path}: all {len(scored)} {split} rows have the label {found[0]:g}; an AUC "
-            "needs both labels; prepare with a larger --test-fraction, or another --split"
-        )
 
 
 def set_up_tensorflow(seed: int, device: str) -> str:

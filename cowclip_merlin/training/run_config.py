@@ -9,6 +9,7 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.files import read_json
+from cowclip_merlin.system.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.versions import versions
 from cowclip_merlin.training.run_settings import RunSettings
 
@@ -63,42 +64,9 @@ class RunConfig:
             values.pop("clip")
             return cls(
                 settings=RunSettings.from_dict(config["settings"]),
-                values=Hyperparameters(**values),
+                values=dataclass_from_json(Hyperparameters, values),
                 fingerprint=config["data_fingerprint"],
                 vocabulary=config.get("data_vocabulary"),
             )
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{run}: damaged config.json ({error}); train again") from error
-
-
-def check_run_folder(out: Path) -> None:
-    """Check that a path can become a run folder.
-
-    Raises:
-        InputError: if the path is a file or a folder of prepared data.
-    """
-    if (out / "dataset.json").exists():
-        raise InputError(f"{out}: holds prepared data; use another --out for the run")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give --out a folder")
-
-
-def check_same_run(out: Path, config: RunConfig) -> None:
-    """Check that a run folder belongs to the run that resumes there.
-
-    Raises:
-        InputError: if the folder is not a run folder, or its data or a setting other than
-            `epochs` differs.
-    """
-    before = RunConfig.load(out)
-    old, new = before.settings.as_dict(), config.settings.as_dict()
-    for name in old:
-        if name != "epochs" and old[name] != new[name]:
-            raise InputError(
-                f"{out}: was trained with {name} {old[name]}, not {new[name]}; resume with the "
-                "same settings, or use another --out"
-            )
-    if before.values != config.values:
-        raise InputError(f"{out}: was trained with other presets; use another --out")
-    if before.fingerprint != config.fingerprint:
-        raise InputError(f"{out}: was trained on other data; resume with the same folder")

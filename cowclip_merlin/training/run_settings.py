@@ -10,6 +10,7 @@ from cowclip_merlin import choices
 from cowclip_merlin.checks import check_not_negative, one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scale
+from cowclip_merlin.system.json_dataclass import dataclass_from_json
 
 OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name != "batch_size")
 """Hyper-parameters that a user may set at the base batch size."""
@@ -137,6 +138,17 @@ class RunSettings:
         """The clip that the run uses: `clip`, or the default of its rule."""
         return self.clip or ("cowclip" if self.rule == "cowclip" else "none")
 
+    def unused_overrides(self) -> dict[str, tuple[str, ...]]:
+        """Map each override that the run's clip does not use to the clips that do.
+
+        >>> given = RunSettings(model="dcn", batch_size=8, rule="none", overrides={"r": 1.0})
+        >>> given.unused_overrides()
+        {'r': ('cowclip', 'adaptive_field')}
+        """
+        used = choices.CLIPS[self.effective_clip].settings
+        names = [each.name for each in fields(choices.ClipSettings) if each.name not in used]
+        return {name: choices.clips_using(name) for name in names if name in self.overrides}
+
     def hyperparameters(self, kind: str) -> Hyperparameters:
         """Return the scaled values for data of this kind ("criteo", "avazu", "table")."""
         name = self.preset or (kind if kind in PRESETS else "criteo")
@@ -149,5 +161,10 @@ class RunSettings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSettings:
-        """Build settings from the values that `as_dict` returned."""
-        return cls(**{**values, "mlp": tuple(values["mlp"])})
+        """Build settings from the values that `as_dict` returned.
+
+        Raises:
+            TypeError: if a value has the wrong type.
+            InputError: if a value is unknown or out of range.
+        """
+        return dataclass_from_json(cls, values)

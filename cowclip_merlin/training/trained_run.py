@@ -60,8 +60,10 @@ def evaluate_run(
         raise InputError(f"{data}: no rows in the {split} split; choose the other split")
     for folder, config in zip(runs, configs):
         _check_vocabulary(folder, config, prepared)
-    set_up_tensorflow(configs[0].settings.seed, device)
     columns = open_columns(prepared, split)
+    remedy = "choose the other split, or prepare rows with both"
+    evaluation.check_both_labels(prepared.path, split, columns.label, remedy=remedy)
+    set_up_tensorflow(configs[0].settings.seed, device)
     rows = load_split_to_device(columns, batch_size=evaluation.PREDICTION_BATCH_SIZE)
     scores = [
         evaluation.Predictor(_load_model(folder, config, prepared), rows).predict()

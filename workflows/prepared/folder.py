@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.files import read_json, reading_parquet, write_json
+from cowclip_merlin.system.json_dataclass import dataclass_from_json
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepared.counts import hash_values
@@ -73,18 +74,7 @@ class PreparedData:
                 "prepare it again"
             )
         try:
-            return cls(
-                path=path,
-                log_format=_log_format_from_json(value["layout"]),
-                recipe=Recipe(**value["recipe"]),
-                statistics=Statistics(**value["statistics"]),
-                rows=_rows_from_json(value["rows"]),
-                clicks=value["clicks"],
-                fingerprint=value["fingerprint"],
-                vocabulary=value.get("vocabulary"),
-                description=value,
-                checksums=dict(value.get("checksums", {})),
-            )
+            return cls(path=path, description=value, **_parse(value))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: damaged dataset.json ({error}); prepare again") from error
 
@@ -169,14 +159,42 @@ class PreparedData:
             self.verify(file)
 
 
-def _rows_from_json(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict) or any(type(value[split]) is not int for split in SPLITS):
-        raise TypeError(f"rows is {value!r:.60}")
-    return value
+@dataclass(frozen=True, kw_only=True)
+class _Totals:
+    """The plain values of `dataset.json` that the package reads."""
+
+    rows: dict[str, int]
+    clicks: int
+    fingerprint: str
+    quarantined: int = 0
+    fitted_rows: int = 0
+    vocabulary: str | None = None
+    checksums: dict[str, str] = field(default_factory=dict)
 
 
-def _log_format_from_json(value: Mapping[str, Any]) -> LogFormat:
-    return LogFormat(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
+def _parse(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of `PreparedData` that `dataset.json` gives.
+
+    Raises:
+        KeyError: if a key is missing.
+        TypeError: if a value has the wrong type.
+        ValueError: if values contradict each other.
+    """
+    names = [each.name for each in fields(_Totals)]
+    totals = dataclass_from_json(_Totals, {name: value[name] for name in names if name in value})
+    log_format = dataclass_from_json(LogFormat, value["layout"])
+    statistics = dataclass_from_json(Statistics, value["statistics"])
+    columns = {"rows": SPLITS, "cardinalities": log_format.categorical}
+    columns |= dict.fromkeys(("minimum", "maximum"), log_format.continuous)
+    for name, known in ({"rows": totals.rows} | asdict(statistics)).items():
+        if set(known) != set(columns[name]):
+            raise ValueError(f"{name} has other names than the columns or splits")
+    kept = ("rows", "clicks", "fingerprint", "vocabulary", "checksums")
+    return {name: getattr(totals, name) for name in kept} | {
+        "log_format": log_format,
+        "recipe": dataclass_from_json(Recipe, value["recipe"]),
+        "statistics": statistics,
+    }
 
 
 def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Any:

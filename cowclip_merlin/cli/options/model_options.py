@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices
-from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.cli.options.common_options import parse_integers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, RULES
@@ -119,13 +117,6 @@ def model_settings(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def unused_overrides(settings: RunSettings) -> Mapping[str, tuple[str, ...]]:
-    """Map each override that the run's clip does not use to the clips that do."""
-    known = choices.CLIPS[settings.effective_clip].settings
-    names = [each.name for each in fields(ClipSettings) if each.name not in known]
-    return {name: choices.clips_using(name) for name in names if name in settings.overrides}
-
-
 def check_overrides_used(settings: RunSettings, clips: Iterable[str] | None = None) -> None:
     """Refuse a rate that the run's clip does not use.
 
@@ -136,7 +127,7 @@ def check_overrides_used(settings: RunSettings, clips: Iterable[str] | None = No
     Raises:
         InputError: if there is one.
     """
-    for name, users in unused_overrides(settings).items():
+    for name, users in settings.unused_overrides().items():
         usable = [clip for clip in users if clips is None or clip in clips]
         raise InputError(
             f"--{name.replace('_', '-')} has no effect with the clip {settings.effective_clip}; "

@@ -1,0 +1,133 @@
+"""Check, lock and clean up the folder of a training run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from cowclip_merlin import workers
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.locks import lock_folder
+from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.several_workers.run_checks import check_shared
+from cowclip_merlin.workers.agreement import raising_together
+
+RUN_FILES = ("train.log", "metrics.csv", "diagnostics.csv", "checkpoints", "events", "workers")
+"""Files and folders that a run writes beside `config.json`."""
+
+
+def check_run_folder(out: Path) -> None:
+    """Check that a path can become a run folder.
+
+    Raises:
+        InputError: if the path is a file, a folder of prepared data or of experiments, or holds a
+            file that is not a run's and that a run would replace.
+    """
+    if (out / "dataset.json").exists():
+        raise InputError(f"{out}: holds prepared data; use another --out for the run")
+    if (out / "results.csv").exists():
+        raise InputError(f"{out}: holds results of experiments; use another --out for the run")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; give --out a folder")
+    if not (out / "config.json").exists():
+        for name in RUN_FILES:
+            if (out / name).exists():
+                raise InputError(f"{out}: holds {name} but no run; use another --out")
+
+
+def check_resume(out: Path, config: RunConfig, resume: bool) -> None:
+    """Check that a run exists if `resume`, and that no run exists otherwise.
+
+    Raises:
+        InputError: if this is not so, or the run to resume has other settings or data.
+    """
+    if resume:
+        _check_same_run(out, config)
+    elif (out / "config.json").exists():
+        raise InputError(f"{out}: {_existing_run_message(out)}")
+
+
+def _check_same_run(out: Path, config: RunConfig) -> None:
+    """Check that a run folder belongs to the run that resumes there.
+
+    Raises:
+        InputError: if the folder is not a run folder, or its data or a setting other than
+            `epochs` differs.
+    """
+    before = RunConfig.load(out)
+    old, new = before.settings.as_dict(), config.settings.as_dict()
+    for name in old:
+        if name != "epochs" and old[name] != new[name]:
+            raise InputError(
+                f"{out}: was trained with {name} {old[name]}, not {new[name]}; resume with the "
+                "same settings, or use another --out"
+            )
+    if before.values != config.values:
+        raise InputError(f"{out}: was trained with other presets; use another --out")
+    if before.fingerprint != config.fingerprint:
+        raise InputError(f"{out}: was trained on other data; resume with the same folder")
+
+
+def _existing_run_message(out: Path) -> str:
+    """Return the error for an existing run folder, with the remedy."""
+    if list_checkpoints(out / "checkpoints"):
+        return "already holds a run; use --resume or another --out"
+    return (
+        "holds a run without a checkpoint; use another --out, or delete the folder if no process "
+        "trains there"
+    )
+
+
+@contextmanager
+def run_folder(out: Path, config: RunConfig, *, resume: bool) -> Iterator[None]:
+    """Lock the run folder; if the run fails without a checkpoint, remove what it has written.
+
+    Of several workers, worker 0 does so, before the others go on.
+    """
+    group = workers.current()
+    if group and not group.is_first:
+        with raising_together(group):
+            pass
+        check_shared(out, group)
+        yield
+        return
+    with ExitStack() as stack:
+        with raising_together(group):
+            before = set(out.iterdir()) if out.exists() else None
+            made = [path for path in out.parents if not path.exists()]
+            lock = lock_folder(out, "another process writes a run there; use another --out")
+            stack.enter_context(lock)
+            check_resume(out, config, resume)  # again: another process may have trained since
+            if resume:  # any other folder may hold the user's files
+                remove_unfinished_checkpoints(out / "checkpoints")
+        try:
+            yield
+        except BaseException:
+            # A run without a checkpoint cannot be resumed.
+            if not list_checkpoints(out / "checkpoints"):
+                _remove_new(out, before, made)
+            raise
+
+
+def _remove_new(out: Path, before: set[Path] | None, made: list[Path]) -> None:
+    """Remove what a run has written.
+
+    Args:
+        out: the run folder.
+        before: paths in it that the run found; None if the run has made the folder.
+        made: parent folders that the run has made, the innermost first.
+    """
+    if before is None:
+        shutil.rmtree(out, ignore_errors=True)
+        for parent in made:
+            with suppress(OSError):  # it holds other files by now
+                parent.rmdir()
+        return
+    for path in set(out.iterdir()) - before:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
