@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
 _PATHS = (
@@ -23,6 +24,10 @@ _FULL = {
     errno.EFBIG: "too large a file for this disk or for the limit of `ulimit -f`; raise the limit",
 }
 """What to say when a file cannot grow, by error number."""
+
+
+_TENSOR = re.compile(r"allocating tensor with (shape\[[\d,]*\])")
+"""What matters in TensorFlow's messages of several lines."""
 
 
 ERROR = "cowclip: error: "
@@ -79,7 +84,9 @@ def error_message(error: Exception, *, target: str | None = None) -> str | None:
         return str(error)
     # Compared by name, since the class itself needs an import of TensorFlow.
     if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
-        return f"not enough memory ({error!s:.80}); use a smaller batch, fewer ids or fewer rows"
+        tensor = _TENSOR.search(str(error))
+        words = f"no room for {tensor[1]}" if tensor else f"{error!s:.80}"
+        return f"not enough memory ({words}); use a smaller batch or --mlp, fewer ids or fewer rows"
     if isinstance(error, ModuleNotFoundError) and not _is_own_module(error.name or ""):
         return f"{error.name} is not installed; install this package as '.[cpu]' or '.[gpu]'"
     return _path_error_message(error, target) if isinstance(error, OSError) else None
@@ -93,7 +100,9 @@ def _path_error_message(error: OSError, target: str | None) -> str | None:
     if error.errno in _FULL:
         return f"{_full_path(error.filename, target)}: {_FULL[error.errno]}"
     if error.errno in _PATHS:
-        return f"{error.filename}: {error.strerror}; check the path and its permissions"
+        # Some libraries give no file name, but name the path in the text.
+        name = "" if error.filename is None else f"{error.filename}: "
+        return f"{name}{error.strerror}; check the path and its permissions"
     return None
 
 

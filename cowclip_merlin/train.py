@@ -64,6 +64,10 @@ def train(
     if diagnostics_every < 0:
         raise InputError(f"--diagnostics-every is {diagnostics_every}; it must be 0 or more")
     check_counts(workers, scheduler, restarts)
+    if workers is not None and workers > settings.batch_size:
+        raise InputError(
+            f"--workers is {workers}, but a batch has {settings.batch_size} rows; use fewer"
+        )
     if workers not in (None, 1) or scheduler is not None:
         call = TrainCall(
             data=str(data),

@@ -64,12 +64,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    _escape_unencodable_output()
-    args, unknown = build_parser().parse_known_args(argv)
-    if unknown:
-        command = " ".join([args.command, *filter(None, [getattr(args, "online_command", None)])])
-        return _fail(f"unknown arguments: {' '.join(unknown)}; see cowclip {command} --help")
+    args = argparse.Namespace()
     try:
+        _escape_unencodable_output()
+        args, unknown = build_parser().parse_known_args(argv)
+        if unknown:
+            sub = filter(None, [getattr(args, "online_command", None)])
+            command = " ".join([args.command, *sub])
+            return _fail(f"unknown arguments: {' '.join(unknown)}; see cowclip {command} --help")
         _check_paths(vars(args))
         with exit_on_sigterm():
             code = args.run(args) or 0

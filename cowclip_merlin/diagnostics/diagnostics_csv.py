@@ -148,19 +148,34 @@ def _cell(value: Any) -> Any:
 
 
 def _complete_rows(path: Path, before: int) -> list[Record]:
-    """Read the rows of steps before `before`, without an incomplete last line."""
-    text = path.read_text(encoding="utf-8")
-    whole = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
-    if tuple(whole.fieldnames or ()) != COLUMNS:
-        raise InputError(f"{path}: damaged, or columns of another version; train again")
-    return [row for row in whole if int(row["step"]) < before]
+    """Read the rows of steps before `before`, without an incomplete last line.
+
+    Raises:
+        InputError: if the file is damaged.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        whole = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+        if tuple(whole.fieldnames or ()) != COLUMNS:
+            raise ValueError("not the columns of this version")
+        rows = [row for row in whole if int(row["step"]) < before]
+        if any(None in row or None in row.values() for row in rows):
+            raise ValueError("a line with more or fewer cells")
+    except (csv.Error, TypeError, ValueError) as error:
+        raise InputError(f"{path}: damaged ({error!s:.80}); {_REMEDY}") from error
+    return rows
+
+
+_REMEDY = (
+    "restore a copy, or delete it: --resume then continues without the probes of earlier steps"
+)
 
 
 def read_diagnostics(run: str | Path) -> Any:
     """Read the diagnostics of a run as a pandas table with columns `diagnostics_csv.COLUMNS`.
 
     `table[table.scope == "field"].pivot(index="step", columns="group", values="clipped_share")`
-    is the share of clipped rows by step and field.
+    is the share of clipped rows by step and field. A probe that is still being written is omitted.
 
     Args:
         run: the run folder.
@@ -168,23 +183,34 @@ def read_diagnostics(run: str | Path) -> Any:
     Raises:
         InputError: if the run has no diagnostics, or the file is damaged.
     """
-    import pandas as pd
-
     path = Path(run) / FILE
     if not path.exists():
         raise InputError(
             f"{run}: no {FILE}; the run was trained without diagnostics; train with "
             "--diagnostics-every 100"
         )
-    kinds = {name: float for name in COLUMNS[4:]} | dict.fromkeys(("step", "epoch"), int)
+    rows = _complete_rows(path, sys.maxsize)
     try:
-        rows = _complete_rows(path, sys.maxsize)
-        known = [{name: value or math.nan for name, value in row.items()} for row in rows]
-        table = pd.DataFrame(known, columns=COLUMNS).astype(kinds)
-    except InputError:
-        raise
+        table = _whole_probes(rows)
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: damaged ({error}); train again") from error
+        raise InputError(f"{path}: damaged ({error!s:.80}); {_REMEDY}") from error
     if table.empty:
         raise InputError(f"{path}: the file has no probes; train for at least one step")
     return table
+
+
+def _whole_probes(rows: Iterable[Record]) -> Any:
+    """Convert rows to a pandas table; omit probes that lack one of the three scopes.
+
+    Raises:
+        ValueError: if a cell is not a number, or a probe has a group twice.
+    """
+    import pandas as pd
+
+    kinds = {name: float for name in COLUMNS[4:]} | dict.fromkeys(("step", "epoch"), int)
+    known = [{name: value or math.nan for name, value in row.items()} for row in rows]
+    table = pd.DataFrame(known, columns=COLUMNS).astype(kinds)
+    if table.duplicated(["step", "scope", "group"]).any():
+        raise ValueError("a group occurs twice in a probe")
+    scopes = table.groupby("step").scope.transform("nunique")
+    return table[scopes == len(_TENSORBOARD_COLUMNS)].reset_index(drop=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,6 +94,8 @@ def svg_text(figure: Any) -> str:
     import matplotlib
 
     buffer = io.StringIO()
-    with matplotlib.rc_context(_SVG_SETTINGS):
+    with matplotlib.rc_context(_SVG_SETTINGS), warnings.catch_warnings():
+        # A column's name may have characters that the font lacks; a box stands for each.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
     return buffer.getvalue()

@@ -50,7 +50,10 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
 def _locked_file(path: Path, stack: ExitStack) -> Path:
     while True:
         temporary = _temporary_name(path)
-        temporary.touch()
+        try:
+            temporary.touch()
+        except OSError as error:  # name the path of the caller, not the temporary one
+            raise OSError(error.errno, error.strerror, str(path)) from None
         with suppress(FileNotFoundError):
             ours = stack.enter_context(try_lock(temporary))
             # Another process may have removed it as a leftover before it was locked.

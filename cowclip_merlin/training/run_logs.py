@@ -34,6 +34,8 @@ METRICS = (
 )
 """Columns of `metrics.csv`; the columns of a split that the run does not score stay empty."""
 
+_OF_EVERY_SPLIT = tuple(n for n in METRICS if not n.startswith(("test_", "validation_")))
+
 
 @contextmanager
 def run_logger(path: Path, *, console: bool = True) -> Iterator[logging.Logger]:
@@ -70,15 +72,31 @@ def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        known = [parse_metrics_row(row)["epoch"] for row in rows]
-        if any(not set(row) <= set(METRICS) for row in rows) or known != sorted(set(known)):
-            raise ValueError("columns or epochs that no run writes")
-    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        known = [_epoch(row) for row in rows]
+        if known != sorted(set(known)):
+            raise ValueError("epochs that no run writes")
+    except (csv.Error, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: damaged ({error!s:.80}); restore a copy, or delete it: --resume then "
             "continues from the checkpoint, without the records of earlier epochs"
         ) from error
     return [row for row, epoch in zip(rows, known, strict=True) if epoch <= epochs]
+
+
+def _epoch(row: Mapping[str, str]) -> int:
+    """Return the epoch of a row, which must have the values that every run writes.
+
+    Raises:
+        ValueError: if a value is missing or not a number, or a column is unknown.
+    """
+    values = parse_metrics_row(row)
+    split = "test" if "test_auc" in values else "validation"
+    for name in (*_OF_EVERY_SPLIT, f"{split}_auc", f"{split}_log_loss"):
+        if name not in values:
+            raise ValueError(f"no {name}")
+    if unknown := set(row) - set(METRICS):
+        raise ValueError(f"unknown column {min(unknown)}")
+    return int(values["epoch"])
 
 
 def parse_metrics_row(row: Mapping[str, str]) -> dict[str, Any]:

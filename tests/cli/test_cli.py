@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from cowclip_merlin import choices
+from cowclip_merlin import choices, cli
 from cowclip_merlin.cli import COMMANDS, build_parser, main
 from cowclip_merlin.cli.train import settings_from_args, train_command
 from cowclip_merlin.errors import StackError, error_message
@@ -55,6 +55,15 @@ def test_disk_full(command, small_disk, data, log, capfd):
         }[command],
         capfd,
     )  # fmt: skip
+
+
+def test_an_interrupt_while_the_options_are_built_is_one_line(monkeypatch, capsys):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "build_parser", interrupt)
+    assert main(["scale", "--to", "8"]) == 130
+    assert capsys.readouterr().err == "cowclip: interrupted\n"
 
 
 def test_a_fault_of_ours_is_exit_code_1(monkeypatch, capsys):

@@ -97,6 +97,30 @@ def killed_before_a_checkpoint(p, *more):
     return p.train(p.data(), *more, out=run.name)
 
 
+def diverging(p, out):
+    return p.train(p.data(), "--dense-lr", "1e30", "--rule", "none", out=out)
+
+
+def one_label_to_evaluate(p):
+    data = p.column("label", slice(None), 0, "test")
+    return p.evaluate(p.run(), data, "--predictions", p.path / "scores.parquet")
+
+
+def rate_in_words(p):
+    run = p.run()
+    config = json.loads((run / "config.json").read_text())
+    p.edited_json(run / "config.json", hyperparameters=config["hyperparameters"] | {"l2": "x"})
+    return p.evaluate(run, p.data())
+
+
+def field_gone(p):
+    data = p.data()
+    statistics = json.loads((data / "dataset.json").read_text())["statistics"]
+    del statistics["cardinalities"]["C3"]
+    p.edited_json(data / "dataset.json", statistics=statistics)
+    return p.train(data)
+
+
 def damaged_description(p):
     data = p.data()
     (data / "dataset.json").write_text("{")
@@ -175,7 +199,7 @@ CASES = {
     "run folder in use": (lambda p: p.train(p.data(), out=p.run().name), r"run.*--resume"),
     "run that was killed early": (
         killed_before_a_checkpoint,
-        r"run: holds a run without a checkpoint; .*delete the folder, or use another --out",
+        r"run: holds a run without a checkpoint; use another --out, or delete the folder",
     ),
     "one label among the test rows": (
         lambda p: p.train(p.column("label", slice(None), 0, "test")),
@@ -235,6 +259,40 @@ CASES = {
         lambda p: p.train(p.data(), out="data"),
         r"data: holds prepared data; use another --out",
     ),
+    "run in place of a file of the user": (
+        lambda p: p.train(p.data(), out=p.write("out/metrics.csv", b"mine").parent.name),
+        r"out: holds metrics\.csv but no run; use another --out",
+    ),
+    "run into results of experiments": (
+        lambda p: p.train(p.data(), out=p.write("out/results.csv").parent.name),
+        r"out: holds results of experiments; use another --out for the run",
+    ),
+    "diverging run beside the user's notes": (
+        lambda p: diverging(p, p.write("out/notes.txt").parent.name),
+        r"diverged.*learning rates",
+    ),
+    "diverging run in folders that it makes": (
+        lambda p: diverging(p, "a/b/run"),
+        r"diverged.*learning rates",
+    ),
+    "warm-up of a googol of epochs": (
+        lambda p: p.train(p.data(), "--warmup-epochs", "1e100"),
+        r"warmup_epochs is 1e\+100, which is too long; use a smaller one",
+    ),
+    "more workers than rows in a batch": (
+        lambda p: p.train(p.data(), "--workers", "300"),
+        r"--workers is 300, but a batch has 256 rows; use fewer",
+    ),
+    "layers that do not fit in memory": (
+        lambda p: p.train(p.data(), "--mlp", "30000000,30000000"),
+        r"not enough memory \(no room for shape\[\d+,30000000\]\); use a smaller batch or --mlp",
+    ),
+    "one label among the rows to evaluate": (
+        one_label_to_evaluate,
+        r"data: all \d+ test rows have the label 0; .*; choose the other split, or prepare rows",
+    ),
+    "rate of config.json that is a text": (rate_in_words, r"damaged config\.json \(l2 is 'x', not"),
+    "vocabulary of a field gone": (field_gone, r"damaged dataset\.json \(cardinalities has other"),
     "run in place of a file": (
         lambda p: p.train(p.data(), out=p.write("log.txt").name),
         r"log\.txt: is a file; give --out a folder",

@@ -150,7 +150,7 @@ def test_stopped_and_resumed_it_is_the_same_table(data, whole, tmp_path, monkeyp
     assert read_diagnostics(out).step.max() == 12
     with (out / FILE).open("a") as file:
         file.write("16,2,all,all,9,9,0,1,1,1,1,1,,,,1,1\n16,2,field,C1,9")
-    assert read_diagnostics(out).step.max() == 16
+    assert read_diagnostics(out).step.max() == 12  # the last probe is not whole
     train(data, given, out=out, resume=True, diagnostics_every=4)
     # What is left in the history is of steps that are done; a stop cuts it at another place.
     same_weights(out, whole, but=".history/")
@@ -173,19 +173,49 @@ def test_steps_that_are_made_in_one_call_are_probed_as_single_ones(
 
 
 def test_a_new_run_starts_a_new_file(tmp_path):
-    record = dict.fromkeys(COLUMNS, 1) | {"scope": "all", "group": "all"}
-    DiagnosticsWriter(tmp_path).append([record])
-    assert len(read_diagnostics(tmp_path)) == 1
+    DiagnosticsWriter(tmp_path).append(one_probe(step=1))
+    assert len(read_diagnostics(tmp_path)) == 3
     DiagnosticsWriter(tmp_path)
     with pytest.raises(InputError, match="the file has no probes"):
         read_diagnostics(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "step,what\n1,2\n", ",".join(COLUMNS) + "\nx,1,all,all\n"])
+def one_probe(*, step):
+    groups = (("all", "all"), ("field", "C1"), ("decile", "1"))
+    return [
+        dict.fromkeys(COLUMNS, 1) | {"step": step, "scope": scope, "group": group}
+        for scope, group in groups
+    ]
+
+
+HEAD = ",".join(COLUMNS) + "\n"
+ROW = "8,1,all,all" + 13 * ",1" + "\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "step,what\n1,2\n", f"{HEAD}x{ROW}", f"{HEAD}1,1,all,all\n", f"{HEAD}{ROW}{ROW[:-1]},1\n",
+     f"{HEAD}\udcff{ROW}", HEAD + ROW.replace("8", '"8')],
+)  # fmt: skip
 def test_a_damaged_file_is_named(tmp_path, text):
-    (tmp_path / FILE).write_text(text)
-    with pytest.raises(InputError, match=r"diagnostics.csv: damaged"):
+    (tmp_path / FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError, match=r"diagnostics.csv: damaged .*delete it"):
         read_diagnostics(tmp_path)
+    with pytest.raises(InputError, match=r"diagnostics.csv: damaged .*delete it"):
+        DiagnosticsWriter(tmp_path, before=100)
+
+
+@pytest.mark.parametrize("cell", [ROW + ROW, ROW.replace(",1\n", ",x\n")])
+def test_damaged_values_are_named(tmp_path, cell):
+    (tmp_path / FILE).write_text(HEAD + cell)
+    with pytest.raises(InputError, match=r"diagnostics.csv: damaged .*delete it"):
+        read_diagnostics(tmp_path)
+
+
+def test_a_probe_that_was_cut_short_is_not_shown(tmp_path):
+    """The file may lose its end with the disk; `cowclip inspect` draws what is whole."""
+    DiagnosticsWriter(tmp_path).append([*one_probe(step=1), *one_probe(step=5)[:2]])
+    assert set(read_diagnostics(tmp_path).step) == {1}
 
 
 def test_a_negative_interval_is_refused(data, tmp_path):

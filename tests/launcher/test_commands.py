@@ -17,9 +17,9 @@ TRAIN = """
 if rank == 0:
     print("training", call["settings"]["batch_size"])
     out.mkdir(exist_ok=True)
-    lines = [%r, "1,10,0.6,0.70,0.5", "2,20,0.5,0.75,0.4"]
+    lines = [%r, "1,10,0.6,0.70,0.5" + ",1" * 7, "2,20,0.5,0.75,0.4" + ",1" * 7]
     (out / "metrics.csv").write_text("\\n".join(lines) + "\\n")
-""" % ",".join(METRICS[:5])  # noqa: UP031
+""" % ",".join(METRICS[:12])  # noqa: UP031
 
 
 @pytest.fixture

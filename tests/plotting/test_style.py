@@ -6,6 +6,7 @@ import pytest
 from cowclip_merlin import demo
 from cowclip_merlin.experiments.figures import Curve, draw_epochs, write_figure
 from cowclip_merlin.plotting.style import new_figure, save_figure
+from cowclip_merlin.training.run_logs import METRICS, write_metrics
 from cowclip_merlin.workflows.prepared.report import draw_frequencies
 
 
@@ -32,7 +33,8 @@ def auc_of_demo(path):
     for name in runs:
         folder = path.parent / "runs" / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "metrics.csv").write_text("epoch,test_auc\n1,0.7\n2,0.8\n")
+        whole = dict.fromkeys(METRICS, 1.0)
+        write_metrics(folder / "metrics.csv", [whole | {"epoch": n, "step": n} for n in (1, 2)])
     demo.draw_auc(demo.DemoSettings(), runs, path.parent, bayes_auc=0.9).replace(path)
 
 
@@ -44,3 +46,9 @@ def test_equal_numbers_make_equal_files(tmp_path, draw):
         draw(path)
         files.append(path.read_bytes())
     assert files[0] == files[1] and b"<svg" in files[0]
+
+
+def test_names_that_the_font_lacks_print_no_warnings(tmp_path, recwarn):
+    draw_frequencies({"年齢": np.array([9, 3, 1])}, tmp_path / "a.svg")
+    draw_frequencies({"C1": np.array([], np.int64)}, tmp_path / "b.svg")  # no id, no legend
+    assert not recwarn.list

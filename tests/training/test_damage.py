@@ -1,5 +1,6 @@
 """Eight flipped bytes, or an empty file: noticed where it is read, and mended where that can be."""
 
+import re
 import shutil
 
 import pytest
@@ -126,7 +127,9 @@ def test_only_damaged_checkpoints_are_named(run):
         evaluate_run(folder, data)
 
 
-@pytest.mark.parametrize("position", ["header", "epoch", "value", "empty line", "bytes"])
+@pytest.mark.parametrize(
+    "position", ["header", "epoch", "value", "empty line", "bytes", "no column", "empty cell"]
+)
 def test_damaged_records_are_named_and_the_run_goes_on_without(run, position, capsys):
     folder, data = run
     file = folder / "metrics.csv"
@@ -137,6 +140,8 @@ def test_damaged_records_are_named_and_the_run_goes_on_without(run, position, ca
         "value": [lines[0], lines[1].replace(".", "\x10"), lines[2]],
         "empty line": [lines[0], lines[1], lines[1]],
         "bytes": [lines[0], "\udcff" + lines[1]],
+        "no column": [lines[0].replace("train_loss,", ""), *lines[1:]],
+        "empty cell": [lines[0], re.sub(r",[^,]+", ",", lines[1], count=2), lines[2]],
     }[position]
     file.write_bytes("".join(spoiled).encode("utf-8", "surrogateescape"))
     command = ["train", str(data), "--out", str(folder), "--model", "deepfm", "--mlp", "8",

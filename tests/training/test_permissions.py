@@ -6,12 +6,15 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError, error_message
+from cowclip_merlin.system.files import reading_parquet
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.raw.parquet_rows import open_parquet
 
 SETTINGS = RunSettings(
     model="deepfm", epochs=1, mlp=(8,), batch_size=256, base_batch_size=64, seed=5
@@ -55,6 +58,20 @@ def test_a_split_that_may_not_be_read_is_not_called_empty(data, folder):
     finally:
         (folder / "data" / "train").chmod(0o755)
     assert error_message(failure.value).startswith(f"{folder}/data/train: Permission denied")
+
+
+@pytest.mark.parametrize("what", ["a log", "prepared data"])
+def test_parquet_that_may_not_be_read_is_named(data, folder, what):
+    file = sorted((data / "test").glob("*.parquet"))[0]
+    file = Path(shutil.copy(file, folder / "rows.parquet"))
+    file.chmod(0)
+    with as_nobody(), pytest.raises(PermissionError) as failure:
+        if what == "a log":
+            open_parquet(file)
+        with reading_parquet(file):
+            pq.ParquetFile(file)
+    told = error_message(failure.value)
+    assert str(file) in told and "None" not in told and "check the path" in told
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "*.index", "*.data-*"])

@@ -40,7 +40,8 @@ def draw_frequencies(counts: FieldCounts, path: Path) -> None:
     plot_frequencies(axes, counts)
     axes.set(xlabel="id, by descending frequency", ylabel="occurrences")
     axes.grid(True, which="major", linewidth=0.4, alpha=0.5)
-    axes.legend(title="field", fontsize=7, ncols=2, loc="upper left", bbox_to_anchor=(1.01, 1))
+    if any(map(len, counts.values())):
+        axes.legend(title="field", fontsize=7, ncols=2, loc="upper left", bbox_to_anchor=(1.01, 1))
     save_figure(figure, path)
 
 

@@ -46,12 +46,14 @@ def open_parquet(file: Path) -> Any:
 
     Raises:
         InputError: if the file does not exist or is not parquet.
+        OSError: if the file is not readable.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not file.is_file():
         raise InputError(f"{file}: no such file; check the path")
+    file.open("rb").close()  # pyarrow's error would name no file
     try:
         return pq.ParquetFile(file)
     except pa.ArrowInvalid as error:
