@@ -11,6 +11,7 @@ from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.experiments.running.estimate import estimate_seconds
 from cowclip_merlin.experiments.running.runner import train_runs
 from cowclip_merlin.experiments.session import Session
+from cowclip_merlin.system.files import check_writable
 from cowclip_merlin.system.locks import lock_folder
 
 FOLDER_IS_USED = (
@@ -40,6 +41,7 @@ def run_experiment(session: Session, experiment: Experiment) -> str:
     Prints a line for each run as it ends.
     """
     with lock_folder(session.settings.out, FOLDER_IS_USED):
+        check_writable(session.settings.out / "results.csv", overwrite=True)
         if experiment.kind in (*RUN_KINDS, "sweep"):
             _train(session, experiment)
         return "\n".join(write_outputs(session, experiment))

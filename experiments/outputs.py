@@ -112,7 +112,11 @@ _WRITERS: Mapping[str, Callable[[Any, Experiment], Iterator[str]]] = {
 
 
 def _provenance(session: Session, experiment: Experiment) -> dict[str, str]:
-    return {"data": session.describe_data(), "command": session.command(experiment)}
+    return {
+        "data": session.describe_data(),
+        "command": session.command(experiment),
+        "fingerprint": session.context.fingerprint,
+    }
 
 
 def _table(session: Session, table: Table) -> Iterator[str]:

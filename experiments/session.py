@@ -15,6 +15,7 @@ from cowclip_merlin.experiments.planning.planned_run import PlannedRun
 from cowclip_merlin.experiments.planning.ranking import any_finished, best_settings
 from cowclip_merlin.experiments.planning.sizing import Sizing, sizing_for
 from cowclip_merlin.experiments.planning.sweep import plan_sweep
+from cowclip_merlin.experiments.results.folder import check_results_folder
 from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.experiments.results.tuned import read_tuned
 from cowclip_merlin.experiments.running.derived_data import derive_data
@@ -31,10 +32,12 @@ class Session:
     """One data set and its results folder.
 
     Raises:
-        InputError: if the data folder is not prepared, or has too few rows for the sizing.
+        InputError: if the data folder is not prepared, or has too few rows for the sizing, or the
+            results folder is a folder of something else.
     """
 
     def __init__(self, settings: SessionSettings) -> None:
+        check_results_folder(settings.out)
         self.settings = settings
         self.context = RunContext(
             data=PreparedData.load(settings.data),

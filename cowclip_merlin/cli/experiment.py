@@ -80,8 +80,11 @@ def _run_on_log(args: argparse.Namespace, experiments: Sequence[LogExperiment]) 
     check_log_options(args, experiments[0].cli_name)
     from cowclip_merlin.experiments.online.commands import dry_run, run_experiment
     from cowclip_merlin.experiments.online.session import LogSession
+    from cowclip_merlin.experiments.results.folder import check_outputs_replaceable
 
     session = LogSession(log_settings_from_args(args))
+    for each in experiments:
+        check_outputs_replaceable(session.settings.out, each.name, session.fingerprint)
     return _run_each(args, experiments, partial(dry_run, session), partial(run_experiment, session))
 
 

@@ -84,10 +84,16 @@ def load_experiments(names: Sequence[str], *, sweeps: bool) -> list[Experiment |
         sweeps: True accepts only sweeps, False only other experiments.
 
     Raises:
-        InputError: if an experiment does not exist, or the other command runs it.
+        InputError: if an experiment does not exist, or the other command runs it, or two have the
+            same name.
     """
     found = [load_experiment(name) for name in names]
     for experiment in found:
+        if [each.name for each in found].count(experiment.name) > 1:
+            raise InputError(
+                f"{experiment.cli_name}: two experiments write the files {experiment.name}; give "
+                "it once, or rename a file"
+            )
         if (experiment.kind == "sweep") != sweeps:
             verb = "sweep" if experiment.kind == "sweep" else "experiment"
             raise InputError(f"{experiment.name} is run by `cowclip {verb} {experiment.cli_name}`")

@@ -28,6 +28,7 @@ class FigureFile:
         data: name of the data set and its size.
         command: the command that reproduces it.
         svg: the drawing.
+        fingerprint: fingerprint of the data; empty if unknown.
     """
 
     name: str
@@ -37,6 +38,7 @@ class FigureFile:
     data: str
     command: str
     svg: str
+    fingerprint: str = ""
 
 
 _TEXTS = tuple(field.name for field in fields(FigureFile) if field.name != "svg")
@@ -55,6 +57,7 @@ def write_figure(
     alt: str,
     data: str,
     command: str,
+    fingerprint: str = "",
 ) -> Path:
     """Save a matplotlib figure as `<folder>/<name>.svg`, and its texts as `<name>.json`.
 
@@ -67,6 +70,7 @@ def write_figure(
         alt: description for readers who cannot see the figure.
         data: name of the data set and its size.
         command: the command that reproduces it.
+        fingerprint: fingerprint of the data.
 
     Returns:
         The path of the SVG.
@@ -81,7 +85,14 @@ def write_figure(
     path = folder / f"{name}.svg"
     svg = with_prefix(svg_text(figure), f"{name}-")
     text = FigureFile(
-        name=name, title=title, caption=caption, alt=alt, data=data, command=command, svg=svg
+        name=name,
+        title=title,
+        caption=caption,
+        alt=alt,
+        data=data,
+        command=command,
+        svg=svg,
+        fingerprint=fingerprint,
     )
     with atomic_write(path) as temporary:
         temporary.write_text(svg, encoding="utf-8")
@@ -105,7 +116,7 @@ def write_experiment_figure(
         out: the results folder.
         figure: a matplotlib figure.
         experiment: gives name, title and caption where they are None.
-        texts: `data` and `command` of `FigureFile`.
+        texts: `data`, `command` and `fingerprint` of `FigureFile`.
         name: of the file.
         title: for readers.
         caption: below the figure.
@@ -145,6 +156,7 @@ def read_figure(path: str | Path) -> FigureFile:
         raise InputError(
             f"{path}: is not the text of a figure; write it again with cowclip experiment"
         )
+    texts = {"fingerprint": ""} | texts  # earlier versions did not write it
     for name in _TEXTS:
         if not isinstance(texts.get(name), str):
             raise InputError(f"{path}: {name} is {texts.get(name)!r}, not a text; write it again")

@@ -133,8 +133,18 @@ def _label(key: tuple[str, int | str], sizing: Sizing) -> str:
 
 
 def id_frequency_figure(data: PreparedData) -> Any:
-    """Draw Figure 3: how often each id of a field occurs in the training rows."""
-    return draw_ids({field: frequencies(data, field) for field in data.categorical})
+    """Draw Figure 3: how often each id of a field occurs in the training rows.
+
+    Raises:
+        InputError: if no field has an id of its own.
+    """
+    counts = {field: frequencies(data, field) for field in data.categorical}
+    if not any(map(len, counts.values())):
+        raise InputError(
+            f"{data.path}: every id is missing or out of vocabulary; prepare with a smaller "
+            "--freq-threshold"
+        )
+    return draw_ids(counts)
 
 
 def gradient_figure(run: PlannedRun, data: PreparedData, *, device: str) -> tuple[Any, int]:

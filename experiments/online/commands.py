@@ -8,6 +8,7 @@ from cowclip_merlin.experiments.commands import FOLDER_IS_USED, duration
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.online.kinds import KINDS
 from cowclip_merlin.experiments.online.session import LogSession
+from cowclip_merlin.system.files import check_writable
 from cowclip_merlin.system.locks import lock_folder
 
 
@@ -34,6 +35,7 @@ def run_experiment(session: LogSession, experiment: LogExperiment) -> str:
     """
     kind = KINDS[experiment.kind]
     with lock_folder(session.settings.out, FOLDER_IS_USED):
+        check_writable(session.settings.out / "replays.csv", overwrite=True)
         total, started = len(kind.pending(session, experiment)), time.perf_counter()
         for number, text in enumerate(kind.run(session, experiment), 1):
             rest = (time.perf_counter() - started) / number * (total - number)

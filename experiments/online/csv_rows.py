@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.results.csv_table import check_columns, open_table, parse_cells
 from cowclip_merlin.system.files import atomic_write
 
 Row = TypeVar("Row")
@@ -27,22 +28,16 @@ def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
     """
     if not path.exists():
         return []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(_rows(path, csv.DictReader(file), row_type))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a table of runs ({error}); use another folder") from None
+    with open_table(path) as reader:
+        return list(_rows(path, reader, row_type))
 
 
 def _rows(path: Path, reader: csv.DictReader[str], row_type: type[Row]) -> Iterator[Row]:
     types = {field.name: _TYPES[str(field.type)] for field in fields(row_type)}
-    if tuple(reader.fieldnames or ()) != tuple(types):
-        raise InputError(f"{path}: its columns are not those of this version; use another folder")
+    check_columns(path, reader.fieldnames or (), tuple(types))
     for row in reader:
         try:
-            if None in row or None in row.values():
-                raise ValueError(f"it does not have {len(types)} cells")
-            yield row_type(**{name: convert(row[name]) for name, convert in types.items()})
+            yield row_type(**parse_cells(row, types))
         except ValueError as error:
             raise InputError(
                 f"{path}: line {reader.line_num} is damaged ({error}); delete the line"

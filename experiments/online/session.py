@@ -9,6 +9,7 @@ from typing import Any
 
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.online.settings import LogSettings
+from cowclip_merlin.experiments.results.folder import check_results_folder
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.workflows.online.features_file import load_features
 
@@ -21,10 +22,12 @@ class LogSession:
         features: columns of the log.
 
     Raises:
-        InputError: if the features file is missing or wrong.
+        InputError: if the features file is missing or wrong, or the results folder is a folder of
+            something else.
     """
 
     def __init__(self, settings: LogSettings) -> None:
+        check_results_folder(settings.out)
         self.settings = settings
         self.features = load_features(settings.features)
 
@@ -60,4 +63,8 @@ class LogSession:
 
     def table_texts(self, experiment: LogExperiment, events: str) -> dict[str, Any]:
         """Return the attributes of a table or figure that say where its numbers come from."""
-        return {"data": self.describe_data(events), "command": self.command(experiment)}
+        return {
+            "data": self.describe_data(events),
+            "command": self.command(experiment),
+            "fingerprint": self.fingerprint,
+        }

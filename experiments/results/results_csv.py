@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.results.csv_table import check_columns, open_table, parse_cells
 from cowclip_merlin.experiments.results.result import COLUMN_TYPES, LATER_COLUMNS, Result
 from cowclip_merlin.system.files import atomic_write
 
@@ -27,17 +28,12 @@ def read_results(folder: str | Path) -> list[Result]:
     path = Path(folder) / "results.csv"
     if not path.exists():
         return []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(_results(path, csv.DictReader(file)))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a table of runs ({error}); use another folder") from None
+    with open_table(path) as reader:
+        return list(_results(path, reader))
 
 
 def _results(path: Path, reader: csv.DictReader[str]) -> Iterator[Result]:
-    names = tuple(reader.fieldnames or ())
-    if len(names) < _FEWEST_COLUMNS or names != COLUMNS[: len(names)]:
-        raise InputError(f"{path}: its columns are not those of this version; use another folder")
+    check_columns(path, reader.fieldnames or (), COLUMNS, fewest=_FEWEST_COLUMNS)
     first: dict[str, int] = {}
     for row in reader:
         number = reader.line_num
@@ -52,9 +48,7 @@ def _results(path: Path, reader: csv.DictReader[str]) -> Iterator[Result]:
 
 def _result(path: Path, number: int, row: Mapping[str, str]) -> Result:
     try:
-        if None in row or None in row.values():
-            raise ValueError(f"it does not have {len(COLUMNS)} cells")
-        result = Result(**{name: convert(row[name]) for name, convert in COLUMN_TYPES.items()})
+        result = Result(**parse_cells(row, COLUMN_TYPES))
         _check(result)
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: line {number} is damaged ({error}); delete the line") from None

@@ -7,6 +7,7 @@ every table row from 3 on occurs in the training rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,27 @@ def derive_data(data: PreparedData, variant: DataVariant, folder: Path) -> Prepa
             with compat.quiet_merlin():
                 _write(data, variant, work / "data")
             rename_if_free(work / "data", out)
-    return PreparedData.load(out)
+    with naming_derived_data(out):
+        return PreparedData.load(out)
+
+
+@contextmanager
+def naming_derived_data(folder: Path) -> Iterator[None]:
+    """Replace the remedy of errors in a derived folder, which the user did not prepare.
+
+    Args:
+        folder: the derived folder.
+
+    Raises:
+        InputError: in place of one that names the folder.
+    """
+    try:
+        yield
+    except InputError as error:
+        if str(folder) not in str(error):
+            raise
+        what, _, _ = str(error).rpartition("; ")
+        raise InputError(f"{what}; delete {folder}, and run the command again") from error
 
 
 def _write(data: PreparedData, variant: DataVariant, out: Path) -> None:

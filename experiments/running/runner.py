@@ -6,7 +6,7 @@ import io
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from cowclip_merlin.errors import Diverged
 from cowclip_merlin.experiments.planning.planned_run import PlannedRun
 from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.experiments.results.results_csv import append_result, read_results
-from cowclip_merlin.experiments.running.derived_data import derive_data
+from cowclip_merlin.experiments.running.derived_data import derive_data, naming_derived_data
 from cowclip_merlin.experiments.running.run_result import RunStart, make_result
 from cowclip_merlin.training import run_logs, train
 from cowclip_merlin.training.checkpoint import list_checkpoints
@@ -92,7 +92,8 @@ def train_run(run: PlannedRun, context: RunContext) -> Result:
     if folder.exists() and not resume:  # stopped before its first checkpoint, or diverged
         shutil.rmtree(folder)
     compat.tensorflow().keras.backend.clear_session()
-    status, epochs = _train(run, data, folder, resume=resume, device=context.device)
+    with naming_derived_data(data.path) if str(run.variant) else nullcontext():
+        status, epochs = _train(run, data, folder, resume=resume, device=context.device)
     return make_result(
         run,
         data,

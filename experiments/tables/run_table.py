@@ -30,17 +30,14 @@ Cells = Mapping[tuple[str, int | str], Cell]
 """Label of the line and multiplier -> cell."""
 
 
-def run_table(
-    experiment: Experiment, sizing: Sizing, results: RunResults, *, data: str, command: str
-) -> Table:
+def run_table(experiment: Experiment, sizing: Sizing, results: RunResults, **texts: str) -> Table:
     """Make the table of an experiment of kind "runs".
 
     Args:
         experiment: the experiment.
         sizing: batches of the runs.
         results: results of the finished runs.
-        data: name and size of the data set.
-        command: the command that reproduces the table.
+        texts: `data`, `command` and `fingerprint` of `Table`.
     """
     multipliers = _multipliers(experiment, sizing)
     cells = _judged(experiment, _cells(experiment, multipliers, results))
@@ -53,12 +50,11 @@ def run_table(
             (line.label, tuple(cells[line.label, m] for m in multipliers))
             for line in experiment.lines
         ),
-        data=data,
         reference=_reference(experiment, sizing),
         notes=[*_notes_of_cells(experiment), *_sampling_note(experiment, results)],
         missing=missing,
-        command=command,
         decimals=DECIMALS[experiment.measure],
+        **texts,
     )
 
 

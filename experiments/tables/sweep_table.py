@@ -18,10 +18,15 @@ _NOTES = (
 )
 
 
-def sweep_table(
-    sweep: Experiment, sizing: Sizing, results: RunResults, *, data: str, command: str
-) -> Table:
-    """Make the table: one row per point, one column per batch, and one for their mean."""
+def sweep_table(sweep: Experiment, sizing: Sizing, results: RunResults, **texts: str) -> Table:
+    """Make the table: one row per point, one column per batch, and one for their mean.
+
+    Args:
+        sweep: the sweep.
+        sizing: batches of the runs.
+        results: results of the finished runs.
+        texts: `data`, `command` and `fingerprint` of `Table`.
+    """
     scores, multipliers = validation_scores(results), sweep.lines[0].multipliers
     several = len(multipliers) > 1
     return experiment_table(
@@ -31,9 +36,8 @@ def sweep_table(
         rows=tuple(
             (label, _cells(scores.get(label, {}), multipliers)) for label in _order(sweep, scores)
         ),
-        data=data,
         notes=_NOTES,
-        command=command,
+        **texts,
     )
 
 

@@ -53,6 +53,7 @@ class Table:
         notes: lines below the table.
         missing: runs that were not made, and why.
         command: the command that reproduces it.
+        fingerprint: fingerprint of the data; empty for a table that no data changes.
         decimals: digits after the decimal point.
         decimals_of_columns: the same for each column, where they differ; empty otherwise.
         on_log: whether the experiment replays a log, and verdicts are of gains over the reference.
@@ -70,6 +71,7 @@ class Table:
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     command: str = ""
+    fingerprint: str = ""
     decimals: int = 2
     decimals_of_columns: tuple[int, ...] = ()
     on_log: bool = False

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_experiment import experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
@@ -107,6 +108,27 @@ def cut(name):
         file.write_bytes(file.read_bytes()[:-100])
 
     return short
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "dataset.json").write_text("{"),
+        lambda folder: (folder / "dataset.json").unlink(),
+        cut("train/*.parquet"),
+    ],
+)
+def test_the_remedy_for_damaged_derived_data_is_to_delete_it(data, tmp_path, capsys, damage):
+    out = tmp_path / "results"
+    line = "{label: a, keep_top: 3, multipliers: [1]}"
+    (tmp_path / "mine.yaml").write_text(f"title: t\nclaim: c\nlines: [{line}]")
+    made = derive_data(PreparedData.load(data), DataVariant(keep_top=3), out / "data").path
+    damage(made)
+    assert experiment(str(tmp_path / "mine.yaml"), data, out) == 2
+    said = capsys.readouterr().err
+    assert f"; delete {made}, and run the command again\n" in said and said.count("\n") == 1
+    shutil.rmtree(made)
+    assert experiment(str(tmp_path / "mine.yaml"), data, out, "--seeds", "1") == 0
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def damaged(text, how):
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (lambda line: line.replace("0.78", "x"), "line 3 is damaged (could not convert"),
+        (lambda line: line.replace("0.78", "x"), "line 3 is damaged (auc is 'x', not a number"),
         (lambda line: line.replace("0.78", "78"), "line 3 is damaged (auc is 78.0, not from 0"),
         (lambda line: line.replace("0.78", "nan"), "line 3 is damaged (auc is nan"),
         (lambda line: line[: len(line) // 2], "line 3 is damaged (it does not have 39 cells)"),

@@ -156,8 +156,17 @@ def session_settings_from_args(args: argparse.Namespace) -> SessionSettings:
         steps=args.steps,
         device=args.device,
         mlp=parse_integers("--mlp", args.mlp, like="400,400,400"),
-        lines=tuple(args.lines.split(";")) if args.lines else (),
+        lines=_parse_lines(args.lines or ""),
     )
+
+
+def _parse_lines(text: str) -> tuple[str, ...]:
+    """Split labels.
+
+    >>> _parse_lines("no scaling; CowClip")
+    ('no scaling', 'CowClip')
+    """
+    return tuple(filter(None, map(str.strip, text.split(";"))))
 
 
 def log_settings_from_args(args: argparse.Namespace) -> LogSettings:

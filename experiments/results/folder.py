@@ -1,0 +1,52 @@
+"""Check a results folder before an experiment writes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.files import read_json
+
+
+def check_results_folder(out: Path) -> None:
+    """Refuse a path that is a file, prepared data or a run.
+
+    A results folder may hold a copy of `dataset.json`: then it makes its tables without the data.
+
+    Raises:
+        InputError: if it is one of them.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; give --out a folder")
+    if any((out / file).exists() for file in ("results.csv", "replays.csv")):
+        return
+    for file, content in (("dataset.json", "prepared data"), ("config.json", "a run")):
+        if (out / file).exists():
+            raise InputError(f"{out}: holds {content}; use another --out for the results")
+
+
+def check_outputs_replaceable(out: Path, name: str, fingerprint: str) -> None:
+    """Refuse to replace the table or figure of other data.
+
+    Args:
+        out: the results folder.
+        name: name of the experiment.
+        fingerprint: fingerprint of the data.
+
+    Raises:
+        InputError: if the folder has such a table or figure.
+    """
+    for path in _outputs(out, name):
+        value = read_json(path)
+        before = value.get("fingerprint") if isinstance(value, dict) else None
+        if before and before != fingerprint:
+            raise InputError(
+                f"{path}: is of other data ({value.get('data')!s:.60}); use another --out, or "
+                "delete it"
+            )
+
+
+def _outputs(out: Path, name: str) -> Iterator[Path]:
+    files = (f"tables/{name}.json", f"figures/{name}.json", f"figures/{name}_auc.json")
+    return (out / file for file in files if (out / file).is_file())

@@ -1,0 +1,170 @@
+"""What `cowclip experiment` refuses before the first run."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+from small_experiment import MINE, experiment
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.experiments.definitions import load_experiments
+from cowclip_merlin.experiments.online.csv_rows import read_rows
+from cowclip_merlin.experiments.online.replays.result import FILE, ReplayResult
+from cowclip_merlin.experiments.results.folder import check_results_folder
+from cowclip_merlin.experiments.results.result import example_result
+from cowclip_merlin.experiments.results.results_csv import read_results, write_results
+from cowclip_merlin.experiments.tables.files import read_table, write_table
+from cowclip_merlin.experiments.tables.table import Table
+
+
+def refused(capsys, words, *arguments, left=()):
+    """Whether a command ends in one line with these words, and leaves nothing else behind."""
+    out = arguments[2]
+    assert experiment(*arguments) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+    assert len(said) == 1 and words in said[0], said
+    return not out.exists() or {path.name for path in out.iterdir()} == set(left)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("dataset.json", "results: holds prepared data; use another --out for the results"),
+        ("config.json", "results: holds a run; use another --out for the results"),
+    ],
+)
+def test_folders_of_something_else(mine, data, tmp_path, capsys, file, words):
+    out = tmp_path / "results"
+    out.mkdir()
+    (out / file).write_text("{}")
+    assert refused(capsys, words, mine, data, out, left={file})
+
+
+@pytest.mark.parametrize("file", ["results.csv", "replays.csv"])
+def test_a_results_folder_may_hold_the_description_of_its_data(tmp_path, file):
+    for name in ("dataset.json", file):
+        (tmp_path / name).write_text("")
+    check_results_folder(tmp_path)
+
+
+def test_a_file_in_place_of_the_folder(mine, data, tmp_path, capsys):
+    (tmp_path / "results").write_text("")
+    assert experiment(mine, data, tmp_path / "results") == 2
+    assert "results: is a file; give --out a folder" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written(mine, data, tmp_path, capsys, monkeypatch):
+    def touch(path, *arguments, **options):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    out = tmp_path / "results"
+    out.mkdir()
+    monkeypatch.setattr(Path, "touch", touch)
+    words = "results.csv: cannot be written (Read-only file system); use another path"
+    assert refused(capsys, words, mine, data, out)
+
+
+@pytest.mark.parametrize("kind", ["tables", "figures"])
+def test_outputs_of_other_data_are_not_replaced(mine, data, tmp_path, capsys, kind):
+    out = tmp_path / "results"
+    (out / kind).mkdir(parents=True)
+    name = "mine" if kind == "tables" else "mine_auc"
+    file = out / kind / f"{name}.json"
+    file.write_text(json.dumps({"data": "another log: 5 rows", "fingerprint": "abc"}))
+    words = f"{file}: is of other data (another log: 5 rows); use another --out, or delete it"
+    assert refused(capsys, words, mine, data, out, left={kind})
+    assert "abc" in file.read_text()
+
+
+def test_outputs_of_the_same_data_are_replaced(mine, data, tmp_path, capsys):
+    out = tmp_path / "results"
+    arguments = ["--lines", "no scaling", "--seeds", "1"]
+    assert experiment(mine, data, out, *arguments) == 0
+    table = read_table(out / "tables" / "mine.json")
+    assert len(table.fingerprint) == 64
+    figure = json.loads((out / "figures" / "mine_auc.json").read_text())
+    assert figure["fingerprint"] == table.fingerprint
+    assert experiment(mine, data, out, *arguments) == 0
+    write_table(out / "tables", Table(**vars(table) | {"fingerprint": ""}))  # of an older version
+    assert experiment(mine, data, out, *arguments) == 0
+
+
+def test_two_files_of_one_name(tmp_path, mine):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mine.yaml").write_text(MINE)
+    with pytest.raises(ValueError, match="two experiments write the files mine; give it once"):
+        load_experiments([mine, str(other / "mine.yaml")], sweeps=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("rule: none, overrides: {r: 0.5}", "no scaling: r has no effect with the clip none"),
+        ("rule: none, factors: {bound: 2}", "no scaling: bound has no effect with the clip none"),
+    ],
+)
+def test_values_without_effect(data, tmp_path, capsys, change, words):
+    file = tmp_path / "mine.yaml"
+    file.write_text(MINE.replace("rule: none", change))
+    assert refused(capsys, words, str(file), data, tmp_path / "results")
+
+
+def test_a_sweep_over_a_value_without_effect(data, tmp_path, capsys):
+    file = tmp_path / "sweep.yaml"
+    lines = "lines: [{label: plain, rule: none, multipliers: [1]}]"
+    head = "kind: sweep\ntitle: A sweep\nclaim: Nothing.\n"
+    file.write_text(f"{head}{lines}\ngrid: {{r: [1.0, 0.1]}}\n")
+    assert experiment(str(file), data, tmp_path / "results", verb="sweep") == 2
+    assert "r has no effect with the clip none" in capsys.readouterr().err
+
+
+def test_lines_of_an_experiment_without_runs(data, tmp_path, capsys):
+    arguments = ["figure3", data, tmp_path / "results", "--lines", "CowClip"]
+    assert refused(capsys, "figure3 has no runs, so --lines has no effect", *arguments)
+
+
+def test_a_figure_of_ids_without_ids(log, tmp_path, capsys, recwarn):
+    data = tmp_path / "data"
+    prepare = ["prepare", "criteo", str(log), "--out", str(data), "--freq-threshold", "1000000"]
+    assert main(prepare) == 0
+    words = f"{data}: every id is missing or out of vocabulary; prepare with a smaller"
+    assert refused(capsys, words, "figure3", data, tmp_path / "results")
+    assert not [str(each.message) for each in recwarn.list if "legend" in str(each.message)]
+
+
+def test_spaces_around_the_names_of_lines_do_not_matter(mine, data, tmp_path, capsys):
+    lines = ["--lines", " no scaling ; CowClip", "--dry-run"]
+    assert experiment(mine, data, tmp_path / "results", *lines) == 0
+    assert "6 runs, about" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (lambda text: text.replace("auc,", "", 1), "results.csv: no column auc; restore a copy"),
+        (lambda text: text.replace("auc,", "auc,note,", 1), "unknown column 'note'"),
+        (lambda text: text.replace("auc,log_loss", "log_loss,auc", 1), "have another order"),
+        (lambda text: "", "results.csv: is empty; restore a copy, or delete it"),
+    ],
+)
+def test_a_table_of_results_with_other_columns(tmp_path, how, words):
+    write_results(tmp_path, [example_result()])
+    path = tmp_path / "results.csv"
+    path.write_text(how(path.read_text()))
+    with pytest.raises(ValueError, match=words):
+        read_results(tmp_path)
+
+
+def test_a_table_of_replays_with_other_columns(tmp_path):
+    (tmp_path / FILE).write_text("run_id,auc\n")
+    with pytest.raises(ValueError, match=r"replays\.csv: no column .*; restore a copy"):
+        read_rows(tmp_path / FILE, ReplayResult)
+
+
+def test_a_byte_order_mark_is_ignored(tmp_path):
+    write_results(tmp_path, [example_result()])
+    path = tmp_path / "results.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_results(tmp_path) == [example_result()]
