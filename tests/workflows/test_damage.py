@@ -319,7 +319,7 @@ def test_damaged_parquet_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [("False", "True"), ("false", "true"), ("no", "yes"), ("NO", "Yes")]
+    "words", [("False", "True"), ("false", "true"), ("no", "yes"), ("NO", "Yes"), ("0.0", "1.0")]
 )
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_labels_may_be_words(tmp_path, words, name):

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-LABEL_VALUES = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
-"""Accepted labels in lower case; upper case such as `True` and `YES` is valid, too."""
+LABEL_VALUES = {
+    "0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "no": 0, "yes": 1,
+}  # fmt: skip
+"""Accepted labels in lower case; upper case such as `True` and `YES` is valid, too.
+
+pandas writes 0.0 and 1.0 if a column of labels has been one of floating-point numbers.
+"""
 REMEDY = "write 1, true or yes for a click, else 0, false or no"
 
 
@@ -13,8 +18,8 @@ def parse_labels(column: Any) -> Any:
     """Convert a text column of labels to 0 and 1, int8; other texts become null.
 
     >>> import pyarrow as pa
-    >>> parse_labels(pa.array(["1", "False", "YES", "maybe"])).to_pylist()
-    [1, 0, 1, None]
+    >>> parse_labels(pa.array(["1", "False", "YES", "0.0", "maybe"])).to_pylist()
+    [1, 0, 1, 0, None]
     """
     import pyarrow as pa
     import pyarrow.compute as pc
