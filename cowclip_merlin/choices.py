@@ -117,6 +117,7 @@ class Clip:
             from the batch, so that a step can skip such rows. For a clip that uses `r`, this
             holds only if `2 * l2 <= r`.
         kernel_id: number of the clip in the row kernels, including CUDA's; None if they lack it.
+            They compute a row's factor from this row alone.
     """
 
     function: str
@@ -126,9 +127,20 @@ class Clip:
     spares_absent_rows: bool = False
     kernel_id: int | None = None
 
+    def clips_absent_rows(self, l2: float, settings: ClipSettings) -> bool:
+        """Whether the clip may scale `2 * l2 * w`, the gradient of an absent row."""
+        if self.kernel_id is not None and l2 == 0:
+            return False
+        return not self.spares_absent_rows or self.cuts_l2_alone(l2, settings)
+
     def cuts_l2_alone(self, l2: float, settings: ClipSettings) -> bool:
         """Whether `r * ||w||`, the threshold of an absent row, is below `2 * l2 * ||w||`."""
         return "r" in self.settings and 2 * l2 > settings.r
+
+    @property
+    def postponable(self) -> bool:
+        """Whether the steps of absent rows can be made later, as with `update="exact"`."""
+        return self.spares_absent_rows or self.kernel_id is not None
 
 
 CLIPS: Mapping[str, Clip] = MappingProxyType(
@@ -162,6 +174,6 @@ def kernel_clips() -> tuple[str, ...]:
     return tuple(name for name, clip in CLIPS.items() if clip.kernel_id is not None)
 
 
-def sparing_clips() -> tuple[str, ...]:
-    """List the clips that spare absent rows; `update="exact"` needs one of them."""
-    return tuple(name for name, clip in CLIPS.items() if clip.spares_absent_rows)
+def exact_clips() -> tuple[str, ...]:
+    """List the clips that `update="exact"` works with."""
+    return tuple(name for name, clip in CLIPS.items() if clip.postponable)

@@ -92,7 +92,7 @@ def test_a_new_clip_says_whether_it_spares_absent_rows(add_clip):
         return tf.fill(tf.shape(rows.cnt), 0.5)
 
     add_clip("half", choices.Clip(function="half_factor"), half)
-    with pytest.raises(InputError, match=r"exact.*clips cowclip and none: under 'half'"):
+    with pytest.raises(InputError, match=r"exact.*clips cowclip, none, column: 'half'"):
         cc.CowClip(clip="half", update="exact")
     add_clip("half", choices.Clip(function="half_factor", spares_absent_rows=True), half)
     exact, dense = (cc.CowClip(clip="half", update=u, l2=0.1) for u in ("exact", "dense"))

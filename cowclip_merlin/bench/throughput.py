@@ -36,7 +36,7 @@ class BenchSettings:
         batches: batch sizes.
         updates: names from `choices.UPDATES`.
         backends: code that updates rows, names from `choices.BACKENDS`.
-        clips: names from `choices.sparing_clips()`; "none" is the baseline.
+        clips: names from `choices.exact_clips()`; "none" is the baseline.
         precisions: precisions of the hidden layers, names from `choices.PRECISIONS`.
         jit_compile: whether XLA compiles the layers after the lookups, and the bare MLP.
         vocabulary: number of ids in all fields together.
@@ -65,7 +65,7 @@ class BenchSettings:
             "model": (self.models, choices.MODELS),
             "update": (self.updates, choices.UPDATES),
             "backend": (self.backends, choices.BACKENDS),
-            "clip": (self.clips, choices.sparing_clips()),  # every update supports them
+            "clip": (self.clips, choices.exact_clips()),  # every update supports them
             "precision": (self.precisions, choices.PRECISIONS),
         }
         for name, (values, possible) in known.items():

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model": ("deepfm", choices.MODELS),
         "--update": (",".join(choices.UPDATES), choices.UPDATES),
         "--backend": ("auto", choices.BACKENDS),
-        "--clip": ("none,cowclip", choices.sparing_clips()),
+        "--clip": ("none,cowclip", choices.exact_clips()),
         "--precision": ("float32", choices.PRECISIONS),
     }
     for flag, (default, known) in several.items():

@@ -219,6 +219,8 @@ def replay_rows(
     One thread per number, with rows sorted by their last step, so that the threads of a warp
     replay about the same number of steps.
     """
+    if settings.clips_absent_rows:
+        raise InputError(f"the CUDA kernels do not clip absent rows, as {settings.clip!r} does")
     _check_state(w=w, m=m, v=v)
     seen = _take_all(last, to) if rows is None else _take_behind(last, rows, to)
     behind = cupy.flatnonzero(seen < to)

@@ -49,6 +49,11 @@ class RowSettings:
         return known.kernel_id
 
     @property
+    def clips_absent_rows(self) -> bool:
+        """Whether the clip may scale the L2 gradient of a row that is absent from the batch."""
+        return choices.CLIPS[self.clip].clips_absent_rows(self.l2, self.clip_settings)
+
+    @property
     def in_row_kernels(self) -> bool:
         """Whether the row kernels have the clip."""
         return self.clip in choices.kernel_clips()

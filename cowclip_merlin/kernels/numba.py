@@ -188,8 +188,9 @@ def replay_rows(
     behind, seen = loops.take_behind(last, rows, to)
     if len(behind):
         order = loops.radix_order(seen, np.int32(0), int(to).bit_length())
-        keep, l2 = _adam_constants(settings), np.float32(2 * settings.l2)
+        kind = settings.kernel_id if settings.clips_absent_rows else choices.CLIPS["none"].kernel_id
+        constants = _adam_constants(settings), *_constants(settings, w.shape[1], kind)
         alphas = np.ascontiguousarray(alphas, np.float32)
-        inputs = behind[order], seen[order], alphas, to, keep, l2
-        loops.replay_each(w, m, v, *inputs, get_num_threads())
+        inputs = behind[order], seen[order], alphas, to
+        loops.replay_each(w, m, v, *inputs, *constants, get_num_threads())
     return len(behind)

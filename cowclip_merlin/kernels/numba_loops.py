@@ -225,9 +225,23 @@ def step_each(
 
 
 @compiled
-def replay_chunk(
-    w: Any, m: Any, v: Any, rows: Any, seen: Any, alphas: Any, to: int, keep: Any, l2: Any
+def clip_absent(
+    g: Any, w: Any, d: int, n: int, kind: int, r: float, floor: float, bound: float
 ) -> None:
+    """Clip the gradients g of n absent rows of length d, which lie one after another, in place."""
+    for i in range(n):
+        mine = slice(i * d, i * d + d)
+        factor = row_factor(g[mine], w[mine], 0, kind, r, floor, bound)
+        if factor < np.float32(1.0):
+            for x in range(i * d, i * d + d):
+                g[x] *= factor
+
+
+@compiled
+def replay_chunk(
+    w: Any, m: Any, v: Any, rows: Any, seen: Any, alphas: Any, to: int, keep: Any, l2: Any,
+    kind: int, r: float, floor: float, bound: float,
+) -> None:  # fmt: skip
     """Replay some rows, sorted by the steps that they have seen.
 
     The outer loop runs over steps. The inner loop runs over the numbers of all rows that take
@@ -235,6 +249,7 @@ def replay_chunk(
     """
     n, d = len(rows), w.shape[1]
     a, b, e = np.empty(n * d, w.dtype), np.empty(n * d, w.dtype), np.empty(n * d, w.dtype)
+    g = np.empty(n * d, w.dtype)
     for i in range(min(n, AHEAD)):
         prefetch_state(w, m, v, rows, i)
     for i in range(n):
@@ -252,7 +267,11 @@ def replay_chunk(
             if alpha < 0:  # a refused step
                 continue
             for x in range(begun * d):
-                a[x], b[x], e[x] = adam_number(a[x], b[x], e[x], l2 * a[x], alpha, keep)
+                g[x] = l2 * a[x]
+            if kind != 0:
+                clip_absent(g, a, d, begun, kind, r, floor, bound)
+            for x in range(begun * d):
+                a[x], b[x], e[x] = adam_number(a[x], b[x], e[x], g[x], alpha, keep)
         step = end
     for i in range(n):
         for j in range(d):
@@ -263,7 +282,7 @@ def replay_chunk(
 @compiled(parallel=True)
 def replay_each(
     w: Any, m: Any, v: Any, rows: Any, seen: Any, alphas: Any, to: int, keep: Any, l2: Any,
-    threads: int,
+    kind: int, r: float, floor: float, bound: float, threads: int,
 ) -> None:  # fmt: skip
     """Replay rows in chunks; the rows are sorted by the steps that they have seen."""
     size = max(1, _CHUNK // w.shape[1])
@@ -271,7 +290,10 @@ def replay_each(
         # Neighbors have missed about the same number of steps, so distribute them over the threads.
         for first in range(t * size, len(rows), threads * size):
             end = first + size
-            replay_chunk(w, m, v, rows[first:end], seen[first:end], alphas, to, keep, l2)
+            replay_chunk(
+                w, m, v, rows[first:end], seen[first:end], alphas, to, keep, l2,
+                kind, r, floor, bound,
+            )  # fmt: skip
 
 
 @compiled

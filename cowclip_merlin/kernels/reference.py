@@ -112,7 +112,10 @@ def replay_rows(
     *,
     rows: Array | None = None,
 ) -> int:
-    """Replay the steps that rows have missed, in place; their gradient is only that of L2.
+    """Replay the steps that rows have missed, in place.
+
+    Their gradient is only that of L2. The clip takes it as the gradient of an id that does not
+    occur.
 
     Args:
         w: weights [N, d].
@@ -122,18 +125,19 @@ def replay_rows(
         alphas: `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)` of every step, [T]; a step with a
             negative number was refused and is skipped.
         to: replay up to this step, at most T.
-        settings: L2 and Adam.
+        settings: L2, clip (one of `choices.kernel_clips()`) and Adam.
         rows: rows to check, int [n], in any order, with or without duplicates; by default all.
 
     Returns:
         Number of distinct rows that had missed a step.
     """
-    behind = 0
+    behind, absent = 0, np.zeros(1, int)
     for i in range(len(w)) if rows is None else rows:
         behind += int(last[i] < to)
         for step in range(int(last[i]), to):
             if alphas[step] >= 0:
-                adam(w[i], m[i], v[i], 2 * settings.l2 * w[i], alphas[step], settings)
+                g, _ = clip_rows(np.zeros_like(w[i : i + 1]), w[i : i + 1], absent, settings)
+                adam(w[i], m[i], v[i], g[0], alphas[step], settings)
         last[i] = max(last[i], to)
     return behind
 

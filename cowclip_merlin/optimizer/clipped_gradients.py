@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
-from cowclip_merlin.optimizer.config import Config, cuts_l2_alone
+from cowclip_merlin import compat
+from cowclip_merlin.optimizer.config import Config, clips_absent_rows
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, scatter, sum_duplicates
 from cowclip_merlin.tables import TableLayout
 
@@ -81,8 +81,7 @@ def _gradient(g: Any, unique: UniqueRows, table: Any, config: Config) -> Any:
 
 def clips_whole_table(config: Config) -> bool:
     """Whether the clip may also scale absent rows."""
-    spared = choices.CLIPS[config.clip].spares_absent_rows and not cuts_l2_alone(config)
-    return config.update == "dense" and not spared
+    return config.update == "dense" and clips_absent_rows(config)
 
 
 def field_of_row(ids: Any, layout: TableLayout | None) -> Any:

@@ -73,22 +73,21 @@ def check(config: Config) -> Config:
 
 
 def _check_exact(config: Config) -> None:
-    sparing = choices.sparing_clips()
-    if config.clip not in sparing:
+    if not choices.CLIPS[config.clip].postponable:
         raise InputError(
-            f'update="exact" works with the clips {" and ".join(sparing)}: under '
-            f'{config.clip!r} absent rows are clipped, too; use update="dense"'
+            f'update="exact" works with the clips {", ".join(choices.exact_clips())}: '
+            f'{config.clip!r} clips absent rows by the norms of other rows; use update="dense"'
         )
-    if cuts_l2_alone(config):
+    if choices.CLIPS[config.clip].kernel_id is None and clips_absent_rows(config):
         raise InputError(
             f'update="exact" needs 2 * l2 <= r, or L2 alone would be clipped; l2 is {config.l2}, '
             f'r is {config.clip_settings.r}: use update="dense"'
         )
 
 
-def cuts_l2_alone(config: Config) -> bool:
-    """Whether the clip cuts the L2 gradient of absent rows; see `Clip.cuts_l2_alone`."""
-    return choices.CLIPS[config.clip].cuts_l2_alone(config.l2, config.clip_settings)
+def clips_absent_rows(config: Config) -> bool:
+    """Whether the clip may scale the L2 gradient of absent rows."""
+    return choices.CLIPS[config.clip].clips_absent_rows(config.l2, config.clip_settings)
 
 
 def resolve_update(config: Config, optimizer: Any) -> str:
@@ -136,9 +135,11 @@ def choose_backend(config: Config, optimizer: Any) -> str:
     if config.backend == "auto":
         if reason or config.update == "dense":
             return "tensorflow"
-        if group and tf.config.list_logical_devices("GPU"):
-            return "tensorflow"
-        return _gpu_backend() if tf.config.list_logical_devices("GPU") else "numba"
+        if not tf.config.list_logical_devices("GPU"):
+            return "numba"
+        return "tensorflow" if group or _why_no_cupy(config) else _gpu_backend()
+    if config.backend == "cupy":
+        reason = reason or _why_no_cupy(config)
     if config.backend != "tensorflow" and reason:
         raise InputError(f'backend="{config.backend}" {reason}; use backend="tensorflow"')
     return config.backend
@@ -160,15 +161,21 @@ def _gpu_backend() -> str:
 def _why_no_kernels(config: Config, optimizer: Any) -> str | None:
     if not is_plain_adam(optimizer):
         return f"works with Adam, not with {described(optimizer)}"
-    clip = choices.CLIPS[config.clip]
-    if clip.kernel_id is None or not (clip.spares_absent_rows or config.update == "lazy"):
+    if choices.CLIPS[config.clip].kernel_id is None:
         return f"does not work with the clip {config.clip!r}"
-    if config.update == "dense" and cuts_l2_alone(config):
+    return None
+
+
+def _why_no_cupy(config: Config) -> str | None:
+    """Return why the CUDA kernels, which do not clip absent rows, do not support the settings."""
+    if config.update == "lazy" or not clips_absent_rows(config):
+        return None
+    if choices.CLIPS[config.clip].cuts_l2_alone(config.l2, config.clip_settings):
         return (
-            "needs 2 * l2 <= r for dense updates, or L2 alone would be clipped; "
+            f"needs 2 * l2 <= r with update={config.update!r}, or L2 alone would be clipped; "
             f"l2 is {config.l2}, r is {config.clip_settings.r}"
         )
-    return None
+    return f"does not work with the clip {config.clip!r} and update={config.update!r}"
 
 
 def is_plain_adam(optimizer: Any) -> bool:

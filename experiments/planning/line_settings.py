@@ -43,16 +43,16 @@ def make_run_settings(
         validation_fraction=validation_fraction,
         mlp=mlp,
     )
-    if settings.update != "exact" or line.update or supports_exact(settings, experiment.preset):
+    if settings.update != "exact" or line.update or uses_exact(settings, experiment.preset):
         return settings
     return replace(settings, update="dense")  # the same numbers
 
 
-def supports_exact(settings: RunSettings, preset: str) -> bool:
-    """Return whether `update="exact"` is possible.
+def uses_exact(settings: RunSettings, preset: str) -> bool:
+    """Return whether a line without an update uses "exact"; else it uses "dense".
 
-    Only L2 may update absent rows, without a clip. The optimizer can replay only Adam's steps, so
-    Adagrad must not update absent rows.
+    The optimizer can replay only Adam's steps, so Adagrad must not update absent rows. Runs with a
+    clip that may act on absent rows use "dense", as the recorded ones do: it is part of their hash.
     """
     values = settings.hyperparameters(preset)
     if settings.optimizer == "adagrad" and values.l2:

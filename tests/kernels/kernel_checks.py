@@ -95,6 +95,11 @@ def settings_of_rows(clips=CLIPS):
     )
 
 
+def replays_on_gpu():
+    """Strategy for `RowSettings` of the replays that the CUDA kernels have."""
+    return settings_of_rows(ROW_CLIPS).filter(lambda rows: not rows.clips_absent_rows)
+
+
 def close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=RELATIVE, atol=ABSOLUTE)
 

@@ -21,6 +21,7 @@ from kernel_checks import (
     check_unique,
     check_update,
     make_case,
+    replays_on_gpu,
     settings_of_rows,
 )
 
@@ -71,7 +72,7 @@ def test_all_kernels(emulated, data):
     check_update(emulated, case, data.draw(settings_of_rows(ROW_CLIPS)))
     to = data.draw(st.integers(0, 60))
     gaps = np.random.default_rng(seed).integers(-3, to + 1, len(case.w))
-    check_replay(emulated, case, np.minimum(gaps, to), to, data.draw(settings_of_rows(ROW_CLIPS)))
+    check_replay(emulated, case, np.minimum(gaps, to), to, data.draw(replays_on_gpu()))
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -95,7 +96,7 @@ def test_every_tile_with_a_row_that_does_not_fit(folder, tile):
 def test_one_lane_has_the_bits_of_numba(one_lane, data):
     case = make_case(data.draw(st.integers(0, 2**32 - 1)), 60, 10, data.draw(st.integers(1, 60)))
     gaps = np.random.default_rng(len(case.w)).integers(0, 50, len(case.w))
-    rows = data.draw(settings_of_rows(ROW_CLIPS))
+    rows = data.draw(replays_on_gpu())
     check_same_bits(one_lane, Subject(load("numba")), case, rows, gaps)
 
 
@@ -151,3 +152,13 @@ def test_state_that_cannot_be_written_in_place_is_refused(emulated):
     state = (case.w, case.m, np.asfortranarray(case.v))
     with pytest.raises(InputError, match="v must be a contiguous float32 array"):
         emulated.kernels.replay_rows(*state, np.zeros(len(case.w), int), [1.0], 1, RowSettings())
+
+
+def test_a_replay_with_clipped_absent_rows_is_refused(emulated):
+    """The optimizer does not choose these kernels for it."""
+    case = make_case(1, 9, 4, 5)
+    state = [emulated.put(x) for x in (case.w, case.m, case.v)]
+    with pytest.raises(InputError, match="do not clip absent rows, as 'column' does"):
+        emulated.kernels.replay_rows(
+            *state, np.zeros(len(case.w), int), [1.0], 1, RowSettings(l2=1e-3, clip="column")
+        )

@@ -18,6 +18,7 @@ from kernel_checks import (
     check_unique,
     check_update,
     make_case,
+    replays_on_gpu,
     settings_of_rows,
 )
 
@@ -69,7 +70,7 @@ def test_update(gpu, case, rows):
 
 
 @some
-@given(case=cases(), to=st.integers(0, 300), rows=settings_of_rows(ROW_CLIPS))
+@given(case=cases(), to=st.integers(0, 300), rows=replays_on_gpu())
 def test_replay(gpu, case, to, rows):
     gaps = np.random.default_rng(to).integers(0, to + 1, len(case.w))
     check_replay(gpu, case, gaps, to, rows)

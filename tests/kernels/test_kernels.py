@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_checks import CLIPS, Case, Subject, check_replay_of
+from kernel_checks import (
+    CLIPS,
+    ROW_CLIPS,
+    Case,
+    Subject,
+    check_replay_of,
+    settings_of_rows,
+)
 
 from cowclip_merlin import choices, kernels
 from cowclip_merlin.choices import ClipSettings
@@ -86,15 +93,14 @@ def test_clip_rows(u, d, clip, scale, seed):
 
 
 @EVERY
-@given(st.integers(0, 40), dims, st.integers(0, 60), seeds)
-def test_replay_rows(u, d, steps, seed):
+@given(st.integers(0, 40), dims, st.integers(0, 60), seeds, settings_of_rows(ROW_CLIPS))
+def test_replay_rows(u, d, steps, seed, values):
     rng = np.random.default_rng(seed)
     rows = state(rng, u, d)
     slow = wide(rows)
     last = rng.integers(0, steps + 1, u).astype(np.int32)
     slow_last = last.copy()
     alphas = rng.uniform(0, 1e-3, steps + 5).astype(np.float32)
-    values = RowSettings(l2=1e-3)
     fast.replay_rows(*rows, last, alphas, steps, values)
     ref.replay_rows(*slow, slow_last, alphas, steps, values)
     for a, b in zip(rows, slow, strict=True):

@@ -6,7 +6,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
-from cowclip_merlin.errors import InputError
 
 STEPS = 200
 LR = 1e-2
@@ -53,9 +52,7 @@ def test_two_hundred_steps(
     backend = kernels if by_kernels else "tensorflow"
     numbers = {"r": r, "zeta": zeta, "l2": l2, "update": update}
     adam = tf.keras.optimizers.legacy.Adam(LR)
-    if by_kernels and update == "dense" and 2 * l2 > r:
-        with pytest.raises(InputError, match=rf'"{kernels}" needs 2 \* l2 <= r for dense updates'):
-            cc.CowClip(adam, backend=backend, **numbers)
+    if backend == "cupy" and update == "dense" and 2 * l2 > r:  # tests/optimizer/test_arguments.py
         backend = "auto"
     rng = np.random.default_rng(seed)
     start = rng.normal(0, 0.1, (rows, dim)).astype(np.float32)

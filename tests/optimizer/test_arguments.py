@@ -10,11 +10,21 @@ from cowclip_merlin.errors import InputError
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"update": "exact", "clip": "column"}, 'update="exact" works with the clips'),
+        (
+            {"update": "exact", "clip": "field"},
+            "update=\"exact\" works with the clips cowclip, none, column: 'field' clips",
+        ),
         ({"update": "eager"}, "unknown update 'eager'; choose one of dense, exact, lazy"),
         ({"clip": "cow"}, "unknown clip 'cow'"),
         ({"backend": "cuda"}, "unknown backend 'cuda'"),
-        ({"update": "exact", "l2": 0.7}, "needs 2 \\* l2 <= r"),
+        (
+            {"update": "exact", "l2": 0.7, "backend": "cupy"},
+            "needs 2 \\* l2 <= r with update='exact', or L2 alone .*; use backend=\"tensorflow\"",
+        ),
+        (
+            {"update": "dense", "clip": "column", "backend": "cupy"},
+            "does not work with the clip 'column' and update='dense'",
+        ),
         (
             {"update": "exact", "embedding_optimizer": "adagrad"},
             'update="exact" works with Adam, .*not with Adagrad and l2 1e-05; use l2=0',

@@ -180,7 +180,10 @@ def test_skipped_tables_and_dense_weights_keep_their_steps(tf):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"update": "exact"}, r"exact\" works with the clips cowclip and none.*update=\"dense\"$"),
+        (
+            {"update": "exact"},
+            r"clips cowclip, none, column: .*update=\"dense\"$",
+        ),
         ({"backend": "numba"}, "does not work with the clip 'clippy'"),
         ({"lambda_rel": -0.1}, "lambda_rel is -0.1"),
         ({"lambda_abs": float("nan")}, "lambda_abs is nan"),

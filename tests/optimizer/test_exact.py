@@ -77,6 +77,25 @@ def test_dense_by_kernels(tf, kernels):
     assert worst(expected, moved.train(100, 4)) <= 1e-6
 
 
+CUTS_L2 = {
+    "column": {"clip": "column", "bound": 2e-5},
+    "cowclip": {"r": 1e-3, "zeta": 0.0},
+}
+"""Settings under which L2 alone, up to 1e-4 here, is clipped."""
+
+
+@pytest.mark.parametrize("clip", CUTS_L2)
+@pytest.mark.parametrize("backend", ["auto", "tensorflow"])
+@pytest.mark.parametrize("update", ["exact", "dense"])
+def test_absent_rows_are_clipped(tf, clip, backend, update):
+    backend = "numba" if (update, backend) == ("dense", "auto") else backend
+    expected = TwoTables(tf, update="dense", **CUTS_L2[clip]).train(300, 6)
+    other = TwoTables(tf, update=update, backend=backend, **CUTS_L2[clip])
+    assert worst(expected, other.train(300, 6)) <= 2e-6
+    unclipped = TwoTables(tf, update="exact", clip="none").train(300, 6)
+    assert worst(expected, unclipped) > 1e-3
+
+
 def test_lazy_by_kernels(tf, kernels):
     expected = TwoTables(tf, update="lazy", backend="tensorflow").train(100, 4)
     lazy = TwoTables(tf, update="lazy")

@@ -44,7 +44,7 @@ class TensorFlowEngine(Engine):
         history = tf.convert_to_tensor(state.history)
 
         def body(step: Any, w: Any, m: Any, v: Any) -> Any:
-            updated = _adam(w, m, v, 2 * settings.l2 * w, history[step], settings)
+            updated = _adam(w, m, v, _absent_gradient(w, settings), history[step], settings)
             due = ((last <= step) & (history[step] >= 0))[:, tf.newaxis]
             return step + 1, *(tf.where(due, a, b) for a, b in zip(updated, (w, m, v)))
 
@@ -119,6 +119,16 @@ class TensorFlowEngine(Engine):
         self._replay(state, self.settings_of(table), tf.range(table.shape[0]))
         assign_locally(state.last, tf.zeros(state.last.shape))
         assign_locally(state.count, tf.zeros([1], tf.int64))
+
+
+def _absent_gradient(w: Any, settings: RowSettings) -> Any:
+    """Return the clipped gradients of rows that are absent from the batch, [n, d]."""
+    g, zero = 2 * settings.l2 * w, tf.zeros(tf.shape(w)[:1], tf.int32)
+    if not settings.clips_absent_rows:
+        return g
+    one = clips.ClipRows(g=g, w=w, cnt=zero, field=zero, num_fields=1)
+    (factor,) = clips.gradient_factors(settings.clip, [one], settings.clip_settings)
+    return g * factor[:, tf.newaxis]
 
 
 def _adam(w: Any, m: Any, v: Any, g: Any, alpha: Any, settings: RowSettings) -> tuple[Any, ...]:
