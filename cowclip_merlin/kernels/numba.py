@@ -12,6 +12,7 @@ import numpy.typing as npt
 from numba import get_num_threads
 
 from cowclip_merlin import choices
+from cowclip_merlin.kernels import numba_group
 from cowclip_merlin.kernels import numba_loops as loops
 from cowclip_merlin.kernels.interface import (
     Groups,
@@ -32,8 +33,8 @@ def group_rows(ids: Array) -> Groups:
         return Groups(ids, np.zeros(1, np.int32), np.zeros(0, np.int32))
     smallest = ids.min()
     bits = int(int(ids.max()) - int(smallest)).bit_length()
-    order = loops.radix_order(ids, smallest, bits)
-    starts = loops.find_starts(ids, order)
+    order = numba_group.radix_order(ids, smallest, bits)
+    starts = numba_group.find_starts(ids, order)
     return Groups(ids[order[starts[:-1]]], starts, order)
 
 
@@ -41,7 +42,7 @@ def _sums(values: Array, groups: Groups) -> tuple[Array, Array]:
     values = as_float32(values)
     u = len(groups.ids)
     g, bad = np.empty((u, values.shape[1]), np.float32), np.empty(u, np.bool_)
-    loops.sum_groups(values, groups.starts, groups.order, g, bad, get_num_threads())
+    numba_group.sum_groups(values, groups.starts, groups.order, g, bad, get_num_threads())
     return g, bad
 
 
@@ -187,7 +188,7 @@ def replay_rows(
     rows = np.arange(len(w), dtype=np.int32) if rows is None else rows
     behind, seen = loops.take_behind(last, rows, to)
     if len(behind):
-        order = loops.radix_order(seen, np.int32(0), int(to).bit_length())
+        order = numba_group.radix_order(seen, np.int32(0), int(to).bit_length())
         kind = settings.kernel_id if settings.clips_absent_rows else choices.CLIPS["none"].kernel_id
         constants = _adam_constants(settings), *_constants(settings, w.shape[1], kind)
         alphas = np.ascontiguousarray(alphas, np.float32)

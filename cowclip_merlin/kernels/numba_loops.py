@@ -18,90 +18,6 @@ _CHUNK = 1024  # numbers per chunk, so that their w, m and v stay in the first-l
 
 
 @compiled
-def radix_order(ids: Any, smallest: Any, bits: int) -> Any:
-    """Sort integers below smallest + 2^bits stably; return the order, int32 [n]; 11 bits a pass.
-
-    Indices are unsigned, because Numba checks every signed index for counting from the end.
-    """
-    n, one = len(ids), np.uint32(1)
-    passes = (bits + 10) // 11
-    width = np.uint64((bits + passes - 1) // passes if passes else 0)
-    size = np.uint64(1) << width
-    begins = digit_begins(ids, smallest, passes, width)
-    order, other = np.arange(n).astype(np.uint32), np.empty(n, np.uint32)
-    for p in range(passes):
-        shift = np.uint64(p) * width
-        for i in range(n):
-            k = order[i]
-            digit = (np.uint64(ids[k] - smallest) >> shift) & (size - np.uint64(1))
-            position = begins[p, digit]
-            other[position] = k
-            begins[p, digit] = position + one
-        order, other = other, order
-    return order.view(np.int32)
-
-
-@compiled
-def digit_begins(ids: Any, smallest: Any, passes: int, width: Any) -> Any:
-    """Return where the ids of each digit begin after sorting by it, uint32 [passes, 2^width]."""
-    size = np.uint64(1) << width
-    begins = np.zeros((passes, np.int64(size)), np.uint32)
-    for i in range(len(ids)):
-        key = np.uint64(ids[i] - smallest)
-        for p in range(passes):
-            begins[p, (key >> (np.uint64(p) * width)) & (size - np.uint64(1))] += np.uint32(1)
-    for p in range(passes):
-        total = np.uint32(0)
-        for digit in range(size):
-            count = begins[p, digit]
-            begins[p, digit] = total
-            total += count
-    return begins
-
-
-@compiled
-def find_starts(ids: Any, order: Any) -> Any:
-    """Return where each distinct id begins, and n as the last entry, int32 [u + 1]."""
-    n = len(ids)
-    starts = np.empty(n + 1, np.int32)
-    u = 0
-    for i in range(n):
-        if i == 0 or ids[order[i]] != ids[order[i - 1]]:
-            starts[u] = i
-            u += 1
-    starts[u] = n
-    return starts[: u + 1].copy()
-
-
-@compiled(parallel=True)
-def sum_groups(values: Any, starts: Any, order: Any, g: Any, bad: Any, threads: int) -> None:
-    """Sum the occurrences of each id in their order; mark sums that are not finite."""
-    for t in prange(threads):
-        # Give each thread the same number of occurrences, because a few ids have most of them.
-        end = np.searchsorted(starts[:-1], (t + 1) * len(order) // threads)
-        for i in range(np.searchsorted(starts[:-1], t * len(order) // threads), end):
-            bad[i] = sum_group(values, starts, order, g, i)
-
-
-@compiled
-def sum_group(values: Any, starts: Any, order: Any, g: Any, i: int) -> bool:
-    """Sum the occurrences of one id; return whether the sum is not finite."""
-    d, last = values.shape[1], len(order) - 1
-    first, zero = starts[i], np.float32(0.0)
-    prefetch_row(values, order[min(first + 2 * AHEAD, last)])
-    for j in range(d):
-        g[i, j] = values[order[first], j]
-    for s in range(first + 1, starts[i + 1]):
-        prefetch_row(values, order[min(s + 2 * AHEAD, last)])
-        k = order[s]
-        for j in range(d):
-            g[i, j] += values[k, j]
-    for j in range(d):
-        zero += g[i, j] * np.float32(0.0)
-    return zero != zero
-
-
-@compiled
 def row_norm(x: Any) -> float:
     """Return the Euclidean norm, summed in float64."""
     square = 0.0
@@ -249,7 +165,9 @@ def replay_chunk(
     """
     n, d = len(rows), w.shape[1]
     a, b, e = np.empty(n * d, w.dtype), np.empty(n * d, w.dtype), np.empty(n * d, w.dtype)
-    g = np.empty(n * d, w.dtype)
+    g = np.empty(n * d if kind else 0, w.dtype)
+    # Below this number, no row of gradients has a norm above a constant bound.
+    limit = np.float32(bound / np.sqrt(d) * (1 - 1e-6) if kind == 2 else -1.0)
     for i in range(min(n, AHEAD)):
         prefetch_state(w, m, v, rows, i)
     for i in range(n):
@@ -266,9 +184,15 @@ def replay_chunk(
             alpha = alphas[s]
             if alpha < 0:  # a refused step
                 continue
+            if kind == 0:
+                for x in range(begun * d):
+                    a[x], b[x], e[x] = adam_number(a[x], b[x], e[x], l2 * a[x], alpha, keep)
+                continue
+            over = 0
             for x in range(begun * d):
                 g[x] = l2 * a[x]
-            if kind != 0:
+                over += abs(g[x]) > limit
+            if over:
                 clip_absent(g, a, d, begun, kind, r, floor, bound)
             for x in range(begun * d):
                 a[x], b[x], e[x] = adam_number(a[x], b[x], e[x], g[x], alpha, keep)
