@@ -216,6 +216,12 @@ def test_the_computed_part_is_printed_and_drawn(load, tmp_path, capsys):
     assert drawn == figure.read_bytes() and b"Computed, not measured" in drawn
 
 
+def metrics_row(epoch, rows_per_second):
+    """A row of `metrics.csv`; the benchmark reads these two columns."""
+    unread = {n: 0.5 for n in run_logs.METRICS if not n.startswith("validation_")}
+    return unread | {"epoch": epoch, "step": 20 * epoch, "rows_per_second": rows_per_second}
+
+
 def test_runs_are_read_without_their_first_epoch(load, tmp_path, monkeypatch, capsys):
     """Runs of `cowclip train`, replaced by the files that they write."""
     workers, runs, file = load("workers"), load("worker_scaling.runs"), tmp_path / "w.json"
@@ -227,7 +233,7 @@ def test_runs_are_read_without_their_first_epoch(load, tmp_path, monkeypatch, ca
         rows = runs.PreparedData.load(data).rows["train"]
         run_logs.write_metrics(
             out / "metrics.csv",
-            [{"epoch": i + 1, "rows_per_second": rows / s} for i, s in enumerate(seconds)],
+            [metrics_row(i + 1, rows / s) for i, s in enumerate(seconds)],
         )
         counter = SimpleNamespace(sent=0)
         group = Workers(0, ("",) * case.workers, counter) if case.workers > 1 else None
@@ -261,9 +267,7 @@ def test_runs_are_read_without_their_first_epoch(load, tmp_path, monkeypatch, ca
 
 def test_a_log_without_the_line_is_refused(load, tmp_path):
     runs = load("worker_scaling.runs")
-    run_logs.write_metrics(
-        tmp_path / "metrics.csv", [{"epoch": i, "rows_per_second": 5.0} for i in (1, 2)]
-    )
+    run_logs.write_metrics(tmp_path / "metrics.csv", [metrics_row(epoch, 5.0) for epoch in (1, 2)])
     (tmp_path / "train.log").write_text("nothing of interest\n")
     assert runs.read_numbers(tmp_path, runs.Case(4, "mirrored", 1), 20, 2).step_ms == [800]
     with pytest.raises(runs.InputError, match="do not show 2 epochs"):
