@@ -44,7 +44,7 @@ def test_wrong_settings_are_one_line(load, wrong, words, capsys):
 
 def test_tables_of_the_page_are_those_of_the_recorded_measurement(load):
     (file,) = (ROOT / "benchmarks/results").glob("*-message-logs.json")
-    page = (ROOT / "docs/performance.md").read_text()
+    page = (ROOT / "docs/serving-performance.md").read_text()
     recorded = json.loads(file.read_text())
     for table in load("message_logs").text(recorded).split("\n\n"):
         assert table in page

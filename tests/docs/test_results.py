@@ -1,4 +1,4 @@
-"""Numbers of results.md that follow from the recorded runs in benchmarks/results."""
+"""Numbers of the pages of results that follow from the recorded runs in benchmarks/results."""
 
 import csv
 import re
@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 def rules_table():
-    text = (ROOT / "docs/results.md").read_text().partition("## Scaling rules")[2]
+    text = (ROOT / "docs/tables-results.md").read_text().partition("## Scaling rules")[2]
     first = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0]
     rows = [line.strip("|").split("|") for line in first.splitlines()]
     return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
