@@ -1,4 +1,4 @@
-"""Speed of logs of messages: in files, in Redis Streams and in Kafka.
+"""Speed of message logs: in files, in Redis Streams and in Kafka.
 
     python benchmarks/message_logs.py [--logs FOLDER,redis://HOST/NAME,kafka://HOST/NAME]
         [--batches 1 100 4096] [--rows 1024 4096] [--seconds 0.5] [--round-trips 300]

@@ -148,7 +148,7 @@ class Log:
 
     Attributes:
         features: its columns.
-        events: in order of time.
+        events: sorted by time.
         start: time of the first event in seconds.
     """
 

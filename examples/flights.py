@@ -4,7 +4,7 @@
 
 `cowclip prepare table` and `cowclip online` read the log. The file is data/flights-3m.parquet of
 the npm package vega-datasets 3.2.1: 3 million flights with date (to the minute), delay in minutes,
-distance, origin and destination, in order of time. The data are from the US Bureau of
+distance, origin and destination, sorted by time. The data are from the US Bureau of
 Transportation Statistics. A flight with a delay of more than 15 minutes has the label 1; `--late`
 sets another limit. The log has four raw and nine crossed categorical columns. Most of their 2.3
 million ids are rare. The features file `flights.parquet.yaml` is written beside it.

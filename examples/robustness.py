@@ -1,4 +1,4 @@
-"""Ask whether CowClip's effect holds on several cuts of a log: train, and compare in one table.
+"""Ask whether CowClip's effect holds on several variants of a log: train, and compare in one table.
 
     python examples/robustness.py DATA [DATA ...] --out RESULTS [--seeds 1] [--epochs 3]
         [--mlp 400,400,400] [--steps 50] [--csv FILE] [--overwrite]
@@ -22,7 +22,7 @@ from statistics import mean
 from types import MappingProxyType
 
 import numpy as np
-from robustness_tables import CLIP, DIFFERENCES, PROPERTIES, Cut, tables, write_csv
+from robustness_tables import CLIP, DIFFERENCES, PROPERTIES, Variant, tables, write_csv
 
 from cowclip_merlin import InputError
 from cowclip_merlin.cli.options.common_options import parse_integers
@@ -53,7 +53,7 @@ def describe_ids(data: PreparedData) -> tuple[float, float]:
     return every.size / data.rows["train"], float(np.mean(every <= 2))
 
 
-def make_cut(data: PreparedData, results: Results) -> Cut:
+def make_variant(data: PreparedData, results: Results) -> Variant:
     """Compare the runs of one folder.
 
     Raises:
@@ -63,7 +63,7 @@ def make_cut(data: PreparedData, results: Results) -> Cut:
     ids, rare = describe_ids(data)
     steps = min(r.steps_per_epoch for r in results.values())
     overfitting = best["none x1"] - last["none x1"]
-    return Cut(
+    return Variant(
         name=data.path.name,
         rows=data.rows["train"],
         properties=dict(zip(PROPERTIES, (ids, rare, steps, overfitting), strict=True)),
@@ -123,11 +123,11 @@ def _settings(data: Path, args: argparse.Namespace) -> SessionSettings:
     )
 
 
-def train(session: Session) -> Cut:
+def train(session: Session) -> Variant:
     """Train the missing runs of a folder, and compare all of its runs."""
     experiment = load_experiment("robustness")
     print(run_experiment(session, experiment), flush=True)
-    return make_cut(session.context.data, session.results(experiment))
+    return make_variant(session.context.data, session.results(experiment))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -147,16 +147,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.csv is not None:
             check_writable(args.csv, overwrite=args.overwrite)
-        cuts = [train(session) for session in make_sessions(args)]
+        variants = [train(session) for session in make_sessions(args)]
         if args.csv is not None:
-            write_csv(args.csv, cuts)
+            write_csv(args.csv, variants)
     except (InputError, OSError) as error:
         words = error_message(error)
         if words is None:
             raise
         print(f"robustness: error: {words}", file=sys.stderr)
         return 2
-    print(f"\n{tables(cuts)}")
+    print(f"\n{tables(variants)}")
     return 0
 
 

@@ -33,7 +33,7 @@ _BEST = "best "  # before the name of a column of best epochs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class Variant:
     """One prepared folder, and what its runs show.
 
     Attributes:
@@ -57,28 +57,36 @@ class Cut:
     best: Mapping[str, float]
 
 
-def table(cuts: Sequence[Cut]) -> str:
+def table(variants: Sequence[Variant]) -> str:
     """Return one row per folder, as Markdown."""
     lines = [_line(COLUMNS), "|" + "---|" + "---:|" * (len(COLUMNS) - 1)]
-    for cut in cuts:
-        ids, rare, steps, overfitting = (cut.properties[name] for name in PROPERTIES)
-        facts = [f"{cut.rows:,}", f"{ids:.2f}", f"{rare:.0%}", f"{steps:.0f}", f"{overfitting:.2f}"]
-        gains = [f"{cut.gains[name]:+.2f}" for name in GAINS]
-        lines.append(_line([cut.name, *facts, f"{cut.auc:.2f}", *gains]))
+    for variant in variants:
+        ids, rare, steps, overfitting = (variant.properties[name] for name in PROPERTIES)
+        facts = [
+            f"{variant.rows:,}",
+            f"{ids:.2f}",
+            f"{rare:.0%}",
+            f"{steps:.0f}",
+            f"{overfitting:.2f}",
+        ]
+        gains = [f"{variant.gains[name]:+.2f}" for name in GAINS]
+        lines.append(_line([variant.name, *facts, f"{variant.auc:.2f}", *gains]))
     return "\n".join(lines)
 
 
-def write_csv(path: Path, cuts: Sequence[Cut]) -> None:
+def write_csv(path: Path, variants: Sequence[Variant]) -> None:
     """Write one line per folder with all digits; the columns are those of the table."""
     with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*COLUMNS, *(f"{_BEST}{name}" for name in GAINS)])
-        for cut in cuts:
-            gains = [each[name] for each in (cut.gains, cut.best) for name in GAINS]
-            writer.writerow([cut.name, cut.rows, *cut.properties.values(), cut.auc, *gains])
+        for variant in variants:
+            gains = [each[name] for each in (variant.gains, variant.best) for name in GAINS]
+            writer.writerow(
+                [variant.name, variant.rows, *variant.properties.values(), variant.auc, *gains]
+            )
 
 
-def read_csv(path: Path) -> list[Cut]:
+def read_csv(path: Path) -> list[Variant]:
     """Read what `write_csv` has written.
 
     Raises:
@@ -92,8 +100,8 @@ def read_csv(path: Path) -> list[Cut]:
         raise InputError(f"{path}: {what}") from None
 
 
-def _read(row: Mapping[str, str]) -> Cut:
-    return Cut(
+def _read(row: Mapping[str, str]) -> Variant:
+    return Variant(
         name=row["log"],
         rows=int(row["training rows"]),
         properties={name: float(row[name]) for name in PROPERTIES},
@@ -103,14 +111,14 @@ def _read(row: Mapping[str, str]) -> Cut:
     )
 
 
-def counts(cuts: Sequence[Cut]) -> str:
+def counts(variants: Sequence[Variant]) -> str:
     """Return how often each claim holds, and the median and range of the differences."""
     head = ["", "at or above 0", "above -0.1", "median", "range"]
     head += ["best epochs: above -0.1", "median", "range"]
     lines = [_line(head), "|---|" + "---:|" * (len(head) - 1)]
     for name in GAINS:
-        values = np.array([cut.gains[name] for cut in cuts])
-        best = np.array([cut.best[name] for cut in cuts])
+        values = np.array([variant.gains[name] for variant in variants])
+        best = np.array([variant.best[name] for variant in variants])
         at_least = f"{(values >= 0).sum()} of {len(values)}"
         lines.append(_line([name, at_least, *_summary(values), *_summary(best)]))
     return "\n".join(lines)
@@ -121,13 +129,13 @@ def _summary(values: npt.NDArray[np.float64]) -> list[str]:
     return [holds, f"{np.median(values):+.2f}", f"{values.min():+.2f} to {values.max():+.2f}"]
 
 
-def correlations(cuts: Sequence[Cut]) -> str:
+def correlations(variants: Sequence[Variant]) -> str:
     """Return rank correlations (Spearman) of the differences with properties of the logs."""
     head = ["", *PROPERTIES]
     lines = [_line(head), "|---|" + "---:|" * len(PROPERTIES)]
     for name in ("none x32", "cowclip x8", "cowclip x32", "clip x32"):
-        values = [cut.gains[name] for cut in cuts]
-        found = [rank_correlation([c.properties[p] for c in cuts], values) for p in PROPERTIES]
+        values = [variant.gains[name] for variant in variants]
+        found = [rank_correlation([c.properties[p] for c in variants], values) for p in PROPERTIES]
         lines.append(_line([name, *("" if np.isnan(x) else f"{x:+.2f}" for x in found)]))
     return "\n".join(lines)
 
@@ -150,9 +158,9 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def tables(cuts: Sequence[Cut]) -> str:
+def tables(variants: Sequence[Variant]) -> str:
     """Return the three tables."""
-    return "\n\n".join((table(cuts), counts(cuts), correlations(cuts)))
+    return "\n\n".join((table(variants), counts(variants), correlations(variants)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -160,11 +168,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="CSV files")
     try:
-        cuts = [cut for file in parser.parse_args(argv).files for cut in read_csv(file)]
+        variants = [variant for file in parser.parse_args(argv).files for variant in read_csv(file)]
     except (InputError, OSError) as error:
         print(f"robustness_tables: error: {error_message(error)}", file=sys.stderr)
         return 2
-    print(tables(cuts))
+    print(tables(variants))
     return 0
 
 

@@ -160,7 +160,7 @@ def growth(samples: Sequence[Mapping[str, Any]], kind: str) -> dict[str, dict[st
     """Compare the second fifth of the samples with the last one.
 
     Args:
-        samples: in order of time.
+        samples: sorted by time.
         kind: "megabytes" or "disk".
 
     Returns:

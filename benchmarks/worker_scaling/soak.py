@@ -138,7 +138,7 @@ def growth(samples: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
     """Compare the second fifth of a worker's samples with the last one.
 
     Args:
-        samples: as dicts, in order of time; 10 or more.
+        samples: as dicts, sorted by time; 10 or more.
 
     Returns:
         Two numbers each: medians of "megabytes", largest "threads".

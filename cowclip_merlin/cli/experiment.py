@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the experiments and exit")
     add_common_options(parser)
     add_data_options(parser.add_argument_group("experiments on prepared data"))
-    add_log_options(parser.add_argument_group("experiments on a log in order of time"))
+    add_log_options(parser.add_argument_group("experiments on a log sorted by time"))
 
 
 def run(args: argparse.Namespace) -> int:

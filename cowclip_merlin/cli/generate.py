@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seed = "random seed of the log (default: %(default)s)"
     parser.add_argument("--seed", type=int, default=1234, metavar="N", help=seed)
     parser.add_argument("--out", required=True, metavar="FILE", help="compressed if it ends in .gz")
-    crossed = "near Criteo's ids per row, most of them rare; four columns are crosses of others"
+    crossed = "about as many ids per row as Criteo, most of them rare; adds crossed columns"
     parser.add_argument("--crossed", action="store_true", help=crossed)
-    drift = "a log with times whose effects drift and whose items come and go; also FILE.yaml"
+    drift = "log with times: click rates change, items come and go; also writes FILE.yaml"
     parser.add_argument("--drift", action="store_true", help=drift)
     days = f"with --drift: days that the log covers (default: {_DAYS})"
     parser.add_argument("--days", type=int, metavar="D", help=days)

@@ -25,7 +25,8 @@ EXAMPLES = """examples:
   cowclip train DATA --out RUN1 --model dcnv2 --batch-size 1024 --rule none --epochs 4
   cowclip train DATA --out RUN --model deepfm --batch-size 65536 --resume
   cowclip train DATA --out RUN3 --model deepfm --batch-size 65536 --workers 2 --restarts 3
-  cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \
+  cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \\
+
       --optimizer adagrad --embedding-lr 0.02 --dense-lr 0.02 --l2 0 --validation-fraction 0.1
 
 The rates that you give (or the preset's) hold at the base batch size. The rule scales them to the
@@ -37,7 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
     add_rule_options(parser, preset="the data's kind; criteo for a table")
-    add_option(parser, "update", "dense", "UPDATE", ", ".join(choices.UPDATES))
+    updates = (
+        "rows that a step updates: dense (all), exact (the same result, updated when needed) or "
+        "lazy (those of the batch)"
+    )
+    add_option(parser, "update", "dense", "UPDATE", updates)
     add_backend_option(parser)
     add_option(parser, "optimizer", "adam", "NAME", ", ".join(choices.OPTIMIZERS))
     parser.add_argument(
@@ -54,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "epochs", 10, "N", "passes over the training rows")
     add_option(parser, "seed", 1234, "N", "seed of initial weights and row order")
-    add_option(parser, "tables", "fused", "HOW", ", ".join(choices.RUN_TABLES))
+    tables = "fused (one table for all fields), per_field or sharded (rows divided among workers)"
+    add_option(parser, "tables", "fused", "HOW", tables)
     add_architecture_options(parser)
 
 
@@ -94,7 +100,7 @@ def _add_worker_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="running Dask scheduler whose workers train"
     )
-    restarts = "starts of all workers from the last checkpoint after one is lost"
+    restarts = "how often to restart all workers from the last checkpoint after one fails"
     add_option(parser, "restarts", 0, "K", restarts)
 
 

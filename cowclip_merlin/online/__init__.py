@@ -1,1 +1,1 @@
-"""Online training: a model that is trained on a log in order of time (Monolith)."""
+"""Online training: a model that is trained on a log in time order (Monolith)."""

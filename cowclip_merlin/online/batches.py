@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class BatchReader:
-    """Reads batches in order of time. Batches depend on the position in the log only.
+    """Reads batches in time order. Batches depend on the position in the log only.
 
     Args:
         pieces: the log, any number of events at a time.

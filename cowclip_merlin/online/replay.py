@@ -1,4 +1,4 @@
-"""Replay a log in order of time: score each batch with serving copies, then train on it.
+"""Replay a log in time order: score each batch with serving copies, then train on it.
 
 This is Algorithm 1 of Monolith (Liu et al., arXiv 2209.07663, section 4.2), with all sync
 intervals in one run: the training is the same for each of them.

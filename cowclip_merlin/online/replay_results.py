@@ -42,7 +42,7 @@ def period_rows(predictions: Mapping[str, Array], sync: Sequence[str], period: s
     `auc` is "" where all labels are equal.
 
     Args:
-        predictions: labels, times and the scores of each copy, in order of time.
+        predictions: labels, times and the scores of each copy, in time order.
         sync: names of the copies.
         period: one of `PERIODS`.
     """

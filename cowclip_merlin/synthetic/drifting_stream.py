@@ -75,7 +75,7 @@ class DriftingStream:
         self.first_key = upper << 32
 
     def __iter__(self) -> Iterator[RawEvents]:
-        """Pieces of the stream, in order of time."""
+        """Pieces of the stream, in time order."""
         for start in range(0, self.events, self._piece):
             yield self._events(start, min(start + self._piece, self.events))
 

@@ -1,4 +1,4 @@
-"""Define an experiment on a log in order of time: several lines, each with rules of its own."""
+"""Define an experiment on a log sorted by time: several lines, each with rules of its own."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Experiments on a log in order of time: replays with different sync intervals and rules."""
+"""Experiments on a log sorted by time: replays with different sync intervals and rules."""

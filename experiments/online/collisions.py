@@ -46,7 +46,7 @@ def read_events(files: Sequence[str | Path], features: LogFeatures) -> Events:
     """Read a whole log into memory.
 
     Raises:
-        InputError: the log is missing, damaged or not in order of time.
+        InputError: the log is missing, damaged or not sorted by time.
     """
     return Events.concatenate(list(EventLog(files, features)))
 
@@ -64,7 +64,7 @@ def run_collisions(
     all training rows.
 
     Args:
-        events: the whole log, in order of time.
+        events: the whole log, sorted by time.
         features: its columns.
         settings: of the model; `run.seed` and `run.epochs` do not apply.
         collisions: loads, columns and epochs.

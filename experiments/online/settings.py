@@ -15,7 +15,7 @@ class LogSettings:
     """Settings that all experiments of a session on a log share.
 
     Attributes:
-        files: the log, in order of time: text, .gz or parquet.
+        files: the log, sorted by time: text, .gz or parquet.
         features: its features file.
         out: results folder.
         model: settings of the model and its training; each run has a seed of its own.

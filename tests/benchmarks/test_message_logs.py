@@ -1,4 +1,4 @@
-"""The benchmark of logs of messages, small, on a log in files."""
+"""The benchmark of message logs, small, on a log in files."""
 
 import json
 from pathlib import Path

@@ -40,17 +40,7 @@ def bash(example):
             run(words)
 
 
-def keras_model():
-    from cowclip_merlin import compat
-
-    layers = compat.tensorflow().keras.layers
-    return compat.tensorflow().keras.Sequential(
-        [layers.Embedding(5, 2, input_length=3), layers.Flatten(), layers.Dense(1, "sigmoid")]
-    )
-
-
 PARSERS = (CodeBlockParser("python", python), CodeBlockParser("bash", bash))
-NAMES = {"README.md": {"model": keras_model}}  # what a page's code takes for granted
 
 
 WITH_CODE = [page for page in PAGES if re.search("^```(python|bash)$", page.read_text(), re.M)]
@@ -65,7 +55,6 @@ def test_the_code_of_a_page_runs(page, data, log, tmp_path, monkeypatch):
     write_logs(log)
     if "--out DATA" not in document.text:
         shutil.copytree(data, "DATA")
-    document.namespace |= {key: make() for key, make in NAMES.get(name(page), {}).items()}
     for example in examples:
         example.evaluate()
 

@@ -176,28 +176,30 @@ def test_real_logs_of_the_page_are_those_of_the_recorded_replays(folder):
         assert f"| {label} | {cells} | {'' if name == 'never' else gain}| {loss} |" in page
 
 
-def test_tables_of_the_cuts_are_those_of_the_recorded_ones():
+def test_tables_of_the_variants_are_those_of_the_recorded_ones():
     files = sorted((ROOT / "benchmarks/results").glob("*-robustness-*.csv"))
-    cuts = [cut for file in files for cut in robustness_tables.read_csv(file)]
+    variants = [variant for file in files for variant in robustness_tables.read_csv(file)]
     page = (ROOT / "docs/results.md").read_text()
-    assert len(cuts) > 20 and f"on {len(cuts)} cuts" in page
-    for text in robustness_tables.tables(cuts).split("\n\n"):
+    assert len(variants) > 20 and f"on {len(variants)} variants" in page
+    for text in robustness_tables.tables(variants).split("\n\n"):
         assert text in page
 
 
-def holds(cuts, name):
-    return f"{sum(cut.gains[name] > -0.1 for cut in cuts)} of {len(cuts)}"
+def holds(variants, name):
+    return f"{sum(variant.gains[name] > -0.1 for variant in variants)} of {len(variants)}"
 
 
-def test_the_claims_about_the_cuts_are_those_of_the_table():
+def test_the_claims_about_the_variants_are_those_of_the_table():
     files = sorted((ROOT / "benchmarks/results").glob("*-robustness-*.csv"))
-    cuts = [cut for file in files for cut in robustness_tables.read_csv(file)]
-    fits = [cut for cut in cuts if cut.properties["overfitting"] > 0.5]
-    rest = [cut for cut in cuts if cut not in fits]
+    variants = [variant for file in files for variant in robustness_tables.read_csv(file)]
+    fits = [variant for variant in variants if variant.properties["overfitting"] > 0.5]
+    rest = [variant for variant in variants if variant not in fits]
     for page in ("README.md", "docs/index.md", "docs/results.md", "docs/choosing.md"):
         text = (ROOT / page).read_text()
         assert holds(fits, "cowclip x8") in text and holds(rest, "cowclip x8") in text
-    assert not any(cut.best["cowclip x8"] > -0.1 for cut in cuts)  # "never": all four pages
+    assert not any(
+        variant.best["cowclip x8"] > -0.1 for variant in variants
+    )  # "never": all four pages
 
 
 FLIGHTS = {"flights-3M": "three million flights\n", "flights-3M-time": "With a split by time (2"}
@@ -235,15 +237,15 @@ LINES = (
 )  # fmt: skip
 
 
-def test_cuts_with_searched_rates_are_those_of_the_recorded_runs():
+def test_variants_with_searched_rates_are_those_of_the_recorded_runs():
     runs = read_results(RECORDED / "movielens-cuts-searched")
     page = (ROOT / "docs/results.md").read_text()
-    cuts = sorted({run.data for run in runs})
-    assert len(cuts) == 6
-    for cut in cuts:
-        cells, mine = [], [run for run in runs if run.data == cut]
+    variants = sorted({run.data for run in runs})
+    assert len(variants) == 6
+    for variant in variants:
+        cells, mine = [], [run for run in runs if run.data == variant]
         for line in LINES:
             aucs = [100 * r.auc for r in mine if (r.rule, r.clip, r.batch_size) == line]
             assert len(aucs) == 3
             cells.append(f"{statistics.mean(aucs):.2f} ±{statistics.stdev(aucs):.2f}")
-        assert f"| {cut} | {' | '.join(cells)} |" in page
+        assert f"| {variant} | {' | '.join(cells)} |" in page

@@ -58,33 +58,33 @@ def results(seeds=(1, 2), **changed):
 
 def test_a_cut_compares_its_runs(folder):
     data = PreparedData.load(folder)
-    cut = robustness.make_cut(data, results())
-    assert cut.auc == pytest.approx(80)
+    variant = robustness.make_variant(data, results())
+    assert variant.auc == pytest.approx(80)
     expected = {"none x8": -1, "none x32": -3, "cowclip x1": 1, "cowclip x8": 0,
                 "cowclip x32": -0.5, "clip x8": 0, "clip x32": 1.5}  # fmt: skip
-    assert cut.gains == pytest.approx(expected, abs=1e-9)
+    assert variant.gains == pytest.approx(expected, abs=1e-9)
     expected |= {"cowclip x1": 0.2, "cowclip x8": -0.8, "cowclip x32": -1.3}
-    assert cut.best == pytest.approx(expected, abs=1e-9)
+    assert variant.best == pytest.approx(expected, abs=1e-9)
     ids = {name: PreparedData.load(folder).cardinalities[name] - 3 for name in ("common", "rare")}
     rows = data.rows["train"]
-    assert cut.properties["ids per row"] == pytest.approx(sum(ids.values()) / rows)
-    assert cut.properties["rare ids"] == pytest.approx(ids["rare"] / sum(ids.values()))
-    assert cut.properties["steps at x32"] == 7
-    assert cut.properties["overfitting"] == pytest.approx(1)
-    text = robustness_tables.table([cut])
+    assert variant.properties["ids per row"] == pytest.approx(sum(ids.values()) / rows)
+    assert variant.properties["rare ids"] == pytest.approx(ids["rare"] / sum(ids.values()))
+    assert variant.properties["steps at x32"] == 7
+    assert variant.properties["overfitting"] == pytest.approx(1)
+    text = robustness_tables.table([variant])
     assert text.splitlines()[-1].startswith(f"| CUT | {rows} | ") and "| 80.00 | -1.00 |" in text
 
 
 def test_a_run_that_diverged_is_named(folder):
     with pytest.raises(InputError, match=r"CUT: the run .* has diverged"):
-        robustness.make_cut(PreparedData.load(folder), results(status="diverged"))
+        robustness.make_variant(PreparedData.load(folder), results(status="diverged"))
 
 
 def test_counts_and_correlations_of_several_cuts():
     rng = np.random.default_rng(1)
     names = robustness_tables.GAINS
-    cuts = [
-        robustness_tables.Cut(
+    variants = [
+        robustness_tables.Variant(
             name=str(i),
             rows=9,
             properties=dict(zip(robustness_tables.PROPERTIES, rng.random(4), strict=True)),
@@ -94,17 +94,19 @@ def test_counts_and_correlations_of_several_cuts():
         )
         for i in range(9)
     ]
-    values = np.array([cut.gains["cowclip x32"] for cut in cuts])
-    row = next(x for x in robustness_tables.counts(cuts).splitlines() if "cowclip x32" in x)
+    values = np.array([variant.gains["cowclip x32"] for variant in variants])
+    row = next(x for x in robustness_tables.counts(variants).splitlines() if "cowclip x32" in x)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[1:4] == [
         f"{(values > -0.01).sum()} of 9", f"{(values > -0.1).sum()} of 9",
         f"{np.median(values):+.2f}",
     ]  # fmt: skip
-    best = np.array([cut.best["cowclip x32"] for cut in cuts])
+    best = np.array([variant.best["cowclip x32"] for variant in variants])
     assert cells[5] == f"{(best > -0.1).sum()} of 9"
-    rare = [cut.properties["rare ids"] for cut in cuts]
-    row = next(x for x in robustness_tables.correlations(cuts).splitlines() if "cowclip x32" in x)
+    rare = [variant.properties["rare ids"] for variant in variants]
+    row = next(
+        x for x in robustness_tables.correlations(variants).splitlines() if "cowclip x32" in x
+    )
     expected = spearmanr(rare, values).statistic
     assert float(row.strip("|").split("|")[2]) == pytest.approx(expected, abs=0.006)
 
@@ -160,11 +162,11 @@ def test_tables_of_several_files(tmp_path, capsys):
     gains = dict.fromkeys(robustness_tables.GAINS, 0.25)
     facts = dict.fromkeys(robustness_tables.PROPERTIES, 0.5)
     for name in ("a", "b"):
-        cut = robustness_tables.Cut(
+        variant = robustness_tables.Variant(
             name=name, rows=5, properties=facts, auc=70.0, gains=gains, best=gains
         )
-        robustness_tables.write_csv(tmp_path / name, [cut])
-        assert robustness_tables.read_csv(tmp_path / name) == [cut]
+        robustness_tables.write_csv(tmp_path / name, [variant])
+        assert robustness_tables.read_csv(tmp_path / name) == [variant]
     assert robustness_tables.main([str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     out = capsys.readouterr().out
     assert "| a | 5 |" in out and "| b | 5 |" in out and "2 of 2" in out

@@ -17,7 +17,7 @@ def optimizer_of(tf, update):
 
 
 def keras_parts(tf, optimizer):
-    """An embedding layer and a callback, as docs/training.md shows them."""
+    """An embedding layer and a callback, as docs/optimizer.md shows them."""
 
     class Rows(tf.keras.layers.Embedding):
         def call(self, ids, training=None):

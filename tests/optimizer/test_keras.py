@@ -217,7 +217,7 @@ def test_a_keras_regularizer_is_refused_with_the_remedy(tf, clicks):
 
 @pytest.mark.parametrize("update", ["dense", "lazy"])
 def test_a_model_rebuilt_without_its_regularizer_is_one_that_never_had_it(tf, clicks, update):
-    """The way that docs/training.md shows."""
+    """The way that docs/optimizer.md shows."""
     plain, regularized = click_model(tf), click_model(tf, regularizer=tf.keras.regularizers.L2(0.0))
     for layer in regularized.layers:
         if isinstance(layer, tf.keras.layers.Embedding):

@@ -1,4 +1,4 @@
-"""A log of events, read in order of time in bounded memory."""
+"""An event log, read in time order in bounded memory."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class EventLog:
     """The events of some files, in pieces; iterating again reads the files again.
 
     Damaged rows are counted and set aside with their reason. Iterating again counts them anew, and
-    writes none of them twice. The others have to be in order of time, over all files.
+    writes none of them twice. The others must be sorted by time, over all files.
 
     Args:
-        files: text, .gz or parquet, in order of time.
+        files: text, .gz or parquet, sorted by time.
         features: their columns.
         max_bad_fraction: share of damaged rows above which reading stops.
         quarantine: file to which the damaged rows are appended; None only counts them.

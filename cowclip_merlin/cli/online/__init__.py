@@ -1,4 +1,4 @@
-"""`cowclip online`: train on a log or a stream in order of time, and serve the model."""
+"""`cowclip online`: train on a log or a stream in time order, and serve the model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from cowclip_merlin.cli.commands import add_commands
 
-HELP = "train on a log or a stream of events, with tables that grow, and serve (Monolith)"
+HELP = "train on an event log or stream with growing embedding tables, and serve the model"
 EXAMPLES = """examples:
   cowclip online demo
   cowclip online train --help"""

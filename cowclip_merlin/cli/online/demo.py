@@ -14,8 +14,8 @@ EXAMPLES = """examples:
 
 A generated stream drifts: effects change, items come and go. The trainer follows it, and two
 servers follow the trainer; a third one gets no more syncs after a while, for comparison. Probes
-measure the time from a click to predictions that know it. The trainer is killed once. WORK gets
-demo.json, demo.svg, and the output of each part in logs/."""
+measure the time from a click to predictions that know it. The trainer is killed once. FOLDER
+then contains demo.json, demo.svg, and the output of each part in logs/."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="new or empty folder for all files (default: %(default)s)",
     )
     add_option(parser, "minutes", 3.0, "M", "minutes of events")
-    text = "impressions per second (default: 2000, with --kafka without URL 50)"
+    text = "impressions per second (default: 2000; 50 if the demo starts its own Kafka)"
     parser.add_argument("--rate", type=float, metavar="N", help=text)
     add_option(parser, "sync-every", 1.0, "S", "seconds between two syncs of the servers")
     for name, like in (("redis", "redis://HOST:6379"), ("kafka", "kafka://HOST:9092")):

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--features", required=True, metavar="YAML", help="features file with a key")
     text = "time in which a click makes its impression positive: seconds, or 10min, 2h"
     add("--window", required=True, metavar="TIME", help=text)
-    text = "SQLite file, new or to go on; with Flink a folder for checkpoints"
+    text = "SQLite file: a new one, or one to resume; with Flink, a folder for checkpoints"
     add("--state", required=True, metavar="FILE", help=text)
     text = "one process with SQLite, or Apache Flink on logs of text lines (default: %(default)s)"
     add("--engine", choices=("sqlite", "flink"), default="sqlite", help=text)

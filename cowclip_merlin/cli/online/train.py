@@ -22,7 +22,7 @@ EXAMPLES = """examples:
       --model deepfm --batch-size 1024 --sync-every 1
   cowclip online serve --from SYNC --port 8000
 
-The same command goes on where a run in RUN was stopped or killed. Ctrl-C writes a snapshot."""
+Run the same command again to resume after a stop or a crash. Ctrl-C writes a snapshot."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--from", dest="events", required=True, metavar="LOG", help=f"events to read: {FORMS}")
     add("--features", required=True, metavar="YAML", help="features file")
-    add("--out", required=True, metavar="RUN", help="folder of the run, new or to go on")
+    add("--out", required=True, metavar="RUN", help="run folder: a new one, or one to resume")
     add("--to", dest="servers", metavar="LOG", help="log for servers to write, like --from")
     _add_stream_options(parser)
     add_start_option(parser)
@@ -48,7 +48,9 @@ def _add_stream_options(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "dense-every", known.dense_every, "S", text)
     text = "seconds between two snapshots; 0: only at the end"
     add_option(parser, "snapshot-every", known.snapshot_every, "S", text)
-    text = "times the batch size to train at once while as many events wait; 1: never"
+    text = (
+        "largest batch, in multiples of --batch-size, while that many events wait; 1: never larger"
+    )
     add_option(parser, "catch-up", known.catch_up, "K", text)
     text = "seconds of event time for which an event with a known key is dropped; 0: never"
     add_option(parser, "repeats-window", known.repeats_window, "S", text)
@@ -56,13 +58,14 @@ def _add_stream_options(parser: argparse.ArgumentParser) -> None:
         "--on-restart",
         default=known.on_restart,
         choices=ON_RESTART,
-        help="train what was trained since the snapshot again, or go on with the newest event "
-        "(default: %(default)s)",
+        help="after a restart, train again what came after the snapshot (replay), or continue with "
+        "the newest event (skip) (default: %(default)s)",
     )
     parser.add_argument(
         "--trim",
         action="store_true",
-        help="remove the events from the log that both kept snapshots hold; if none else reads it",
+        help="delete events from the log once both snapshots contain them; only if nothing else "
+        "reads the log",
     )
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the log")
 

@@ -23,9 +23,9 @@ _RATES = {
     "zeta": "lower bound of a row's norm, per coordinate",
     "init_std": "standard deviation of the tables' initial values",
     "warmup_epochs": "epochs over which the dense learning rate rises from 0",
-    "bound": "threshold of the constant clips at the base batch size",
-    "lambda_rel": "bound on the change of a coordinate, relative to the coordinate",
-    "lambda_abs": "constant that is added to that bound",
+    "bound": "threshold of the clips global, field and column, at the base batch size",
+    "lambda_rel": "clippy: largest change of a weight, relative to the weight",
+    "lambda_abs": "clippy: constant that is added to this limit",
 }
 
 
@@ -63,11 +63,13 @@ def add_scaling_options(
         metavar="NAME",
         help=f"values for rates not given: {', '.join(PRESETS)} (default: {preset})",
     )
-    add_option(parser, "rule", "cowclip", "RULE", ", ".join(RULES))
+    rules = "how learning rates and L2 change with the batch size: " + ", ".join(RULES)
+    add_option(parser, "rule", "cowclip", "RULE", rules)
     parser.add_argument(
         "--clip",
         metavar="CLIP",
-        help=", ".join(clips) + " (default: cowclip with the rule cowclip, else none)",
+        help=f"what limits gradients: {', '.join(clips)} "
+        "(default: cowclip with the rule cowclip, else none)",
     )
 
 
@@ -99,7 +101,10 @@ def add_architecture_options(parser: argparse.ArgumentParser) -> None:
 def add_layer_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the model's layers but `--mlp`."""
     add_option(parser, "embedding-dim", 10, "N", "length of an embedding row")
-    add_option(parser, "continuous", "deep", "HOW", ", ".join(choices.CONTINUOUS))
+    continuous = (
+        "layers that read continuous columns: deep (the MLP) or all (also linear and cross parts)"
+    )
+    add_option(parser, "continuous", "deep", "HOW", continuous)
     precision = f"precision of hidden and cross layers: {', '.join(choices.PRECISIONS)}"
     add_option(parser, "precision", "float32", "NAME", precision)
     text = "compile the layers after the lookups with XLA; faster on a GPU"

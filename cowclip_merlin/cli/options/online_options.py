@@ -32,7 +32,7 @@ def add_batch_days_option(parser: argparse.ArgumentParser, default: float) -> No
 
 def add_max_bad_fraction_option(parser: argparse.ArgumentParser) -> None:
     """Add the option `--max-bad-fraction`."""
-    text = "share of damaged rows above which the replay stops"
+    text = "largest share of damaged rows; above it, reading stops"
     add_option(parser, "max-bad-fraction", 0.001, "F", text)
 
 
@@ -73,7 +73,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         "--absent",
         default="trained",
         choices=choices.ABSENT_ROWS,
-        help="what ids without a row read: a trained row of their field, or zeros "
+        help="what ids without a row read: the shared row of their field (trained), or zeros "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -82,7 +82,7 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         choices=choices.ADMISSION_FILTERS,
         help="how `admit` of the features file counts (default: %(default)s)",
     )
-    text = "events after which counted occurrences halve; 0: never"
+    text = "events after which the counts for `admit` are halved; 0: never"
     add_option(parser, "window", 0, "N", text)
 
 

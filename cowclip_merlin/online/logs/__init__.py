@@ -1,1 +1,1 @@
-"""Append-only logs of messages: in files, in Redis Streams or in Kafka."""
+"""Append-only message logs: in files, in Redis Streams or in Kafka."""

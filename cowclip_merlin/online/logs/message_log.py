@@ -1,4 +1,4 @@
-"""The interface of a log of messages, which files, Redis and Kafka implement."""
+"""The interface of a message log, which files, Redis and Kafka implement."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LogUnavailable(InputError):
 
 
 class MessageLog(Protocol):
-    """An append-only log of messages in one order. Use an object from one thread at a time.
+    """An append-only message log in one order. Use an object from one thread at a time.
 
     Attributes:
         name: as the user gave it, for error messages.

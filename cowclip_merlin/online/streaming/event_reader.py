@@ -1,4 +1,4 @@
-"""Read batches of events from a log of messages."""
+"""Read batches of events from a message log."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _KAFKA = re.compile(r"kafka://([^/]+)/([^/]+)")
 
 
 def source_table(name: str, url: str, features: LogFeatures, lateness: int, *, ends: bool) -> str:
-    """Return the statement that declares a log of messages with key and event time.
+    """Return the statement that declares a message log with key and event time.
 
     A message without key or time has the time 1970 and no key, and the view drops it.
 
