@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from cowclip_merlin.launcher.local import run_locally
 from cowclip_merlin.launcher.outcome import Outcome, has_checkpoint
 from cowclip_merlin.launcher.watch import Patience
 from cowclip_merlin.system.locks import try_lock
+from cowclip_merlin.system.new_files import NewFiles
 from cowclip_merlin.workers.slurm import number_of_tasks
 
 _PORT_TRIES = 3
@@ -51,7 +51,7 @@ def launch(
     check_counts(workers, scheduler, restarts)
     _refuse_inside_worker(os.environ)
     place = _Place(workers, scheduler, command, patience or Patience())
-    created, first = not os.path.exists(call.out), call
+    new, first = NewFiles.since_now(Path(call.out)), call
     for attempt in range(restarts + 1):
         outcome = place.run(call, again=attempt > 0)
         error = outcome.error(call.out)
@@ -60,8 +60,7 @@ def launch(
         if not isinstance(error, WorkerLost):
             raise error
         _show_traceback(outcome)
-        if created:
-            _remove_without_checkpoint(call.out)
+        _remove_without_checkpoint(new)
         if outcome.signal_number or attempt == restarts:
             raise WorkerLost(f"{error}; {_remedy(call.out, restarts)}")
         call = replace(first, resume=first.resume or has_checkpoint(call.out))
@@ -145,13 +144,13 @@ def _show_traceback(outcome: Outcome) -> None:
         print(failure.traceback.rstrip(), file=sys.stderr)
 
 
-def _remove_without_checkpoint(out: str) -> None:
-    """Remove a run folder that cannot be resumed, unless another process uses it."""
-    if has_checkpoint(out) or not os.path.isdir(out):
+def _remove_without_checkpoint(new: NewFiles) -> None:
+    """Remove the files of a run that cannot be resumed, unless another process uses them."""
+    if has_checkpoint(str(new.folder)) or not new.folder.is_dir():
         return
-    with try_lock(Path(out)) as ours:
+    with try_lock(new.folder) as ours:
         if ours is not False:
-            shutil.rmtree(out, ignore_errors=True)
+            new.remove()
 
 
 def _remedy(out: str, restarts: int) -> str:

@@ -45,6 +45,19 @@ def test_a_restart_without_a_checkpoint_begins_again(fake, quick, capfd):
     assert "restart 2 of 2 from the beginning" in shown
 
 
+def test_a_restart_begins_again_in_a_folder_that_existed(fake, quick):
+    """Of a folder with the user's files, it removes only what the first attempt left."""
+    (fake.folder / "run").mkdir()
+    (fake.folder / "run/notes").touch()
+    body = (
+        "(here / f'found-{rank}-{attempt}').write_text(' '.join(os.listdir(out)))\n"
+        "if attempt == 0:\n    wait_for('found-0-0')\n    wait_for('found-1-0')\n"
+        "    (out / 'config.json').touch()\n    sys.exit(1)"
+    )
+    fake.run(body, restarts=1, patience=quick)
+    assert (fake.folder / "found-0-1").read_text() == "notes"
+
+
 def test_a_folder_of_the_user_is_never_removed(fake, quick):
     (fake.folder / "run").mkdir()
     (fake.folder / "run/notes").touch()
