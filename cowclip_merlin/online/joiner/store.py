@@ -29,6 +29,15 @@ CREATE TABLE progress (progress TEXT NOT NULL, outbox BLOB NOT NULL);
 _FORMAT = 1
 _CACHE_KILOBYTES = 65_536
 _KEYS_AT_ONCE = 500
+_DISK = "check the disk and its free space; the same command then goes on"
+_REMEDIES = {
+    "locked": "end the other process, or give another --state",
+    "unable to open": "check the path and its permissions, or give another --state",
+    "readonly": "check the path and its permissions, or give another --state",
+    "disk is full": _DISK,
+    "disk I/O error": _DISK,
+}
+"""What to say after SQLite's own words, by a part of them."""
 
 
 class JoinStore:
@@ -38,27 +47,27 @@ class JoinStore:
         file: to open or to make.
 
     Raises:
-        InputError: the file is not a state, or another process has it open.
+        InputError: the file is not a state, cannot be opened, or another process has it open; later
+            also: it cannot be written.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         if not file.parent.is_dir():
             raise InputError(f"{file.parent}: no such folder; make it first")
-        # Transactions begin and end in `transaction` only.
-        self._db = sqlite3.connect(file, timeout=0, isolation_level=None)
+        if file.is_dir():
+            raise InputError(f"{file}: is a folder; give --state a file")
+        with self._errors():
+            # Transactions begin and end in `transaction` only.
+            self._db = sqlite3.connect(file, timeout=0, isolation_level=None)
         try:
-            self._open()
-        except sqlite3.OperationalError as error:
+            with self._errors():
+                self._set_up()
+        except BaseException:
             self._db.close()
-            raise InputError(
-                f"{file}: {error}; end the other process, or give another --state"
-            ) from None
-        except sqlite3.DatabaseError:
-            self._db.close()
-            raise InputError(f"{file}: is not the state of a join; give another --state") from None
+            raise
 
-    def _open(self) -> None:
+    def _set_up(self) -> None:
         run = self._db.execute
         run("PRAGMA locking_mode = EXCLUSIVE")
         run("PRAGMA journal_mode = WAL")
@@ -77,15 +86,35 @@ class JoinStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Keep all changes of the block, or none if it fails."""
-        self._db.execute("BEGIN IMMEDIATE")
+        """Keep all changes of the block, or none if it fails.
+
+        Raises:
+            InputError: the file cannot be written, for example as the disk is full.
+        """
+        with self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Tell what is wrong with the file in one line; errors of this program stay as they are."""
         try:
             yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
+        except sqlite3.DatabaseError as error:
+            remedy = next((text for part, text in _REMEDIES.items() if part in str(error)), None)
+            if remedy:
+                raise InputError(f"{self._file}: {error}; {remedy}") from None
+            if type(error) is not sqlite3.DatabaseError:  # such as wrong SQL
+                raise
+            raise InputError(
+                f"{self._file}: is not the state of a join; give another --state"
+            ) from None
 
     def progress(self) -> tuple[dict[str, Any] | None, bytes]:
         """Return what `save_progress` wrote last; None and no outbox in a new state."""

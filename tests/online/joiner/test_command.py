@@ -80,6 +80,7 @@ def test_a_signal_stops_it_and_the_same_command_goes_on(folder):
         (["--impressions", "missing"], "missing: no such folder"),
         (["--features", "missing.yaml"], "missing.yaml: no such file"),
         (["--state", "missing/state"], "missing: no such folder; make it first"),
+        (["--state", "actions"], "actions: is a folder; give --state a file"),
     ],
 )
 def test_a_mistake_gives_one_line(folder, capsys, monkeypatch, change, message):

@@ -1,7 +1,9 @@
 """Killed anywhere, the join writes each example once."""
 
 import random
+import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -220,18 +222,46 @@ def test_refuses_a_state_that_another_process_has(tmp_path):
     store.close()
 
 
+def test_refuses_a_state_that_cannot_be_opened(tmp_path):
+    (tmp_path / "state").symlink_to("missing/file")
+    with pytest.raises(InputError, match=r"state: unable to open database file; check the path"):
+        open_joiner(logs_of([], []), SETTINGS, tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"no database" * 100, "database of another program"])
 def test_refuses_a_file_that_is_no_state(tmp_path, content):
     file = tmp_path / "state"
     if isinstance(content, bytes):
         file.write_bytes(content)
     else:
-        import sqlite3
-
         with sqlite3.connect(file) as database:
             database.execute("CREATE TABLE other (x)")
     with pytest.raises(InputError, match="is not the state of a join"):
         open_joiner(logs_of([], []), SETTINGS, tmp_path)
+
+
+def test_a_full_disk_is_one_line_and_the_state_stays(tmp_path):
+    """At the end of a transaction, as the limit of `ulimit -f` stops the file."""
+    store = JoinStore(tmp_path / "state")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        words = r"state: disk I/O error; check the disk and its free space"
+        with pytest.raises(InputError, match=words), store.transaction():
+            store.add_impressions([("key", 1, 0, b"x" * 1000)] * 200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert store.sizes() == (0, 0)
+    with store.transaction():
+        store.add_impressions([("key", 1, 0, b"x")])
+    store.close()
+
+
+def test_a_mistake_in_the_program_is_no_wrong_input(tmp_path):
+    store = JoinStore(tmp_path / "state")
+    with pytest.raises(sqlite3.ProgrammingError), store.transaction():
+        store.add_clicks([("key",)])
+    store.close()
 
 
 def test_refuses_features_without_a_key(tmp_path):
