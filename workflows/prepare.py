@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -38,6 +39,7 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     out = settings.out
     _check_name(out)
     target = out.resolve()  # a symbolic link stays; its target is replaced
+    _check_like_apart(settings)
     clear_leftovers(target)
     _check_target(settings)
     base = None if settings.like is None else PreparedData.load(settings.like)
@@ -78,6 +80,18 @@ def _move_to_target(made: Path, target: Path, *, aside: Path, overwrite: bool) -
         if aside.exists() and not target.exists():
             aside.rename(target)
         raise
+
+
+def _check_like_apart(settings: PrepareSettings) -> None:
+    """Refuse to write the folder of `like`, a folder in it, or one that holds it."""
+    if settings.like is None:
+        return
+    like, out = (Path(os.path.realpath(path)) for path in (settings.like, settings.out))
+    if like == out or like in out.parents or out in like.parents:
+        raise InputError(
+            f"{settings.out}: shares files with --like {settings.like}, which must stay as it is; "
+            "use another --out"
+        )
 
 
 def _check_target(settings: PrepareSettings) -> None:

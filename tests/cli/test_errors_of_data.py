@@ -1,6 +1,7 @@
 """Mistakes in raw logs and in what is asked of `generate` and `prepare`."""
 
 import gzip
+import shutil
 
 import pytest
 
@@ -11,6 +12,24 @@ def negatives(lines):
 
 def csv(*rows):
     return "\n".join(["y,a,b", *rows]).encode() + b"\n"
+
+
+def like(p, like, out, *more):
+    log = p.write("x.txt", b"\n".join(p.lines()))
+    words = [str(log), "--like", str(like), "--out", str(out)]
+    return ["prepare", "criteo", *words, *more]
+
+
+def like_in_the_folder_to_replace(p):
+    outer = p.data()
+    shutil.copytree(outer, outer / "inner")
+    return like(p, outer / "inner", outer, "--overwrite")
+
+
+def like_behind_a_link(p):
+    data = p.data()
+    (p.path / "link").symlink_to(data)
+    return like(p, p.path / "link", data, "--overwrite")
 
 
 def without(data, field):
@@ -138,6 +157,19 @@ CASES = {
             *("--overwrite", "--out", str(p.path / "data")),
         ],
         r"data/t\.csv: is inside .*data, which would be replaced",
+    ),
+    "like the folder to replace": (
+        lambda p: like(p, p.data(), p.path / "data", "--overwrite"),
+        r"data: shares files with --like .*data, which must stay as it is; use another --out",
+    ),
+    "like a link to the folder to replace": (like_behind_a_link, r"data: shares files with --like"),
+    "like a folder in the folder to replace": (
+        like_in_the_folder_to_replace,
+        r"data: shares files with --like .*inner",
+    ),
+    "a folder in that of like": (
+        lambda p: like(p, p.data(), p.path / "data" / "new"),
+        r"new: shares files with --like",
     ),
     "partitions of nearly nothing": (
         lambda p: p.prepare(
