@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from cowclip_merlin.checks import RESULTS_CSV
 from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
 from cowclip_merlin.experiments.figures.from_results import GRADIENT_STEP
 from cowclip_merlin.experiments.outputs import write_outputs
@@ -41,7 +42,7 @@ def run_experiment(session: Session, experiment: Experiment) -> str:
     Prints a line for each run as it ends.
     """
     with lock_folder(session.settings.out, FOLDER_IS_USED):
-        check_writable(session.settings.out / "results.csv", overwrite=True)
+        check_writable(session.settings.out / RESULTS_CSV, overwrite=True)
         if experiment.kind in (*RUN_KINDS, "sweep"):
             _train(session, experiment)
         return "\n".join(write_outputs(session, experiment))

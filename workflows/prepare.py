@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder
 from cowclip_merlin.workflows import nvtabular_graph
@@ -104,6 +105,11 @@ def _check_target(settings: PrepareSettings) -> None:
     if not (out / "dataset.json").is_file():
         raise InputError(
             f"{out}: has no dataset.json, so --overwrite does not delete it; use another --out"
+        )
+    if holds_results(out):  # beside a copy of dataset.json
+        raise InputError(
+            f"{out}: holds results of experiments, so --overwrite does not delete it; use another "
+            "--out"
         )
     for file in settings.files:
         if out.resolve() in file.resolve().parents:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from cowclip_merlin import workers
+from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.locks import lock_folder
 from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
@@ -26,10 +27,10 @@ def check_run_folder(out: Path) -> None:
         InputError: if the path is a file, a folder of prepared data or of experiments, or holds a
             file that is not a run's and that a run would replace.
     """
+    if holds_results(out):
+        raise InputError(f"{out}: holds results of experiments; use another --out for the run")
     if (out / "dataset.json").exists():
         raise InputError(f"{out}: holds prepared data; use another --out for the run")
-    if (out / "results.csv").exists():
-        raise InputError(f"{out}: holds results of experiments; use another --out for the run")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; give --out a folder")
     if not (out / "config.json").exists():

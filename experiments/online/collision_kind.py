@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from cowclip_merlin.checks import COLLISIONS_CSV
 from cowclip_merlin.experiments.definitions import CollisionLine, LogExperiment
 from cowclip_merlin.experiments.figures import write_experiment_figure
 from cowclip_merlin.experiments.online.collision_outputs import (
@@ -36,7 +37,6 @@ from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.system.versions import versions
 from cowclip_merlin.tables import FieldRules
 
-FILE = "collisions.csv"
 _NOTHING = Cell(mean=0.0, spread=0.0, runs=1)
 
 
@@ -121,7 +121,7 @@ def make_collisions(session: LogSession, experiment: LogExperiment) -> Iterator[
         started, seeds = time.perf_counter(), [run.settings.run.seed]
         epochs = list(run_collisions(events, session.features, run.settings, run.collisions, seeds))
         seconds = round(time.perf_counter() - started, 1)
-        append_rows(session.settings.out / FILE, _results(run, epochs, seconds))
+        append_rows(session.settings.out / COLLISIONS_CSV, _results(run, epochs, seconds))
         best = max(epochs, key=lambda each: each.auc)
         yield f"{run.text}: AUC {100 * best.auc:.2f}% after epoch {best.epoch}, {seconds:.0f} s"
 
@@ -155,7 +155,7 @@ def collision_seconds(session: LogSession) -> float | None:
 
 
 def _read(session: LogSession) -> list[CollisionResult]:
-    return read_rows(session.settings.out / FILE, CollisionResult)
+    return read_rows(session.settings.out / COLLISIONS_CSV, CollisionResult)
 
 
 def write_collisions(session: LogSession, experiment: LogExperiment) -> Iterator[str]:

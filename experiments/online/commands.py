@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from cowclip_merlin.checks import REPLAYS_CSV
 from cowclip_merlin.experiments.commands import FOLDER_IS_USED, duration
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.online.kinds import KINDS
@@ -35,7 +36,7 @@ def run_experiment(session: LogSession, experiment: LogExperiment) -> str:
     """
     kind = KINDS[experiment.kind]
     with lock_folder(session.settings.out, FOLDER_IS_USED):
-        check_writable(session.settings.out / "replays.csv", overwrite=True)
+        check_writable(session.settings.out / REPLAYS_CSV, overwrite=True)
         total, started = len(kind.pending(session, experiment)), time.perf_counter()
         for number, text in enumerate(kind.run(session, experiment), 1):
             rest = (time.perf_counter() - started) / number * (total - number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import read_json
 
@@ -19,7 +20,7 @@ def check_results_folder(out: Path) -> None:
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; give --out a folder")
-    if any((out / file).exists() for file in ("results.csv", "replays.csv")):
+    if holds_results(out):
         return
     for file, content in (("dataset.json", "prepared data"), ("config.json", "a run")):
         if (out / file).exists():

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from cowclip_merlin.checks import RESULTS_CSV
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.results.csv_table import check_columns, open_table, parse_cells
 from cowclip_merlin.experiments.results.result import COLUMN_TYPES, LATER_COLUMNS, Result
@@ -25,7 +26,7 @@ def read_results(folder: str | Path) -> list[Result]:
     Raises:
         InputError: if the table is damaged, or another version wrote it.
     """
-    path = Path(folder) / "results.csv"
+    path = Path(folder) / RESULTS_CSV
     if not path.exists():
         return []
     with open_table(path) as reader:
@@ -74,7 +75,7 @@ def _check(result: Result) -> None:
 
 def write_results(folder: str | Path, results: Iterable[Result]) -> None:
     """Write the table; if this fails, the old table stays unchanged."""
-    path = Path(folder) / "results.csv"
+    path = Path(folder) / RESULTS_CSV
     with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

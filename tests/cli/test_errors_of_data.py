@@ -144,6 +144,13 @@ CASES = {
         ],
         r"mine: has no dataset\.json.*another --out",
     ),
+    "results to replace, beside the description of their data": (
+        lambda p: [
+            *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),
+            *("--out", str(p.inside(p.data(), "results.csv", b"hours of work").parent)),
+        ],
+        r"data: holds results of experiments, so --overwrite does not delete it; use another",
+    ),
     "file to replace": (
         lambda p: [
             *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),

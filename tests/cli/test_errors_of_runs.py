@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from cowclip_merlin.checks import RESULT_TABLES
 from cowclip_merlin.cli import main
 
 
@@ -110,6 +111,33 @@ def rate_in_words(p):
     run = p.run()
     config = json.loads((run / "config.json").read_text())
     p.edited_json(run / "config.json", hyperparameters=config["hyperparameters"] | {"l2": "x"})
+    return p.evaluate(run, p.data())
+
+
+def evaluation_of_edited(p, **changes):
+    run = p.run()
+    p.edited_json(run / "config.json", **changes)
+    return p.evaluate(run, p.data())
+
+
+def rate_above_all_floats(p):
+    run = p.run()
+    values = json.loads((run / "config.json").read_text())["hyperparameters"]
+    p.edited_json(run / "config.json", hyperparameters=values | {"l2": 10**400})
+    return p.evaluate(run, p.data())
+
+
+def resume_without_the_seed(p):
+    run = p.run()
+    settings = json.loads((run / "config.json").read_text())["settings"]
+    del settings["seed"]
+    p.edited_json(run / "config.json", settings=settings)
+    return p.train(p.data(), "--resume", out=run.name)
+
+
+def run_with_config(p, text):
+    run = p.run()
+    (run / "config.json").write_text(text)
     return p.evaluate(run, p.data())
 
 
@@ -263,10 +291,13 @@ CASES = {
         lambda p: p.train(p.data(), out=p.write("out/metrics.csv", b"mine").parent.name),
         r"out: holds metrics\.csv but no run; use another --out",
     ),
-    "run into results of experiments": (
-        lambda p: p.train(p.data(), out=p.write("out/results.csv").parent.name),
-        r"out: holds results of experiments; use another --out for the run",
-    ),
+    **{
+        f"run into results of experiments, {name}": (
+            lambda p, name=name: p.train(p.data(), out=p.write(f"out/{name}").parent.name),
+            r"out: holds results of experiments; use another --out for the run",
+        )
+        for name in RESULT_TABLES
+    },
     "diverging run beside the user's notes": (
         lambda p: diverging(p, p.write("out/notes.txt").parent.name),
         r"diverged.*learning rates",
@@ -292,6 +323,30 @@ CASES = {
         r"data: all \d+ test rows have the label 0; .*; choose the other split, or prepare rows",
     ),
     "rate of config.json that is a text": (rate_in_words, r"damaged config\.json \(l2 is 'x', not"),
+    "rate of config.json above all floats": (
+        rate_above_all_floats,
+        r"damaged config\.json \(l2 is 10{39}, not of type float\)",
+    ),
+    "vocabulary of config.json that is a list": (
+        lambda p: evaluation_of_edited(p, data_vocabulary=["a"]),
+        r"damaged config\.json \(data_vocabulary is \['a'\], not of type str \| None\)",
+    ),
+    "fingerprint of config.json that is a number": (
+        lambda p: evaluation_of_edited(p, data_fingerprint=5),
+        r"damaged config\.json \(data_fingerprint is 5, not of type str\)",
+    ),
+    "config.json without the seed": (
+        resume_without_the_seed,
+        r"damaged config\.json \(seed is missing\)",
+    ),
+    "config.json that is nested too deeply": (
+        lambda p: run_with_config(p, "[" * 100_000),
+        r"config\.json: damaged JSON \(maximum recursion depth .*\); write it again",
+    ),
+    "config.json with a number of 5000 digits": (
+        lambda p: run_with_config(p, "9" * 5000),
+        r"config\.json: damaged JSON \(Exceeds the limit .* has 5000 digits\); write it again",
+    ),
     "vocabulary of a field gone": (field_gone, r"damaged dataset\.json \(cardinalities has other"),
     "run in place of a file": (
         lambda p: p.train(p.data(), out=p.write("log.txt").name),

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from small_experiment import MINE, experiment
 
+from cowclip_merlin.checks import REPLAYS_CSV, RESULT_TABLES
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.definitions import load_experiments
 from cowclip_merlin.experiments.online.csv_rows import read_rows
-from cowclip_merlin.experiments.online.replays.result import FILE, ReplayResult
+from cowclip_merlin.experiments.online.replays.result import ReplayResult
 from cowclip_merlin.experiments.results.folder import check_results_folder
 from cowclip_merlin.experiments.results.result import example_result
 from cowclip_merlin.experiments.results.results_csv import read_results, write_results
@@ -41,7 +42,7 @@ def test_folders_of_something_else(mine, data, tmp_path, capsys, file, words):
     assert refused(capsys, words, mine, data, out, left={file})
 
 
-@pytest.mark.parametrize("file", ["results.csv", "replays.csv"])
+@pytest.mark.parametrize("file", RESULT_TABLES)
 def test_a_results_folder_may_hold_the_description_of_its_data(tmp_path, file):
     for name in ("dataset.json", file):
         (tmp_path / name).write_text("")
@@ -158,9 +159,9 @@ def test_a_table_of_results_with_other_columns(tmp_path, how, words):
 
 
 def test_a_table_of_replays_with_other_columns(tmp_path):
-    (tmp_path / FILE).write_text("run_id,auc\n")
+    (tmp_path / REPLAYS_CSV).write_text("run_id,auc\n")
     with pytest.raises(ValueError, match=r"replays\.csv: no column .*; restore a copy"):
-        read_rows(tmp_path / FILE, ReplayResult)
+        read_rows(tmp_path / REPLAYS_CSV, ReplayResult)
 
 
 def test_a_byte_order_mark_is_ignored(tmp_path):

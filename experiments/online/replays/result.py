@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from cowclip_merlin.checks import REPLAYS_CSV
 from cowclip_merlin.experiments.online.csv_rows import read_rows
 
-FILE = "replays.csv"
 STATUSES = ("done", "diverged")
 
 
@@ -121,4 +121,4 @@ def read_replays(folder: Path) -> list[ReplayResult]:
     Raises:
         InputError: if the table is damaged, or another version wrote it.
     """
-    return read_rows(folder / FILE, ReplayResult)
+    return read_rows(folder / REPLAYS_CSV, ReplayResult)

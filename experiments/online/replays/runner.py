@@ -11,9 +11,10 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.checks import REPLAYS_CSV
 from cowclip_merlin.errors import Diverged, InputError
 from cowclip_merlin.experiments.online.csv_rows import append_rows
-from cowclip_merlin.experiments.online.replays.result import FILE, ReplayResult
+from cowclip_merlin.experiments.online.replays.result import ReplayResult
 from cowclip_merlin.experiments.online.replays.run import ReplayRun
 from cowclip_merlin.experiments.online.session import LogSession
 from cowclip_merlin.experiments.running.run_result import RunStart, describe_hardware
@@ -43,7 +44,7 @@ def make_replays(
     """
     for run in runs:
         results = make_replay(run, session)
-        append_rows(session.settings.out / FILE, results)
+        append_rows(session.settings.out / REPLAYS_CSV, results)
         folder = session.settings.out / "runs" / results[0].run_id
         # They take the size of the tables and of the log; a replay resumes from them until its
         # results are recorded.
