@@ -127,6 +127,9 @@ def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; give --out a folder")
     known = out / CONFIG
+    before = read_json(known) if known.exists() else None
+    if known.exists() and not (isinstance(before, dict) and "log" in before):
+        raise InputError(f"{out}: holds another kind of run; use another --out")
     if not resume:
         if known.exists() or has_snapshot(out):
             raise InputError(f"{out}: already holds a run; use --resume or another --out")
@@ -134,7 +137,7 @@ def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
         return
     if not known.exists():
         raise InputError(f"{out}: no replay to resume; check --out, or remove --resume")
-    refuse_difference(out, read_json(known), config)
+    refuse_difference(out, before, config)
 
 
 def _refuse_others_files(out: Path) -> None:

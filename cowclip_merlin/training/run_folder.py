@@ -10,6 +10,7 @@ from pathlib import Path
 from cowclip_merlin import workers
 from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.locks import lock_folder
 from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
 from cowclip_merlin.training.run_config import RunConfig
@@ -43,12 +44,28 @@ def check_resume(out: Path, config: RunConfig, resume: bool) -> None:
     """Check that a run exists if `resume`, and that no run exists otherwise.
 
     Raises:
-        InputError: if this is not so, or the run to resume has other settings or data.
+        InputError: if this is not so, the run to resume has other settings or data, or the folder
+            holds another kind of run.
     """
+    if _holds_other_kind(out):
+        raise InputError(
+            f"{out}: holds another kind of run, such as online training; use another --out"
+        )
     if resume:
         _check_same_run(out, config)
     elif (out / "config.json").exists():
         raise InputError(f"{out}: {_existing_run_message(out)}")
+
+
+def _holds_other_kind(out: Path) -> bool:
+    """Whether `config.json` is not one that `RunConfig` writes, in any version."""
+    if not (out / "config.json").exists() or list_checkpoints(out / "checkpoints"):
+        return False
+    try:
+        config = read_json(out / "config.json")
+    except InputError:  # damaged: of any kind
+        return False
+    return not isinstance(config, dict) or "format_version" not in config
 
 
 def _check_same_run(out: Path, config: RunConfig) -> None:

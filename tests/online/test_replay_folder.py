@@ -152,3 +152,11 @@ def test_nothing_of_others_is_replaced(tmp_path, drifting, monkeypatch):
     with pytest.raises(InputError, match="already holds a run"):  # of which nothing is known
         command(drifting, out, days=2)
     assert [row["sync"] for row in rows] == ["never", "1h"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_the_folder_of_another_kind_of_run_is_refused(tmp_path, drifting, resume):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/config.json").write_text('{"format_version": 1, "settings": {}}')
+    with pytest.raises(InputError, match="out: holds another kind of run; use another --out"):
+        command(drifting, tmp_path / "out", resume=resume)
