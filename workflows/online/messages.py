@@ -59,9 +59,7 @@ def decode_messages(values: Sequence[bytes], damage: Damage) -> list[Row]:
     return rows
 
 
-def encode_messages(
-    values: Sequence[bytes], features: LogFeatures, *, now: float | None = None
-) -> tuple[Events, Damage]:
+def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Events, Damage]:
     """Ids, numbers, labels and times of messages, equal to those of the same values in a log.
 
     Their `SAMPLE_RATE` becomes offsets. A positive with `LATE` 1 gets a key of its own, since the
@@ -70,8 +68,6 @@ def encode_messages(
     Args:
         values: messages with all inputs, the label, the time, and the key if there is one.
         features: the columns.
-        now: this machine's clock, seconds since 1970, to set aside events that are `AHEAD` of it;
-            None for no limit.
 
     Returns:
         The events of all messages, those of damaged ones without meaning, and what is wrong.
@@ -92,8 +88,6 @@ def encode_messages(
     offsets = sample_rate_offsets([row.get(SAMPLE_RATE) for row in rows], damage)
     if events.keys is not None:
         _mark_late(events, rows)
-    if now is not None:
-        refuse_ahead(events.times, now, features, damage)
     return replace(events, offsets=offsets), damage
 
 

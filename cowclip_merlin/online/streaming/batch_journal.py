@@ -1,18 +1,22 @@
 """The sizes of the batches since each snapshot, so that a restart makes the same steps again.
 
-`max_wait` and `catch_up` cut batches by the clock. So each batch is noted before its step:
+`max_wait` and `catch_up` cut batches by the clock, and messages ahead of the clock are refused.
+So each batch is noted before its step:
 
     RUN/batches/40000.csv     after the snapshot 40000
     1024,1                    its events, and times the batch size that its rates are for
+    1024,1,[[2051]]           the same, and the places after the messages that the clock refused
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from cowclip_merlin.online.logs.message_log import Position
 from cowclip_merlin.system.files import atomic_write
 
 
@@ -22,10 +26,17 @@ class Batch(NamedTuple):
     Attributes:
         size: its events.
         factor: times the batch size that its hyper-parameters are for.
+        refused: places in the log, up to its end, after messages that the clock refused.
     """
 
     size: int
     factor: int
+    refused: tuple[Position, ...] = ()
+
+    def line(self) -> str:
+        """Return its line in the journal."""
+        refused = f",{json.dumps(self.refused, separators=(',', ':'))}" if self.refused else ""
+        return f"{self.size},{self.factor}{refused}\n"
 
 
 class BatchJournal:
@@ -60,14 +71,14 @@ class BatchJournal:
         # A later snapshot may be damaged: then its batches follow, too.
         path = self._path(max([snapshot, *known]))
         # Without a line that a killed process has left unfinished.
-        lines = [f"{batch.size},{batch.factor}\n" for batch in _read(path)]
+        lines = [batch.line() for batch in _read(path)]
         with atomic_write(path) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
 
     def note(self, batch: Batch) -> None:
         """Note a batch before its step; it survives the death of the process."""
-        self._file.write(f"{batch.size},{batch.factor}\n")
+        self._file.write(batch.line())
         self._file.flush()
 
     def forget(self) -> None:
@@ -95,5 +106,10 @@ def _read(path: Path) -> list[Batch]:
     """Batches of a file, without a last line that is not finished."""
     if not path.exists():
         return []
-    lines = re.findall(r"^(\d+),(\d+)\n", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return [Batch(int(size), int(factor)) for size, factor in lines]
+    lines = re.findall(
+        r"^(\d+),(\d+)(?:,(\[.*\]))?\n", path.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    return [
+        Batch(int(size), int(factor), tuple(map(tuple, json.loads(refused or "[]"))))
+        for size, factor, refused in lines
+    ]

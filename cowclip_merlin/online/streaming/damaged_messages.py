@@ -28,6 +28,7 @@ class DamagedMessages:
     def __init__(self, file: Path) -> None:
         self._file, self.count, self.newest = file, 0, ""
         self._lines, self._last = _known(file)
+        self._counted: Position | None = None
         # A process that was killed while it wrote has left a part of a line.
         whole = not file.exists() or file.read_bytes()[-1:] in (b"", b"\n")
         self._start = "" if whole else "\n"
@@ -39,12 +40,14 @@ class DamagedMessages:
             messages: in the order of the log.
             reasons: index of a damaged message -> what is wrong.
         """
-        if not reasons:
+        # Messages that are in no batch after a restart are read twice.
+        uncounted = _after(self._counted, messages, reasons)
+        if not uncounted:
             return
-        self.count += len(reasons)
-        self.newest = reasons[max(reasons)]
+        self.count += len(uncounted)
+        self._counted, self.newest = messages[uncounted[-1]].after, reasons[uncounted[-1]]
         # After a restart, messages are read again.
-        new = [i for i in sorted(reasons) if self._last is None or messages[i].after > self._last]
+        new = _after(self._last, messages, reasons)
         lines = [_line(messages[i], reasons[i]) for i in new[: MOST_LINES - self._lines]]
         if lines:
             with self._file.open("a", encoding="utf-8") as stream:
@@ -53,6 +56,13 @@ class DamagedMessages:
             self._lines += len(lines)
         if new:
             self._last = messages[new[-1]].after
+
+
+def _after(
+    place: Position | None, messages: Sequence[Message], reasons: Mapping[int, str]
+) -> list[int]:
+    """Return the indices of the damaged messages after a place; None: all."""
+    return [i for i in sorted(reasons) if place is None or messages[i].after > place]
 
 
 def _line(message: Message, reason: str) -> str:

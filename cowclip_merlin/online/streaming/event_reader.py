@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +11,9 @@ import numpy as np
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Position
 from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 from cowclip_merlin.online.streaming.repeats import RepeatFilter
-from cowclip_merlin.workflows.online.events import Events
+from cowclip_merlin.workflows.online.events import Damage, Events
 from cowclip_merlin.workflows.online.features import LogFeatures
-from cowclip_merlin.workflows.online.messages import encode_messages
+from cowclip_merlin.workflows.online.messages import encode_messages, refuse_ahead
 
 WAIT = 0.05
 """Seconds that one call waits for messages at most."""
@@ -32,12 +32,17 @@ class _Piece(NamedTuple):
 class EventReader:
     """Cuts a log into batches. A batch depends on the log, the position and its size only.
 
+    One thing depends on the clock: a message whose time is too far ahead of it is refused. So a
+    restart that trains batches again must refuse the same messages as before.
+
     Args:
         log: of events.
         features: their columns.
         position: where to start.
         damaged: counts the messages that are no events.
         repeats: drops events by key; None keeps all.
+        refused: the places after the messages to refuse instead of those ahead of the clock, until
+            `use_clock` is called; None: use the clock.
         warn: is called with a line if the log does not answer.
 
     Attributes:
@@ -52,10 +57,12 @@ class EventReader:
         *,
         damaged: DamagedMessages,
         repeats: RepeatFilter | None = None,
+        refused: Collection[Position] | None = None,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._log, self._features, self.position = log, features, position
         self._damaged, self._repeats, self._warn = damaged, repeats, warn
+        self._refused, self._ahead = refused, []
         self._taken = self._read_to = position
         self._waiting: list[_Piece] = []  # was read, and is in no batch yet
         self._batch: list[_Piece] = []  # of the next batch, which is not full yet
@@ -89,6 +96,21 @@ class EventReader:
                 return None
             self._read(size - self.pending, max(until - now, 0.0))
             asked = True
+
+    def use_clock(self) -> None:
+        """Refuse messages by the clock from now on, also those that are in no batch yet."""
+        self._refused = None
+        self._waiting.clear()
+        self._read_to = self._taken
+
+    def take_refused(self) -> list[Position]:
+        """Return the places after the messages that the clock refused, up to the last batch.
+
+        Each is returned once.
+        """
+        taken = [place for place in self._ahead if place <= self.position]
+        self._ahead = self._ahead[len(taken) :]
+        return taken
 
     def peek(self) -> Events | None:
         """Return some of the next events without taking them; None if there are none yet."""
@@ -161,7 +183,8 @@ class EventReader:
 
     def _decode(self, messages: list[Message]) -> None:
         values = [message.value for message in messages]
-        events, damage = encode_messages(values, self._features, now=time.time())
+        events, damage = encode_messages(values, self._features)
+        self._refuse_ahead(messages, events, damage)
         self._damaged.add(messages, damage.reasons)
         good = damage.good(len(messages))
         self._read_to = messages[-1].after
@@ -172,6 +195,16 @@ class EventReader:
         # A batch ends before the next event, not after its own: damaged ones in between are past.
         after = [messages[i - 1].after for i in places[1:]] + [messages[-1].after]
         self._waiting.append(_Piece(events.filter(good), after))
+
+    def _refuse_ahead(self, messages: list[Message], events: Events, damage: Damage) -> None:
+        """Refuse the messages ahead of the clock, or those that were refused before."""
+        before = set(damage.reasons)
+        if self._refused is None:
+            refuse_ahead(events.times, time.time(), self._features, damage)
+            self._ahead += [messages[i].after for i in sorted(set(damage.reasons) - before)]
+        else:
+            again = np.array([message.after in self._refused for message in messages])
+            damage.add(again, lambda _: "was refused before as in the future")
 
     def _skip_to(self, position: Position) -> None:
         """Move the place after the last event past messages that are no events."""

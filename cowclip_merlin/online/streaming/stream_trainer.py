@@ -107,13 +107,14 @@ class StreamTrainer:
             self._go_on()
         self._finish()
 
-    def _read_from(self, position: Position) -> EventReader:
+    def _read_from(self, position: Position, refused: set[Position] | None = None) -> EventReader:
         return EventReader(
             self._events,
             self.trainer.features,
             position,
             damaged=self._damaged,
             repeats=self._repeats,
+            refused=refused,
             warn=self.log.warning,
         )
 
@@ -148,12 +149,15 @@ class StreamTrainer:
         if self.settings.on_restart == "skip":
             self._skip(position)
             return
-        self._reader = self._read_from(position)
         self.log.info("resumed after %s events", f"{self.trained:,}")
-        for batch in self._journal.after(snapshot.number):
+        batches = self._journal.after(snapshot.number)
+        refused = {place for batch in batches for place in batch.refused}
+        self._reader = self._read_from(position, refused)
+        for batch in batches:
             self._replay(batch)
             if self._stop.signal_number:
                 return
+        self._reader.use_clock()
         self._journal.begin(snapshot.number, keep=numbers(self._folder / SNAPSHOTS))
 
     def _newest(self, known: list[int]) -> Snapshot:
@@ -219,7 +223,8 @@ class StreamTrainer:
 
     def _train(self, events: Events | None) -> None:
         if events is not None:
-            self._journal.note(Batch(len(events), self._factor))
+            refused = tuple(self._reader.take_refused())
+            self._journal.note(Batch(len(events), self._factor, refused))
             self._pipeline.submit(events, self._factor)
             self.trained += len(events)
 

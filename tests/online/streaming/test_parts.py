@@ -68,10 +68,11 @@ def test_the_journal_has_the_batches_after_a_snapshot(tmp_path):
     assert journal.after(0) == []
     journal.begin(0, keep=[0])
     journal.note(Batch(32, 1))
-    journal.note(Batch(256, 8))
+    refusing = Batch(256, 8, ((40, 2), (41, 0)))
+    journal.note(refusing)
     journal.begin(288, keep=[0, 288])
     journal.note(Batch(5, 1))
-    assert journal.after(0) == [Batch(32, 1), Batch(256, 8), Batch(5, 1)]
+    assert journal.after(0) == [Batch(32, 1), refusing, Batch(5, 1)]
     assert journal.after(288) == [Batch(5, 1)]
     journal.begin(293, keep=[288, 293])
     assert journal.after(0) == [Batch(5, 1)]  # the snapshot 0 is gone

@@ -1,16 +1,19 @@
 """A training on a stream: each event once, also after kills."""
 
 import itertools
+import json
 import os
 import random
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from streams import (
     EVENTS,
     FEATURES,
     Killed,
+    event,
     final_state,
     killed_at,
     log_of,
@@ -21,6 +24,7 @@ from streams import (
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import MessagesLost
+from cowclip_merlin.online.streaming import event_reader
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.workflows.online.messages import encode_messages
 
@@ -101,6 +105,27 @@ def test_other_batches_in_the_journal_than_the_settings_say(tmp_path, settings, 
     assert {batch.factor for batch in work._journal.after(0)} == {4}
     work.run()
     assert work.trained == EVENTS
+
+
+def test_a_restart_refuses_the_messages_that_were_refused_before(tmp_path, settings, monkeypatch):
+    """By the clock of the restart, a message a day ahead of the first process is in the past."""
+    now = 1_700_000_000
+    values = messages(range(EVENTS))
+    for i in range(0, 500, 60):
+        values[i] = json.dumps(event(i, time=now + 100_000)).encode()
+    events, clock = log_of(tmp_path / "events", values), SimpleNamespace(now=now)
+    monkeypatch.setattr(event_reader.time, "time", lambda: clock.now)
+    stream_trainer(tmp_path / "whole", settings, events).run()
+    with pytest.MonkeyPatch.context() as patch:
+        killed_at(patch, 45)
+        with pytest.raises(Killed):
+            stream_trainer(tmp_path / "run", settings, events).run()
+    clock.now += 86_400
+    again = stream_trainer(tmp_path / "run", settings, events)
+    assert 600 < sum(batch.size for batch in again._journal.after(0)) < EVENTS
+    again.run()
+    assert again.trained == EVENTS - 9
+    assert final_state(tmp_path / "run") == final_state(tmp_path / "whole")
 
 
 def test_a_damaged_snapshot_is_set_aside(tmp_path, settings, events, whole):
