@@ -39,6 +39,18 @@ def check_at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:
                 raise InputError(f"{option} is {count}; give 1 or more")
 
 
+def is_finite(value: float) -> bool:
+    """Whether a number is finite as a float; a large int may not be.
+
+    >>> is_finite(1), is_finite(float("nan")), is_finite(10**400)
+    (True, False, False)
+    """
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def check_not_negative(values: Mapping[str, float]) -> None:
     """Refuse values that are not finite numbers >= 0.
 
@@ -54,7 +66,7 @@ def check_not_negative(values: Mapping[str, float]) -> None:
     cowclip_merlin.errors.InputError: zeta is -1.0; it must be a finite number >= 0
     """
     for name, value in values.items():
-        if not (math.isfinite(value) and value >= 0):
+        if not (is_finite(value) and value >= 0):
             raise InputError(f"{name} is {value}; it must be a finite number >= 0")
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError
 
+_NO_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What Python raises for a text that is not of its type."""
+
 
 def read_yaml(path: Path, *, first_key: str) -> Mapping[str, Any]:
     """Read the mapping of a YAML file.
@@ -70,12 +73,23 @@ def _children(node: Any) -> list[tuple[str | int, tuple[int, Any]]]:
 
 
 def _loader() -> Any:
-    """Create YAML's safe loader, but reject duplicate keys; YAML would keep the last one."""
+    """Create YAML's safe loader, but reject duplicate keys; YAML would keep the last one.
+
+    It also rejects a value that is not of its type, such as the date 2024-13-45, with its line.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep)
+            except _NO_VALUE:  # of Python, which YAML does not translate
+                kind, line = node.tag.rpartition(":")[2], node.start_mark.line + 1
+                raise yaml.YAMLError(f"{node.value!r:.40} in line {line} is no {kind}") from None
+
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            keys = [key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
             for index, key in enumerate(keys):
                 if key in keys[:index]:
                     raise yaml.YAMLError(f"{key} twice in line {node.start_mark.line + 1} or below")

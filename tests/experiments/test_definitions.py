@@ -157,6 +157,9 @@ def test_a_file_that_is_no_yaml(tmp_path):
     with pytest.raises(InputError, match=r"mine\.yaml: not valid YAML") as error:
         load_experiment(str(file))
     assert "\n" not in str(error.value)
+    file.write_text("title: 2024-13-45")
+    with pytest.raises(InputError, match=r"mine\.yaml: not valid YAML .*in line 1 is no timestamp"):
+        load_experiment(str(file))
     file.write_text("just words")
     with pytest.raises(InputError, match="is not a mapping"):
         load_experiment(str(file))

@@ -23,8 +23,10 @@ def parse_duration(value: object, name: str) -> int:
     >>> parse_duration("30min", "ttl"), parse_duration("1d", "ttl"), parse_duration(90, "ttl")
     (1800, 86400, 90)
     """
-    found = re.fullmatch(r"(\d+)\s*(s|min|h|d)?", str(value), re.ASCII)
+    found = re.fullmatch(r"(\d{1,18})\s*(s|min|h|d)?", str(value), re.ASCII)
     seconds = int(found[1]) * SECONDS[found[2] or "s"] if found else 0
     if isinstance(value, bool) or not 0 < seconds <= LATEST:
-        raise InputError(f"{name} is {value!r}; give whole seconds, or a time like 30min, 5h or 1d")
+        raise InputError(
+            f"{name} is {value!r:.40}; give whole seconds, or a time like 30min, 5h or 1d"
+        )
     return seconds

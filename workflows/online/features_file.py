@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cowclip_merlin.checks import is_finite
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.yaml_file import line_of_key, read_yaml
 from cowclip_merlin.tables.field_rules import MOST_ADMIT, FieldRules
@@ -210,4 +210,4 @@ def _scaling(entry: Mapping[str, Any]) -> NumberScaling:
 
 
 def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and is_finite(value)

@@ -87,6 +87,7 @@ def test_time_and_key_may_be_categorical_too(features_file):
         (LIST + "continuous: [{name: x, minimum: 1}]\n", "'x': has one of minimum and maximum"),
         (LIST + "continuous: [{name: x, minimum: a, maximum: 1}]\n", "'x': minimum is 'a'; give"),
         (LIST + "continuous: [{name: x, minimum: 0, maximum: .inf}]\n", "'x': maximum is inf"),
+        (LIST + f"continuous: [{{name: x, minimum: 0, maximum: {10**400}}}]\n", "maximum is 10000"),
         (LIST + "continuous: [{name: x, minimum: 2, maximum: 2}]\n", "give a larger maximum"),
         (
             LIST + "continuous: [{name: x, transform: log, minimum: -9, maximum: -1}]\n",
@@ -100,6 +101,13 @@ def test_time_and_key_may_be_categorical_too(features_file):
         ("label: y\nlabel: z\n", "not valid YAML"),
         ("label: [\n", "not valid YAML"),
         ("label: " + 5000 * "[", "nested too deeply"),
+        (LIST + f"categorical:\n- {{name: a, ttl: {5000 * '9'}d}}\n", "ttl of 'a' is '9{39}; give"),
+        ("time: t\nlabel: 2024-13-45\n", "'2024-13-45' in line 2 is no timestamp"),
+        (LIST + "categorical:\n- {name: a, admit: !!int x}\n", "'x' in line 4 is no int"),
+        (LIST + "categorical:\n- {name: a, ttl: " + 5000 * "9" + "}\n", "'9+ in line 4 is no int"),
+        ("label: !!timestamp y\n", "'y' in line 1 is no timestamp"),
+        ("label: !!bool y\n", "'y' in line 1 is no bool"),
+        ("label: !!map y\n", "not valid YAML .expected a mapping node"),
     ],
 )
 def test_errors_name_the_file_and_the_line(features_file, text, complaint):
