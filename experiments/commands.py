@@ -10,7 +10,7 @@ from cowclip_merlin.experiments.figures.from_results import GRADIENT_STEP
 from cowclip_merlin.experiments.outputs import write_outputs
 from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.experiments.running.estimate import estimate_seconds
-from cowclip_merlin.experiments.running.runner import train_runs
+from cowclip_merlin.experiments.running.runner import remove_left_checkpoints, train_runs
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.system.files import check_writable
 from cowclip_merlin.system.locks import lock_folder
@@ -50,6 +50,7 @@ def run_experiment(session: Session, experiment: Experiment) -> str:
 
 def _train(session: Session, experiment: Experiment) -> None:
     print(session.sizing(experiment).describe())
+    remove_left_checkpoints(session.context.out)
     while pending := session.pending_runs(experiment):  # a sweep may add points after each result
         total, started = len(pending), time.perf_counter()
         for number, result in enumerate(train_runs(pending, session.context), 1):

@@ -63,6 +63,22 @@ def existing_results(runs: Sequence[PlannedRun], context: RunContext) -> dict[Pl
     return {run: result for run, result in pairs if result is not None}
 
 
+def remove_left_checkpoints(out: Path) -> None:
+    """Remove the checkpoints of runs with a result.
+
+    They are left where a process was killed between recording the result and removing them.
+    Checkpoints take three times the size of the tables, for every run.
+    """
+    for result in read_results(out):
+        _remove_checkpoints(out, result)
+
+
+def _remove_checkpoints(out: Path, result: Result) -> None:
+    checkpoints = out / "runs" / result.run_id / "checkpoints"
+    if checkpoints.exists():
+        shutil.rmtree(checkpoints)
+
+
 def train_runs(runs: Sequence[PlannedRun], context: RunContext) -> Iterator[Result]:
     """Train the runs, and yield each result once it is recorded.
 
@@ -75,11 +91,8 @@ def train_runs(runs: Sequence[PlannedRun], context: RunContext) -> Iterator[Resu
     for run in runs:
         result = train_run(run, context)
         append_result(context.out, result)
-        checkpoints = context.out / "runs" / result.run_id / "checkpoints"
-        if checkpoints.exists():
-            # Checkpoints take three times the size of the tables, for every run. Keep them until
-            # the result is recorded, because training cannot resume from half of them.
-            shutil.rmtree(checkpoints)
+        # Only now, because training cannot resume from half of them.
+        _remove_checkpoints(context.out, result)
         yield result
 
 

@@ -114,6 +114,7 @@ def test_killed_after_the_last_step_of_a_run(mine, data, tmp_path, monkeypatch, 
     assert experiment(mine, data, out, *only) == 0
     (whole,), (mine,) = read_results(tmp_path / "whole"), read_results(out)
     assert (mine.auc, mine.best_epoch, mine.epochs) == (whole.auc, whole.best_epoch, whole.epochs)
+    assert not list(out.glob("runs/*/checkpoints"))
 
 
 def test_a_path_that_sounds_like_divergence_is_none(mine, data, tmp_path, monkeypatch):
@@ -166,10 +167,10 @@ def test_figures_are_of_the_share_of_the_rows(data, tmp_path, monkeypatch):
         "id_frequency_figure",
         lambda data: (seen.append(data), known(data))[1],
     )
-    out = ["--data", str(data), "--out", str(tmp_path / "results")]
-    for scale in ("1", "1/2"):
-        assert main(["experiment", "figure3", *out, "--scale", scale]) == 0
-    whole, half = (each.rows["train"] for each in seen)
+    words = ["experiment", "figure3", "--data", str(data)]
+    for out, scale in (("all", "1"), ("half", "1/2"), ("half", "1/2")):
+        assert main([*words, "--out", str(tmp_path / out), "--scale", scale]) == 0
+    whole, half, _ = (each.rows["train"] for each in seen)
     assert 0.4 * whole < half < 0.6 * whole
 
 

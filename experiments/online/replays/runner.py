@@ -8,13 +8,14 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.checks import REPLAYS_CSV
 from cowclip_merlin.errors import Diverged, InputError
 from cowclip_merlin.experiments.online.csv_rows import append_rows
-from cowclip_merlin.experiments.online.replays.result import ReplayResult
+from cowclip_merlin.experiments.online.replays.result import ReplayResult, read_replays
 from cowclip_merlin.experiments.online.replays.run import ReplayRun
 from cowclip_merlin.experiments.online.session import LogSession
 from cowclip_merlin.experiments.running.run_result import RunStart, describe_hardware
@@ -42,15 +43,23 @@ def make_replays(
         InputError: if the log or a setting is wrong.
         Stopped: if a signal stops it; all results so far are recorded.
     """
+    out = session.settings.out
+    for run_id in {each.run_id for each in read_replays(out)}:  # where a process was killed
+        _remove_snapshots(out / "runs" / run_id)
     for run in runs:
         results = make_replay(run, session)
-        append_rows(session.settings.out / REPLAYS_CSV, results)
-        folder = session.settings.out / "runs" / results[0].run_id
-        # They take the size of the tables and of the log; a replay resumes from them until its
-        # results are recorded.
-        for name in ("snapshots", "predictions"):
-            shutil.rmtree(folder / name, ignore_errors=True)
+        append_rows(out / REPLAYS_CSV, results)
+        _remove_snapshots(out / "runs" / results[0].run_id)
         yield results
+
+
+def _remove_snapshots(folder: Path) -> None:
+    """Remove what a replay resumes from until its results are recorded.
+
+    It takes the size of the tables and of the log.
+    """
+    for name in ("snapshots", "predictions"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def make_replay(run: ReplayRun, session: LogSession) -> list[ReplayResult]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -163,6 +164,19 @@ def test_a_diverged_run_is_recorded(drifting_log, definitions, tmp_path, monkeyp
     assert (
         "every run diverged" in printed and "diverged" in (tmp_path / "tables/sync.md").read_text()
     )
+
+
+def test_what_a_killed_process_left_of_a_recorded_run_goes(
+    results, drifting_log, definitions, tmp_path
+):
+    out = shutil.copytree(results / "results", tmp_path / "results")
+    recorded = out / "runs" / read_replays(out)[0].run_id
+    left = [folder / name for folder in (recorded, out / "runs" / "stopped")
+            for name in ("snapshots", "predictions")]  # fmt: skip
+    for path in left:
+        path.mkdir(parents=True)
+    assert run_on_log(drifting_log, definitions, out, "sync") == 0
+    assert [path.exists() for path in left] == [False, False, True, True]
 
 
 def test_only_the_missing_interval_is_run(results, drifting_log, definitions, tmp_path, capsys):
