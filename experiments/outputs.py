@@ -115,7 +115,7 @@ def _provenance(session: Session, experiment: Experiment) -> dict[str, str]:
     return {
         "data": session.describe_data(),
         "command": session.command(experiment),
-        "fingerprint": session.context.fingerprint,
+        "fingerprint": session.fingerprint,
     }
 
 

@@ -27,7 +27,7 @@ def check_experiment(session: Session, experiment: Experiment) -> None:
     _check_values_used(experiment, runs)
     _check_settings(session, experiment, runs)
     _check_lines(session, experiment, runs)
-    check_outputs_replaceable(session.settings.out, experiment.name, session.context.fingerprint)
+    check_outputs_replaceable(session.settings.out, experiment.name, session.fingerprint)
 
 
 def _check_batches(session: Session, experiment: Experiment, runs: Sequence[PlannedRun]) -> None:

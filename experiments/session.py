@@ -46,6 +46,16 @@ class Session:
             device=settings.device,
         )
 
+    @property
+    def variant(self) -> DataVariant:
+        """The share of the rows that the session uses."""
+        return DataVariant(fraction=self.settings.scale)
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of this share, for tables and figures; runs have that of all rows."""
+        return self.variant.fingerprint(self.context.data)
+
     def sizing(self, experiment: Experiment) -> Sizing:
         """Return the batches and rates of an experiment on these data."""
         given = self.settings
@@ -110,8 +120,7 @@ class Session:
 
     def data(self) -> PreparedData:
         """Return the share of the data that the session uses."""
-        variant = DataVariant(fraction=self.settings.scale)
-        return derive_data(self.context.data, variant, self.context.out / "data")
+        return derive_data(self.context.data, self.variant, self.context.out / "data")
 
     def describe_data(self) -> str:
         """Describe the data set and the model's width in one line."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import InputError
@@ -28,19 +29,19 @@ def check_results_folder(out: Path) -> None:
 
 
 def check_outputs_replaceable(out: Path, name: str, fingerprint: str) -> None:
-    """Refuse to replace the table or figure of other data.
+    """Refuse to replace the table or figure of other data, or a file that is none.
 
     Args:
         out: the results folder.
         name: name of the experiment.
-        fingerprint: fingerprint of the data.
+        fingerprint: fingerprint of the data, or of the share of its rows.
 
     Raises:
-        InputError: if the folder has such a table or figure.
+        InputError: if the folder has such a file.
     """
     for path in _outputs(out, name):
-        value = read_json(path)
-        before = value.get("fingerprint") if isinstance(value, dict) else None
+        value = _read_output(path)
+        before = value.get("fingerprint")
         if before and before != fingerprint:
             raise InputError(
                 f"{path}: is of other data ({value.get('data')!s:.60}); use another --out, or "
@@ -48,6 +49,23 @@ def check_outputs_replaceable(out: Path, name: str, fingerprint: str) -> None:
             )
 
 
+def _read_output(path: Path) -> dict[str, Any]:
+    """Read the values of a table or figure, which need not be complete.
+
+    Raises:
+        InputError: if it is damaged. "Write it again" is no remedy for the command that does so.
+    """
+    try:
+        value = read_json(path)
+    except InputError as error:
+        what, _, _ = str(error).rpartition("; ")
+        raise InputError(f"{what}; delete it, and run the command again") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: is no table or figure; delete it, or use another --out")
+    return value
+
+
 def _outputs(out: Path, name: str) -> Iterator[Path]:
-    files = (f"tables/{name}.json", f"figures/{name}.json", f"figures/{name}_auc.json")
+    figures = (f"figures/{name}{end}.json" for end in ("", "_auc", "_over_time"))
+    files = (f"tables/{name}.json", *figures)
     return (out / file for file in files if (out / file).is_file())

@@ -12,7 +12,10 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.definitions import load_experiments
 from cowclip_merlin.experiments.online.csv_rows import read_rows
 from cowclip_merlin.experiments.online.replays.result import ReplayResult
-from cowclip_merlin.experiments.results.folder import check_results_folder
+from cowclip_merlin.experiments.results.folder import (
+    check_outputs_replaceable,
+    check_results_folder,
+)
 from cowclip_merlin.experiments.results.result import example_result
 from cowclip_merlin.experiments.results.results_csv import read_results, write_results
 from cowclip_merlin.experiments.tables.files import read_table, write_table
@@ -76,6 +79,46 @@ def test_outputs_of_other_data_are_not_replaced(mine, data, tmp_path, capsys, ki
     words = f"{file}: is of other data (another log: 5 rows); use another --out, or delete it"
     assert refused(capsys, words, mine, data, out, left={kind})
     assert "abc" in file.read_text()
+
+
+@pytest.mark.parametrize(("first", "second"), [("1", "1/2"), ("1/2", "1"), ("1/2", "1/3")])
+def test_outputs_of_another_share_of_the_rows_are_not_replaced(
+    data, tmp_path, capsys, first, second
+):
+    out = tmp_path / "results"
+    assert experiment("figure3", data, out, "--scale", first) == 0
+    left, file = {path.name for path in out.iterdir()}, out / "figures" / "figure3.json"
+    before = file.read_bytes()
+    words = "figure3.json: is of other data"
+    assert refused(capsys, words, "figure3", data, out, "--scale", second, left=left)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"name": ', "damaged JSON (Expecting value: line 1 column 10 (char 9)); delete it, and"),
+        ("[1]", "is no table or figure; delete it, or use another --out"),
+    ],
+)
+def test_a_damaged_output_can_be_deleted(data, tmp_path, capsys, text, words):
+    out = tmp_path / "results"
+    file = out / "figures" / "figure3.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert refused(capsys, f"{file}: {words}", "figure3", data, out, left={"figures"})
+    assert file.read_text() == text
+    file.unlink()
+    assert experiment("figure3", data, out) == 0
+
+
+@pytest.mark.parametrize("file", ["tables/sync.json", "figures/sync_over_time.json"])
+def test_each_output_of_other_data_is_found(tmp_path, file):
+    path = tmp_path / file
+    path.parent.mkdir()
+    path.write_text('{"fingerprint": "abc"}')
+    with pytest.raises(ValueError, match="is of other data"):
+        check_outputs_replaceable(tmp_path, "sync", "other")
 
 
 def test_outputs_of_the_same_data_are_replaced(mine, data, tmp_path, capsys):
