@@ -117,13 +117,19 @@ class Trainer:
         return embedding_lr, dense_lr
 
     def resume(self) -> None:
-        """Restore the last checkpoint and the metrics up to it."""
+        """Restore the last checkpoint and the metrics up to it.
+
+        Raises:
+            InputError: if the checkpoint or the metrics are damaged or missing, or the settings
+                have fewer epochs than are trained.
+        """
         path = self.checkpoints.restore()
         for damage in self.checkpoints.skipped:
             self.log.warning("%s; using an older one", damage)
         if not self._writes:
             self.checkpoints.loss_sum.assign(0.0)  # worker 0 has the sum of all
-        done = int(self.checkpoints.epoch.numpy())
+        done, step = int(self.checkpoints.epoch.numpy()), int(self.checkpoints.step.numpy())
+        self._check_epochs(done + (step > 0))
         before = run_logs.read_metrics(self.folder / "metrics.csv", epochs=done)
         self.rows = [run_logs.parse_metrics_row(row) for row in before]
         if done >= self.settings.epochs and not self.rows:
@@ -131,9 +137,15 @@ class Trainer:
                 f"{self.folder}: all {done} epochs are trained, but metrics.csv has none of them; "
                 "score the run with cowclip evaluate, or train more --epochs"
             )
-        self.log.info(
-            "resumed from %s: epoch %d, step %d", path, done, int(self.checkpoints.step.numpy())
-        )
+        self.log.info("resumed from %s: epoch %d, step %d", path, done, step)
+
+    def _check_epochs(self, begun: int) -> None:
+        """Refuse fewer epochs than the checkpoint has trained or begun."""
+        if begun > self.settings.epochs:
+            raise InputError(
+                f"{self.folder}: --epochs is {self.settings.epochs}, but epoch {begun} is trained "
+                f"or begun; resume with --epochs {begun} or more"
+            )
 
     def run(self) -> list[dict[str, Any]]:
         """Train all epochs; return one record per epoch.

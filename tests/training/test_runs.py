@@ -307,6 +307,35 @@ def test_a_finished_run_can_be_lengthened(data, uninterrupted, tmp_path):
     assert_bit_equal(tmp_path / "run", tmp_path / "straight")
 
 
+def refused_to_shorten(data, out):
+    before = {file: file.read_bytes() for file in (out / "config.json", out / "metrics.csv")}
+    words = "run: --epochs is 1, but epoch 2 is trained or begun; resume with --epochs 2 or more"
+    with pytest.raises(InputError, match=words):
+        train(data, RunSettings(model="deepfm", epochs=1, **SMALL), out=out, resume=True)
+    return {file: file.read_bytes() for file in before} == before
+
+
+def test_a_run_cannot_be_shortened(data, run, tmp_path):
+    assert refused_to_shorten(data, shutil.copytree(run[0], tmp_path / "run"))
+
+
+def test_a_run_cannot_be_shortened_to_before_its_last_step(data, tmp_path, monkeypatch):
+    train_batch, steps = Trainer._train_batch, -(-PreparedData.load(data).rows["train"] // 256)
+    monkeypatch.setattr(trainer, "steps_per_execution", lambda batch_size: 1)
+    done = []
+
+    def stopped(self, batch):
+        train_batch(self, batch)
+        done.append(batch)
+        if len(done) == steps + 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Trainer, "_train_batch", stopped)
+        train(data, RunSettings(model="deepfm", epochs=2, **SMALL), out=tmp_path / "run")
+    assert refused_to_shorten(data, tmp_path / "run")
+
+
 def test_every_row_comes_once_and_the_last_batch_is_kept():
     seen = [b.tolist() for b in batches(103, 10, seed=1, epoch=0)]
     assert [len(b) for b in seen] == [10] * 10 + [3]
