@@ -240,5 +240,6 @@ def read_json(path: Path | str) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; check the folder") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: damaged JSON ({error}); write it again") from error
+    except (RecursionError, ValueError) as error:  # ValueError also for thousands of digits
+        reason, _, _ = str(error).partition(";")  # a remedy of Python itself may follow
+        raise InputError(f"{path}: damaged JSON ({reason}); write it again") from error

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
 Made = TypeVar("Made")
 
 
-def dataclass_from_json(dataclass: type[Made], values: Mapping[str, Any]) -> Made:
+def dataclass_from_json(
+    dataclass: type[Made], values: Mapping[str, Any], *, added: Collection[str] = ()
+) -> Made:
     """Build a dataclass; check each value against the annotation of its attribute.
 
     Args:
         dataclass: its attributes are plain values, tuples of them, or mappings from text to them.
         values: attribute -> value; a list becomes a tuple.
+        added: attributes that files of earlier versions do not have. Only these may be missing,
+            and have their default then.
 
     Raises:
         TypeError: if an attribute is unknown or missing, or a value has the wrong type.
         ValueError: if the dataclass refuses a value.
 
     >>> from cowclip_merlin.workflows.nvtabular_graph import Recipe
-    >>> dataclass_from_json(Recipe, {"log": True}).log
-    True
-    >>> dataclass_from_json(Recipe, {"log": "yes"})
+    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": True}, added=["fit_on"]).fit_on
+    'train'
+    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": True})
+    Traceback (most recent call last):
+    ...
+    TypeError: fit_on is missing
+    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": "yes"}, added=["fit_on"])
     Traceback (most recent call last):
     ...
     TypeError: log is 'yes', not of type bool
@@ -31,6 +40,9 @@ def dataclass_from_json(dataclass: type[Made], values: Mapping[str, Any]) -> Mad
     if not isinstance(values, Mapping):
         raise TypeError(f"{values!r:.40} is not a mapping")
     annotations = {field.name: str(field.type) for field in fields(dataclass)}  # type: ignore[arg-type]
+    for name in annotations:
+        if name not in values and name not in added:
+            raise TypeError(f"{name} is missing")
     for name, value in values.items():
         if name in annotations and not _fits(value, annotations[name]):
             raise TypeError(f"{name} is {value!r:.40}, not of type {annotations[name]}")
@@ -41,9 +53,13 @@ def dataclass_from_json(dataclass: type[Made], values: Mapping[str, Any]) -> Mad
 _PLAIN: Mapping[str, Callable[[Any], bool]] = {
     "str": lambda value: isinstance(value, str),
     "int": lambda value: type(value) is int,  # a bool is an int, too
-    "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "float": lambda value: isinstance(value, float) or _fits_in_float(value),
     "bool": lambda value: isinstance(value, bool),
 }
+
+
+def _fits_in_float(value: Any) -> bool:
+    return type(value) is int and abs(value) <= sys.float_info.max
 
 
 def _fits(value: Any, annotation: str) -> bool:

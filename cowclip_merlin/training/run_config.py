@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from cowclip_merlin.system.versions import versions
 from cowclip_merlin.training.run_settings import RunSettings
 
 FORMAT_VERSION = 1
+_ADDED_VALUES = ("lambda_rel", "lambda_abs")  # runs of earlier versions do not have them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +61,35 @@ class RunConfig:
                 "train again"
             )
         try:
-            values = dict(config["hyperparameters"])
-            values.pop("clip")
-            return cls(
-                settings=RunSettings.from_dict(config["settings"]),
-                values=dataclass_from_json(Hyperparameters, values),
-                fingerprint=config["data_fingerprint"],
-                vocabulary=config.get("data_vocabulary"),
-            )
+            return cls(**_parse(config))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{run}: damaged config.json ({error}); train again") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Data:
+    """What `config.json` says of the prepared data."""
+
+    data_fingerprint: str
+    data_vocabulary: str | None = None
+
+
+def _parse(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of `RunConfig` that `config.json` gives.
+
+    Raises:
+        KeyError: if a key is missing.
+        TypeError: if a value is missing or has the wrong type.
+        ValueError: if a value is unknown or out of range.
+    """
+    values = dict(config["hyperparameters"])
+    values.pop("clip")
+    names = [each.name for each in fields(_Data) if each.name in config]
+    of_data = {name: config[name] for name in names}
+    data = dataclass_from_json(_Data, of_data, added=("data_vocabulary",))
+    return {
+        "settings": RunSettings.from_dict(config["settings"]),
+        "values": dataclass_from_json(Hyperparameters, values, added=_ADDED_VALUES),
+        "fingerprint": data.data_fingerprint,
+        "vocabulary": data.data_vocabulary,
+    }

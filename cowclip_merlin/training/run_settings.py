@@ -15,6 +15,16 @@ from cowclip_merlin.system.json_dataclass import dataclass_from_json
 OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name != "batch_size")
 """Hyper-parameters that a user may set at the base batch size."""
 
+_ADDED = (
+    "backend",
+    "optimizer",
+    "initial_accumulator",
+    "validation_fraction",
+    "precision",
+    "jit_compile",
+)
+"""Settings that runs of earlier versions do not have."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
@@ -164,7 +174,7 @@ class RunSettings:
         """Build settings from the values that `as_dict` returned.
 
         Raises:
-            TypeError: if a value has the wrong type.
+            TypeError: if a value is missing or has the wrong type.
             InputError: if a value is unknown or out of range.
         """
-        return dataclass_from_json(cls, values)
+        return dataclass_from_json(cls, values, added=_ADDED)

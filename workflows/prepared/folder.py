@@ -22,6 +22,7 @@ from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "test")
+_ADDED_TOTALS = ("fitted_rows", "vocabulary", "checksums")  # not in folders of earlier versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +167,7 @@ class _Totals:
     rows: dict[str, int]
     clicks: int
     fingerprint: str
-    quarantined: int = 0
+    quarantined: int
     fitted_rows: int = 0
     vocabulary: str | None = None
     checksums: dict[str, str] = field(default_factory=dict)
@@ -177,11 +178,12 @@ def _parse(value: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         KeyError: if a key is missing.
-        TypeError: if a value has the wrong type.
+        TypeError: if a value is missing or has the wrong type.
         ValueError: if values contradict each other.
     """
-    names = [each.name for each in fields(_Totals)]
-    totals = dataclass_from_json(_Totals, {name: value[name] for name in names if name in value})
+    names = [each.name for each in fields(_Totals) if each.name in value]
+    of_totals = {name: value[name] for name in names}
+    totals = dataclass_from_json(_Totals, of_totals, added=_ADDED_TOTALS)
     log_format = dataclass_from_json(LogFormat, value["layout"])
     statistics = dataclass_from_json(Statistics, value["statistics"])
     columns = {"rows": SPLITS, "cardinalities": log_format.categorical}
@@ -192,7 +194,7 @@ def _parse(value: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("rows", "clicks", "fingerprint", "vocabulary", "checksums")
     return {name: getattr(totals, name) for name in kept} | {
         "log_format": log_format,
-        "recipe": dataclass_from_json(Recipe, value["recipe"]),
+        "recipe": dataclass_from_json(Recipe, value["recipe"], added=("fit_on",)),
         "statistics": statistics,
     }
 
