@@ -27,7 +27,7 @@ UPDATES = ("dense", "exact", "lazy")
 """Which rows of a table a step updates; see `CowClip`."""
 
 KERNEL_BACKENDS = ("numba", "cupy")
-"""Implementations of the row kernels for training: on the CPU and on a GPU."""
+"""Fast implementations of the row kernels: on the CPU and on a GPU."""
 
 BACKENDS = ("auto", "tensorflow", *KERNEL_BACKENDS)
 """Implementations of the row updates; see `CowClip`."""
