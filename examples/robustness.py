@@ -147,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.csv is not None:
             check_writable(args.csv, overwrite=args.overwrite)
+        elif args.overwrite:
+            raise InputError("--overwrite has no effect without --csv; remove it, or add --csv")
         variants = [train(session) for session in make_sessions(args)]
         if args.csv is not None:
             write_csv(args.csv, variants)

@@ -34,7 +34,7 @@ class PrepareSettings:
             test rows.
         split: "random" or "time".
         test_fraction: share of test rows; by default the usual share for the data set.
-        seed: seed of the random split.
+        seed: seed of the random split; None: 1234.
         recipe: how columns are transformed.
         max_bad_fraction: stop if the share of damaged rows exceeds this.
         partition_mb: megabytes of text per partition, 0.001 to 1024; larger partitions need more
@@ -54,7 +54,7 @@ class PrepareSettings:
     like: Path | None = None
     split: str = "random"
     test_fraction: float | None = None
-    seed: int = 1234
+    seed: int | None = None
     recipe: Recipe = field(default_factory=Recipe)
     max_bad_fraction: float = 0.001
     partition_mb: float = 32
@@ -76,16 +76,18 @@ class PrepareSettings:
             raise InputError(f"--max-bad-fraction is {self.max_bad_fraction}; use 0 <= x < 1")
         if not 0.001 <= self.partition_mb <= 1024:
             raise InputError(f"--partition-mb is {self.partition_mb}; use 0.001 to 1024")
-        self._check_like()
+        self._check_effects()
 
-    def _check_like(self) -> None:
-        """Reject settings that have no effect together with `like`."""
-        usual = (Recipe(), "random", None)
-        if self.like is not None and (self.recipe, self.split, self.test_fraction) != usual:
+    def _check_effects(self) -> None:
+        """Reject settings that have no effect together with `like` or a split by time."""
+        given = (self.recipe, self.split, self.test_fraction, self.seed)
+        if self.like is not None and given != (Recipe(), "random", None, None):
             raise InputError(
                 f"--like {self.like}: columns are transformed as there and all rows are test rows; "
-                "omit --freq-threshold, --log, --fit-on, --split and --test-fraction"
+                "omit --freq-threshold, --log, --fit-on, --split, --test-fraction and --seed"
             )
+        if self.split == "time" and self.seed is not None:
+            raise InputError("--seed has no effect with --split time; remove it")
 
     def log_format(self) -> LogFormat:
         """Return the columns of the log.
@@ -126,4 +128,5 @@ class PrepareSettings:
         """Return how to split the rows."""
         usual = TEST_FRACTION.get((self.kind, self.split), 0.1)
         fraction = usual if self.test_fraction is None else self.test_fraction
-        return Split(how=self.split, test_fraction=fraction, seed=self.seed)
+        seed = {} if self.seed is None else {"seed": self.seed}
+        return Split(how=self.split, test_fraction=fraction, **seed)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cowclip_merlin.checks import check_unique
-from cowclip_merlin.errors import error_message
+from cowclip_merlin.errors import InputError, error_message
 from cowclip_merlin.system.files import check_writable
 
 
@@ -58,9 +58,12 @@ def check_output_files(*files: Path | None, overwrite: bool = False) -> None:
         overwrite: whether to replace existing files.
 
     Raises:
-        InputError: if a file cannot be written, exists already, or is given twice.
+        InputError: if a file cannot be written, exists already, or is given twice, or if there is
+            none to replace.
     """
     given = [file for file in files if file is not None]
+    if overwrite and not given:
+        raise InputError("--overwrite has no effect without a file to write; remove it")
     for file in given:
         check_writable(file, overwrite=overwrite)
     check_unique({"files to write": given})

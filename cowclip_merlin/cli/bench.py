@@ -10,6 +10,7 @@ from cowclip_merlin import choices
 from cowclip_merlin.cli.options.common_options import (
     add_device_option,
     add_overwrite_option,
+    check_overwrite_used,
     parse_integers,
 )
 
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Measure the speed and print a table."""
+    check_overwrite_used(args, "--json")
     from cowclip_merlin.bench.throughput import BenchSettings, format_table, measure
     from cowclip_merlin.system.files import check_writable, write_json
     from cowclip_merlin.training.build import choose_device

@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 
-from cowclip_merlin.cli.options.common_options import add_device_option, add_overwrite_option
+from cowclip_merlin.cli.options.common_options import (
+    add_device_option,
+    add_overwrite_option,
+    check_overwrite_used,
+)
 
 HELP = "score a prepared folder with a trained run"
 EXAMPLES = """examples:
@@ -31,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Score the rows and print exact metrics."""
+    check_overwrite_used(args, "--predictions")
     from cowclip_merlin.training import evaluate_run
 
     result = evaluate_run(

@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from cowclip_merlin.cli.options.common_options import check_overwrite_used
+
 HELP = "show what the clip did in a run, as text and figures"
 EXAMPLES = """examples:
   cowclip inspect RUN
@@ -26,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print the report and write the figures."""
+    check_overwrite_used(args, "--out")
     from cowclip_merlin.diagnostics import read_diagnostics
     from cowclip_merlin.diagnostics.figures import FIGURES, write_figures
     from cowclip_merlin.diagnostics.text_report import format_report

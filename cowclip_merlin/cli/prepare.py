@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed",
         type=int,
-        default=1234,
         metavar="N",
         help="seed of the random split (default: 1234)",
     )

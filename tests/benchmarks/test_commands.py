@@ -107,6 +107,8 @@ def test_files_that_cannot_be_written_are_refused_and_others_left_as_they_are(er
             errors.check_output_files(bad, overwrite=True)
     with pytest.raises(InputError, match="once"):
         errors.check_output_files(there, there, overwrite=True)
+    with pytest.raises(InputError, match="--overwrite has no effect without a file to write"):
+        errors.check_output_files(None, overwrite=True)
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
     assert there.read_text() == "before"
 

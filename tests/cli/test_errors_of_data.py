@@ -178,6 +178,14 @@ CASES = {
         lambda p: like(p, p.data(), p.path / "data" / "new"),
         r"new: shares files with --like",
     ),
+    "seed of a split by time": (
+        lambda p: p.prepare("criteo", p.write("x.txt"), "--split", "time", "--seed", "1234"),
+        r"--seed has no effect with --split time; remove it",
+    ),
+    "seed beside like": (
+        lambda p: like(p, p.data(), p.path / "new", "--seed", "7"),
+        r"--like .*data: .* omit .*--seed",
+    ),
     "partitions of nearly nothing": (
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--partition-mb", "1e-7"

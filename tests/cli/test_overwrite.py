@@ -49,5 +49,16 @@ def test_a_file_is_replaced_if_asked(command, data, run, tmp_path):
     assert (tmp_path / name).read_bytes() != b"the user's"
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("evaluate RUN DATA", "--predictions"), ("bench", "--json"), ("inspect RUN", "--out")],
+)
+def test_nothing_to_replace_is_refused(command, option, data, run, capsys):
+    folders = {"RUN": str(run), "DATA": str(data)}
+    assert main([*(folders.get(word, word) for word in command.split()), "--overwrite"]) == 2
+    words = f"--overwrite has no effect without {option}; remove it, or add {option}\n"
+    assert capsys.readouterr().err.endswith(words)
+
+
 def test_figures_of_a_run_are_drawn_again_in_the_run(run):
     assert main(["inspect", str(run)]) == main(["inspect", str(run)]) == 0

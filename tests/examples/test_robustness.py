@@ -116,6 +116,11 @@ def test_a_correlation_needs_different_values():
     assert np.isnan(robustness_tables.rank_correlation([1, 2], [1, 2]))
 
 
+def test_nothing_to_replace_is_refused(folder, tmp_path, capsys):
+    assert robustness.main([str(folder), "--out", str(tmp_path / "R"), "--overwrite"]) == 2
+    assert "--overwrite has no effect without --csv" in capsys.readouterr().err
+
+
 def test_it_trains_and_continues(folder, tmp_path, capsys):
     file = tmp_path / "table.csv"
     words = [str(folder), "--out", str(tmp_path / "R"), "--epochs", "1", "--mlp", "4"]

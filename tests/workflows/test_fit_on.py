@@ -36,6 +36,7 @@ def test_the_split_is_seeded_where_theirs_is_not(log, tmp_path):
     [
         {"split": "time"},
         {"test_fraction": 0.5},
+        {"seed": 1234},
         {"recipe": Recipe(log=True)},
         {"recipe": Recipe(fit_on="all")},
     ],
@@ -43,6 +44,11 @@ def test_the_split_is_seeded_where_theirs_is_not(log, tmp_path):
 def test_what_does_nothing_beside_like_is_refused(log, data, tmp_path, given):
     with pytest.raises(InputError, match="omit --freq-threshold"):
         PrepareSettings(files=(log,), out=tmp_path / "new", like=data, **given)
+
+
+def test_a_seed_of_a_split_by_time_is_refused(log, tmp_path):
+    with pytest.raises(InputError, match="--seed has no effect with --split time; remove it"):
+        PrepareSettings(files=(log,), out=tmp_path / "new", split="time", seed=1234)
 
 
 def test_rows_to_fit_on_are_known():

@@ -17,6 +17,22 @@ def add_overwrite_option(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--overwrite", action="store_true", help=f"replace {what} if it exists")
 
 
+def check_overwrite_used(args: argparse.Namespace, option: str) -> None:
+    """Refuse `--overwrite` without the option that names what the command writes.
+
+    Args:
+        args: the command's arguments.
+        option: name of this option, such as "--json".
+
+    Raises:
+        InputError: if only `--overwrite` is given.
+    """
+    from cowclip_merlin.errors import InputError
+
+    if args.overwrite and not getattr(args, option.removeprefix("--")):
+        raise InputError(f"--overwrite has no effect without {option}; remove it, or add {option}")
+
+
 def add_device_option(parser: argparse.ArgumentParser) -> None:
     """Add the option `--device`."""
     parser.add_argument(
