@@ -1,9 +1,11 @@
-"""Find free ports of this machine."""
+"""Find free ports of this machine, and check names of hosts."""
 
 from __future__ import annotations
 
 import socket
 from contextlib import ExitStack
+
+from cowclip_merlin.errors import InputError
 
 
 def free_ports(count: int) -> list[int]:
@@ -20,3 +22,25 @@ def free_ports(count: int) -> list[int]:
         for each in found:
             each.bind(("", 0))
         return [each.getsockname()[1] for each in found]
+
+
+def check_host(host: str, what: str) -> None:
+    """Refuse a text that can be neither a host's name nor its address, before anything asks for it.
+
+    Args:
+        host: the name or the address.
+        what: beginning of the error.
+
+    Raises:
+        InputError: Python cannot encode it, as a part of it is empty or too long.
+
+    >>> check_host("::1", "--host")
+    >>> check_host("a..b", "--host")
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: --host: 'a..b' is no host name; use 1 to 63 letters a part
+    """
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise InputError(f"{what}: {host!r} is no host name; use 1 to 63 letters a part") from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.ports import check_host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ def host_and_port(address: LogAddress, default: int) -> tuple[str, int]:
     """Return the one host and its port.
 
     Raises:
-        InputError: the port is no number.
+        InputError: the host can be no name, or the port is no number.
 
     >>> host_and_port(LogAddress(scheme="redis", hosts="[::1]:7000", path="a"), 6379)
     ('::1', 7000)
@@ -92,4 +93,6 @@ def host_and_port(address: LogAddress, default: int) -> tuple[str, int]:
         host, port = address.hosts, str(default)
     if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
         raise InputError(f"{address.name}: {port!r} is no port; give a number such as {default}")
-    return host.strip("[]"), int(port)
+    host = host.strip("[]")
+    check_host(host, address.name)
+    return host, int(port)

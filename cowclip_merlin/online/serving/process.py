@@ -22,6 +22,7 @@ from cowclip_merlin.online.serving.follower import Follower
 from cowclip_merlin.online.serving.web.app import make_app
 from cowclip_merlin.online.serving.web.http_protocol import BoundedHttp
 from cowclip_merlin.online.serving.web.limits import ServingLimits
+from cowclip_merlin.system.ports import check_host
 from cowclip_merlin.training.build import choose_device
 
 LOG = logging.getLogger("cowclip.serve")
@@ -53,7 +54,7 @@ def serve(
         access_log: whether to print a line for each request.
 
     Raises:
-        InputError: the log's address is wrong, or the port is not free.
+        InputError: the log's address or the host is wrong, or the port is not free.
     """
     limits = limits or ServingLimits()
     with suppress(LogUnavailable):  # a server that is away may come later
@@ -83,6 +84,7 @@ def serve(
 
 def _listen(host: str, port: int) -> socket.socket:
     """Listen before TensorFlow starts: a port in use is said at once."""
+    check_host(host, f"cannot listen at {host} port {port}")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)

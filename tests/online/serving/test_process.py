@@ -126,6 +126,7 @@ def test_wrong_options_are_one_line(tmp_path, capsys, monkeypatch):
         (["--from", str(log), "--port", "70000"], "--port is 70000; give 0 to 65535"),
         (["--from", str(log), "--port", str(port)], "give another --port"),
         (["--from", str(log), "--host", "300.1.2.3"], "cannot listen at 300.1.2.3"),
+        (["--from", str(log), "--host", "a..b"], "'a..b' is no host name; use 1 to 63 letters"),
         (["--from", str(log), "--max-batch", "0"], "--max-batch is 0"),
         (["--from", str(log), "--token-file", str(tmp_path / "no")], "check --token-file"),
         (["--from", str(log), "--token-file", str(tmp_path / "empty")], "the token is empty"),
