@@ -39,7 +39,7 @@ def load_online_config(run: str | Path) -> tuple[OnlineSettings, LogFeatures]:
     config = read_json(file)
     try:
         return _settings(config["settings"]), _features(config["features"])
-    except (AttributeError, KeyError, TypeError) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file}: damaged ({error!r:.80}); use a new folder") from None
 
 

@@ -72,7 +72,9 @@ def test_one_process(environment):
      '{"cluster": [], "task": {"type": "worker", "index": 0}}',
      '{"cluster": {"worker": 3}, "task": {"type": "worker", "index": 0}}',
      '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": null}}',
-     '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": "x"}}'],
+     '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": "x"}}',
+     '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1e999}}',
+     100_000 * "["],
 )  # fmt: skip
 def test_damaged_configs(text):
     assert refused({"TF_CONFIG": text}).startswith("TF_CONFIG is damaged (")

@@ -74,7 +74,7 @@ def _known(file: Path) -> tuple[int, Position | None]:
     """Lines of the file, and the position of the last one."""
     if not file.exists():
         return 0, None
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     for line in reversed(lines):
         try:
             return len(lines), tuple(json.loads(line)["after"])

@@ -33,7 +33,7 @@ class ServerSync:
         syncs: sent so far by this process.
 
     Raises:
-        InputError: the log has the messages of another run.
+        InputError: the log has the messages of another run, or `generation.json` is damaged.
     """
 
     def __init__(
@@ -51,8 +51,7 @@ class ServerSync:
                 f"{log.name}: has the model of {last.run}; use another --to, or remove that log"
             )
         # Also if the log was emptied: servers follow the highest generation that they know.
-        known = read_json(run / _GENERATION) if (run / _GENERATION).exists() else 0
-        self._generation = max(last.generation, known) + 1
+        self._generation = max(last.generation, _known_generation(run / _GENERATION)) + 1
         self._publisher = Publisher(log, trainer, warn=warn)
         self._timer, self._dense_timer = Timer(settings.sync_every), Timer(settings.dense_every)
         self._first = True
@@ -107,3 +106,11 @@ class ServerSync:
     def close(self) -> None:
         """End the thread."""
         self._publisher.close()
+
+
+def _known_generation(file: Path) -> int:
+    """Number of the generation that a trainer of this run began last; 0 before the first."""
+    known = read_json(file) if file.exists() else 0
+    if type(known) is not int or known < 0:
+        raise InputError(f"{file}: {known!r:.40} is no number of a generation; use a new --out")
+    return known

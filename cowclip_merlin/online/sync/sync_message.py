@@ -41,6 +41,8 @@ MOST_ROWS = 4096
 """Rows in a message at most."""
 
 _LENGTH = struct.Struct("<I")
+_DAMAGE = (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError)
+"""What reading raises for bytes that are not a message, besides `struct.error`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ class SyncMessage:
             whole = all(type(x) is int and x >= 0 for x in numbers) and type(message.info) is dict
             if place != len(data) or message.kind not in KINDS or not whole:
                 raise ValueError(f"kind {message.kind!r}, {len(data)} bytes")
-        except (struct.error, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (struct.error, *_DAMAGE) as error:
             raise InputError(f"not a message of a trainer ({error!s:.60}); check --from") from None
         return message
 

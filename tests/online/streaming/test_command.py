@@ -6,6 +6,7 @@ import pytest
 from streams import log_of, messages
 
 from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.run_config import load_online_config
 
 FEATURES = "label: click\ntime: time\nkey: key\ncategorical: [user, item]\ncontinuous: [price]\n"
@@ -60,6 +61,15 @@ def test_a_mistake_is_one_line_and_leaves_nothing(folder, capsys, options, messa
     told = capsys.readouterr().err
     assert message in told and told.count("\n") == 1
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_damaged_configuration_names_the_file(folder):
+    assert train() == 0
+    config = json.loads((folder / "RUN/config.json").read_text())
+    config["settings"]["run"]["overrides"] = {"l2": 10**400}
+    (folder / "RUN/config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"RUN/config\.json: damaged \(.*; use a new folder"):
+        load_online_config("RUN")
 
 
 def test_other_settings_are_refused(folder, capsys):

@@ -95,6 +95,14 @@ def test_a_line_that_a_killed_process_left_is_ended(tmp_path):
     assert first == '{"after": [1], "reason' and json.loads(second)["after"][0] == 1
 
 
+def test_bytes_of_damaged_messages_that_are_no_utf8_are_passed_over(tmp_path):
+    file = tmp_path / "damaged.jsonl"
+    file.write_bytes(b'{"after": [1, 1], "text": "\xff"}\n')
+    log = log_of(tmp_path / "log", [b"x", b"y", *messages([0])])
+    EventReader(log, FEATURES, log.start(), damaged=DamagedMessages(file)).next_batch(1, wait=0)
+    assert [json.loads(line)["after"][0] for line in file.read_bytes().splitlines()[1:]] == [2]
+
+
 def test_messages_without_events_do_not_keep_the_caller(tmp_path):
     """A log in which damaged messages come all the time."""
 
