@@ -95,6 +95,14 @@ def test_command(tmp_path, capsys):
         (["--to", "log"], "no file to play; give one, or --generate"),
         (["a.csv", "--to", "log", "--generate"], "--generate plays no file; give one of them"),
         (["a.csv", "--to", "log", "--days", "3"], "--days 3: a file has its own; add --generate"),
+        (
+            ["--generate", "--max-bad-fraction", "0.1"],
+            "has no damaged rows; drop it, or give a file",
+        ),
+        (
+            ["a.csv", "--to", "log", "--delay", "2"],
+            "--delay 2: only clicks have one; add --actions, or drop it",
+        ),
         (["--generate"], "give --to, or both --impressions and --actions"),
         (["--generate", "--to", "log", "--rate", "-1"], "--rate is -1.0; give a number from 0 on"),
     ],

@@ -54,8 +54,6 @@ class EventLog:
         self.files, self.features = [Path(file) for file in files], features
         self.max_bad_fraction, self.quarantine = max_bad_fraction, quarantine
         self.block_bytes = block_bytes
-        if not 0 <= max_bad_fraction <= 1:
-            raise InputError(f"max_bad_fraction is {max_bad_fraction}; give 0 <= x <= 1")
         if not self.files:
             raise InputError("files is empty; give at least one file")
         self._restart(written=0)

@@ -53,6 +53,9 @@ class RawLog:
         max_bad_fraction: share of damaged rows above which reading stops.
         block_bytes: bytes of text that are read at a time.
 
+    Raises:
+        InputError: `max_bad_fraction` is out of range.
+
     Attributes:
         rows: rows read so far, header lines aside.
         damaged: how many rows were left out, and the first of them.

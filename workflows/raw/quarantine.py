@@ -20,6 +20,9 @@ class Quarantine:
         max_bad_fraction: maximum share of damaged rows; above it, `check` raises an error.
         written: number of lines that an earlier pass over the same log wrote; skip as many.
 
+    Raises:
+        InputError: `max_bad_fraction` is no share.
+
     Attributes:
         count: number of damaged rows so far.
         first: the first damaged rows.
@@ -27,6 +30,8 @@ class Quarantine:
     """
 
     def __init__(self, file: Path | None, *, max_bad_fraction: float, written: int = 0) -> None:
+        if not 0 <= max_bad_fraction <= 1:
+            raise InputError(f"max_bad_fraction is {max_bad_fraction}; give 0 <= x <= 1")
         self.file, self.max_bad_fraction = file, max_bad_fraction
         self.count, self.first, self.written = 0, [], written
 

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cowclip_merlin.cli.options.model_options import add_option
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.open_log import FORMS
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "seed", 0, "N", "seed of the hash that chooses the negatives")
     text = "stop at the ends that both logs have now, and end all windows"
     add("--until-end", action="store_true", help=text)
-    text = "remove messages from both logs when they were joined, if nothing else reads them"
+    text = "remove messages from both logs when they were joined, if nothing else reads them; "
+    text += "not with Flink"
     add("--trim", action="store_true", help=text)
 
 
@@ -78,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
 def _run_on_flink(args: argparse.Namespace, settings: JoinSettings) -> int:
     from cowclip_merlin.online.joiner.flink.job import join_on_flink
 
+    if args.trim:
+        raise InputError("--trim: Flink removes no messages; drop it, or use --engine sqlite")
     join_on_flink(
         args.impressions,
         args.actions,

@@ -40,10 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "times of the events: those of the log, or those of the clock when they are due"
     default = " (default: log, with --generate now)"
     parser.add_argument("--times", choices=("log", "now"), help=text + default)
-    text = "mean seconds from an impression to its click, in event time"
+    text = "with --actions: mean seconds from an impression to its click, in event time"
     add_option(parser, "delay", 2.0, "S", text)
     _add_generate_options(parser)
     add_max_bad_fraction_option(parser)
+    parser.set_defaults(delay=None, max_bad_fraction=None)  # to know what was given
 
 
 def _add_generate_options(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +90,13 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and not args.generate:
             raise InputError(f"--{name} {value}: a file has its own; add --generate")
+    if args.generate and args.max_bad_fraction is not None:
+        raise InputError(
+            f"--max-bad-fraction {args.max_bad_fraction}: a generated stream has no damaged rows; "
+            "drop it, or give a file"
+        )
+    if args.delay is not None and not args.actions:
+        raise InputError(f"--delay {args.delay:g}: only clicks have one; add --actions, or drop it")
     if args.times is None:
         args.times = "now" if args.generate else "log"
 
@@ -106,12 +114,18 @@ def _producer(args: argparse.Namespace, features: Any, stop: Any, bar: Any) -> P
         _targets(args),
         Pace(rate=args.rate, speed=args.speed),
         new_times=args.times == "now",
-        delay=args.delay,
         seed=args.seed,
         stopped=lambda: stop.signal_number is not None,
         progress=bar.update,
         trouble=trouble,
+        **_given(args, "delay"),
     )
+
+
+def _given(args: argparse.Namespace, name: str) -> dict[str, float]:
+    """An option that was given, as a keyword; none otherwise, so that the default holds."""
+    value = getattr(args, name)
+    return {} if value is None else {name: value}
 
 
 def _targets(args: argparse.Namespace) -> Targets:
@@ -149,7 +163,7 @@ def _played(args: argparse.Namespace) -> tuple[Any, Any, None]:
     from cowclip_merlin.workflows.online.raw_events import RawLog
 
     features = load_features(args.features)
-    log = RawLog(args.files, features, max_bad_fraction=args.max_bad_fraction)
+    log = RawLog(args.files, features, **_given(args, "max_bad_fraction"))
     return log, features, None
 
 

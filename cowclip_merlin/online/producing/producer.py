@@ -86,7 +86,7 @@ class Producer:
         trouble: told once when a log cannot be reached, and why.
 
     Raises:
-        InputError: the targets do not fit, or the delay is negative.
+        InputError: the targets do not fit, or the delay or the seed is negative.
     """
 
     def __init__(
@@ -106,6 +106,8 @@ class Producer:
         targets.check(features)
         if not 0 <= delay < float("inf"):
             raise InputError(f"--delay is {delay}; give seconds from 0 on")
+        if seed < 0:
+            raise InputError(f"--seed is {seed}; give a whole number from 0 on")
         self._features, self._targets, self._pace = features, targets, pace
         self._messages = EventMessages(features, new_times=new_times)
         self._new_times, self._delay = new_times, delay

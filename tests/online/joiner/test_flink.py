@@ -154,6 +154,12 @@ def test_late_positives_need_a_second_join():
     assert "UNION ALL" not in join_statement(JoinSettings(window=60), FEATURES, **names)
 
 
+def test_flink_trims_no_logs(capsys):
+    words = "--impressions i --actions a --to e --features f --window 60 --state c --trim"
+    assert main(["online", "join", "--engine", "flink", *words.split()]) == 2
+    assert "error: --trim: Flink removes no messages; drop it, or use" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(find_spec("pyflink") is not None, reason="PyFlink is installed")
 def test_without_pyflink_there_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
