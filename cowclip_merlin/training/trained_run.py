@@ -161,7 +161,11 @@ def input_columns(model: str | Path) -> dict[str, str]:
     Raises:
         InputError: if the folder has no `assets.extra/columns.json`, or the file is damaged.
     """
-    return read_json(Path(model) / COLUMNS_FILE)["inputs"]
+    file = Path(model) / COLUMNS_FILE
+    columns = read_json(file)
+    if not isinstance(columns, dict) or not isinstance(columns.get("inputs"), dict):
+        raise InputError(f"{file}: names no inputs; export the run again")
+    return columns["inputs"]
 
 
 def _write_columns(path: Path, names: dict[str, str]) -> None:

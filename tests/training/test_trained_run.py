@@ -19,6 +19,7 @@ from cowclip_merlin.training import (
     evaluate_run,
     evaluation,
     export_run,
+    input_columns,
     load_run,
     train,
 )
@@ -197,6 +198,14 @@ def test_nothing_is_left_of_what_cannot_be_exported(run, data, tmp_path):
     with pytest.raises(InputError, match="no checkpoint"):
         export_run(tmp_path / "run", data, out=tmp_path / "MODEL")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "taken"]
+
+
+@pytest.mark.parametrize("text", ["[1]", "{}", '{"inputs": 3}'])
+def test_columns_of_a_model_that_were_edited(tmp_path, text):
+    (tmp_path / "assets.extra").mkdir()
+    (tmp_path / "assets.extra/columns.json").write_text(text)
+    with pytest.raises(InputError, match=r"columns\.json: names no inputs; export the run again"):
+        input_columns(tmp_path)
 
 
 @pytest.mark.parametrize("run", ["deepfm"], indirect=True)
