@@ -98,6 +98,12 @@ def killed_before_a_checkpoint(p, *more):
     return p.train(p.data(), *more, out=run.name)
 
 
+def into_an_online_run(p, *more):
+    out = p.write("out/config.json", b'{"log": [], "features": {}, "settings": {}}').parent
+    (out / "snapshots").mkdir()
+    return p.train(p.data(), *more, out=out.name)
+
+
 def diverging(p, out):
     return p.train(p.data(), "--dense-lr", "1e30", "--rule", "none", out=out)
 
@@ -154,6 +160,8 @@ def damaged_description(p):
     (data / "dataset.json").write_text("{")
     return p.train(data)
 
+
+OTHER_KIND = r"out: holds another kind of run, such as online training; use another --out$"
 
 # name -> (command, what the line must hold)
 CASES = {
@@ -298,6 +306,8 @@ CASES = {
         )
         for name in RESULT_TABLES
     },
+    "run into an online run": (into_an_online_run, OTHER_KIND),
+    "run that goes on in an online run": (lambda p: into_an_online_run(p, "--resume"), OTHER_KIND),
     "diverging run beside the user's notes": (
         lambda p: diverging(p, p.write("out/notes.txt").parent.name),
         r"diverged.*learning rates",
