@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.checks import is_finite
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.run_settings import OVERRIDES
 
@@ -74,7 +75,7 @@ def _count(value: Any) -> bool:
 
 
 def _finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and is_finite(value)
 
 
 def _mapping_to(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -118,8 +118,9 @@ def test_wrong_files_are_refused_with_the_place(tmp_path, changed, words):
         parse_experiment(tmp_path / "mine.yaml", value)
 
 
+ODD_VALUES = ("a", "", "r", 10**400)
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.sampled_from(("a", "", "r")),
+    st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.sampled_from(ODD_VALUES),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from((1, "r")), inner),
     max_leaves=4,
 )
