@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from cowclip_merlin import workers
@@ -12,6 +11,7 @@ from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.locks import lock_folder
+from cowclip_merlin.system.new_files import NewFiles
 from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.several_workers.run_checks import check_shared
@@ -114,8 +114,7 @@ def run_folder(out: Path, config: RunConfig, *, resume: bool) -> Iterator[None]:
         return
     with ExitStack() as stack:
         with raising_together(group):
-            before = set(out.iterdir()) if out.exists() else None
-            made = [path for path in out.parents if not path.exists()]
+            new = NewFiles.since_now(out)
             lock = lock_folder(out, "another process writes a run there; use another --out")
             stack.enter_context(lock)
             check_resume(out, config, resume)  # again: another process may have trained since
@@ -126,26 +125,5 @@ def run_folder(out: Path, config: RunConfig, *, resume: bool) -> Iterator[None]:
         except BaseException:
             # A run without a checkpoint cannot be resumed.
             if not list_checkpoints(out / "checkpoints"):
-                _remove_new(out, before, made)
+                new.remove()
             raise
-
-
-def _remove_new(out: Path, before: set[Path] | None, made: list[Path]) -> None:
-    """Remove what a run has written.
-
-    Args:
-        out: the run folder.
-        before: paths in it that the run found; None if the run has made the folder.
-        made: parent folders that the run has made, the innermost first.
-    """
-    if before is None:
-        shutil.rmtree(out, ignore_errors=True)
-        for parent in made:
-            with suppress(OSError):  # it holds other files by now
-                parent.rmdir()
-        return
-    for path in set(out.iterdir()) - before:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
