@@ -31,7 +31,6 @@ needs six times (weights, Adam's moments, and the temporaries of a dense step).
 
 from __future__ import annotations
 
-import gc
 import statistics
 from functools import partial
 from itertools import product
@@ -79,9 +78,7 @@ def turn(
     try:
         return _turn(settings, TrainedModel(settings, update, vocabulary, rows), update)
     finally:
-        # Models have reference cycles: without this, two of them would be in memory.
-        compat.tensorflow().keras.backend.clear_session()
-        gc.collect()
+        compat.release_models()
 
 
 def _turn(

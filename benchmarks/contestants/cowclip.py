@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,8 +38,7 @@ def run(name: str, log: Log, job: Job) -> tuple[float, Probabilities | None]:
             return _bare_mlp(log, job), None
         return _train(name, log, job)
     finally:
-        compat.tensorflow().keras.backend.clear_session()
-        gc.collect()
+        compat.release_models()
 
 
 def _bare_mlp(log: Log, job: Job) -> float:

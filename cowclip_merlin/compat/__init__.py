@@ -13,6 +13,7 @@ from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.keras import (
     all_to_all,
     legacy_optimizer,
+    release_models,
     request_keras_2,
     stored,
     tensorflow,
@@ -37,6 +38,7 @@ __all__ = [
     "nvtabular",
     "prepare_merlin_on_import",
     "quiet_merlin",
+    "release_models",
     "request_keras_2",
     "save_by_keras",
     "stored",

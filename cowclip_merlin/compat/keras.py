@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import importlib.util
 import os
@@ -100,6 +101,16 @@ def tensorflow() -> Any:
             "set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
         )
     return tf
+
+
+def release_models() -> None:
+    """Free the models that nothing refers to any more, and Keras's own state.
+
+    TensorFlow's global graph keeps the functions that its graphs call, and so the tables that
+    these write. Models are in reference cycles, too: without a collection, gigabytes stay.
+    """
+    tensorflow().keras.backend.clear_session()
+    gc.collect()
 
 
 # Locations in TensorFlow 2.12 to 2.21, and in earlier versions.

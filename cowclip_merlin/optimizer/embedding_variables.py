@@ -20,10 +20,10 @@ def refuse_dense(variable: Any) -> None:
     """
     raise InputError(
         f"the gradient of embedding table {variable.name!r} {tuple(variable.shape)} is dense, so "
-        "the ids' counts are lost: remove the Keras regularizer (l2(0), too: see docs/optimizer.md) "
-        "or L2 term from it and pass l2=... to CowClip, look rows up with tf.gather or an "
-        "embedding layer, and accumulate gradients by concatenating their values and indices, not "
-        "by tf.add_n"
+        "the ids' counts are lost: remove the Keras regularizer (l2(0), too: "
+        "see docs/optimizer.md) or L2 term from it and pass l2=... to CowClip, look rows up with "
+        "tf.gather or an embedding layer, and accumulate gradients by concatenating their values "
+        "and indices, not by tf.add_n"
     )
 
 

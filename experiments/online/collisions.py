@@ -194,7 +194,7 @@ def new_trainer(
     """Return a trainer whose tables hold these ids, int64 [n, F], all admitted at once."""
     from cowclip_merlin.online.trainer import OnlineTrainer
 
-    compat.tensorflow().keras.backend.clear_session()
+    compat.release_models()
     set_up_tensorflow(seed, "cpu")
     columns = tuple(replace(column, rules=FieldRules()) for column in features.categorical)
     capacity = settings.capacity

@@ -104,7 +104,7 @@ def train_run(run: PlannedRun, context: RunContext) -> Result:
     resume = bool(list_checkpoints(folder / "checkpoints"))
     if folder.exists() and not resume:  # stopped before its first checkpoint, or diverged
         shutil.rmtree(folder)
-    compat.tensorflow().keras.backend.clear_session()
+    compat.release_models()
     with naming_derived_data(data.path) if str(run.variant) else nullcontext():
         status, epochs = _train(run, data, folder, resume=resume, device=context.device)
     return make_result(

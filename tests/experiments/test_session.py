@@ -1,5 +1,6 @@
 """`cowclip experiment` and `cowclip sweep`, from the command line to the printed table."""
 
+import gc
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from small_experiment import MINE, experiment
 
+from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.cli.options.experiment_options import parse_fraction
 from cowclip_merlin.errors import InputError
@@ -55,6 +57,20 @@ def test_runs_once_records_and_prints(mine, data, tmp_path, capsys):
     assert experiment(mine, data, out) == 0
     assert (out / "results.csv").read_bytes() == before
     assert "[1/" not in capsys.readouterr().out
+
+
+def test_a_run_starts_without_the_tables_of_earlier_runs(mine, data, tmp_path, monkeypatch):
+    """Else an experiment on a large log ends when the memory is full."""
+    tables, train = [], runner._train
+
+    def counting(*args, **kwargs):
+        variables = [x for x in gc.get_objects() if isinstance(x, compat.tensorflow().Variable)]
+        tables.append(sum(x.name.endswith("/embeddings:0") for x in variables))
+        return train(*args, **kwargs)
+
+    monkeypatch.setattr(runner, "_train", counting)
+    assert experiment(mine, data, tmp_path / "results") == 0
+    assert len(tables) == 6 and tables[-1] <= tables[0]
 
 
 def test_a_table_of_older_runs_does_not_speak_of_errors_that_they_lack(mine, data, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import math
 import shutil
@@ -69,8 +68,7 @@ def make_replay(run: ReplayRun, session: LogSession) -> list[ReplayResult]:
     resume = (folder / "config.json").exists()
     if folder.exists() and not resume:  # killed before it began
         shutil.rmtree(folder)
-    compat.tensorflow().keras.backend.clear_session()
-    gc.collect()  # the tables of the replay before are in cycles, and reserve gigabytes
+    compat.release_models()
     try:
         with redirect_stdout(io.StringIO()), hide_retracing_warnings():  # replay.log has it
             scores = replay_log(
