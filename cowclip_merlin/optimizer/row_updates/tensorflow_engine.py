@@ -22,6 +22,7 @@ from cowclip_merlin.optimizer.row_updates.engine import (
     TableState,
     warn_of_stale_rows,
 )
+from cowclip_merlin.optimizer.row_updates.graph_calls import call_in_graph
 from cowclip_merlin.optimizer.unique_rows import counts_of, sum_duplicates
 
 tf = compat.tensorflow()
@@ -79,7 +80,7 @@ class TensorFlowEngine(Engine):
             raise InputError(self.not_finite(table, int(first)))
 
         def complain() -> Any:
-            return tf.numpy_function(report, [tf.boolean_mask(rows.ids, bad)[0]], tf.bool)
+            return call_in_graph(report, [tf.boolean_mask(rows.ids, bad)[0]], tf.bool)
 
         fine = tf.cond(tf.reduce_any(bad), complain, lambda: tf.constant(True))
         with tf.control_dependencies([fine]):
@@ -111,7 +112,7 @@ class TensorFlowEngine(Engine):
             warn_of_stale_rows(table)
             return True
 
-        tf.cond(behind, lambda: tf.numpy_function(tell, [], tf.bool), lambda: True)
+        tf.cond(behind, lambda: call_in_graph(tell, [], tf.bool), lambda: True)
 
     def flush(self, table: Any, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history."""

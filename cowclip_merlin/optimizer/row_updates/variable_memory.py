@@ -9,6 +9,7 @@ import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer.row_updates.graph_calls import call_in_graph
 from cowclip_merlin.tables.memory_views import memory_tensor, separate_memory, writable_view
 
 tf = compat.tensorflow()
@@ -54,14 +55,15 @@ def on_host(
     """
     used = [separate_memory(variable) for variable in variables]
     memory = [memory_tensor(variable) for variable in variables]
+    count = len(inputs) + len(memory)
 
     def call(*arrays: Any) -> Any:
-        return function(*arrays[: len(arrays) - len(used)])
+        return function(*arrays[:count])
 
     if tf.executing_eagerly():
         views = [writable_view(np.asarray(memoryview(x))) for x in memory]
         results = [tf.constant(x) for x in function(*(x.numpy() for x in inputs), *views)]
     else:
-        results = tf.numpy_function(call, [*inputs, *memory, *used], types)
+        results = call_in_graph(call, [*inputs, *memory, *used], types)
     _written(variables, results)
     return results
