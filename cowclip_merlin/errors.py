@@ -26,6 +26,9 @@ _FULL = {
 """What to say when a file cannot grow, by error number."""
 
 
+MALFORMED = (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError)
+"""What reading a value of another program raises if it is not what it should be."""
+
 _TENSOR = re.compile(r"allocating tensor with (shape\[[\d,]*\])")
 """What matters in TensorFlow's messages of several lines."""
 

@@ -26,7 +26,6 @@ EXAMPLES = """examples:
   cowclip train DATA --out RUN --model deepfm --batch-size 65536 --resume
   cowclip train DATA --out RUN3 --model deepfm --batch-size 65536 --workers 2 --restarts 3
   cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \\
-
       --optimizer adagrad --embedding-lr 0.02 --dense-lr 0.02 --l2 0 --validation-fraction 0.1
 
 The rates that you give (or the preset's) hold at the base batch size. The rule scales them to the

@@ -106,8 +106,7 @@ def tensorflow() -> Any:
 def release_models() -> None:
     """Free the models that nothing refers to any more, and Keras's own state.
 
-    TensorFlow's global graph keeps the functions that its graphs call, and so the tables that
-    these write. Models are in reference cycles, too: without a collection, gigabytes stay.
+    Models are in reference cycles. Until Python collects them, their tables stay in memory.
     """
     tensorflow().keras.backend.clear_session()
     gc.collect()

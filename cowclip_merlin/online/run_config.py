@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.tables.field_rules import FieldRules
@@ -39,7 +39,7 @@ def load_online_config(run: str | Path) -> tuple[OnlineSettings, LogFeatures]:
     config = read_json(file)
     try:
         return _settings(config["settings"]), _features(config["features"])
-    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise InputError(f"{file}: damaged ({error!r:.80}); use a new folder") from None
 
 

@@ -6,11 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.workers.slurm import addresses_of_tasks, number_of_tasks
-
-_DAMAGE = (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError)
-"""What reading `TF_CONFIG` raises if it is not what it should be."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ def _of_tf_config(text: str) -> Cluster:
         config = json.loads(text)
         jobs = {str(name): list(addresses) for name, addresses in config["cluster"].items()}
         job, index = str(config["task"]["type"]), int(config["task"]["index"])
-    except _DAMAGE as error:
+    except MALFORMED as error:
         raise InputError(
             f"TF_CONFIG is damaged ({type(error).__name__}: {error}): give "
             '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}'

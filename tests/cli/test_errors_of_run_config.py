@@ -11,10 +11,10 @@ def evaluation_of_edited(p, **changes):
     return p.evaluate(run, p.data())
 
 
-def rate_above_all_floats(p):
+def evaluation_with_l2(p, value):
     run = p.run()
     values = json.loads((run / "config.json").read_text())["hyperparameters"]
-    p.edited_json(run / "config.json", hyperparameters=values | {"l2": 10**400})
+    p.edited_json(run / "config.json", hyperparameters=values | {"l2": value})
     return p.evaluate(run, p.data())
 
 
@@ -34,8 +34,12 @@ def run_with_config(p, text):
 
 # name -> (command, what the line must hold)
 CASES = {
+    "rate of config.json that is a text": (
+        lambda p: evaluation_with_l2(p, "x"),
+        r"damaged config\.json \(l2 is 'x', not",
+    ),
     "rate of config.json above all floats": (
-        rate_above_all_floats,
+        lambda p: evaluation_with_l2(p, 10**400),
         r"damaged config\.json \(l2 is 10{39}, not of type float\)",
     ),
     "vocabulary of config.json that is a list": (

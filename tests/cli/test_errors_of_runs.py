@@ -113,40 +113,6 @@ def one_label_to_evaluate(p):
     return p.evaluate(p.run(), data, "--predictions", p.path / "scores.parquet")
 
 
-def rate_in_words(p):
-    run = p.run()
-    config = json.loads((run / "config.json").read_text())
-    p.edited_json(run / "config.json", hyperparameters=config["hyperparameters"] | {"l2": "x"})
-    return p.evaluate(run, p.data())
-
-
-def evaluation_of_edited(p, **changes):
-    run = p.run()
-    p.edited_json(run / "config.json", **changes)
-    return p.evaluate(run, p.data())
-
-
-def rate_above_all_floats(p):
-    run = p.run()
-    values = json.loads((run / "config.json").read_text())["hyperparameters"]
-    p.edited_json(run / "config.json", hyperparameters=values | {"l2": 10**400})
-    return p.evaluate(run, p.data())
-
-
-def resume_without_the_seed(p):
-    run = p.run()
-    settings = json.loads((run / "config.json").read_text())["settings"]
-    del settings["seed"]
-    p.edited_json(run / "config.json", settings=settings)
-    return p.train(p.data(), "--resume", out=run.name)
-
-
-def run_with_config(p, text):
-    run = p.run()
-    (run / "config.json").write_text(text)
-    return p.evaluate(run, p.data())
-
-
 def field_gone(p):
     data = p.data()
     statistics = json.loads((data / "dataset.json").read_text())["statistics"]
@@ -331,31 +297,6 @@ CASES = {
     "one label among the rows to evaluate": (
         one_label_to_evaluate,
         r"data: all \d+ test rows have the label 0; .*; choose the other split, or prepare rows",
-    ),
-    "rate of config.json that is a text": (rate_in_words, r"damaged config\.json \(l2 is 'x', not"),
-    "rate of config.json above all floats": (
-        rate_above_all_floats,
-        r"damaged config\.json \(l2 is 10{39}, not of type float\)",
-    ),
-    "vocabulary of config.json that is a list": (
-        lambda p: evaluation_of_edited(p, data_vocabulary=["a"]),
-        r"damaged config\.json \(data_vocabulary is \['a'\], not of type str \| None\)",
-    ),
-    "fingerprint of config.json that is a number": (
-        lambda p: evaluation_of_edited(p, data_fingerprint=5),
-        r"damaged config\.json \(data_fingerprint is 5, not of type str\)",
-    ),
-    "config.json without the seed": (
-        resume_without_the_seed,
-        r"damaged config\.json \(seed is missing\)",
-    ),
-    "config.json that is nested too deeply": (
-        lambda p: run_with_config(p, "[" * 100_000),
-        r"config\.json: damaged JSON \(maximum recursion depth .*\); write it again",
-    ),
-    "config.json with a number of 5000 digits": (
-        lambda p: run_with_config(p, "9" * 5000),
-        r"config\.json: damaged JSON \(Exceeds the limit .* has 5000 digits\); write it again",
     ),
     "vocabulary of a field gone": (field_gone, r"damaged dataset\.json \(cardinalities has other"),
     "run in place of a file": (

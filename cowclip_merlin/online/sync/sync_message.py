@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.tables.changes import Changes
 from cowclip_merlin.tables.expiry import Dropped
 
@@ -41,8 +41,6 @@ MOST_ROWS = 4096
 """Rows in a message at most."""
 
 _LENGTH = struct.Struct("<I")
-_DAMAGE = (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError)
-"""What reading raises for bytes that are not a message, besides `struct.error`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ class SyncMessage:
             whole = all(type(x) is int and x >= 0 for x in numbers) and type(message.info) is dict
             if place != len(data) or message.kind not in KINDS or not whole:
                 raise ValueError(f"kind {message.kind!r}, {len(data)} bytes")
-        except (struct.error, *_DAMAGE) as error:
+        except (struct.error, *MALFORMED) as error:
             raise InputError(f"not a message of a trainer ({error!s:.60}); check --from") from None
         return message
 
