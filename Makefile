@@ -7,6 +7,8 @@ TRITON_VENV ?= .venv-triton
 SPHINX := $(DOCS_VENV)/bin/python -m sphinx -q -E -W -n --keep-going -d build/doctrees
 WORK ?= work/demo
 ONLINE_WORK ?= work/online-demo
+# Every process of a target reads the compiled modules of the one before.
+unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := -n auto --dist worksteal
 # These run in separate environments, with packages that are not in $(VENV).
 FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py \

@@ -92,7 +92,7 @@ quietly() { # pip's words only if it fails
     fi
     rm -f "$log"
 }
-install() { # Python compiles what is imported, when it is; to compile all takes as long as the rest
+install() { # compiled below, on all cores
     quietly "$dir/bin/python" -m pip --disable-pip-version-check install --no-compile "$@"
 }
 install "setuptools<81" wheel
@@ -100,6 +100,9 @@ install --no-deps -r "$file"
 if [ -n "$extra" ]; then install --no-deps -r "$extra"; fi
 # Models in Triton run without this project.
 if [ "$line" != triton ]; then install --no-deps --no-build-isolation -e "$root"; fi
+# Where PYTHONDONTWRITEBYTECODE is set, as in many images, each process would compile TensorFlow anew:
+# 19 s instead of 5 to import it. Templates of packages that are no valid Python are passed over.
+"$dir/bin/python" -m compileall -q -j 0 "$dir/lib" >/dev/null 2>&1 || true
 cat "$file" ${extra:+"$extra"} >"$dir/.pins"
 echo "$stamp" >"$dir/.stamp"
 echo "installed: $dir ($("$dir/bin/python" --version))"
