@@ -10,13 +10,16 @@ ONLINE_WORK ?= work/online-demo
 # Every process of a target reads the compiled modules of the one before.
 unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := -n auto --dist worksteal
+# What `make test` runs: the markers are described in pyproject.toml.
+QUICK := quick or not (system or thorough or gpu)
+FULL := --hypothesis-profile=full
 # These run in separate environments, with packages that are not in $(VENV).
 FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py \
            --ignore=benchmarks/contestants/tfra.py --ignore-glob=benchmarks/contestants/hugectr*.py \
            --ignore=benchmarks/triton_server/client.py
 
-.PHONY: help venv demo online-demo test doctest lint format smoke gpu-check flink-check triton-check docs \
-        linkcheck lock clean
+.PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke gpu-check \
+        flink-check triton-check docs linkcheck lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /	/' | expand -t 12
@@ -30,8 +33,14 @@ demo: venv ## run the main job end to end: generate, prepare, train, compare
 online-demo: venv ## run all parts of online training for three minutes: stream, joiner, trainer, servers
 	@$(PYTHON) -m cowclip_merlin online demo --work $(ONLINE_WORK) $(DEMO_ARGS)
 
-test: venv ## run all tests, one process per core, at most 8; PYTEST_ARGS="-n 0" for one process
-	@$(PYTHON) -m pytest $(PARALLEL) --durations=10 $(PYTEST_ARGS)
+test: venv ## run the tests that cover every part, in some minutes; PYTEST_ARGS="-n 0" for one process
+	@$(PYTHON) -m pytest $(PARALLEL) -m "$(QUICK)" --durations=10 $(PYTEST_ARGS)
+
+test-rest: venv ## run the tests that `make test` leaves out
+	@$(PYTHON) -m pytest $(PARALLEL) -m "not ($(QUICK))" $(FULL) --durations=10 $(PYTEST_ARGS)
+
+test-all: venv ## run all tests, with all generated examples
+	@$(PYTHON) -m pytest $(PARALLEL) $(FULL) --durations=10 $(PYTEST_ARGS)
 
 doctest: venv ## run the examples in the docstrings
 	@$(PYTHON) -m pytest --doctest-modules -o pythonpath=examples cowclip_merlin models workflows experiments examples $(PYTEST_ARGS)

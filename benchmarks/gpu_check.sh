@@ -51,8 +51,8 @@ run() {
 
 check() {
     echo "GPU: $gpu"
-    run "$python" -m pytest tests/kernels -rs
-    run "$python" -m pytest tests/optimizer tests/models -rs
+    run "$python" -m pytest --hypothesis-profile=full tests/kernels -rs
+    run "$python" -m pytest --hypothesis-profile=full tests/optimizer tests/models -rs
     run "$python" tests/smoke.py
     for d in 1 10 16 64; do
         run "$python" benchmarks/kernels.py --backend cupy --d "$d" \

@@ -11,7 +11,10 @@ import hypothesis
 import pytest
 
 sys.path.append(str(Path(__file__).parent))
+from tiers import Tiers
 from two_devices import TwoDevices
+
+from cowclip_merlin.system.versions import versions
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS",
@@ -22,10 +25,17 @@ if WORKERS > 1:  # before TensorFlow, NumPy and Arrow read them; child processes
     for name in THREADS:
         os.environ.setdefault(name, "1")
 
-hypothesis.settings.register_profile("suite", deadline=None)  # other processes take the cores
-hypothesis.settings.load_profile("suite")
+# No deadline: other processes take the cores. `--hypothesis-profile=full` chooses the other one.
+hypothesis.settings.register_profile("full", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=10)
+hypothesis.settings.load_profile("quick")
 
 ROWS = 3000
+
+
+def pytest_configure(config):
+    """Add the tiers."""
+    config.pluginmanager.register(Tiers(), "tiers")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -36,6 +46,7 @@ def pytest_xdist_auto_num_workers():
 
 def pytest_collection_finish():
     """What has been imported stays: the garbage collector need not look at it again and again."""
+    versions()  # asks git once, which a test of most tiers may not
     gc.collect()
     gc.freeze()
 

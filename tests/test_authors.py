@@ -142,6 +142,7 @@ print("shown", abs(theirs - tables[1:]).max(), abs(ours - theirs).max())
 """
 
 
+@pytest.mark.system
 def test_replicas_that_clip_by_themselves(two_devices):
     """Theirs, by our pure function and Keras's Adam; ours differs, and is that of one device."""
     vectors = Path(__file__).parent / "authors" / "vectors.npz"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache  # the modules of this process stay what they are
 def _git_revision() -> str | None:
     """Return the git revision of this package's checkout; None for an installed package."""
     folder = Path(__file__).resolve().parents[2]

@@ -179,12 +179,14 @@ def test_prepare_deletes_nothing_of_others(load, tmp_path, monkeypatch):
     assert {file.name for file in tmp_path.iterdir()} == {"pandas", "log-50.txt", "log-50.txt.json"}
 
 
+@pytest.mark.system
 def test_a_run_that_fails_is_told_by_its_last_words(load, tmp_path):
     command = [sys.executable, "-c", "raise SystemExit('the last words')"]
     with pytest.raises(InputError, match="ours: a run failed: the last words"):
         load("prepare").timed(command, tmp_path / "ours.log")
 
 
+@pytest.mark.system
 def test_ctrl_c_leaves_one_line_and_no_half_file(tmp_path):
     command = [sys.executable, "benchmarks/prepare.py", "--rows", "30000000"]
     process = subprocess.Popen(

@@ -13,6 +13,7 @@ from cowclip_merlin.errors import InputError
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.system
 def test_a_small_benchmark(tmp_path):
     file = tmp_path / "tables.json"
     done = subprocess.run(
@@ -55,6 +56,7 @@ def test_an_interpreter_that_is_not_there_is_named(load, capsys):
     assert capsys.readouterr().err == "error: --tfra-python no/such/python: no such program\n"
 
 
+@pytest.mark.system
 def test_a_failed_process_is_one_line(load):
     peers = load("growing_tables.peers")
     ids = np.zeros((1, 26), np.int64)  # this interpreter lacks the package

@@ -67,6 +67,7 @@ def test_checked_rows_have_missing_and_unknown_values(load, tmp_path):
     assert not any(value for name, value in rows[0].items() if name != "label")
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not PYTHON, reason="TRITON_PYTHON is not set: make triton-check")
 def test_a_small_load(tmp_path):
     file = tmp_path / "triton.json"

@@ -10,6 +10,8 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 
+pytestmark = pytest.mark.system
+
 
 def result_of(load, megabytes, threads):
     """The result of a run of one worker with these samples."""

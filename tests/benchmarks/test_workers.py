@@ -17,6 +17,8 @@ from cowclip_merlin.training.several_workers.worker_state import logging_traffic
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.collectives import padded_size
 
+pytestmark = pytest.mark.system
+
 DIM = 3
 COMPUTED = ["--part", "computed", "--global-batch", "8192", "--machines", "1,2,8", "--gpus", "1,4",
             "--vocabularies", "1000000"]  # fmt: skip

@@ -42,6 +42,7 @@ def disk_full(disk, command, capfd):
     assert not list(disk.iterdir()), "half-written output"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("command", ["prepare", "train", "generate"])
 def test_disk_full(command, small_disk, data, log, capfd):
     out = ["--out", str(small_disk / "out")]
@@ -75,6 +76,7 @@ def test_a_fault_of_ours_is_exit_code_1(monkeypatch, capsys):
     assert "boom" in capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_a_reader_that_has_seen_enough_is_no_error():
     """As in `cowclip experiment --list | head -1`, where Python flushes at its end once more."""
     command = [sys.executable, "-m", "cowclip_merlin", "experiment", "--list"]
@@ -237,6 +239,7 @@ def test_the_command_leaves_out_what_the_clip_does_not_read():
     assert train_command(settings).endswith("--rule none --l2 1.0")
 
 
+@pytest.mark.system
 def test_the_program_runs_as_a_module():
     done = subprocess.run(
         [sys.executable, "-m", "cowclip_merlin", "scale", "--to", "0"], capture_output=True,

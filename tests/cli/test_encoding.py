@@ -5,6 +5,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.system
+
 LOG = "y,Straße\n" + "0,ä\n1,ö\n" * 50
 ONE_BY_ONE = """
 import json

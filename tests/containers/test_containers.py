@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).with_name("stand_ins")
 DOCKERFILES = sorted((ROOT / "containers").glob("Dockerfile.*"))

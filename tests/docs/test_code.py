@@ -46,6 +46,7 @@ PARSERS = (CodeBlockParser("python", python), CodeBlockParser("bash", bash))
 WITH_CODE = [page for page in PAGES if re.search("^```(python|bash)$", page.read_text(), re.M)]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("page", WITH_CODE, ids=name)
 def test_the_code_of_a_page_runs(page, data, log, tmp_path, monkeypatch):
     document = Document.parse(str(page), *PARSERS)

@@ -126,6 +126,7 @@ def browser(page, folder):
     return done.stdout
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("words", "page"), [("threshold", "method.html"), ("movielens", "own-data.html")]
 )

@@ -55,6 +55,7 @@ def test_every_public_name_is_in_the_table_of_names(module):
     assert sorted(found) == sorted(wanted)
 
 
+@pytest.mark.system
 def test_every_public_name_is_there_after_the_one_import_of_the_page():
     names = [
         match[1] for row in rows_of("api.md") if (match := re.match(r"\[`(cc\.[\w.]+)`", row[0]))

@@ -15,6 +15,7 @@ from cowclip_merlin.workflows.online.features_file import load_features
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.system
 @pytest.mark.skipif(shutil.which("awk") is None, reason="this machine has no awk")
 def test_rows_are_spread_over_seven_days(log, tmp_path):
     (command,) = re.findall(r"^awk .*$", (ROOT / "docs/events.md").read_text(), re.MULTILINE)

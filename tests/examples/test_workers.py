@@ -11,6 +11,8 @@ import yaml
 
 from cowclip_merlin.cli import build_parser
 
+pytestmark = pytest.mark.system
+
 FOLDER = Path(__file__).parents[2] / "examples/workers"
 SLURM = FOLDER / "slurm.sbatch"
 LINES = SLURM.read_text(encoding="utf-8").splitlines()

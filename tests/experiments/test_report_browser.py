@@ -3,6 +3,8 @@
 import chromium
 import pytest
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def browser():

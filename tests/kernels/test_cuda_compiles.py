@@ -20,7 +20,10 @@ def find_nvcc():
 
 
 NVCC = find_nvcc()
-pytestmark = pytest.mark.skipif(NVCC is None, reason="no nvcc on PATH or in CUDA_HOME")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(NVCC is None, reason="no nvcc on PATH or in CUDA_HOME"),
+]
 LENGTHS = {1: 1, 2: 2, 4: 3, 8: 8, 16: 10, 32: 128}
 
 

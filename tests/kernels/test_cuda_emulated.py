@@ -30,7 +30,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings, load
 from cowclip_merlin.kernels.cuda_source import SEGMENT, TILES, tile_of
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 LENGTHS = (1, 3, 10, 16, 33, 128)  # each is compiled once per tile: not every d
 few = settings(max_examples=25)
 

@@ -6,6 +6,8 @@ import sys
 import pytest
 from emulated_cupy import COMPILER
 
+pytestmark = pytest.mark.system
+
 CODE = """
 import ctypes, sys
 sys.path.insert(0, sys.argv[1])

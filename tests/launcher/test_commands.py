@@ -12,6 +12,8 @@ from cowclip_merlin.launcher.local import run_locally
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run_logs import METRICS
 
+pytestmark = pytest.mark.system
+
 SETTINGS = RunSettings(model="deepfm", batch_size=256, epochs=2)
 TRAIN = """
 if rank == 0:

@@ -15,6 +15,8 @@ from cowclip_merlin.errors import InputError, WorkerLost
 from cowclip_merlin.launcher import Patience, attempts, dask_side, dask_workers, launch
 from cowclip_merlin.training import Stopped
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def cluster():

@@ -12,6 +12,8 @@ from cowclip_merlin.errors import InputError, WorkerLost
 from cowclip_merlin.launcher import Patience, gpus, launch
 from cowclip_merlin.training import Stopped
 
+pytestmark = pytest.mark.system
+
 
 def test_all_workers_run_with_their_rank_and_the_same_addresses(fake):
     fake.run("(here / f'saw-{rank}').write_text(' '.join(addresses))", workers=3)

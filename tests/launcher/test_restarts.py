@@ -12,6 +12,8 @@ from fake_workers import wait_until
 from cowclip_merlin.errors import WorkerLost
 from cowclip_merlin.launcher import attempts, local
 
+pytestmark = pytest.mark.system
+
 RECORD = "(here / f'call-{rank}-{attempt}').write_text(str(call['resume']) + str(out.exists()))\n"
 
 

@@ -8,6 +8,8 @@ import sys
 import pytest
 from fake_workers import is_alive, wait_until
 
+pytestmark = pytest.mark.system
+
 LAUNCHER = """
 import sys
 from cowclip_merlin.launcher import Patience, TrainCall, launch

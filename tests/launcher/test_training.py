@@ -10,6 +10,8 @@ from cowclip_merlin.launcher import TrainCall, launch
 from cowclip_merlin.training import RunSettings, train
 from cowclip_merlin.training.run_logs import parse_metrics_row, read_metrics
 
+pytestmark = pytest.mark.system
+
 SETTINGS = RunSettings(model="deepfm", batch_size=256, mlp=(8,), epochs=2)
 TIMES = {"seconds", "test_seconds", "rows_per_second"}
 

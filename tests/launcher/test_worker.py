@@ -94,6 +94,7 @@ def test_every_argument_arrives(monkeypatch):
     assert got == {name: value for name, value in given.items() if name != "settings"}
 
 
+@pytest.mark.system
 def test_the_module_runs_as_a_program(tmp_path):
     """Wrong data end it before TensorFlow is loaded."""
     call = TrainCall(data=str(tmp_path / "none"), settings=SETTINGS.as_dict(), out=str(tmp_path))

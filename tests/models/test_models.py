@@ -114,6 +114,7 @@ print("equal")
 """
 
 
+@pytest.mark.system
 def test_saved_and_loaded_in_a_new_process(tf, schema, batch, tmp_path):
     names = ("deepfm", "dcnv2")
     data = tf.data.Dataset.from_tensor_slices((batch, np.arange(40) % 2)).batch(40)

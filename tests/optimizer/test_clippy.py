@@ -234,5 +234,6 @@ print("equal")
 """
 
 
+@pytest.mark.system
 def test_two_replicas_equal_one(two_devices):
     assert two_devices.run(SCRIPT).endswith("equal\n")

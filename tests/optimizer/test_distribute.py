@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 SCRIPT = """
 import sys
 import numpy as np

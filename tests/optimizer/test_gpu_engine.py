@@ -9,7 +9,7 @@ from two_tables import ROWS, TwoTables, assert_close, batches
 
 import cowclip_merlin as cc
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 SIZES = (12,) * 4 + (0, 1) + (300,) + (12,) * 2  # 300: an id that is summed in pieces
 
 

@@ -10,7 +10,7 @@ from two_tables import ROWS, TwoTables, assert_close, batches
 
 import cowclip_merlin as cc
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 
 
 @pytest.mark.parametrize("graph", [True, False])

@@ -12,7 +12,7 @@ import cowclip_merlin as cc
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 from emulated_cupy import COMPILER
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 
 
 def test_the_program_has_the_kernels_that_are_launched_and_no_others(tf):

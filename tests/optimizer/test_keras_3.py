@@ -32,6 +32,7 @@ for use in (
 """
 
 
+@pytest.mark.system
 def test_a_model_of_keras_3_is_refused_with_the_remedy():
     environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
     done = subprocess.run(

@@ -36,6 +36,7 @@ def tensorflow_version():
     return int(major), int(minor)
 
 
+@pytest.mark.system
 def test_import_loads_nothing_heavy():
     done = python(
         "import sys, cowclip_merlin\n"
@@ -46,6 +47,7 @@ def test_import_loads_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.system
 def test_import_takes_less_than_300_ms():
     code = (
         "import time; t = time.perf_counter(); import cowclip_merlin\n"
@@ -59,6 +61,7 @@ def test_import_takes_less_than_300_ms():
 MODULES = ("merlin.models.tf.inputs.embedding", "nvtabular")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("module", MODULES)
 def test_merlin_is_found_after_this_package(module):
     """Nothing of this package has been touched in between."""
@@ -66,6 +69,7 @@ def test_merlin_is_found_after_this_package(module):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.system
 def test_nvtabular_is_imported_without_tensorflow_which_merlin_learns_of_later():
     done = python(
         "import sys\n"
@@ -86,6 +90,7 @@ def test_nvtabular_is_imported_without_tensorflow_which_merlin_learns_of_later()
     assert "dtype mappings" not in done.stderr
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "code",
     [
@@ -102,6 +107,7 @@ def test_a_schema_is_made_without_warnings_of_merlin(code):
     assert "dtype mappings" not in done.stderr
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("module", MODULES)
 def test_merlin_before_this_package_works_or_is_one_clear_error(module):
     """It has asked for another Keras, or failed by itself, before anything here could help."""
@@ -116,6 +122,7 @@ def test_merlin_before_this_package_works_or_is_one_clear_error(module):
     assert re.match("ImportError: .* import cowclip_merlin before tensorflow and before mer", last)
 
 
+@pytest.mark.system
 def test_the_failure_of_merlin_by_itself_can_be_mended_later():
     """With Keras 2 asked for in the environment, an import that failed works the second time."""
     done = python(
@@ -126,6 +133,7 @@ def test_the_failure_of_merlin_by_itself_can_be_mended_later():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.system
 def test_the_wrong_keras_is_named_in_one_line():
     done = python("import tensorflow\nimport cowclip_merlin", TF_USE_LEGACY_KERAS="0")
     if tensorflow_version() < (2, 16):
@@ -221,6 +229,7 @@ def test_there_are_pins_for_every_promised_stack():
     }  # fmt: skip
 
 
+@pytest.mark.system
 def test_the_set_up_script_says_what_is_missing(tmp_path):
     done = subprocess.run(
         [str(ROOT / "requirements/make_venv.sh"), "ngc", str(tmp_path / "v"), "3.99"],
@@ -239,6 +248,7 @@ def set_up(folder):
     )
 
 
+@pytest.mark.system
 def test_the_set_up_script_removes_no_folder_but_its_own(tmp_path):
     (tmp_path / "thesis.txt").write_text("dear to me")
     done = set_up(tmp_path)
@@ -255,6 +265,7 @@ def only_pins(folder):
     )
 
 
+@pytest.mark.system
 def test_a_package_installed_by_hand_is_noticed(tmp_path):
     here = {d.metadata["Name"]: d.version for d in distributions()}
     for name in ("pip", "setuptools", "wheel", "cowclip-merlin"):

@@ -11,6 +11,8 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training import RunSettings, train
 
+pytestmark = pytest.mark.system
+
 SETTINGS = RunSettings(
     model="deepfm", epochs=1, mlp=(8,), batch_size=256, base_batch_size=64, seed=5
 )

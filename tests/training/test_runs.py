@@ -163,6 +163,7 @@ def uninterrupted(data, make_once):
     return make_once("uninterrupted", make) / "run"
 
 
+@pytest.mark.system
 def test_killed_at_a_random_step_and_resumed_is_bit_equal(data, uninterrupted, tmp_path):
     out = tmp_path / "run"
     process = start(data, out)
@@ -178,6 +179,7 @@ def test_killed_at_a_random_step_and_resumed_is_bit_equal(data, uninterrupted, t
     ]
 
 
+@pytest.mark.system
 def test_sigterm_ends_with_a_checkpoint(data, uninterrupted, tmp_path):
     out = tmp_path / "run"
     process = start(data, out)
@@ -190,6 +192,7 @@ def test_sigterm_ends_with_a_checkpoint(data, uninterrupted, tmp_path):
     assert_bit_equal(out, uninterrupted)
 
 
+@pytest.mark.system
 def test_ctrl_c_ends_with_a_checkpoint(data, uninterrupted, tmp_path, capsys):
     out = tmp_path / "run"
 

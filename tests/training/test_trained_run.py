@@ -132,6 +132,7 @@ def test_one_click_has_no_standard_error(run, tmp_path, capsys, monkeypatch):
     assert second == "the same AUC as OTHER (no standard error: a class has one row)"
 
 
+@pytest.mark.system
 def test_an_exported_run_scores_without_this_package(run, exported, data, rows, tmp_path):
     inputs, model = exported
     assert list(inputs) == list(rows) and not list(model.parent.glob(".*"))

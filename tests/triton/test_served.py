@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from unusual_rows import CATEGORICAL, CONTINUOUS, as_request
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def requests(exported):

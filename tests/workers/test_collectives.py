@@ -28,12 +28,14 @@ def found(request, make_once):
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(request.param)]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", CHECKS)
 def test_exchanges(found, name):
     for rank, each in enumerate(found):
         assert not each[name], f"worker {rank}: {each[name]}"
 
 
+@pytest.mark.system
 def test_all_checks_are_here(found):
     assert all(set(each) == set(CHECKS) for each in found)
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from cases import BY_THREE, BY_TWO, STEPS, WITHOUT_COUNTS, Case
 
+pytestmark = pytest.mark.system
+
 # Adagrad does not amplify differences by rounding, so a fixed bound is sharp.
 ADAGRAD_BOUND = 2e-5
 

@@ -12,6 +12,8 @@ import pytest
 from distributed import LocalCluster
 from processes import ONE_THREAD
 
+pytestmark = pytest.mark.system
+
 OPTIONS = "--model deepfm --batch-size 256 --mlp 8 --update exact --checkpoint-every 20"
 
 

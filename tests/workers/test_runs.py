@@ -12,6 +12,8 @@ from processes import FOLDER, failures, run_workers
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 
+pytestmark = pytest.mark.system
+
 ARGUMENTS = (
     "--model", "deepfm", "--mlp", "16,8", "--embedding-dim", "4", "--update", "exact",
     "--batch-size", "202",  # of 17,979 rows: one is left for the last batch

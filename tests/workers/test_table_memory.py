@@ -37,6 +37,7 @@ def test_each_worker_needs_its_part(monkeypatch):
         build.check_table_memory(settings(), DATA, "cpu")
 
 
+@pytest.mark.system
 def test_a_limit_of_the_process_counts():
     """100 MB more than the process has, in another process: a limit cannot be taken back."""
     import subprocess

@@ -1,8 +1,11 @@
 """A script of one's own that joins its workers and calls Merlin's `fit`."""
 
 import numpy as np
+import pytest
 import user_script
 from processes import run_script
+
+pytestmark = pytest.mark.system
 
 
 def test_fit_by_two_equals_fit_by_one(tmp_path):

@@ -14,6 +14,8 @@ from cowclip_merlin.system.files import atomic_folder, atomic_write
 from cowclip_merlin.workflows import PreparedData, Recipe, prepare
 from cowclip_merlin.workflows.raw.ingest import Ingest
 
+pytestmark = pytest.mark.system
+
 STAYS = """
 import sys, time
 from pathlib import Path

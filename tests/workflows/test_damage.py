@@ -222,6 +222,7 @@ def test_a_comma_in_a_name_of_a_column(prepared):
     assert cc.workflows.value_to_id(data, "a, b") == {"u": 3}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("name", "code_after"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_an_interrupted_prepare_leaves_nothing(log, tmp_path, name, code_after):
     code = (

@@ -43,6 +43,7 @@ def prepared(table, folder, scheduler=None):
     return make(table, folder / "data", scheduler=scheduler, partition_mb=0.004, **COLUMNS)
 
 
+@pytest.mark.system
 def test_1_2_and_4_workers_write_the_same_bytes(table, tmp_path):
     here = prepared(table, tmp_path / "here")
     assert len(here.files("train")) > 8

@@ -144,6 +144,7 @@ def test_a_workflow_from_python(log, tmp_path):
     assert out.I2.between(0, 1).all()
 
 
+@pytest.mark.system
 def test_two_dask_workers_give_the_same(log, data, tmp_path):
     from distributed import LocalCluster
 
@@ -153,6 +154,7 @@ def test_two_dask_workers_give_the_same(log, data, tmp_path):
     assert PreparedData.load(data).statistics == other.statistics
 
 
+@pytest.mark.system
 def test_a_cluster_forgets_the_ids_of_a_folder_that_was_prepared_again(tmp_path):
     from distributed import LocalCluster
 

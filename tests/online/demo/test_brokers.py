@@ -8,6 +8,8 @@ from cowclip_merlin.online.demo.processes import Processes
 from cowclip_merlin.online.demo.settings import OWN, DemoSettings
 from cowclip_merlin.online.logs.open_log import open_log
 
+pytestmark = pytest.mark.system
+
 
 def logs_of(tmp_path, **settings):
     with Processes(tmp_path / "logs") as processes:

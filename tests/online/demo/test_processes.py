@@ -9,6 +9,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.demo import processes as module
 from cowclip_merlin.online.demo.processes import Processes
 
+pytestmark = pytest.mark.system
+
 FOREVER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 STUBBORN = [
     sys.executable,

@@ -16,6 +16,8 @@ from cowclip_merlin.online.demo.run import Demo
 from cowclip_merlin.online.demo.settings import DemoSettings
 from cowclip_merlin.online.demo.status import StatusBlock
 
+pytestmark = pytest.mark.system
+
 FAKES = Path(__file__).with_name("fake_parts.py")
 SECONDS = 6.0
 

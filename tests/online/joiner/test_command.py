@@ -56,6 +56,7 @@ def test_joins_until_the_end(folder, capsys):
     assert (folder / "state.log").read_text().endswith(last + "\n")
 
 
+@pytest.mark.system
 def test_a_signal_stops_it_and_the_same_command_goes_on(folder):
     command = [sys.executable, "-m", "cowclip_merlin", *words(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -116,6 +117,7 @@ def test_a_damaged_message_is_set_aside(folder):
     assert json.loads(line)["text"] == "{"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["redis", "kafka"])
 def test_joins_the_logs_of_a_server(tmp_path, request, kind):
     server = request.getfixturevalue(f"{kind}_server")

@@ -152,6 +152,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.system
 def test_killed_by_the_system_at_random_moments(tmp_path):
     """A real process and SIGKILL, between its start and its end."""
     impressions, clicks = stream(4, 4000, SETTINGS)

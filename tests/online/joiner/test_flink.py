@@ -25,6 +25,8 @@ from cowclip_merlin.online.joiner.flink.statements import (
 )
 from cowclip_merlin.online.joiner.settings import JoinSettings
 
+pytestmark = pytest.mark.system
+
 PYTHON = os.environ.get("FLINK_PYTHON")
 needs_flink = pytest.mark.skipif(not PYTHON, reason="FLINK_PYTHON is not set: make flink-check")
 SETTINGS = JoinSettings(window=90_000, late=3000, lateness=800, negatives=0.5)

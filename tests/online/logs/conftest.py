@@ -22,7 +22,10 @@ class Kind:
         return FileLog(url, create=create, segment_bytes=500)  # so that there are several files
 
 
-@pytest.fixture(scope="session", params=["files", "redis", "kafka"])
+SERVERS = [pytest.param(name, marks=pytest.mark.system) for name in ("redis", "kafka")]
+
+
+@pytest.fixture(scope="session", params=["files", *SERVERS])
 def kind(request, tmp_path_factory):
     if request.param == "files":
         base = tmp_path_factory.mktemp("logs")

@@ -7,6 +7,8 @@ import pytest
 import yaml
 from log_servers import ROOT, RedisServer, find_redis
 
+pytestmark = pytest.mark.system
+
 FILE = ROOT / "containers/compose.online.yaml"
 COMPOSE = yaml.safe_load(FILE.read_text())
 

@@ -108,6 +108,7 @@ for number in range(30):
 """
 
 
+@pytest.mark.system
 def test_several_processes_append_at_once(kind):
     url = kind.new_url()
     log = kind.open(url, create=True)

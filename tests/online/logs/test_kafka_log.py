@@ -16,6 +16,8 @@ from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.system.ports import free_ports
 
+pytestmark = pytest.mark.system
+
 NUMBERS = itertools.count()
 
 

@@ -14,9 +14,12 @@ from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.system.ports import free_ports
 
-pytestmark = pytest.mark.skipif(
-    find_redis() is None, reason="redis-server is missing: apt-get install redis-server"
-)
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(
+        find_redis() is None, reason="redis-server is missing: apt-get install redis-server"
+    ),
+]
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from server_process import ServerProcess
 
 from cowclip_merlin.cli import main
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, small_settings, features, events):
