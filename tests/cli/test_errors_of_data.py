@@ -3,6 +3,8 @@
 import gzip
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 
@@ -35,6 +37,12 @@ def like_behind_a_link(p):
 def without(data, field):
     (data / "categories" / f"unique.{field}.parquet").unlink()
     return data
+
+
+def parquet_with_two(p, name):
+    columns = [[0, 1] * 50, range(100), range(100), range(100)]
+    pq.write_table(pa.table(columns, names=["y", "a", "b", name]), p.path / "t.parquet")
+    return p.path / "t.parquet"
 
 
 TABLE_OPTIONS = ("--label", "y", "--categorical", "a,b")
@@ -111,6 +119,21 @@ CASES = {
             "table", p.write("t.csv", b"\0" * 5000 + b"\n" + GOOD_TABLE), *TABLE_OPTIONS
         ),
         r"no column 'y' in the header \('[x0\\]{1,160}'\); separate",
+    ),
+    "name that occurs twice": (
+        lambda p: p.prepare(
+            "table",
+            p.write("t.csv", GOOD_TABLE.replace(b"b", b"a", 1)),
+            "--label",
+            "y",
+            "--categorical",
+            "a",
+        ),
+        r"t\.csv: column 'a' occurs twice in the header; rename one",
+    ),
+    "name that occurs twice in parquet": (
+        lambda p: p.prepare("table", parquet_with_two(p, "a"), *TABLE_OPTIONS),
+        r"t\.parquet: column 'a' occurs twice; rename one",
     ),
     "slash in a name": (
         lambda p: p.prepare(

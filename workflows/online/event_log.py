@@ -12,7 +12,11 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.online.events import Damage, Events, encode_log
 from cowclip_merlin.workflows.online.features import LogFeatures
 from cowclip_merlin.workflows.online.times import format_time
-from cowclip_merlin.workflows.raw.parquet_rows import open_parquet, read_parquet_rows
+from cowclip_merlin.workflows.raw.parquet_rows import (
+    check_columns,
+    open_parquet,
+    read_parquet_rows,
+)
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
 from cowclip_merlin.workflows.raw.quarantine import Quarantine
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
@@ -174,9 +178,8 @@ def _check_types(file: Path, features: LogFeatures) -> None:
     import pyarrow.types as types
 
     schema = open_parquet(file).schema_arrow
+    check_columns(schema.names, features.identifiers, file)
     for name in features.identifiers:
-        if name not in schema.names:
-            continue  # the reader says so
         kind = schema.field(name).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         usable = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,29 @@ def read_parquet_rows(file: Path, log_format: LogFormat, rows: int) -> Iterator[
     """Read the file in blocks of at most `rows` rows.
 
     Raises:
-        InputError: if the file is missing or damaged, or a column is missing or has a wrong type.
+        InputError: if the file is missing or damaged, or a column is missing, occurs twice or has
+            a wrong type.
     """
     parquet = open_parquet(file)
     names = [log_format.label, *log_format.categorical, *log_format.continuous]
-    for name in names:
-        if name not in parquet.schema_arrow.names:
-            raise InputError(f"{file}: no column {name!r}; check the kind and the names")
+    check_columns(parquet.schema_arrow.names, names, file)
     start = 0
     for batch in _batches(parquet, file, rows, names):
         yield _checked_batch(batch, log_format, file, start)
         start += batch.num_rows
+
+
+def check_columns(found: Sequence[str], names: Iterable[str], file: Path) -> None:
+    """Check that each name is that of one column.
+
+    Raises:
+        InputError: if it is that of none or of several.
+    """
+    for name in names:
+        if found.count(name) == 0:
+            raise InputError(f"{file}: no column {name!r}; check the kind and the names")
+        if found.count(name) > 1:
+            raise InputError(f"{file}: column {name!r} occurs twice; rename one")
 
 
 def open_parquet(file: Path) -> Any:

@@ -12,6 +12,7 @@ from cowclip_merlin.workflows import PreparedData, Recipe
 from cowclip_merlin.workflows.online.event_log import EventLog
 from cowclip_merlin.workflows.online.features_file import load_features
 from cowclip_merlin.workflows.online.ids import text_id
+from cowclip_merlin.workflows.online.raw_events import RawLog
 
 SMALL = "label: y\ntime: t\ncategorical: [a]\ncontinuous: [{name: x, transform: none}]\n"
 HEADER = "y,t,a,x\n"
@@ -286,6 +287,15 @@ def test_parquet_without_a_column(features_file, tmp_path):
     file = parquet(tmp_path / "a.parquet", y=[1], t=[1], x=[1])
     with pytest.raises(InputError, match=r"a.parquet: no column 'a'"):
         list(EventLog([file], features_file(SMALL)))
+
+
+@pytest.mark.parametrize("name", ["y", "t", "a", "x"])
+def test_parquet_with_two_columns_of_one_name(features_file, tmp_path, name):
+    table = pa.table([[1], [1], [1], [1], [1]], names=["y", "t", "a", "x", name])
+    pq.write_table(table, tmp_path / "a.parquet")
+    for log in (EventLog, RawLog):
+        with pytest.raises(InputError, match=f"a.parquet: column '{name}' occurs twice; rename"):
+            list(log([tmp_path / "a.parquet"], features_file(SMALL)))
 
 
 def test_numbers_are_those_of_a_prepared_folder(data, log, tmp_path):
