@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,6 +23,13 @@ from cowclip_merlin.workflows.prepared.counts import FieldCounts, write_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData, write_description
 from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
 from cowclip_merlin.workflows.prepared.report import write_figure, write_summary
+from cowclip_merlin.workflows.prepared.unknown_values import (
+    format_shares,
+    printed_columns,
+    unknown_shares,
+    warn_of_two_texts,
+    warn_of_unknown,
+)
 from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult
 from cowclip_merlin.workflows.raw.log_format import LogFormat, separator_of
 from cowclip_merlin.workflows.raw.train_test_split import Split
@@ -159,6 +167,7 @@ def _prepare(
         coded=not gpu,
         quarantine=data / "quarantine" / "lines.tsv",
         meanwhile=nullcontext if gpu else _import_early,
+        printed=_printed_columns(base, settings.files),
     ).run(settings.files)
     recipe = settings.recipe if base is None else base.recipe
     with (
@@ -185,7 +194,13 @@ def _prepare(
         quarantined=ingested.quarantined,
         fitted_rows=base.fitted_rows if base else sum(map(ingested.rows.get, recipe.fitted_splits)),
     )
-    _finish(settings, ingested, data, counts)
+    _finish(settings, base, ingested, data, counts)
+
+
+def _printed_columns(base: PreparedData | None, files: Sequence[Path]) -> set[str]:
+    if base is None or not any(file.suffix == ".parquet" for file in files):
+        return set()
+    return printed_columns(base)
 
 
 def _import_early() -> None:
@@ -261,13 +276,18 @@ def _settings_record(
 
 
 def _finish(
-    settings: PrepareSettings, ingested: IngestResult, data: Path, counts: FieldCounts
+    settings: PrepareSettings,
+    base: PreparedData | None,
+    ingested: IngestResult,
+    data: Path,
+    counts: FieldCounts,
 ) -> None:
     prepared = PreparedData.load(data)
     written = {name: _rows(prepared, name) for name in ingested.rows}
     if written != ingested.rows:
         raise RuntimeError(f"{ingested.rows} rows were read, but {written} written")
-    write_summary(prepared, counts, data, name=settings.out.name)
+    unknown = None if base is None else unknown_shares(prepared)
+    write_summary(prepared, counts, data, name=settings.out.name, unknown=unknown)
     for bad in ingested.first_bad:
         print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
     rows = ingested.rows
@@ -276,6 +296,11 @@ def _finish(
         f"{rows['test']:,} test + {ingested.quarantined:,} quarantined; "
         f"{sum(prepared.cardinalities.values()):,} ids"
     )
+    if unknown is None:
+        warn_of_two_texts(prepared)
+    else:
+        print(format_shares(unknown))
+        warn_of_unknown(base, unknown, ingested.files["test"])
 
 
 def _rows(prepared: PreparedData, split: str) -> int:

@@ -159,7 +159,8 @@ def read_rows(
     if file.suffix != ".parquet":
         return read_text_rows(file, log_format, block_bytes, allowed)
     _check_types(file, features)
-    return read_parquet_rows(file, log_format, max(1, block_bytes // 256))
+    numbers = set(log_format.categorical) - set(features.identifiers)
+    return read_parquet_rows(file, log_format, max(1, block_bytes // 256), printed=numbers)
 
 
 def _texts(parsed: ParsedRows, rows: list[int]) -> list[bytes]:

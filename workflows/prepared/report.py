@@ -13,6 +13,7 @@ from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, S
 from cowclip_merlin.plotting.style import new_figure, save_figure
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, FieldCounts, read_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
+from cowclip_merlin.workflows.prepared.unknown_values import format_shares
 
 BATCHES = tuple(1024 * 2**i for i in range(8))
 
@@ -28,9 +29,17 @@ def write_figure(counts: FieldCounts, folder: Path) -> None:
     draw_frequencies(counts, folder / "figures" / "ids_by_frequency.svg")
 
 
-def write_summary(data: PreparedData, counts: FieldCounts, folder: Path, *, name: str) -> None:
-    """Write `summary.md` with the name as heading."""
-    (folder / "summary.md").write_text(summary(data, counts, name=name), encoding="utf-8")
+def write_summary(
+    data: PreparedData,
+    counts: FieldCounts,
+    folder: Path,
+    *,
+    name: str,
+    unknown: Mapping[str, float] | None = None,
+) -> None:
+    """Write `summary.md` with the name as heading, and the shares of unknown values, if given."""
+    page = summary(data, counts, name=name, unknown=unknown)
+    (folder / "summary.md").write_text(page, encoding="utf-8")
 
 
 def draw_frequencies(counts: FieldCounts, path: Path) -> None:
@@ -77,7 +86,13 @@ def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], index: int) -> No
         )
 
 
-def summary(data: PreparedData, counts: FieldCounts, *, name: str) -> str:
+def summary(
+    data: PreparedData,
+    counts: FieldCounts,
+    *,
+    name: str,
+    unknown: Mapping[str, float] | None = None,
+) -> str:
     """Return the summary as one page of Markdown."""
     fitted, total = data.fitted_rows, sum(data.rows.values())
     where = "in train" if data.recipe.fit_on == "train" else "in train and test"
@@ -91,6 +106,7 @@ def summary(data: PreparedData, counts: FieldCounts, *, name: str) -> str:
         f"- click rate: {100 * data.clicks / max(total, 1):.2f}%",
         f"- fields: {len(data.categorical)} categorical, {len(data.continuous)} continuous",
         f"- distinct ids {where}: {ids:,}; seen once: {100 * once / max(ids, 1):.1f}%",
+        *([] if unknown is None else [f"- {format_shares(unknown)}"]),
         "",
         "Ids per field, and how many of them are expected at least once in a batch "
         "(their frequency is above 1 / batch):",

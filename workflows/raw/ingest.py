@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class Ingest:
         coded: stage categorical columns as integer codes with a dictionary, else as text.
         quarantine: file for the damaged lines.
         meanwhile: call this on a thread of its own after the first rows are read.
+        printed: categorical columns of parquet that `printed_text` converts.
     """
 
     def __init__(
@@ -66,8 +67,9 @@ class Ingest:
         coded: bool,
         quarantine: Path,
         meanwhile: Callable[[], object],
+        printed: Container[str] = (),
     ) -> None:
-        self.log_format, self.split = log_format, split
+        self.log_format, self.split, self.printed = log_format, split, printed
         self.block_bytes, self.stage, self.coded = block_bytes, stage, coded
         self.meanwhile = meanwhile
         self.quarantine = Quarantine(quarantine, max_bad_fraction=max_bad_fraction)
@@ -112,7 +114,8 @@ class Ingest:
 
     def _read_rows(self, file: Path, threads: Threads) -> Iterator[ParsedRows]:
         if file.suffix == ".parquet":
-            return read_parquet_rows(file, self.log_format, max(1, self.block_bytes // 256))
+            rows = max(1, self.block_bytes // 256)
+            return read_parquet_rows(file, self.log_format, rows, printed=self.printed)
         allowed = self._allowed_bad_lines
         return read_text_rows(
             file, self.log_format, self.block_bytes, allowed, threads, coded=self.coded

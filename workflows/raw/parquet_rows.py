@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
+from cowclip_merlin.workflows.raw.value_text import printed_text, text_of_values
 
 
 def count_rows(file: Path) -> int:
@@ -24,8 +25,16 @@ def count_rows(file: Path) -> int:
     return open_parquet(file).metadata.num_rows
 
 
-def read_parquet_rows(file: Path, log_format: LogFormat, rows: int) -> Iterator[ParsedRows]:
+def read_parquet_rows(
+    file: Path, log_format: LogFormat, rows: int, *, printed: Container[str] = ()
+) -> Iterator[ParsedRows]:
     """Read the file in blocks of at most `rows` rows.
+
+    Args:
+        file: the file to read.
+        log_format: columns of the log.
+        rows: maximum number of rows of a block.
+        printed: categorical columns that need no unique text, which `printed_text` converts.
 
     Raises:
         InputError: if the file is missing or damaged, or a column is missing, occurs twice or has
@@ -36,7 +45,7 @@ def read_parquet_rows(file: Path, log_format: LogFormat, rows: int) -> Iterator[
     check_columns(parquet.schema_arrow.names, names, file)
     start = 0
     for batch in _batches(parquet, file, rows, names):
-        yield _checked_batch(batch, log_format, file, start)
+        yield _checked_batch(batch, log_format, file, start, printed)
         start += batch.num_rows
 
 
@@ -87,18 +96,21 @@ def _batches(parquet: Any, file: Path, rows: int, names: list[str]) -> Iterator[
             raise InputError(f"{file}: damaged parquet ({reason}); download it again") from error
 
 
-def _checked_batch(batch: Any, log_format: LogFormat, file: Path, start: int) -> ParsedRows:
+def _checked_batch(
+    batch: Any, log_format: LogFormat, file: Path, start: int, printed: Container[str]
+) -> ParsedRows:
     """Return the rows of a batch; rows whose label is not 0 or 1 are reported as damaged."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     table = pa.Table.from_batches([batch])
     for name in log_format.categorical:
-        column = _without_empty(_cast(table[name], pa.string(), name, file))
+        to_text = printed_text if name in printed else text_of_values
+        column = to_text(table[name], where=f"{file}: column {name!r}")
         table = table.set_column(table.column_names.index(name), name, column)
     table = _label_words(table, log_format.label)
     numbers = {
-        name: _cast(table[name], pa.float64(), name, file)
+        name: _numbers(table[name], name, file)
         for name in (log_format.label, *log_format.continuous)
     }
     good = pc.fill_null(pc.is_in(numbers[log_format.label], pa.array([0.0, 1.0])), False)
@@ -123,26 +135,14 @@ def _checked_batch(batch: Any, log_format: LogFormat, file: Path, start: int) ->
     return ParsedRows(table, np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
 
 
-def _without_empty(text: Any) -> Any:
-    """Replace empty texts by null.
-
-    `if_else` of pyarrow 14 returns damaged texts for a column that starts inside a buffer.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    empty = np.asarray(pc.fill_null(pc.equal(text, ""), False))
-    if not empty.any():
-        return text
-    return text.take(pa.array(np.arange(len(empty)), mask=empty))
-
-
 def _label_words(table: Any, name: str) -> Any:
-    """Replace labels such as "true" by 0 and 1 if the label column is text."""
+    """Replace labels such as "true" by 0 and 1 if the label column is text or its categories."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     text = table[name]
+    if pa.types.is_dictionary(text.type):
+        text = text.cast(text.type.value_type)
     if not (pa.types.is_string(text.type) or pa.types.is_large_string(text.type)):
         return table
     known = labels.parse_labels(text).cast(text.type)
@@ -164,15 +164,14 @@ def _damage_of(values: dict[str, float | None], log_format: LogFormat) -> str:
     return f"{name} is {values[name]:g}, not a finite number"
 
 
-def _cast(column: Any, kind: Any, name: str, file: Path) -> Any:
+def _numbers(column: Any, name: str, file: Path) -> Any:
     import pyarrow as pa
 
     try:
-        # Integers above 2**53 may lose their last digits; text that is not UTF-8 is rejected.
-        return column.cast(kind, safe=pa.types.is_string(kind))
+        # Integers above 2**53 may lose their last digits.
+        return column.cast(pa.float64(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        what = "text or numbers" if pa.types.is_string(kind) else "numbers"
         raise InputError(
-            f"{file}: column {name!r} is {column.type}, not {what} "
+            f"{file}: column {name!r} is {column.type}, not numbers "
             f"({str(error).splitlines()[0]}); convert it"
         ) from error

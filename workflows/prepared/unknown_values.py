@@ -1,0 +1,153 @@
+"""Values that a vocabulary lacks, and values that may be written in two ways."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
+from cowclip_merlin.workflows.prepared.folder import PreparedData
+from cowclip_merlin.workflows.raw.value_text import has_printed_text
+
+_MANY = 0.5  # share of unknown values that is worth a warning
+_BOOLEANS = ("true", "false", "True", "False", "TRUE", "FALSE")
+_LOOKED_AT = 1000  # most frequent values of a vocabulary whose form is that of all
+_COMPARED = 100_000  # most frequent values of a vocabulary that unknown ones are compared with
+
+
+def printed_columns(base: PreparedData) -> set[str]:
+    """Return the columns whose vocabularies have the texts that Arrow prints for their types.
+
+    New rows of such a column need texts of the same form.
+    """
+    return {c for c in base.categorical if has_printed_text(_values(base, c).slice(0, _LOOKED_AT))}
+
+
+def unknown_shares(data: PreparedData) -> dict[str, float]:
+    """Return, for each categorical column, the share of test values that are out of vocabulary.
+
+    Missing values do not count.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    present, unknown = dict.fromkeys(data.categorical, 0), dict.fromkeys(data.categorical, 0)
+    for file in data.files("test"):
+        rows = pq.ParquetFile(file).read()
+        for name in data.categorical:
+            present[name] += pc.sum(pc.not_equal(rows[name], SPECIAL["null"])).as_py() or 0
+            unknown[name] += pc.sum(pc.equal(rows[name], SPECIAL["oov"])).as_py() or 0
+    return {name: unknown[name] / max(present[name], 1) for name in data.categorical}
+
+
+def format_shares(shares: Mapping[str, float]) -> str:
+    """Format the shares of unknown values by column, the largest first.
+
+    >>> format_shares({"item": 0.001, "user": 0.25})
+    'unknown values (id 2): user 25.0%, item 0.1%'
+    """
+    falling = sorted(shares, key=lambda name: -shares[name])
+    return "unknown values (id 2): " + ", ".join(f"{c} {100 * shares[c]:.1f}%" for c in falling)
+
+
+def warn_of_unknown(base: PreparedData, shares: Mapping[str, float], files: Sequence[Path]) -> None:
+    """Log a warning for each column most of whose values are unknown.
+
+    Args:
+        base: the folder with the vocabulary.
+        shares: column -> share of unknown values.
+        files: staged files of the new rows.
+    """
+    for name, share in shares.items():
+        if share > _MANY:
+            logging.getLogger(__name__).warning(
+                "warning: column %r: %.0f%% of the values are unknown to %s; %s",
+                name,
+                100 * share,
+                base.path,
+                _remedy(_frequent_unknown(base, name, files), _values(base, name)),
+            )
+
+
+def warn_of_two_texts(data: PreparedData) -> None:
+    """Log a warning for each column with two ids for what may be one value, such as 7 and 7.0."""
+    for name in data.categorical:
+        if pair := _two_texts(_values(data, name)):
+            logging.getLogger(__name__).warning(
+                "warning: column %r: %r and %r have two ids; if they are one value, write it in "
+                "one way in all files",
+                name,
+                *pair,
+            )
+
+
+def _values(data: PreparedData, name: str) -> Any:
+    """Return the values of a vocabulary, the most frequent first: chunked Arrow text."""
+    return read_counts(data, name)["value"].slice(len(SPECIAL))
+
+
+def _frequent_unknown(base: PreparedData, name: str, files: Sequence[Path]) -> list[str]:
+    """Return the most frequent values that are out of vocabulary, of one staged file."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    for file in files:
+        text = pq.ParquetFile(file).read()[name].cast(pa.string()).drop_null()
+        text = text.filter(pc.invert(pc.is_in(text, _values(base, name).combine_chunks())))
+        counts = text.value_counts().to_pylist()
+        if counts:
+            counts.sort(key=lambda each: (-each["counts"], each["values"]))
+            return [each["values"] for each in counts[:_LOOKED_AT]]
+    return []
+
+
+def _remedy(unknown: Sequence[str], vocabulary: Any) -> str:
+    """Name a value that both write in different ways, or one of each."""
+    known = vocabulary.slice(0, _COMPARED).to_pylist()
+    by_meaning = {_meaning(value): value for value in known}
+    for value in unknown:
+        if other := by_meaning.get(_meaning(value)):
+            return f"{value!r} is {other!r} there; write the column as there"
+    if unknown and known:
+        return f"such as {unknown[0]!r}, but it has {known[0]!r}; check the column"
+    return "check the column"
+
+
+def _meaning(text: str) -> Decimal | str:
+    """Return what two texts of one value have in common: the number, or the text without case.
+
+    >>> _meaning("47.0") == _meaning("047") == _meaning("4.7e+01"), _meaning(" True")
+    (True, 'true')
+    """
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return text.strip().casefold()
+    return number if number.is_finite() else text.casefold()
+
+
+def _two_texts(vocabulary: Any) -> tuple[str, str] | None:
+    """Return two texts of a whole number or of a boolean in a vocabulary, if there are two.
+
+    >>> import pyarrow as pa
+    >>> _two_texts(pa.array(["7", "8.0", "7.0"])), _two_texts(pa.array(["True", "x", "true"]))
+    (('7', '7.0'), ('True', 'true'))
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = vocabulary.filter(pc.is_in(vocabulary, pa.array(_BOOLEANS)))
+    first: dict[str, str] = {}
+    for word in words.to_pylist():
+        if (other := first.setdefault(word.lower(), word)) != word:
+            return other, word
+    floats = vocabulary.filter(pc.ends_with(vocabulary, ".0"))
+    whole = pc.replace_substring_regex(floats, r"^(-?[0-9]+)\.0$", r"\1")
+    if not len(whole):
+        return None  # without a look at a large vocabulary
+    both = whole.filter(pc.is_in(whole, vocabulary)).to_pylist()
+    return next(((text, f"{text}.0") for text in both if not text.endswith(".0")), None)

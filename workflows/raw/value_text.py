@@ -1,0 +1,161 @@
+"""The text of a value, which decides its id: the same text for every type that can hold the value.
+
+Integers, floats and decimals of one column differ between files, because pandas makes floats of
+integers with missing values. Types whose text depends on their precision or unit are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+
+_EXACT_BITS = {16: 11, 32: 24, 64: 53}
+"""Bits of a float -> n, such that all whole numbers below 2**n are exact, and 2**n is not."""
+
+_PRINTED = (
+    r"^-?[0-9]+\.[0-9]+(e[+-][0-9]+)?$|^-?[0-9]e[+-][0-9]+$|^nan$|^-?inf$"
+    r"|^([0-9]{4}-[0-9]{2}-[0-9]{2} )?[0-9]{2}:[0-9]{2}:[0-9]{2}"
+)
+"""Fractions, large floats and times, as Arrow prints them."""
+
+
+def text_of_values(values: Any, *, where: str) -> Any:
+    """Return the unique text of each value; a null, or empty text, becomes null.
+
+    Text stays as it is. A whole number becomes its digits, whether it is stored as an integer, a
+    float or a decimal. Booleans become "true" and "false", dates "2001-01-31". A column with a
+    dictionary (a pandas category) has the texts of its values.
+
+    Args:
+        values: Arrow array or chunked array, [n].
+        where: name of the column, and of the file if there is one, for messages.
+
+    Returns:
+        Text (Arrow's `string`), an array or chunked array as `values`, [n].
+
+    Raises:
+        InputError: if a float or decimal is not whole, not finite, or so large that digits may be
+            lost; or if the values are times or lists, or bytes that are not UTF-8.
+
+    >>> import pyarrow as pa
+    >>> text_of_values(pa.array([47.0, None, -0.0]), where="column 'user'").to_pylist()
+    ['47', None, '0']
+    >>> text_of_values(pa.array([0.5]), where="column 'user'")
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: column 'user' has 0.5 (double), whose text is not unique; \
+give text or whole numbers
+    """
+    import pyarrow.types as types
+
+    kind = values.type
+    if types.is_dictionary(kind):
+        return text_of_values(values.cast(kind.value_type), where=where)
+    if types.is_temporal(kind) and not types.is_date(kind):
+        raise InputError(
+            f"{where} is {kind}, whose text is not unique; give text, dates or whole numbers"
+        )
+    if types.is_floating(kind) or types.is_decimal(kind):
+        to_whole = _whole_floats if types.is_floating(kind) else _whole_decimals
+        values = _converted(values, lambda x: to_whole(x, where), where)
+    return printed_text(values, where=where)
+
+
+def printed_text(values: Any, *, where: str) -> Any:
+    """Return the text of each value as Arrow prints it; a null, or empty text, becomes null.
+
+    Equal values of two types may have two texts, such as "1e+15" and "1000000000000000".
+
+    Args:
+        values: Arrow array or chunked array, [n].
+        where: name of the column, and of the file if there is one, for messages.
+
+    Raises:
+        InputError: if the values are lists or the like, or bytes that are not UTF-8.
+    """
+    import pyarrow as pa
+
+    return _without_empty(_converted(values, lambda x: x.cast(pa.string()), where))
+
+
+def has_printed_text(vocabulary: Any) -> bool:
+    """Return whether values have texts that `printed_text` makes, but not `text_of_values`.
+
+    Earlier versions made their vocabularies from `printed_text`.
+
+    >>> import pyarrow as pa
+    >>> has_printed_text(pa.array(["1e+15", "7"])), has_printed_text(pa.array(["47", "a.5"]))
+    (True, False)
+    """
+    import pyarrow.compute as pc
+
+    return pc.any(pc.match_substring_regex(vocabulary, _PRINTED)).as_py() or False
+
+
+def _converted(values: Any, convert: Callable[[Any], Any], where: str) -> Any:
+    import pyarrow as pa
+
+    try:
+        return convert(values)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(
+            f"{where} is {values.type}, not text or numbers ({str(error).splitlines()[0]}); "
+            "convert it"
+        ) from error
+
+
+def _whole_floats(values: Any, where: str) -> Any:
+    """Return floats as int64."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    exact = pc.less(pc.abs(values), 2.0 ** _EXACT_BITS[values.type.bit_width])
+    good = pc.and_(exact, pc.equal(values, pc.floor(values)))
+    if pc.all(good).as_py() is False:
+        _refuse(values.filter(pc.invert(good))[0].as_py(), values.type, where)
+    return values.cast(pa.int64())
+
+
+def _whole_decimals(values: Any, where: str) -> Any:
+    """Return decimals without places after the point."""
+    import pyarrow as pa
+
+    kind = values.type
+    whole = pa.decimal128(38, 0) if kind.bit_width == 128 else pa.decimal256(76, 0)
+    try:
+        return values.cast(whole)
+    except pa.ArrowInvalid:
+        for value in values.to_pylist():
+            if value is not None and value != value.to_integral_value():
+                _refuse(value, kind, where)
+        raise
+
+
+def _refuse(value: Any, kind: Any, where: str) -> None:
+    """Raise an error for a number without a unique text."""
+    if math.isnan(value):
+        why = "which is no id; give null for a missing value"
+    elif value == value // 1 or math.isinf(value):
+        why = "whose last digits may be lost; give text or 64-bit whole numbers"
+    else:
+        why = "whose text is not unique; give text or whole numbers"
+    raise InputError(f"{where} has {value} ({kind}), {why}")
+
+
+def _without_empty(text: Any) -> Any:
+    """Replace empty texts by null.
+
+    `if_else` of pyarrow 14 returns damaged texts for a column that starts inside a buffer.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    empty = np.asarray(pc.fill_null(pc.equal(text, ""), False))
+    if not empty.any():
+        return text
+    return text.take(pa.array(np.arange(len(empty)), mask=empty))
