@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> None:
         device=args.device,
     )
     print(
-        f"{args.split}: {result.rows:,} rows, AUC {result.auc:.6f} "
-        f"({_error(result.auc_error)}), log loss {result.log_loss:.6f}"
+        f"{args.split}: {result.rows:,} rows, AUC {_auc(result.auc, result.auc_error)}, "
+        f"log loss {result.log_loss:.6f}"
     )
     if found := result.difference:
         side = "below" if found.value < 0 else "above"
@@ -60,6 +60,12 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.predictions:
         print(f"predictions: {args.predictions}")
+
+
+def _auc(auc: float, error: float) -> str:
+    if math.isnan(auc):
+        return "- (all rows have the same label)"
+    return f"{auc:.6f} ({_error(error)})"
 
 
 def _error(error: float) -> str:

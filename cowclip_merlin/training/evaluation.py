@@ -38,11 +38,11 @@ class Evaluation:
     """Exact metrics of one split.
 
     Attributes:
-        auc: area under the ROC curve, in [0, 1].
+        auc: area under the ROC curve, in [0, 1]; NaN if all rows have the same label.
         log_loss: mean binary cross-entropy in nats.
         rows: number of scored rows.
         auc_error: standard error of the AUC from the sampling of the rows (DeLong); NaN if a
-            class has only one row.
+            class has at most one row.
         difference: comparison with another run, if one was given.
     """
 
@@ -147,10 +147,15 @@ def evaluate(
         probabilities: of label 1, [n].
         others: probabilities of another run for the same rows, to compare the AUC with.
 
-    >>> evaluate([0, 1], [0.25, 0.75]).auc
-    1.0
+    Raises:
+        InputError: if `others` are given and all labels are the same.
+
+    >>> evaluate([0, 1], [0.25, 0.75]).auc, evaluate([0, 0], [0.25, 0.75]).auc
+    (1.0, nan)
     """
-    auc, auc_error = metrics.auc_and_error(labels, probabilities)
+    auc = auc_error = float("nan")
+    if others is not None or len(np.unique(labels)) > 1:
+        auc, auc_error = metrics.auc_and_error(labels, probabilities)
     difference = None
     if others is not None:
         value, error = metrics.auc_difference(labels, probabilities, others)

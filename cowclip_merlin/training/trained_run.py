@@ -37,6 +37,8 @@ def evaluate_run(
 ) -> evaluation.Evaluation:
     """Score a split of a prepared folder with the last checkpoint of a run.
 
+    If all rows have the same label, there is no AUC to compute: it is NaN.
+
     Args:
         run: the run folder.
         data: the folder that the run was trained on, or one prepared with its vocabulary.
@@ -47,7 +49,7 @@ def evaluate_run(
         device: "auto", "cpu" or "gpu".
 
     Raises:
-        InputError: if an input is wrong.
+        InputError: if an input is wrong, or AUCs are to be compared and all labels are the same.
     """
     from cowclip_merlin.workflows import PreparedData
 
@@ -61,8 +63,9 @@ def evaluate_run(
     for folder, config in zip(runs, configs):
         _check_vocabulary(folder, config, prepared)
     columns = open_columns(prepared, split)
-    remedy = "choose the other split, or prepare rows with both"
-    evaluation.check_both_labels(prepared.path, split, columns.label, remedy=remedy)
+    if against is not None:
+        remedy = "choose the other split, or omit --against"
+        evaluation.check_both_labels(prepared.path, split, columns.label, remedy=remedy)
     set_up_tensorflow(configs[0].settings.seed, device)
     rows = load_split_to_device(columns, batch_size=evaluation.PREDICTION_BATCH_SIZE)
     scores = [

@@ -108,9 +108,9 @@ def diverging(p, out):
     return p.train(p.data(), "--dense-lr", "1e30", "--rule", "none", out=out)
 
 
-def one_label_to_evaluate(p):
+def one_label_to_compare(p):
     data = p.column("label", slice(None), 0, "test")
-    return p.evaluate(p.run(), data, "--predictions", p.path / "scores.parquet")
+    return p.evaluate(run := p.run(), data, "--against", run)
 
 
 def field_gone(p):
@@ -294,9 +294,9 @@ CASES = {
         lambda p: p.train(p.data(), "--mlp", "30000000,30000000"),
         r"not enough memory \(no room for shape\[\d+,30000000\]\); use a smaller batch or --mlp",
     ),
-    "one label among the rows to evaluate": (
-        one_label_to_evaluate,
-        r"data: all \d+ test rows have the label 0; .*; choose the other split, or prepare rows",
+    "one label among the rows to compare runs on": (
+        one_label_to_compare,
+        r"data: all \d+ test rows have the label 0; .*; choose the other split, or omit --against",
     ),
     "vocabulary of a field gone": (field_gone, r"damaged dataset\.json \(cardinalities has other"),
     "run in place of a file": (

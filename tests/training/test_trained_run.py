@@ -132,6 +132,22 @@ def test_one_click_has_no_standard_error(run, tmp_path, capsys, monkeypatch):
     assert second == "the same AUC as OTHER (no standard error: a class has one row)"
 
 
+@pytest.mark.parametrize("run", ["deepfm"], indirect=True)
+@pytest.mark.parametrize("label", [0, 1])
+def test_rows_of_one_label_are_scored_without_an_auc(run, folder, tmp_path, capsys, label):
+    for file in folder.files("test"):
+        pandas.read_parquet(file).assign(label=np.int8(label)).to_parquet(file)
+    scores, rows = tmp_path / "p.parquet", folder.rows["test"]
+    assert main(["evaluate", str(run), str(folder.path), "--predictions", str(scores)]) == 0
+    table = pandas.read_parquet(scores)
+    assert table.label.tolist() == [label] * rows
+    loss = -np.log(table.probability if label else 1 - table.probability).mean()
+    assert capsys.readouterr().out.splitlines() == [
+        f"test: {rows:,} rows, AUC - (all rows have the same label), log loss {loss:.6f}",
+        f"predictions: {scores}",
+    ]
+
+
 @pytest.mark.system
 def test_an_exported_run_scores_without_this_package(run, exported, data, rows, tmp_path):
     inputs, model = exported
