@@ -71,7 +71,8 @@ def run_collisions(
         seeds: of the runs.
 
     Raises:
-        InputError: a column is unknown, or the log is too small to be split.
+        InputError: a column is unknown, the log is too small to be split, or all test rows have
+            the same label.
     """
     for seed in seeds:
         for load in collisions.loads:
@@ -147,6 +148,8 @@ class _Run:
         self.columns = _indexes(features, collisions.fields)
         self.events = replace(events, ids=hash_columns(events.ids, self.columns, load, seed=seed))
         self.train_rows, self.test_rows = split_rows(len(events))
+        if len(np.unique(events.labels[self.test_rows])) < 2:
+            raise InputError("all test rows have one label; an AUC needs both, so use a longer log")
         self.batch_size = settings.run.batch_size
         self.trainer = new_trainer(features, settings, self.events.ids, seed)
 

@@ -154,6 +154,9 @@ def test_an_unknown_column_and_a_short_log(events, features, settings):
         next(run_collisions(events, features, settings, wrong, [1]))
     with pytest.raises(InputError, match="the log has 2 rows"):
         split_rows(2)
+    one = replace(events, labels=np.zeros_like(events.labels))
+    with pytest.raises(InputError, match="all test rows have one label; an AUC"):
+        next(run_collisions(one, features, settings, CollisionSettings(), [1]))
 
 
 def made_results():
