@@ -1,7 +1,8 @@
 """The tiers of the tests: which ones there are, and what a test of each may do.
 
 A test without a mark of `TIERS` is a unit test. `make test` runs all but `system`, `thorough` and
-`gpu`, and what is marked `quick` among them; `make test-rest` runs the others.
+`gpu`, and what is marked `quick` among them; `make test-rest` runs the others. Of a test marked
+`one_case`, the first case stays, and the other ones become `thorough`.
 """
 
 import _posixsubprocess
@@ -34,7 +35,12 @@ class Tiers:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items):
+        begun = set()
         for item in items:
+            test = (item.path, getattr(item, "originalname", item.name))
+            if item.get_closest_marker("one_case") and test in begun:
+                item.add_marker("thorough")
+            begun.add(test)
             if not any(item.get_closest_marker(tier) for tier in TIERS):
                 item.add_marker("unit")
             _scale_examples(item)

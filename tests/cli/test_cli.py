@@ -42,6 +42,7 @@ def disk_full(disk, command, capfd):
     assert not list(disk.iterdir()), "half-written output"
 
 
+@pytest.mark.one_case
 @pytest.mark.system
 @pytest.mark.parametrize("command", ["prepare", "train", "generate"])
 def test_disk_full(command, small_disk, data, log, capfd):

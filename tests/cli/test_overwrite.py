@@ -60,5 +60,6 @@ def test_nothing_to_replace_is_refused(command, option, data, run, capsys):
     assert capsys.readouterr().err.endswith(words)
 
 
+@pytest.mark.thorough
 def test_figures_of_a_run_are_drawn_again_in_the_run(run):
     assert main(["inspect", str(run)]) == main(["inspect", str(run)]) == 0

@@ -79,6 +79,7 @@ def test_curves_are_the_numbers(run):
     assert len(looks) == 3 and all(len(set(each)) == 3 for each in zip(*looks))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("update", ["dense", "lazy"])
 def test_clippy_has_norms_and_no_factors(data, tmp_path, capsys, update):
     """It bounds steps, which are made after the probe: no number must be made up for it."""
@@ -94,6 +95,7 @@ def test_clippy_has_norms_and_no_factors(data, tmp_path, capsys, update):
     assert drawn == {"norms", "rates"}
 
 
+@pytest.mark.thorough
 def test_a_run_on_validation_rows_shows_their_scores(data, tmp_path, capsys):
     settings = replace(SETTINGS, validation_fraction=0.1, epochs=1)
     (row,) = train(data, settings, out=tmp_path / "run", diagnostics_every=5)
@@ -103,6 +105,7 @@ def test_a_run_on_validation_rows_shows_their_scores(data, tmp_path, capsys):
     assert f"{row['validation_auc']:.5f}" in text and f"{row['validation_log_loss']:.5f}" in text
 
 
+@pytest.mark.thorough
 def test_few_looks_are_said_with_the_remedy(data, run, tmp_path, capsys):
     train(data, replace(SETTINGS, epochs=1), out=tmp_path / "run", diagnostics_every=1000)
     assert main(["inspect", str(tmp_path / "run")]) == 0

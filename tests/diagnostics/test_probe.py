@@ -73,6 +73,7 @@ def probed(request, small_model, small_data, cowclip):
 
 
 # Places of 64 rows, duplicates wanted; one row is enough for a batch.
+@pytest.mark.one_case
 @given(places=st.lists(st.integers(0, 63), min_size=1, max_size=40))
 @settings(max_examples=25)
 def test_the_probe_is_the_plain_reference(probed, small_rows, places):

@@ -26,6 +26,7 @@ def probed(data, tmp_path_factory):
     return probe_run(data, SETTINGS, step=14, out=file), pd.read_parquet(file)
 
 
+@pytest.mark.thorough
 def test_it_is_what_a_run_sees_at_that_step(probed, data, tmp_path):
     norms, _ = probed
     train(data, SETTINGS, out=tmp_path / "run", diagnostics_every=14)

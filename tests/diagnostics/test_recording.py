@@ -29,6 +29,7 @@ def train(*arguments, **given):
     return training.train(*arguments, **given)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("given", "memory"),
     [
@@ -54,6 +55,7 @@ def test_no_weight_changes_and_the_clip_is_as_recorded(data, tmp_path, same_weig
     assert last.mean_clip_factor == pytest.approx(rows[-1]["mean_clip_factor"], rel=1e-5)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_no_weight_changes_in_mixed_precision(data, tmp_path, same_weights, policy):
     mixed = compat.tensorflow().keras.mixed_precision
@@ -133,6 +135,7 @@ def test_tensorboard_gets_the_same_by_name(whole):
     assert "test_auc" in found  # what the board had before is still there
 
 
+@pytest.mark.thorough
 def test_stopped_and_resumed_it_is_the_same_table(data, whole, tmp_path, monkeypatch, same_weights):
     """Stopped after step 16; a line that was cut short, and probes of later steps, are dropped."""
     observe = Trainer._observe

@@ -110,6 +110,7 @@ def cut(name):
     return short
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "damage",
     [

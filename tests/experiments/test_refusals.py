@@ -121,6 +121,7 @@ def test_each_output_of_other_data_is_found(tmp_path, file):
         check_outputs_replaceable(tmp_path, "sync", "other")
 
 
+@pytest.mark.thorough
 def test_outputs_of_the_same_data_are_replaced(mine, data, tmp_path, capsys):
     out = tmp_path / "results"
     arguments = ["--lines", "no scaling", "--seeds", "1"]

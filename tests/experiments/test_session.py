@@ -59,6 +59,7 @@ def test_runs_once_records_and_prints(mine, data, tmp_path, capsys):
     assert "[1/" not in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_run_starts_without_the_tables_of_earlier_runs(mine, data, tmp_path, monkeypatch):
     """Else an experiment on a large log ends when the memory is full."""
     tables, train = [], runner._train
@@ -116,6 +117,7 @@ def not_recorded(folder, result):
     raise SystemExit
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("name", "killed"),
     [("shutil", SimpleNamespace(rmtree=half_removed)), ("append_result", not_recorded)],
@@ -175,6 +177,7 @@ def test_the_device_is_chosen_before_anything_starts_tensorflow(mine, data, tmp_
     assert done[0] == ("choose_device", "cpu") and done[1][0] == "build_optimizer"
 
 
+@pytest.mark.thorough
 def test_figures_are_of_the_share_of_the_rows(data, tmp_path, monkeypatch):
     seen = []
     known = outputs.from_results.id_frequency_figure
@@ -190,6 +193,7 @@ def test_figures_are_of_the_share_of_the_rows(data, tmp_path, monkeypatch):
     assert 0.4 * whole < half < 0.6 * whole
 
 
+@pytest.mark.thorough
 def test_dry_run_trains_nothing(mine, data, tmp_path, capsys):
     assert experiment(mine, data, tmp_path / "results", "--dry-run") == 0
     printed = capsys.readouterr().out
@@ -280,6 +284,7 @@ def test_verdicts_need_two_seeds_and_a_difference():
     assert verdict(mean_cell([81.0]), small) == ""
 
 
+@pytest.mark.thorough
 def test_the_printed_table_shows_signs(mine, data, tmp_path):
     out = tmp_path / "results"
     assert experiment(mine, data, out, "--lines", "no scaling") == 0

@@ -4,6 +4,7 @@ import json
 import shlex
 from dataclasses import replace
 
+import pytest
 from small_experiment import SWEEP, experiment
 
 from cowclip_merlin.cli import main
@@ -16,6 +17,7 @@ from cowclip_merlin.experiments.session_settings import SessionSettings
 from cowclip_merlin.training.run_logs import read_metrics
 
 
+@pytest.mark.thorough
 def test_tuned_values_are_for_their_sizes_only(mine, data, tmp_path):
     """Base values at another size mean other things; part of a sweep has chosen nothing."""
     out, sweep = tmp_path / "results", tmp_path / "sweep.yaml"
@@ -73,6 +75,7 @@ def test_a_sweep_whose_runs_all_diverge_chooses_nothing(data, tmp_path, capsys):
     assert "cowclip train" not in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_sweep_on_a_share_of_the_rows_names_no_command(data, tmp_path, capsys):
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(SWEEP)

@@ -27,6 +27,7 @@ pytestmark = [
 LENGTHS = {1: 1, 2: 2, 4: 3, 8: 8, 16: 10, 32: 128}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("architecture", ["compute_80", "compute_90"])
 @pytest.mark.parametrize("tile", TILES)
 def test_compiles_for_every_tile(tmp_path, tile, architecture):

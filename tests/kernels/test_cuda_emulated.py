@@ -75,6 +75,7 @@ def test_all_kernels(emulated, data):
     check_replay(emulated, case, np.minimum(gaps, to), to, data.draw(replays_on_gpu()))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("tile", TILES)
 def test_every_tile_with_a_row_that_does_not_fit(folder, tile):
     subject = Subject(load_kernels(folder, tile=tile))

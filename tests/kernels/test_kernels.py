@@ -130,6 +130,7 @@ def test_replaying_in_pieces_gives_the_same_bits():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.thorough
 def test_a_gap_of_a_hundred_thousand_steps():
     rng = np.random.default_rng(3)
     rows = state(rng, 2, 3)

@@ -16,6 +16,7 @@ mm = compat.merlin_models()
 NAMES = sorted(MODELS)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("name", "tables"),
     [*((name, "fused") for name in NAMES), ("deepfm", "per_field"), ("dcnv2", "per_field")],
@@ -33,6 +34,7 @@ def test_fit_gives_the_weights_of_dense(tf, schema, name, tables, recwarn):
         np.testing.assert_allclose(b, a, atol=2e-5 * np.abs(a).max())
 
 
+@pytest.mark.thorough
 def test_without_bringing_rows_up_to_date_the_weights_differ(tf, schema, monkeypatch):
     """The test above can fail: here lookups read what they find."""
     expected = fitted(tf, schema, "deepfm", "dense")
@@ -80,6 +82,7 @@ def test_a_loop_of_your_own(tf, schema, training):
     assert worst <= 1e-6 if training else worst > 1e-4
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("eager", "views"),
     [(False, ("predict", "save", "save_weights", "call")), (True, ("predict", "call"))],
@@ -134,6 +137,7 @@ def owing(tf, schema):
     return make
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "way", ["set_weights", "set_weights of parts", "load_weights", "compile", "attach"]
 )
@@ -164,6 +168,7 @@ def test_no_step_is_lost_or_comes_late(schema, owing, tmp_path, way):
         np.testing.assert_allclose(exact, dense, atol=1e-6)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("view", ["predict_on_batch", "test_on_batch"])
 def test_one_batch_sees_current_tables(owing, batch, view):
     label = np.zeros([40, 1], "f")
@@ -175,6 +180,7 @@ def test_one_batch_sees_current_tables(owing, batch, view):
     np.testing.assert_allclose(seen[1], seen[0], atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_weights_of_a_layer_are_current(owing):
     seen = []
     for update in ("dense", "exact"):
@@ -192,6 +198,7 @@ def test_xla_is_refused(tf, schema):
     model.compile("adam", "binary_crossentropy", jit_compile=True)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("tables", ["fused", "per_field"])
 def test_state_is_in_the_order_of_the_variables(tf, schema, tables):
     """So `set_weights` of an optimizer that has not seen a batch takes what one that has gives."""
@@ -208,6 +215,7 @@ def test_state_is_in_the_order_of_the_variables(tf, schema, tables):
         np.testing.assert_allclose(b, a, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_keras_saves_the_best_model(tf, schema, batch, tmp_path):
     """`ModelCheckpoint` gives `save` arguments that Merlin's does not take."""
     path = str(tmp_path / "best")
@@ -232,6 +240,7 @@ def checkpoint(tf, schema, tmp_path_factory):
     return path, stale, [w.numpy() for w in tables_of(model)]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("look", ["get_weights", "predict", "save_weights"])
 def test_a_restored_model_sees_what_its_rows_had_missed(tf, schema, checkpoint, tmp_path, look):
     """A checkpoint in the middle: the steps that rows owe are in it, in state made later."""
@@ -247,6 +256,7 @@ def test_a_restored_model_sees_what_its_rows_had_missed(tf, schema, checkpoint, 
         assert np.abs(after - before).max() > 0
 
 
+@pytest.mark.thorough
 def test_a_look_at_gradients_leaves_the_model_with_its_optimizer(tf, schema, batch):
     """Training afterwards gives the weights of dense, as without the look."""
     ends = []
@@ -261,6 +271,7 @@ def test_a_look_at_gradients_leaves_the_model_with_its_optimizer(tf, schema, bat
         np.testing.assert_allclose(b, a, atol=2e-5 * np.abs(a).max())
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(mm.Model, "export"), reason="Keras exports from 2.13 on")
 def test_an_export_by_keras_has_current_tables(tf, schema, batch, tmp_path):
     model = fitted(tf, schema, "deepfm", "exact", epochs=1)

@@ -31,6 +31,7 @@ def fill(fixed, table):
         layer.table.assign(first.w)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("name", "backend"), [*((name, "numba") for name in MODELS), ("deepfm", "tensorflow")]
 )
@@ -87,6 +88,7 @@ def test_an_id_that_expired_and_came_back_is_a_new_one(tf):
     assert not np.array_equal(w[1], np.zeros(1)) and table.memory[0].m[again[0, 0]].any()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", ["numba", "tensorflow"])
 @pytest.mark.parametrize("clip", ["cowclip", "none", "column"])
 def test_absent_ids_that_are_zeros_stay_zeros(tf, backend, clip):

@@ -127,6 +127,7 @@ def test_fused_and_per_field_start_from_the_same_numbers(schema, batch, name):
     np.testing.assert_array_equal(fused.blocks[0].embedding.table.numpy(), np.concatenate(tables))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ["deepfm", "dcnv2"])
 def test_fused_and_per_field_train_to_the_same_numbers(tf, schema, batch, name):
     ends = []
@@ -191,6 +192,7 @@ def test_gradients_of_tables_have_one_entry_per_occurrence(
         assert gradient.values.shape[0] == entries
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", list(cc.models.MODELS))
 def test_compiled_by_xla_it_trains_as_it_does_without(tf, name):
     from cowclip_merlin.bench.random_data import random_rows

@@ -61,6 +61,7 @@ def losses(tf, schema, make, optimizer):
 
 # With lazy updates those whose gradients differ most from one embedding a column and row; the
 # smoke runs have all models.
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("name", "update"),
     [*((name, "dense") for name in own.MODELS), ("Wide&Deep", "lazy"), ("DeepFM", "lazy")],
@@ -74,11 +75,13 @@ def test_it_learns(name, update):
     assert np.isfinite(model.predict(data, verbose=0)).all()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", own.MODELS)
 def test_exact_updates_are_refused(name):
     assert own.refuses_exact(name)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("make", [wide_and_deep, deepfm, dlrm, dcn])
 def test_without_clip_and_l2_it_is_adam(tf, schema, make):
     adam = tf.keras.optimizers.legacy.Adam
@@ -102,6 +105,7 @@ def test_how_often_a_row_of_the_batch_is_counted(tf, schema, make, times):
     assert counted == [16 * times] * 3
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", own.MODELS)
 def test_a_loaded_model_predicts_the_same(name, tmp_path):
     model, *_ = own.fit(name, "lazy")

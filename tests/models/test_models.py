@@ -38,6 +38,7 @@ def test_mixed_precision_keeps_logits_and_tables_in_float32(
         assert isinstance(gradient, tf.IndexedSlices) and gradient.values.dtype == tf.float32
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", NAMES)
 def test_a_saved_model_computes_in_the_precision_it_was_made_for(
     tf, schema, batch, name, half_precision, tmp_path
@@ -63,6 +64,7 @@ def test_a_saturated_sigmoid_keeps_its_gradient(tf, schema, batch):
     assert loss.numpy() > 39
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("eager", [False, True])
 def test_fit_evaluate_predict(tf, schema, batch, name, eager):
@@ -78,6 +80,7 @@ def test_fit_evaluate_predict(tf, schema, batch, name, eager):
     assert model.predict(data.map(lambda x, y: x), verbose=0).shape == (40, 1)
 
 
+@pytest.mark.thorough
 def test_a_merlin_loader_batch_and_a_tf_data_batch_agree(tf, schema, batch, tmp_path):
     import pandas as pd
     from merlin.io import Dataset

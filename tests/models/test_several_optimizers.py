@@ -27,6 +27,7 @@ def test_two_cowclips_are_refused_if_rows_may_wait(tf, schema, updates):
         assert find_cowclip(both) is first
 
 
+@pytest.mark.thorough
 def test_each_part_of_several_optimizers_has_patterns_of_its_own(tf, schema):
     """Merlin gives each optimizer only the variables of its blocks."""
     for pattern in ("wide_embeddings", "typo"):

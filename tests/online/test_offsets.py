@@ -110,6 +110,7 @@ def sampled_events():
     return item[kept], label[kept]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("corrected", [True, False])
 def test_served_probabilities_are_the_click_rates(settings_of, corrected):
     items, labels = sampled_events()

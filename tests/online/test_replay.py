@@ -44,6 +44,7 @@ def score(trainer, batch):
     return trainer.model.predict_on_batch(inputs)[:, 0]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("model", "table", "sync"),
     [
@@ -72,6 +73,7 @@ class Killed(BaseException):
     """In place of kill -9."""
 
 
+@pytest.mark.thorough
 def test_a_killed_replay_goes_on_bit_by_bit(tmp_path, settings_of, features, events):
     """Killed before, while and after the first event is scored; twice at the same snapshot."""
     settings = settings_of(table={"max_rows": 600})
@@ -121,6 +123,7 @@ def test_a_day_is_logged_once_however_long_batches_are(tmp_path, caplog):
     assert rows == np.bincount(files.read([TIME])[TIME] // DAY).tolist()
 
 
+@pytest.mark.thorough
 def test_a_damaged_snapshot_names_the_one_before(tmp_path, settings_of, features, events):
     settings = settings_of("dcn")
     replay = replay_of(tmp_path, OnlineTrainer(settings, features), events, ("1h",), every=1e-9)

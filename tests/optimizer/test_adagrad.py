@@ -54,6 +54,7 @@ def trained(tf, w, batches, *, start=0.1, **arguments):
     return table.numpy()
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     update=st.sampled_from(["dense", "lazy"]),

@@ -33,6 +33,7 @@ def make_step(tf, optimizer, table):
     return step
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     update=st.sampled_from(["dense", "lazy"]),

@@ -92,6 +92,7 @@ def test_the_factor_is_the_papers(tf, sizes, dim, relative, absolute, scale, see
     assert (np.abs(factor[:, None] * move) <= (relative * np.abs(w) + absolute) * (1 + 1e-12)).all()
 
 
+@pytest.mark.thorough
 @settings(max_examples=16, suppress_health_check=list(HealthCheck))
 @given(
     kind=st.sampled_from(["adam", "adagrad"]),

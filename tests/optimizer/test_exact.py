@@ -55,6 +55,7 @@ def worst(a, b):
     return max(np.abs(x - y).max() / np.abs(x).max() for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_thousand_steps(tf, seed, kernels):
     dense = TwoTables(tf, update="dense")
@@ -65,6 +66,7 @@ def test_a_thousand_steps(tf, seed, kernels):
     assert 0 < dense.optimizer.clipped_share.numpy() == exact.optimizer.clipped_share.numpy()
 
 
+@pytest.mark.thorough
 def test_with_plain_operations(tf):
     expected = TwoTables(tf, update="dense").train(300, 3)
     exact = TwoTables(tf, update="exact", backend="tensorflow")
@@ -84,6 +86,7 @@ CUTS_L2 = {
 """Settings under which L2 alone, up to 1e-4 here, is clipped."""
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("clip", CUTS_L2)
 @pytest.mark.parametrize("backend", ["auto", "tensorflow"])
 @pytest.mark.parametrize("update", ["exact", "dense"])
@@ -180,6 +183,7 @@ def test_a_checkpoint_carries_the_steps_of_the_rows(tf, tmp_path):
     np.testing.assert_array_equal(whole.wide.numpy(), resumed.wide.numpy())
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", ["auto", "tensorflow"])
 @pytest.mark.parametrize(
     "row, said", [(299, "id 299 of field 'user'"), (300, "id 0 of field 'item'")]
@@ -244,6 +248,7 @@ def read_in_steps(tf, backend, reads, brought):
 READS = [([1, 2], [5]), ([3], [6, 2]), ([2], [5, 1])]
 
 
+@pytest.mark.one_case
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("backend", ["auto", "tensorflow"])
 def test_rows_that_are_up_to_date_when_read_are_no_reason_to_warn(tf, backend):
@@ -252,6 +257,7 @@ def test_rows_that_are_up_to_date_when_read_are_no_reason_to_warn(tf, backend):
     read_in_steps(tf, backend, always, [[]] * 3)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", ["auto", "tensorflow"])
 @pytest.mark.parametrize(
     "brought",

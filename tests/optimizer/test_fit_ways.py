@@ -119,6 +119,7 @@ WAYS = (
 )  # fmt: skip
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_a_way_to_fit_gives_the_weights_of_dense(tf, way, recwarn):
     for dense, exact in zip(way(tf, "dense"), way(tf, "exact"), strict=True):
@@ -126,6 +127,7 @@ def test_a_way_to_fit_gives_the_weights_of_dense(tf, way, recwarn):
     assert not [w for w in recwarn if "update=" in str(w.message)]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("update", ["dense", "exact"])
 def test_an_interrupted_fit_goes_on(tf, tmp_path, update):
     class Interrupt(tf.keras.callbacks.Callback):
@@ -200,6 +202,7 @@ class Loop:
         return self.table.numpy(), self.kernel.numpy()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "look", [ragged, sparse, sparse_with_gaps, siamese], ids=lambda look: look.__name__
 )

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="n
 SIZES = (12,) * 4 + (0, 1) + (300,) + (12,) * 2  # 300: an id that is summed in pieces
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "given",
     [

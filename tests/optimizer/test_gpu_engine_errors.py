@@ -159,6 +159,7 @@ with tf.device("CPU"):
 """
 
 
+@pytest.mark.thorough
 def test_no_memory_for_the_status_is_an_error(row_ops_folder):
     done = subprocess.run([sys.executable, "-c", NO_MEMORY], capture_output=True, text=True)
     assert "cannot allocate 67108864 bytes of pinned host memory" in done.stdout, done.stderr

@@ -82,6 +82,7 @@ def fitted(backend, update):
     return weakref.ref(table.embeddings)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", ["numba", "tensorflow"])
 @pytest.mark.parametrize("update", ["dense", "exact", "lazy"])
 def test_a_table_is_freed_with_its_model(backend, update):

@@ -24,6 +24,7 @@ def clicks():
     return ids, (ids[:, 0] < 10).astype(np.float32)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("update", ["dense", "lazy"])
 def test_fit_learns(tf, clicks, eager, update):
@@ -148,6 +149,7 @@ def test_saved_model_keeps_predictions_and_settings(tf, tmp_path, clicks):
     assert loaded.optimizer.get_config()["r"] == 0.7
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("update", ["dense", "lazy"])
 def test_a_model_in_hdf5_goes_on_where_it_was(tf, tmp_path, clicks, update):
     adam = tf.keras.optimizers.legacy.Adam

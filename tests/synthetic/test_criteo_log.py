@@ -55,6 +55,7 @@ def test_frequencies_follow_the_power_law():
     np.testing.assert_allclose(np.array(got) / ids.size, expected, rtol=0.03)
 
 
+@pytest.mark.thorough
 def test_any_chunk_size_gives_the_same_log(tmp_path):
     for name, chunk in (("a", 1000), ("b", 77), ("c", 10_000)):
         generate(tmp_path / name, rows=1000, seed=1, chunk_rows=chunk)

@@ -29,6 +29,7 @@ def counts():
     return {f: np.unique(column, return_counts=True)[1] for f, column in enumerate(columns, 1)}
 
 
+@pytest.mark.thorough
 def test_ids_per_row_and_rare_ids_are_near_those_of_criteo(counts):
     """In Criteo's log about 0.80 of the ids occur once, and 0.97 fewer than 10 times."""
     everything = np.concatenate(list(counts.values()))

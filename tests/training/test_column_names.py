@@ -42,6 +42,7 @@ def prepared(tmp_path, label, categorical, continuous):
     )  # fmt: skip
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("way", MODELS)
 @pytest.mark.parametrize("kind", NAMES)
 def test_a_column_may_have_any_name(kind, way, tmp_path, capsys):
@@ -76,6 +77,7 @@ def _served(out, columns, rows):
     return score(**given)["probability"].numpy()
 
 
+@pytest.mark.thorough
 def test_a_model_with_any_label_is_compiled_and_fitted(tmp_path):
     data = prepared(tmp_path, *NAMES["spaces and punctuation"])
     model = cc.models.deepfm(data.schema, mlp=(8,), embedding_dim=4)

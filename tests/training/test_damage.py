@@ -66,6 +66,7 @@ def test_flipped_bytes_of_counts_and_vocabularies_are_refused(data, tmp_path, lo
         prepare(PrepareSettings(files=(log,), out=tmp_path / "new", like=data.path))
 
 
+@pytest.mark.thorough
 def test_a_damaged_cache_is_made_anew(data, tmp_path, caplog):
     before = train(data.path, SMALL, out=tmp_path / "whole")[-1]
     for name in ("ids", "continuous", "label"):
@@ -78,6 +79,7 @@ def test_a_damaged_cache_is_made_anew(data, tmp_path, caplog):
         assert caplog.text.count("damaged cache of columns; it is written again") == 2
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("spoil", ["empty", "flipped", "no text", "gone"])
 def test_the_list_of_checkpoints_is_not_needed(run, spoil):
     folder, data = run
@@ -96,6 +98,7 @@ def test_the_list_of_checkpoints_is_not_needed(run, spoil):
     assert len(list_checkpoints(folder / "checkpoints")) == 2  # older ones are still deleted
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("part", ["data-00000-of-00001", "index"])
 def test_an_older_checkpoint_is_found_and_said(run, caplog, capsys, part):
     folder, data = run
@@ -127,6 +130,7 @@ def test_only_damaged_checkpoints_are_named(run):
         evaluate_run(folder, data)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "position", ["header", "epoch", "value", "empty line", "bytes", "no column", "empty cell"]
 )

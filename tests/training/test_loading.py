@@ -151,6 +151,7 @@ def test_what_is_streamed(columns):
         chosen(2 * least - 1)
 
 
+@pytest.mark.thorough
 def test_a_run_with_little_memory_is_the_same_run(folder, tmp_path, small_chunks):
     settings = RunSettings(model="deepfm", mlp=(8,), batch_size=64, base_batch_size=64, epochs=2)
     least = 3 * folder.rows["test"] * 160 / 1e6

@@ -74,6 +74,7 @@ def test_parquet_that_may_not_be_read_is_named(data, folder, what):
     assert str(file) in told and "None" not in told and "check the path" in told
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ["checkpoint", "*.index", "*.data-*"])
 def test_a_checkpoint_that_may_not_be_read_is_not_called_missing(run, data, folder, name):
     shutil.copytree(run, folder / "run")

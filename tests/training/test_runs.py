@@ -116,6 +116,7 @@ def test_bfloat16_is_trained_and_evaluated_in(run, data, tmp_path):
     }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("update", ["dense", "lazy"])
 def test_the_same_seed_gives_the_same_weights(data, tmp_path, update):
     settings = RunSettings(model="dcnv2", epochs=1, update=update, **SMALL)
@@ -163,6 +164,7 @@ def uninterrupted(data, make_once):
     return make_once("uninterrupted", make) / "run"
 
 
+@pytest.mark.thorough
 @pytest.mark.system
 def test_killed_at_a_random_step_and_resumed_is_bit_equal(data, uninterrupted, tmp_path):
     out = tmp_path / "run"
@@ -213,6 +215,7 @@ def test_ctrl_c_ends_with_a_checkpoint(data, uninterrupted, tmp_path, capsys):
     assert_bit_equal(out, uninterrupted)
 
 
+@pytest.mark.thorough
 def test_stopped_in_the_last_step_of_an_epoch(data, tmp_path, monkeypatch):
     """What is left of the epoch then has no rows, and no fewer."""
     rows = PreparedData.load(data).rows["train"]
@@ -237,6 +240,7 @@ def test_stopped_in_the_last_step_of_an_epoch(data, tmp_path, monkeypatch):
     assert resumed["train_loss"] == straight["train_loss"]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("update", ["dense", "exact", "lazy"])
 def test_several_steps_in_a_call_are_those_steps(data, tmp_path, monkeypatch, update):
     """Also when a run stops between calls and goes on where no call would have begun."""
@@ -301,6 +305,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(data, run, tmp_p
     assert_bit_equal(folder, run[0])
 
 
+@pytest.mark.thorough
 def test_a_finished_run_can_be_lengthened(data, uninterrupted, tmp_path):
     settings = RunSettings(model="deepfm", epochs=1, **SMALL)
     train(data, settings, out=tmp_path / "run")
@@ -356,6 +361,7 @@ def test_divergence_is_said_in_one_line(data, tmp_path):
         train(data, settings, out=tmp_path / "run")
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("model", ["deepfm", "dcnv2"])  # tests/smoke.py has all four
 def test_a_run_with_exact_updates_ends_where_dense_ones_do(data, tmp_path, model):
     auc = {}

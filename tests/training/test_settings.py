@@ -112,6 +112,7 @@ def test_adagrad_starts_where_it_is_told(data, start):
         assert config["initial_accumulator_value"] == (0.1 if start is None else start)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("update", ["dense", "exact"])
 def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path, update):
     settings = RunSettings(
@@ -148,6 +149,7 @@ def test_settings_go_through_json():
     assert RunSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
 
 
+@pytest.mark.thorough
 def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
     settings = RunSettings(model="deepfm", batch_size=256, mlp=(8,), epochs=1)
     out = tmp_path / "run"

@@ -73,12 +73,14 @@ def scores_of(run, data, tmp_path):
     return pandas.read_parquet(tmp_path / "p.parquet").probability.to_numpy()
 
 
+@pytest.mark.one_case
 def test_a_loaded_run_scores_as_evaluate_does(run, data, rows, tmp_path):
     model = load_run(run, data)
     got = model.predict({name: rows[name].to_numpy() for name in rows}, batch_size=512, verbose=0)
     np.testing.assert_allclose(got[:, 0], scores_of(run, data, tmp_path), atol=1e-6)
 
 
+@pytest.mark.one_case
 def test_two_runs_are_compared(run, data, tmp_path, capsys):
     config = RunConfig.load(run).settings
     train(data, replace(config, seed=2), out=tmp_path / "other")
@@ -148,6 +150,7 @@ def test_rows_of_one_label_are_scored_without_an_auc(run, folder, tmp_path, caps
     ]
 
 
+@pytest.mark.one_case
 @pytest.mark.system
 def test_an_exported_run_scores_without_this_package(run, exported, data, rows, tmp_path):
     inputs, model = exported
@@ -188,6 +191,7 @@ def prepared_table(tmp_path, name, jobs, *more):
     return out
 
 
+@pytest.mark.thorough
 def test_ids_that_stand_for_other_values_are_refused(tmp_path):
     first = prepared_table(tmp_path, "first", ["cook", "guard", "nurse"])
     other = prepared_table(tmp_path, "other", ["cook", "guard", "pilot"])

@@ -83,6 +83,7 @@ def record(monkeypatch):
     return seen
 
 
+@pytest.mark.thorough
 def test_every_seed_is_scored_on_the_same_rows(without_test, tmp_path, monkeypatch):
     seen = record(monkeypatch)
     for seed in (1, 2):
@@ -131,6 +132,7 @@ def test_without_a_fraction_the_columns_of_validation_are_empty(data, tmp_path):
     assert [line[name] for name in OF_VALIDATION] == ["", "", ""]
 
 
+@pytest.mark.thorough
 def test_streamed_rows_are_the_resident_ones(without_test, tmp_path):
     settings = RunSettings(**SMALL, validation_fraction=0.1)
     ends = [

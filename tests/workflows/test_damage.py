@@ -129,6 +129,7 @@ def test_a_failure_leaves_the_old_folder_in_place(table, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["broken.csv", "data"]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()])
 @pytest.mark.parametrize("when", ["the new one is moved", "the old one was moved"])
 def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(
@@ -222,6 +223,7 @@ def test_a_comma_in_a_name_of_a_column(prepared):
     assert cc.workflows.value_to_id(data, "a, b") == {"u": 3}
 
 
+@pytest.mark.one_case
 @pytest.mark.system
 @pytest.mark.parametrize(("name", "code_after"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_an_interrupted_prepare_leaves_nothing(log, tmp_path, name, code_after):

@@ -8,6 +8,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows import PrepareSettings, Recipe
 
 
+@pytest.mark.thorough
 def test_the_authors_encoders_see_the_test_rows(log, tmp_path):
     """Theirs: a number for each value of train and test together, ranges of both. Ours: train's."""
     theirs = make(log, tmp_path / "all", recipe=Recipe(fit_on="all"))
@@ -25,6 +26,7 @@ def test_the_authors_encoders_see_the_test_rows(log, tmp_path):
     assert "in train: " in (ours.path / "summary.md").read_text()
 
 
+@pytest.mark.thorough
 def test_the_split_is_seeded_where_theirs_is_not(log, tmp_path):
     one, same, other = (make(log, tmp_path / str(i), seed=s) for i, s in enumerate((1, 1, 2)))
     assert_same(one, same)

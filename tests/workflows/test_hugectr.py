@@ -10,6 +10,7 @@ from pandas_reference import CATEGORIES, NUMBERS, make, read
 from cowclip_merlin.loading import read_columns
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("moved", [False, True])
 def test_hugectr_opens_both_splits_from_the_folder(log, tmp_path, monkeypatch, moved):
     data = make(log, tmp_path / "data", hugectr=True, partition_mb=0.2)
@@ -30,6 +31,7 @@ def test_hugectr_opens_both_splits_from_the_folder(log, tmp_path, monkeypatch, m
             np.testing.assert_array_equal(values, frame[name])
 
 
+@pytest.mark.thorough
 def test_our_own_loader_reads_what_hugectr_reads(log, data, tmp_path):
     from cowclip_merlin.workflows import PreparedData
 
@@ -38,6 +40,7 @@ def test_our_own_loader_reads_what_hugectr_reads(log, data, tmp_path):
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.thorough
 def test_a_split_without_rows_is_no_source(log, tmp_path):
     base = make(log, tmp_path / "base")
     made = make(log, tmp_path / "new", like=base.path, hugectr=True)

@@ -33,6 +33,7 @@ def in_order(frame):
     return frame.sort_values([*NUMBERS, "C1", "C2"], ignore_index=True)
 
 
+@pytest.mark.one_case
 @pytest.mark.system
 @pytest.mark.parametrize("way", ["shuffled", "repartitioned"])
 def test_a_part_below_the_row_group_is_written_by_two_workers(log, tmp_path, way):

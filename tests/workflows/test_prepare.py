@@ -16,6 +16,7 @@ from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prep
 from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "settings",
     [
@@ -72,6 +73,7 @@ def test_counts_and_both_ways_of_reading_them(log, data):
         assert values[:3] == [None] * 3 and {v: i for i, v in enumerate(values) if v} == ids
 
 
+@pytest.mark.thorough
 def test_the_way_in_does_not_matter(log, data, tmp_path):
     """Compressed, in two files, as parquet, or in other partitions: the same output."""
     first = PreparedData.load(data)

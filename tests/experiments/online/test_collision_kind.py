@@ -18,6 +18,7 @@ lines:
 """
 
 
+@pytest.mark.thorough
 def test_loads_are_compared_seed_by_seed(tmp_path, drifting_log, capsys):
     (tmp_path / "small.yaml").write_text(DEFINITION)
     out = tmp_path / "results"

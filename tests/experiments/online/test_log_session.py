@@ -28,6 +28,7 @@ def frame(results):
     return pd.read_csv(results / "results/replays.csv", dtype={"admit": str})
 
 
+@pytest.mark.thorough
 def test_a_replay_serves_all_lines_that_train_the_same(results, frame):
     """Two seeds with two intervals, and one more replay of each seed for the other rules."""
     assert len(frame) == 6 and frame.run_id.nunique() == 4

@@ -30,6 +30,7 @@ def with_rules(features, **rules):
     return replace(features, categorical=tuple(columns))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("model", "table", "rules"),
     [
@@ -100,6 +101,7 @@ def test_a_missing_file_is_one_line(made, name):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_generations_take_no_more_memory(made):
     """A model that was replaced goes away, with its graph."""
     follower = Follower(lambda: made.log)

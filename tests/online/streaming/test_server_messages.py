@@ -48,6 +48,7 @@ class Server:
         return self.scorer.score(self.table.read(batch.ids), batch.numbers)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("kills", [0, 2])
 def test_servers_get_the_model(tmp_path, settings, events, kills, monkeypatch):
     sync = FileLog(tmp_path / "sync")
@@ -72,6 +73,7 @@ def test_servers_get_the_model(tmp_path, settings, events, kills, monkeypatch):
     assert last_sync(sync).generation == kills + 1
 
 
+@pytest.mark.thorough
 def test_servers_that_begin_at_a_snapshot_get_the_model(tmp_path, settings, events):
     """The log is trimmed; the first messages that are left name a snapshot that is there."""
     sync = FileLog(tmp_path / "sync", segment_bytes=1)
@@ -131,6 +133,7 @@ def test_a_snapshot_that_takes_long_is_announced_with_what_changed_meanwhile(
         np.testing.assert_allclose(server.predict(batch), trainer.predict(batch), atol=1e-6, rtol=0)
 
 
+@pytest.mark.thorough
 def test_the_generation_grows_although_the_log_of_servers_was_emptied(tmp_path, settings, events):
     for generation in (1, 2):
         sync = FileLog(tmp_path / f"sync{generation}")

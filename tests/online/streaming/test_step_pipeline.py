@@ -25,6 +25,7 @@ def one_after_the_other(trainer):
         trainer.table.expire()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("max_rows", [None, 60])
 def test_equal_to_steps_one_after_the_other(settings_of, max_rows):
     """Also where each batch drops ids: with 60 rows, two batches fill the table."""

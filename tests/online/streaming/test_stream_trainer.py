@@ -47,6 +47,7 @@ def test_each_event_is_trained_once(tmp_path, settings, events, whole):
         assert state[f"trainer.{name}"] == x.tobytes(), name
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_anywhere_and_started_again_it_ends_the_same(
     tmp_path, settings, events, whole, seed, monkeypatch
@@ -67,6 +68,7 @@ def test_killed_anywhere_and_started_again_it_ends_the_same(
     assert final_state(tmp_path / "run") == whole
 
 
+@pytest.mark.thorough
 def test_smaller_and_larger_batches_are_the_same_after_a_restart(
     tmp_path, settings, events, monkeypatch
 ):
@@ -95,6 +97,7 @@ def test_smaller_and_larger_batches_are_the_same_after_a_restart(
     assert {k: x.tobytes() for k, x in again.trainer.state().items()} == before
 
 
+@pytest.mark.thorough
 def test_other_batches_in_the_journal_than_the_settings_say(tmp_path, settings, events, whole):
     """A training with `--catch-up 4` is killed, and goes on with 2."""
     with pytest.MonkeyPatch.context() as patch:
@@ -107,6 +110,7 @@ def test_other_batches_in_the_journal_than_the_settings_say(tmp_path, settings, 
     assert work.trained == EVENTS
 
 
+@pytest.mark.thorough
 def test_a_restart_refuses_the_messages_that_were_refused_before(tmp_path, settings, monkeypatch):
     """By the clock of the restart, a message a day ahead of the first process is in the past."""
     now = 1_700_000_000
