@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
+from cowclip_merlin.compat.sparse_lookups import keep_occurrences
 from cowclip_merlin.errors import InputError, StackError
 
 
@@ -100,6 +101,7 @@ def tensorflow() -> Any:
             "tf.keras is Keras 3, but Merlin needs Keras 2: "
             "set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
         )
+    keep_occurrences(tf)
     return tf
 
 

@@ -156,16 +156,18 @@ class EmbeddingTables:
                 have the shape that collective operations need.
 
         Raises:
-            InputError: if a variable is refused, a pattern matches nothing, or fields do not fill
-                a table.
+            InputError: if a variable is refused, a pattern matches nothing, fields do not fill a
+                table, or ids are distinct.
         """
         embedding_variables.refuse_foreign(v for _, v in given)
         pairs = [(with_shape(g), v) for g, v in embedding_variables.with_gradients(given)]
         if pairs and self._unmatched:
             self._refuse_unmatched(given)
         tables, dense = self.split(pairs)
-        for _, table in tables:
+        for slices, table in tables:
             self.layout_of(table)
+            if self.shard_counts(table) is None:
+                embedding_variables.refuse_distinct_ids(slices, table)
         return pairs, (tables, dense)
 
     def _refuse_unmatched(self, given: Sequence[tuple[Any, Any]]) -> None:

@@ -27,6 +27,43 @@ def refuse_dense(variable: Any) -> None:
     )
 
 
+# Operations whose output has the entries of their inputs; those whose output has each id once, and
+# the number of this output.
+_SAME_ENTRIES = {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "EnsureShape", "ConcatV2"}
+_DISTINCT = {"Unique": 0, "UniqueV2": 0, "UniqueWithCounts": 0, "UniqueWithCountsV2": 0} | {
+    f"SparseSegment{name}GradV2": 1 for name in ("Sum", "Mean", "SqrtN")
+}
+
+
+def refuse_distinct_ids(slices: Any, variable: Any) -> None:
+    """Refuse a gradient whose entries are distinct ids, as far as the graph shows it.
+
+    Without a graph it cannot be seen.
+
+    Args:
+        slices: `tf.IndexedSlices`.
+        variable: the embedding table.
+
+    Raises:
+        InputError: if an operation that removes duplicates makes the ids.
+    """
+    waiting, seen = [slices.indices], set()
+    while waiting:
+        tensor = waiting.pop()
+        made_by = getattr(tensor, "op", None)
+        if made_by is None or tensor.ref() in seen:
+            continue
+        seen.add(tensor.ref())
+        if _DISTINCT.get(made_by.type) == tensor.value_index:
+            raise InputError(
+                f"the gradient of embedding table {variable.name!r} has one entry for each "
+                f"distinct id (operation {made_by.type}), so the ids' counts are lost: look up "
+                "every occurrence of an id, not the result of tf.unique"
+            )
+        if made_by.type in _SAME_ENTRIES:
+            waiting += made_by.inputs
+
+
 def _refuse_other_ranks(variable: Any) -> None:
     if len(variable.shape) != 2:
         raise InputError(

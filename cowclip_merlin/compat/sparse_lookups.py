@@ -1,0 +1,94 @@
+"""Keep every occurrence of an id in the gradients of TensorFlow's lookups of sparse ids.
+
+`tf.nn.embedding_lookup_sparse` and `tf.nn.safe_embedding_lookup_sparse` sum the gradients of equal
+ids. Keras, feature columns and Merlin's list columns call them. CowClip counts the entries of a
+gradient, so it needs one entry for each occurrence.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+
+class _Changed:
+    """A module with other functions under some of its names."""
+
+    def __init__(self, module: Any, **functions: Callable[..., Any]) -> None:
+        self.__dict__ |= {"_module": module} | functions
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def keep_occurrences(tf: Any) -> None:
+    """Make the lookups of sparse ids give gradients with one entry for each occurrence of an id.
+
+    They then read a row for each occurrence, as a lookup of dense ids does.
+    """
+    lookups = importlib.import_module("tensorflow.python.ops.embedding_ops")
+    ragged = importlib.import_module("tensorflow.python.ops.ragged.ragged_embedding_ops")
+
+    def every_id(ids: Any) -> tuple[Any, Any]:
+        return ids, tf.range(tf.size(ids))
+
+    for module in (lookups, ragged):
+        module.array_ops = _Changed(module.array_ops, unique=every_id)
+    if hasattr(lookups, "compat"):  # else TensorFlow has no operation that sums in its gradient
+        lookups.compat = _Changed(lookups.compat, forward_compatible=lambda *_: False)
+    safe = _without_fillers(tf, lookups.safe_embedding_lookup_sparse)
+    lookups.safe_embedding_lookup_sparse = tf.compat.v1.nn.safe_embedding_lookup_sparse = safe
+
+
+def _without_fillers(tf: Any, lookup: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a safe lookup that reads nothing for an empty entry without a default id.
+
+    TensorFlow reads row 0 for it, and then replaces the result by zeros.
+    """
+
+    @wraps(lookup)
+    def safe_lookup(
+        embedding_weights: Any,
+        sparse_ids: Any,
+        sparse_weights: Any = None,
+        combiner: str = "mean",
+        default_id: Any = None,
+        *args: Any,
+        **more: Any,
+    ) -> Any:
+        if default_id is not None:
+            given = embedding_weights, sparse_ids, sparse_weights, combiner, default_id
+            return lookup(*given, *args, **more)
+        ids, weights = (_as_sparse(tf, each) for each in (sparse_ids, sparse_weights))
+        shape = ids.dense_shape
+        size = tf.stack([tf.reduce_prod(shape[:-1]), shape[-1]])
+        flat = tf.sparse.reshape(ids, size)
+        valid = flat.values >= 0
+        if weights is not None and combiner != "sum":
+            valid &= weights.values > 0
+        entries, position = tf.unique(tf.boolean_mask(flat.indices[:, 0], valid))
+        column = tf.boolean_mask(flat.indices[:, 1], valid)
+        places = tf.stack([tf.cast(position, tf.int64), column], 1)
+
+        def without_empty(values: Any) -> Any:
+            values = tf.boolean_mask(values, valid)
+            return tf.SparseTensor(places, values, [tf.size(entries, tf.int64), size[1]])
+
+        kept = None if weights is None else without_empty(weights.values)
+        found = lookup(
+            embedding_weights, without_empty(flat.values), kept, combiner, None, *args, **more
+        )
+        width = tf.shape(found, tf.int64)[1:]
+        every = tf.scatter_nd(entries[:, tf.newaxis], found, tf.concat([size[:1], width], 0))
+        result = tf.reshape(every, tf.concat([shape[:-1], width], 0))
+        if shape.shape[0] is not None:
+            result.set_shape([None] * (shape.shape[0] - 1) + found.shape[1:])
+        return result
+
+    return safe_lookup
+
+
+def _as_sparse(tf: Any, ids: Any) -> Any:
+    return ids.to_sparse() if isinstance(ids, tf.RaggedTensor) else ids
