@@ -43,8 +43,8 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
             if offsets is not None:
                 z -= offsets
             losses = losses_of(label, z)
-            # With the gradient of `reduce_mean`, the host would wait for the device.
-            count = tf.size(losses) if rows is None else rows
+            # With `tf.size` or the gradient of `reduce_mean`, the host would wait for the device.
+            count = tf.reduce_sum(tf.ones_like(losses)) if rows is None else rows
             loss = tf.reduce_sum(losses) / tf.cast(count, tf.float32)
             if group:
                 loss *= group.size

@@ -1,0 +1,36 @@
+"""A training step on a GPU copies nothing between the host and the device, so neither waits."""
+
+import pytest
+from emulated_cupy import COMPILER
+from host_copies import copies, optimized_graph
+
+from cowclip_merlin.bench.random_data import criteo_fields, random_rows
+from cowclip_merlin.bench.throughput import build_model_and_optimizer
+from cowclip_merlin.loading import DeviceData
+from cowclip_merlin.training.train_step import make_train_step
+
+
+def test_a_copy_is_found(tf):
+    """The size of a tensor is made on the host, and float numbers are cast on the device."""
+
+    @tf.function
+    def mean(x):
+        return tf.reduce_sum(x) / tf.cast(tf.size(x), tf.float32)
+
+    graph = optimized_graph(mean.get_concrete_function(tf.TensorSpec([None])), tf.ones([3]))
+    assert copies(graph) == [("Size", "Cast")]
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
+def test_a_step_copies_nothing(tf, emulated, monkeypatch):
+    fields = criteo_fields(2000)
+    data = DeviceData(random_rows(64, fields))
+    model, optimizer = build_model_and_optimizer(
+        "deepfm", "exact", "cupy", "cowclip", "float32", fields
+    )
+    # As on a GPU, where models cast ids to int64.
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: [kind])
+    step = make_train_step(model, optimizer, data, tf.Variable(0.0, dtype=tf.float64))
+    graph = optimized_graph(step, tf.range(32, dtype=tf.int64))
+    assert "CowClipStep" in {node.op for node in graph.node}
+    assert copies(graph) == []
