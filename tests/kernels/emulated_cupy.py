@@ -4,6 +4,7 @@ The host code of `cowclip_merlin.kernels.cupy` runs on it unchanged. A kernel's 
 the very types of its parameters: CUDA itself would take anything for them.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -36,12 +37,42 @@ def compile_source(source, options, folder):
     macros = [option for option in options if option.startswith("-D")]
     stem = hashlib.sha256("\n".join([*macros, text]).encode()).hexdigest()[:16]
     library = folder / f"{stem}.so"
-    if library.exists():
-        return ctypes.CDLL(str(library))
-    with tempfile.TemporaryDirectory(dir=folder) as work:  # another worker may compile it, too
-        compile_file(text, macros, Path(work, "a.so"))
-        os.replace(Path(work, "a.so"), library)
-    return ctypes.CDLL(str(library))
+    if not library.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as work:  # another worker may compile it, too
+            compile_file(text, macros, Path(work, "a.so"))
+            os.replace(Path(work, "a.so"), library)
+    loaded = LIBRARIES[str(library)] = ctypes.CDLL(str(library))
+    loaded.emulate_with(SEED[0])
+    return loaded
+
+
+LIBRARIES, SEED = {}, [0]
+M_PERTURB = -6  # of mallopt: the byte that fills new memory, inverted, and freed memory
+
+
+@contextlib.contextmanager
+def another_order(seed):
+    """Run threads and blocks in a random order, on memory that is full of nonsense."""
+    libc = ctypes.CDLL(None)
+    try:
+        _use_seed(seed)
+        libc.mallopt(M_PERTURB, 0xAB)
+        yield
+    finally:
+        libc.mallopt(M_PERTURB, 0)
+        _use_seed(0)
+
+
+def _use_seed(seed):
+    SEED[0] = seed
+    for library in LIBRARIES.values():
+        library.emulate_with(seed)
+
+
+def launches(kernel):
+    """How often a kernel has been launched, by all libraries."""
+    counters = (ctypes.c_long.in_dll(x, f"launches_of_{kernel}") for x in LIBRARIES.values())
+    return sum(counter.value for counter in counters)
 
 
 def compile_file(text, macros, library):

@@ -137,13 +137,29 @@ static bool release_block(int count) {
     return live > 0;
 }
 
+// The order of threads and blocks: ascending, or if the seed is not 0, another one in every round.
+static unsigned seed = 0;
+
+static void shuffle(std::vector<unsigned>& order, unsigned count) {
+    order.resize(count);
+    for (unsigned k = 0; k < count; ++k) order[k] = k;
+    for (unsigned k = count; seed != 0 && k > 1; --k) {
+        seed = seed * 1664525u + 1013904223u;
+        if (seed == 0) seed = 1;
+        std::swap(order[k - 1], order[(seed >> 8) % k]);
+    }
+}
+
 static void run(int count) {
+    static std::vector<unsigned> order;
     for (int k = 0; k < count; ++k) {
         states[k] = running;
         exchanges[k] = 0;
     }
     do {
-        for (int k = 0; k < count; ++k) {
+        shuffle(order, (unsigned)count);
+        for (const unsigned each : order) {
+            const int k = (int)each;
             if (states[k] != running) continue;
             thread = k;
             threadIdx.x = (unsigned)k;
@@ -215,7 +231,12 @@ static void launch_with(void (*kernel)(Args...), unsigned grid, unsigned threads
     blockDim.x = threads;
     gridDim.x = grid;
     block::body = [=] { kernel(*static_cast<std::remove_const_t<Args>*>(args[I])...); };
-    for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) block::run((int)threads);
+    std::vector<unsigned> order;
+    block::shuffle(order, grid);
+    for (const unsigned each : order) {
+        blockIdx.x = each;
+        block::run((int)threads);
+    }
 }
 
 template <class... Args>
@@ -242,9 +263,13 @@ static std::string letters(void (*)(Args...)) {
     return {letter<Args>()...};
 }
 
+extern "C" void emulate_with(unsigned seed) { block::seed = seed; }
+
 #define EMULATE(name)                                                              \
+    extern "C" { long launches_of_##name = 0; }                                    \
     extern "C" void launch_##name(unsigned grid, unsigned block, void** args) {    \
         launch(name, grid, block, args);                                           \
+        ++launches_of_##name;                                                      \
     }                                                                              \
     extern "C" const char* letters_##name() {                                      \
         static const std::string found = letters(name);                            \

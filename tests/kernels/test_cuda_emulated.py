@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulated_cupy import COMPILER, load_kernels
+from emulated_cupy import COMPILER, another_order, call, compile_source, load_kernels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_checks import (
@@ -163,3 +163,35 @@ def test_a_replay_with_clipped_absent_rows_is_refused(emulated):
         emulated.kernels.replay_rows(
             *state, np.zeros(len(case.w), int), [1.0], 1, RowSettings(l2=1e-3, clip="column")
         )
+
+
+@pytest.mark.parametrize("d", LENGTHS)
+def test_all_kernels_in_another_order(emulated, d):
+    case = make_case(d, 3 * SEGMENT, d, 40)
+    with another_order(seed=d):
+        check_unique(emulated, case)
+        check_clip(emulated, case, RowSettings(l2=1e-3))
+        check_update(emulated, case, RowSettings(l2=1e-3))
+        gaps = np.random.default_rng(d).integers(0, 50, len(case.w))
+        check_replay(emulated, case, gaps, 60, RowSettings(l2=1e-4))
+
+
+RACE = """
+extern "C" __global__ void race(int* out) {
+    __shared__ int last;
+    last = threadIdx.x;
+    out[threadIdx.x] = last;
+    if (threadIdx.x == 255) out[256] = blockIdx.x;
+}
+"""
+
+
+def test_another_order_shows_a_race(folder):
+    """The last thread and the last block that write are others."""
+    launch, ends = compile_source(RACE, [], folder).launch_race, []
+    for seed in (0, 1):
+        out = np.zeros(257, np.int32)
+        with another_order(seed):
+            call(launch, "I", (1000,), (256,), [out])
+        ends.append(out[256])
+    assert ends[0] == 999 and ends[1] != 999

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from emulated_cupy import COMPILER
+from emulated_cupy import COMPILER, another_order
 from two_tables import ROWS, TwoTables, assert_close, batches
 
 import cowclip_merlin as cc
@@ -40,6 +40,17 @@ def test_a_refused_step_writes_nothing_and_is_told(tf, emulated, graph, update, 
     model.train(batches((9,)))  # told once; the next steps are made
     model.opt.flush()
     assert (model.state[0] != before[0]).any()
+
+
+def test_a_step_is_refused_in_any_order(tf, emulated):
+    model = TwoTables(tf, "cupy").train(batches((9,)))
+    model.opt.flush()
+    before = model.state
+    with another_order(3), pytest.raises(tf.errors.InvalidArgumentError, match="is not finite"):
+        model.train([BAD])
+        model.opt.flush()
+    for x, y in zip(before, model.state, strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 BAD = (np.array([5, 12, 6]), np.full((3, 10), np.nan, "f"))
