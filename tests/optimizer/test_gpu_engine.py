@@ -1,13 +1,16 @@
 """The operations of a GPU on the CPU: real TensorFlow, emulated kernels, no stream to wait for."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from emulated_cupy import COMPILER
+from emulated_cupy import COMPILER, another_order, launches
 from two_tables import ROWS, TwoTables, assert_close, batches
 
 import cowclip_merlin as cc
+from cowclip_merlin.kernels import RowSettings
+from cowclip_merlin.optimizer.row_updates import gpu_ops
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")]
 SIZES = (12,) * 4 + (0, 1) + (300,) + (12,) * 2  # 300: an id that is summed in pieces
@@ -52,6 +55,67 @@ def test_ids_that_differ_between_tables_are_grouped_for_each(tf, emulated):
             opt.apply_gradients([(tf.IndexedSlices(g, i, shape), t) for i, t in zip(ids, tables)])
         ends.append([t.numpy() for t in tables])
     assert_close(*ends)
+
+
+def test_tables_with_the_same_ids_share_their_groups(tf, emulated):
+    """As in a model with two tables for each field: all wide tables come after the others."""
+    shapes = {"a": 10, "b": 10, "a_wide": 1, "b_wide": 1}
+    tables = [tf.Variable(tf.ones([ROWS, d]), name=f"{x}_embeddings") for x, d in shapes.items()]
+    opt = cc.CowClip(update="lazy", backend="cupy")
+    ids = {"a": tf.constant([1, 2, 2]), "b": tf.constant([2, 1, 7])}
+    before = launches("load_keys") + launches("write_heads")
+    opt.apply_gradients(
+        [
+            (tf.IndexedSlices(tf.ones([3, d]), ids[name[0]], tf.constant([ROWS, d])), table)
+            for (name, d), table in zip(shapes.items(), tables, strict=True)
+        ]
+    )
+    assert launches("load_keys") + launches("write_heads") - before == 2 * 2
+    assert all((table.numpy()[[1, 2, 7]][:2] != 1).all() for table in tables)
+
+
+def test_operations_lock_tables_in_any_order(tf, emulated):
+    """Two operations that name the same tables in other orders must not wait for each other."""
+    operations = TwoTables(tf, "cupy").train(batches((3,))).opt._update._engine.operations
+    record = gpu_ops.record_of(
+        4, 2, RowSettings(), gpu_ops.Loaded((0,) * len(gpu_ops.FUNCTIONS), blocks=1, host=True),
+        owner=operations.new_owner(), slot=0,
+    )  # fmt: skip
+    number = operations.add_table(record, lambda row, what: "")
+    status = tf.Variable(tf.zeros([4], tf.int64))
+    handles = [tf.Variable(tf.zeros([1])) for _ in range(200)]
+
+    def lock(variables):
+        for _ in range(200):
+            operations.module.cow_clip_flush(
+                counts=[], variables=[*(x.handle for x in variables), status.handle],
+                tables=[number], wait=False,
+            )  # fmt: skip
+
+    both = [
+        threading.Thread(target=lock, args=[order], daemon=True)
+        for order in (handles, handles[::-1])
+    ]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join(60)
+    assert not any(each.is_alive() for each in both)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("given", [{}, {"update": "lazy", "dtype": "bfloat16"}])
+def test_the_same_bits_in_any_order_on_any_memory(tf, emulated, given, seed):
+    """No kernel relies on the order of threads and blocks, or on memory that nobody has set."""
+    ordered = TwoTables(tf, "cupy", **given).train(batches(SIZES))
+    ordered.opt.flush()
+    with another_order(seed):
+        found = tf.raw_ops.Empty(shape=[4096], dtype=tf.uint8).numpy()
+        assert (found != 0).all()
+        shuffled = TwoTables(tf, "cupy", **given).train(batches(SIZES))
+        shuffled.opt.flush()
+    for x, y in zip(ordered.state, shuffled.state, strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def test_a_full_history_brings_all_rows_up_to_date(tf, emulated, monkeypatch):

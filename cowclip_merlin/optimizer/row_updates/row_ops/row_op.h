@@ -32,7 +32,11 @@ class RowOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input_list("variables", &handles));
     OP_REQUIRES_OK(context, context->input_list("counts", &counts));
     std::vector<Locked> variables(handles.size());
-    for (int i = 0; i < handles.size(); ++i) {
+    // The status, which is last, is locked first. Two operations of an optimizer may name its
+    // tables in different orders; with the status locked, neither waits for the other's tables.
+    const int size = handles.size();
+    for (int k = 0; k < size; ++k) {
+      const int i = (k + size - 1) % size;
       const auto& handle = handles[i].scalar<tensorflow::ResourceHandle>()();
       OP_REQUIRES_OK(context, variables[i].Open(context, handle, queue));
     }

@@ -1,6 +1,8 @@
 // One step of all tables: group ids, sum gradients, then L2, clip and Adam.
 #pragma once
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "row_op.h"
 
@@ -42,15 +44,18 @@ class StepOp : public RowOp {
     queue.Launch(any.functions[kBiasCorrectedRate], 1, rate->data(), iterations->data(), any.beta_1,
                  any.beta_2, alpha);
     std::vector<Workspace> spaces(2 * count);
+    // Tables with equally many rows that are read at the same ids share their groups.
+    std::map<std::tuple<const void*, Long, Long>, Groups> known;
     for (std::size_t i = 0; i < count; ++i) {
       const Tensor &ids = indices[i], &g = values[i];
-      const bool same = i > 0 && ids.data() == indices[i - 1].data() &&
-                        ids.NumElements() == indices[i - 1].NumElements() &&
-                        tables_[i]->rows == tables_[i - 1]->rows;
-      if (same) {
-        groups[i] = groups[i - 1];
+      const auto key = std::make_tuple(static_cast<const void*>(ids.data()),
+                                       static_cast<Long>(ids.NumElements()), tables_[i]->rows);
+      const auto found = known.find(key);
+      if (found != known.end()) {
+        groups[i] = found->second;
       } else {
         TF_RETURN_IF_ERROR(Group(context, queue, i, ids, spaces[2 * i], status, &groups[i]));
+        known[key] = groups[i];
       }
       TF_RETURN_IF_ERROR(
           Sum(context, queue, i, g, ids.NumElements(), groups[i], spaces[2 * i + 1], status,
