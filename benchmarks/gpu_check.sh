@@ -10,7 +10,8 @@
 #                                      also compares with HugeCTR, in NVIDIA's image merlin-hugectr
 #
 # Writes DATE-TIME-GPU-*.json and DATE-TIME-GPU-check.log into benchmarks/results, or RESULTS.
-# Continues after a failure, and then exits with 1; exits with 3 if there is no GPU.
+# Continues after a failure, and then exits with 1; exits with 3 if there is no GPU, or if the row
+# operations cannot be built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -33,6 +34,11 @@ elif ! gpu=$(gpu_name 2>&1); then
 fi
 if [ -z "$dry" ] && ! "$python" -c "import pytest, hypothesis"; then
     echo "the tests need pytest and hypothesis: install them, as in pip install '.[gpu,dev]'" >&2
+    exit 3
+fi
+if [ -z "$dry" ] && ! "$python" -c "from cowclip_merlin.optimizer.row_updates import gpu_ops
+gpu_ops.require_cupy(); gpu_ops.build()"; then
+    echo "training would update rows by TensorFlow's slower operations: see the line above" >&2
     exit 3
 fi
 stem=$results/$(date -u +%F-%H%M)-$(tr -cs 'A-Za-z0-9\n' '-' <<<"$gpu" | tr 'A-Z' 'a-z')

@@ -110,10 +110,9 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     what = (settings.updates, settings.backends, settings.clips, settings.precisions)
     kinds = list(product(settings.models, *what))
     jit = settings.jit_compile
-    steps = {
-        kind: model_train_function(*build_model_and_optimizer(*kind, fields, jit), data)
-        for kind in kinds
-    }
+    built = {kind: build_model_and_optimizer(*kind, fields, jit) for kind in kinds}
+    used = {kind: optimizer.backend for kind, (_, optimizer) in built.items()}
+    steps = {kind: model_train_function(*each, data) for kind, each in built.items()}
     cases = [BenchCase(m, b, *rest) for b in settings.batches for m, *rest in kinds]
     cases += [BenchCase(BARE_MLP, b) for b in settings.batches]
     steps |= {(BARE_MLP, b): bare_mlp_train_function(b, jit) for b in settings.batches}
@@ -130,7 +129,10 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
         "vocabulary": settings.vocabulary,
         "rounds": settings.rounds,
         "jit_compile": settings.jit_compile,
-        "results": [_result(case, speeds) for case in cases],
+        "results": [
+            _result(case, speeds) | {"used_backend": used.get((case.model, *case[2:]), "-")}
+            for case in cases
+        ],
         "hardware": hardware(),
         "versions": versions(),
     }
@@ -234,6 +236,25 @@ def _is_baseline(case: BenchCase, mine: BenchCase, first: int) -> bool:
 
 def _ratio(mine: list[float], other: list[float]) -> float:
     return round(statistics.median(a / b for a, b in zip(mine, other, strict=True)), 3)
+
+
+def format_backends(result: dict[str, Any]) -> str:
+    """Format which code updated rows for each backend and update.
+
+    >>> format_backends({"results": [{"backend": "auto", "update": "lazy", "used_backend": "numba"},
+    ...                              {"backend": "-", "update": "-", "used_backend": "-"}]})
+    'backend auto: numba for lazy'
+    """
+    found: dict[str, dict[str, set[str]]] = {}
+    for row in result["results"]:
+        if row["backend"] != "-":
+            of_backend = found.setdefault(row["backend"], {})
+            of_backend.setdefault(row["used_backend"], set()).add(row["update"])
+    return "\n".join(
+        f"backend {backend}: "
+        + "; ".join(f"{used} for {', '.join(sorted(each))}" for used, each in by_used.items())
+        for backend, by_used in found.items()
+    )
 
 
 def format_table(result: dict[str, Any]) -> str:

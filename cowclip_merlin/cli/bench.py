@@ -60,7 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measure the speed and print a table."""
     check_overwrite_used(args, "--json")
-    from cowclip_merlin.bench.throughput import BenchSettings, format_table, measure
+    from cowclip_merlin.bench.throughput import (
+        BenchSettings,
+        format_backends,
+        format_table,
+        measure,
+    )
     from cowclip_merlin.system.files import check_writable, write_json
     from cowclip_merlin.training.build import choose_device
 
@@ -82,6 +87,7 @@ def run(args: argparse.Namespace) -> None:
     result = measure(settings)
     result["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
     print(format_table(result))
+    print(format_backends(result))
     print("ratio: speed relative to the smallest batch with dense updates and no clip")
     print("of MLP: speed relative to the MLP alone; both are medians over the rounds")
     print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")

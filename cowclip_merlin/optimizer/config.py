@@ -148,6 +148,7 @@ def choose_backend(config: Config, optimizer: Any) -> str:
 def _gpu_backend() -> str:
     """Return "cupy" if CuPy loads and the row operations build, else "tensorflow"."""
     if find_spec("cupy") is None:
+        _log.warning("slower row updates on the GPU: CuPy is not installed")
         return "tensorflow"
     try:
         gpu_ops.require_cupy()

@@ -30,7 +30,11 @@ def test_a_small_bench(tmp_path, capsys):
     assert all(r["slowest"] <= r["rows_per_second"] <= r["fastest"] for r in rows)
     assert rows[0]["ratio_to_baseline"] == 1.0
     assert [r["ratio_to_mlp"] for r in rows if r["model"] == "bare MLP"] == [1.0]
-    assert capsys.readouterr().out.count("deepfm") == 6
+    printed = capsys.readouterr().out
+    assert printed.count("deepfm") == 6
+    assert "\nbackend auto: tensorflow for dense; numba for exact, lazy\n" in printed
+    used = {(r["update"], r["used_backend"]) for r in rows}
+    assert used == {("dense", "tensorflow"), ("exact", "numba"), ("lazy", "numba"), ("-", "-")}
 
 
 def test_a_turn_trains_in_calls_as_long_as_those_of_training():

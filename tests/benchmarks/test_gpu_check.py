@@ -113,6 +113,20 @@ def test_the_gpu_check_says_that_there_is_no_gpu(tmp_path):
     assert code == 3 and "no GPU to check" in err and not results.exists()
 
 
+def test_the_gpu_check_stops_without_row_operations(tmp_path):
+    """With TensorFlow's operations instead, it would measure another code."""
+    stub, results = tmp_path / "python", tmp_path / "results"
+    stub.write_text(
+        "#!/bin/sh\n"
+        'case "$2" in *gpu_ops*) echo "install g++" >&2; exit 1;; esac\n'
+        "echo NVIDIA H200\n"
+    )
+    stub.chmod(0o755)
+    code, _, err = run("benchmarks/gpu_check.sh", PYTHON=str(stub), RESULTS=str(results))
+    assert code == 3 and not results.exists()
+    assert err.startswith("install g++\ntraining would update rows by TensorFlow's slower")
+
+
 def test_the_gpu_check_goes_on_after_a_failure_and_keeps_a_log(tmp_path):
     stub, results = tmp_path / "python", tmp_path / "results"
     stub.write_text(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import cowclip_merlin as cc
+from cowclip_merlin.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 from emulated_cupy import COMPILER
@@ -141,3 +142,32 @@ def test_the_log_has_the_update_in_force(tf, caplog):
     with caplog.at_level("INFO", logger="cowclip_merlin"):
         cc.CowClip("adagrad", update="exact", l2=0.0, backend="tensorflow")
     assert "update lazy, backend tensorflow" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("visible", "parts", "numbers"),
+    [((0, 1), {}, [0, 1]), ((1,), {}, [1]), ((2, 0), {2: 2}, [2, 2, 0])],
+)
+def test_kernels_are_loaded_for_the_gpu_that_tensorflow_uses(
+    tf, monkeypatch, visible, parts, numbers
+):
+    """Where a process hides GPUs, or divides them, TensorFlow's numbers are not CUDA's."""
+    from cowclip_merlin.optimizer.row_updates import gpu_ops
+
+    gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in visible]
+    logical = {gpu: [None] * parts[i] for i, gpu in zip(visible, gpus, strict=True) if i in parts}
+    made = [None] * len(numbers)
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: gpus)
+    monkeypatch.setattr(tf.config, "get_logical_device_configuration", logical.get)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: made)
+    assert [gpu_ops.cuda_number(i) for i in range(len(numbers))] == numbers
+    made.pop()
+    with pytest.raises(InputError, match="name those to use in CUDA_VISIBLE_DEVICES"):
+        gpu_ops.cuda_number(0)
+
+
+def test_auto_says_why_a_gpu_has_slow_row_updates(tf, monkeypatch, caplog):
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["GPU:0"])
+    monkeypatch.setattr("cowclip_merlin.optimizer.config.find_spec", lambda name: None)
+    assert cc.CowClip(update="lazy").backend == "tensorflow"
+    assert "slower row updates on the GPU: CuPy is not installed" in caplog.text

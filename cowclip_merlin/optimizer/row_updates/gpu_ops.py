@@ -162,19 +162,43 @@ def load_kernels(device: int, d: int, bfloat16: bool) -> Loaded:
     """Load the kernels for rows of length d on a GPU, from CuPy's cache if possible.
 
     Args:
-        device: index of the GPU.
+        device: TensorFlow's index of the logical GPU.
         d: length of a row.
         bfloat16: whether gradients are bfloat16.
+
+    Raises:
+        InputError: if it is unknown which GPU of the machine this is.
     """
     import cupy
 
-    with cupy.cuda.Device(device) as gpu:
+    with cupy.cuda.Device(cuda_number(device)) as gpu:
         flags = options(d, tile_of(d), bfloat16=bfloat16)
         module = cupy.RawModule(code=PROGRAM, options=flags)
         functions = [module.get_function(name).kernel for name in FUNCTIONS]
         blocks = gpu.attributes["MultiProcessorCount"] * BLOCKS_PER_PROCESSOR
         addresses = tuple(each.ptr for each in functions)
         return Loaded(addresses, blocks, module=(module, *functions))
+
+
+def cuda_number(device: int) -> int:
+    """Return CUDA's number of TensorFlow's logical GPU.
+
+    They differ if TensorFlow sees only some GPUs, or divides one into several logical GPUs.
+
+    Raises:
+        InputError: if TensorFlow leaves out a visible GPU.
+    """
+    numbers: list[int] = []
+    for gpu in tf.config.get_visible_devices("GPU"):
+        parts = tf.config.get_logical_device_configuration(gpu) or [None]
+        numbers += [int(gpu.name.rpartition(":")[2])] * len(parts)
+    found = len(tf.config.list_logical_devices("GPU"))
+    if found != len(numbers):
+        raise InputError(
+            f"TensorFlow uses {found} of {len(numbers)} visible GPUs, and does not say which: "
+            'name those to use in CUDA_VISIBLE_DEVICES, or use backend="tensorflow"'
+        )
+    return numbers[device]
 
 
 @cache
