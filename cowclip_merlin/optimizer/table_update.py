@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from cowclip_merlin import choices
+from cowclip_merlin import choices, compat
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.clip_statistics import summarize
 from cowclip_merlin.optimizer.clipped_gradients import clipped
 from cowclip_merlin.optimizer.clippy import bounded_step
@@ -14,6 +15,8 @@ from cowclip_merlin.optimizer.config import Config
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import apply_locally
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
+
+tf = compat.tensorflow()
 
 Summary = tuple[Any, Any] | None  # result of `clip_statistics.summarize`
 
@@ -61,8 +64,16 @@ class TableUpdate:
     # AutoGraph warns of functions with only a docstring, so return None.
 
     def create_state(self, tables: Sequence[Any]) -> None:
-        """Create state of tables in addition to the embedding optimizer's slots, which exist."""
-        return None
+        """Create state of tables in addition to the embedding optimizer's slots, which exist.
+
+        Raises:
+            InputError: if TensorFlow's dense Adam cannot count the numbers of a table.
+        """
+        if self.config.update == "dense" and isinstance(
+            self.optimizer, tf.keras.optimizers.legacy.Adam
+        ):
+            for table in tables:
+                _refuse_large(table)
 
     def catch_up(self, tables: Any, ids: Any) -> None:
         """Bring the rows of these ids, of any shape, up to date in one or several tables."""
@@ -79,3 +90,14 @@ class TableUpdate:
     def refuse_never_caught_up(self, tables: Sequence[Any]) -> None:
         """Refuse tables that a forward pass has read before their rows were up to date."""
         return None
+
+
+def _refuse_large(table: Any) -> None:
+    """Refuse a table on a GPU of which TensorFlow's Adam counts the numbers in int32."""
+    on_gpu = tf.DeviceSpec.from_string(table.device).device_type == "GPU"
+    if on_gpu and table.shape.num_elements() >= 1 << 31:
+        raise InputError(
+            f"table {table.name!r} has {table.shape.num_elements():,} numbers, but TensorFlow's "
+            'dense Adam on a GPU can count fewer than 2^31: use update="exact", or '
+            'backend="cupy"'
+        )

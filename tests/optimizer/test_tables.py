@@ -1,5 +1,7 @@
 """Tables that rows are moved in: which ones are taken, and what is kept beside them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -89,6 +91,21 @@ def test_a_table_of_sok_is_refused_with_the_reason(tf, update):
             call()
     np.testing.assert_array_equal(table.numpy(), 1)
     optimizer.apply_gradients([(slices, variable_of(tf, "sparse_operations"))])
+
+
+def test_a_dense_table_too_large_for_tensorflows_adam_on_a_gpu_is_refused(tf):
+    """Its kernel counts in int32, and would leave out numbers."""
+
+    def table(device, rows):
+        device = f"/job:localhost/replica:0/task:0/device:{device}:0"
+        return SimpleNamespace(device=device, name="ids", shape=tf.TensorShape([rows, 64]))
+
+    adam, sgd = cc.CowClip("adam")._update, cc.CowClip("sgd")._update
+    with pytest.raises(InputError, match=r"'ids' has 2,147,483,648 numbers.*fewer than 2\^31: use"):
+        adam.create_state([table("GPU", 1 << 25)])
+    for update, fine in ((adam, ("CPU", 1 << 25)), (adam, ("GPU", (1 << 25) - 1)),
+                         (sgd, ("GPU", 1 << 25))):  # fmt: skip
+        update.create_state([table(*fine)])
 
 
 def test_a_table_that_is_no_matrix_is_refused(tf):
