@@ -58,14 +58,17 @@ class Columns:
 
         Args:
             inputs: one tensor [b] or [b, 1] per column, or the stacked entries "categorical"
-                [b, F] and "continuous" [b, C].
+                [b, F] and "continuous" [b, C], whose numbers the caller has checked.
+
+        Raises:
+            tf.errors.InvalidArgumentError: if a number of a column is not finite.
         """
         if self._stacked(inputs):
             ids = _integer(inputs["categorical"])
             x = inputs.get("continuous", tf.zeros([tf.shape(ids)[0], 0]))
         else:
             ids = _side_by_side([_integer(inputs[name]) for name in self.fields])
-            parts = [tf.cast(inputs[name], tf.float32) for name in self.continuous]
+            parts = [_finite(inputs[name], name) for name in self.continuous]
             x = _side_by_side(parts) if parts else tf.zeros([tf.shape(ids)[0], 0])
         x = tf.cast(x, tf.float32)
         x.set_shape([None, len(self.continuous)])
@@ -85,6 +88,12 @@ def _rows(column: Any) -> int:
             f"column {column.name!r} has no integer domain; set its largest id in the schema"
         )
     return int(domain.max) + 1
+
+
+def _finite(x: Any, name: str) -> Any:
+    """Convert numbers to float32; refuse NaN, which the ReLU of a hidden layer takes as 0."""
+    words = f"column {name!r} has a number that is not finite; fill missing numbers as in training"
+    return tf.debugging.check_numerics(tf.cast(x, tf.float32), words)
 
 
 def _integer(x: Any) -> Any:

@@ -54,16 +54,25 @@ class TritonPythonModel:
             try:
                 valid[position] = self._read(request)
             except ValueError as error:
-                told = self._utils.TritonError(str(error), self._utils.TritonError.INVALID_ARG)
-                responses[position] = self._utils.InferenceResponse([], told)
+                responses[position] = self._error(str(error))
         if valid:
             texts, numbers = (np.concatenate(parts) for parts in zip(*valid.values()))
             ends = np.cumsum([len(text) for text, _ in valid.values()])[:-1]
             scores = np.split(self._predict(texts, numbers), ends)
             for position, score in zip(valid, scores):
-                output = self._utils.Tensor(OUTPUT, score)
-                responses[position] = self._utils.InferenceResponse([output])
+                responses[position] = self._response(score)
         return responses
+
+    def _response(self, scores: Any) -> Any:
+        """Return the response with the scores [b, 1] of a request, or with its error."""
+        wrong = np.isnan(scores[:, 0])
+        if wrong.any():
+            return self._error(f"row {wrong.argmax()} has a number too large for 32 bits")
+        return self._utils.InferenceResponse([self._utils.Tensor(OUTPUT, scores)])
+
+    def _error(self, words: str) -> Any:
+        error = self._utils.TritonError
+        return self._utils.InferenceResponse([], error(words, error.INVALID_ARG))
 
     def _read(self, request: Any) -> tuple[Any, Any]:
         """Return the strings [b, F] and the numbers [b, C] of a request."""

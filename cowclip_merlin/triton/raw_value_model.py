@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cowclip_merlin import compat
 from cowclip_merlin.triton.model import OUTPUT
 from cowclip_merlin.workflows import id_to_value
@@ -20,6 +22,8 @@ _VALUES_AT_ONCE = 1 << 20  # Python strings that are copied to a table in one st
 
 class RawValueModel(tf.Module):
     """Computes what `data.workflow()` and then the model compute, in TensorFlow alone.
+
+    A row with a number that 32 bits cannot hold after scaling gets NaN.
 
     The vocabularies are lookup tables, whose values lie with the weights when it is saved.
 
@@ -43,8 +47,10 @@ class RawValueModel(tf.Module):
             texts = tf.unstack(categorical, len(fields), axis=1)
             columns = dict(zip(fields, map(ids_of, texts, self._vocabularies)))
             x = scaled(continuous, _ranges(data), log=data.recipe.log)
+            fits = tf.reduce_all(tf.math.is_finite(x), axis=1, keepdims=True)
+            x = tf.where(fits, x, tf.zeros_like(x))  # or the rows of other requests would fail, too
             columns |= dict(zip(numbers, tf.unstack(x, len(numbers), axis=1)))
-            return {OUTPUT: model(columns)}
+            return {OUTPUT: tf.where(fits, model(columns), np.float32("nan"))}
 
         self.serve = serve
 

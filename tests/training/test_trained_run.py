@@ -180,6 +180,22 @@ def test_an_id_outside_of_its_table_is_named(exported, data, rows):
     score(**given | {"C3": tf.constant([1, largest - 1, 2], tf.int64)})
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_number_that_is_not_finite_is_refused_with_its_column(run, exported, data, rows, number):
+    tf, (_, path) = compat.tensorflow(), exported
+    given = {name: rows[name].to_numpy()[:3] for name in rows}
+    given["I4"] = np.array([0.5, number, 0.5], np.float32)
+    served = tf.saved_model.load(str(path)).signatures["serving_default"]
+    kinds = {name: tf.int64 if name[0] == "C" else tf.float32 for name in given}
+    ways = [lambda: served(**{name: tf.constant(given[name], kinds[name]) for name in given})]
+    for model in (cc.load_model(str(path)), load_run(run, data)):
+        ways += [lambda model=model: model.predict(given, verbose=0)]
+        ways += [lambda model=model: model({n: tf.constant(given[n], kinds[n]) for n in given})]
+    for score in ways:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="column 'I4' has a number that"):
+            score()
+
+
 def prepared_table(tmp_path, name, jobs, *more):
     """Folders whose ids are as many, for other values."""
     lines = [f"{i % 2},{jobs[i % 3]},{i % 5}" for i in range(300)]

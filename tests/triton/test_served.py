@@ -34,17 +34,21 @@ def cut(rows, draw):
 def test_raw_rows_get_the_probabilities_of_evaluate(exported, requests, serve):
     draw = random.Random(5)
     infinite = [requests[0], requests[1] | {"self": float("-inf")}]
+    huge = [requests[0], requests[1], requests[2] | {"self": 1e308}]
     ways = [cut(requests, draw) for _ in range(10)]
     batches = [batch for way in ways for batch in way]
-    refused = [[requests[:2], infinite, requests[2:3]], [infinite]]
+    refused = [[requests[:2], infinite, requests[2:3]], [infinite], [requests[:1], huge]]
     answers = serve([*batches, *refused])
-    got = [p for batch in answers[:-2] for request in batch for p in request]
+    got = [p for batch in answers[:-3] for request in batch for p in request]
     np.testing.assert_allclose(got, np.tile(exported.expected, 10), rtol=0, atol=1e-6)
     told = "self is infinite; give a finite number, or NaN if missing"
-    assert answers[-1] == [told]
-    before, refusal, after = answers[-2]
+    assert answers[-2] == [told]
+    before, refusal, after = answers[-3]
     assert refusal == told
     np.testing.assert_allclose([*before, *after], exported.expected[:3], rtol=0, atol=1e-6)
+    fine, refusal = answers[-1]
+    np.testing.assert_allclose(fine, exported.expected[:1], rtol=0, atol=1e-6)
+    assert refusal == "row 2 has a number too large for 32 bits"
 
 
 def test_the_rows_are_of_all_kinds(exported):
