@@ -73,6 +73,8 @@ class PrepareBenchmarkSettings:
 
 def with_pandas(log: Path, out: Path) -> None:
     """Prepare with pandas, with the whole file in memory."""
+    import csv
+
     import numpy as np
     import pandas as pd
 
@@ -80,7 +82,18 @@ def with_pandas(log: Path, out: Path) -> None:
     from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
 
     types = dict.fromkeys(CRITEO.categorical, str) | dict.fromkeys(CRITEO.continuous, float)
-    frame = pd.read_csv(log, sep="\t", header=None, names=list(CRITEO.file_columns), dtype=types)
+    names = list(CRITEO.file_columns)
+    frame = pd.read_csv(
+        log,
+        sep="\t",
+        header=None,
+        names=names,
+        dtype=types,
+        # As `prepare`: only an empty cell is missing, and quotes belong to the value.
+        keep_default_na=False,
+        na_values=[""],
+        quoting=csv.QUOTE_NONE,
+    )
     test = is_test(np.arange(len(frame), dtype=np.uint64), Split(test_fraction=0.1))
     parts = {"train": frame[~test].copy(), "test": frame[test].copy()}
     for column in CRITEO.categorical:

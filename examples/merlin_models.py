@@ -31,7 +31,6 @@ from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.system.files import atomic_folder
 
 LABEL = "label"
-COLUMNS = (LABEL, *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
 # Few columns: Merlin's models build a graph for each of them, which takes longer than training.
 NUMBERS = ("I1", "I2", "I3")
 CATEGORICAL = ("C1", "C2", "C6", "C7", "C9", "C14")
@@ -57,11 +56,8 @@ class Settings:
 
 def read_log(file: Path) -> Any:
     """Read the raw log as a DataFrame; categorical columns are text, missing values None."""
-    import pandas as pd
-
-    types = {**dict.fromkeys(NUMBERS, "float64"), **dict.fromkeys(CATEGORICAL, str)}
-    used = [LABEL, *NUMBERS, *CATEGORICAL]
-    return pd.read_csv(file, sep="\t", names=COLUMNS, usecols=used, dtype=types)
+    rows = cc.workflows.read_log(file, "criteo", labels=True)
+    return rows[[LABEL, *NUMBERS, *CATEGORICAL]]
 
 
 def click_workflow(folder: Path) -> Any:

@@ -7,8 +7,11 @@ from cowclip_merlin.workflows.prepare import prepare
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 from cowclip_merlin.workflows.prepared.counts import id_to_value, read_counts, value_to_id
 from cowclip_merlin.workflows.prepared.folder import PreparedData
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.read_log import read_log
 
 __all__ = [
+    "LogFormat",
     "PrepareSettings",
     "PreparedData",
     "Recipe",
@@ -17,6 +20,7 @@ __all__ = [
     "id_to_value",
     "prepare",
     "read_counts",
+    "read_log",
     "table",
     "value_to_id",
 ]

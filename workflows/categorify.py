@@ -11,6 +11,7 @@ import pandas as pd
 
 from cowclip_merlin import compat
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
+from cowclip_merlin.workflows.raw.value_text import text_of_series
 from cowclip_merlin.workflows.vocabulary import empty_vocabulary, fit_vocabularies
 
 ops = compat.nvtabular().ops
@@ -80,10 +81,22 @@ class FastCategorify(ops.Categorify):
         return ids
 
     def _look_up(self, values: Any, name: str) -> npt.NDArray[Any]:
-        """Return the ids of values, int32 [n]; those of missing values mean nothing."""
-        index = self._vocabulary(name).get_indexer(values)
+        """Return the ids of values, int32 [n]; those of missing values mean nothing.
+
+        In a vocabulary of text, an empty text that no row to fit on had is a missing value.
+
+        Raises:
+            InputError: if the vocabulary is text, and a value has no unique text.
+        """
+        vocabulary = self._vocabulary(name)
+        if vocabulary.dtype == object or isinstance(vocabulary.dtype, pd.StringDtype):
+            values = _as_text(values, name)
+        index = vocabulary.get_indexer(values)
         ids = (index + FIRST_VALUE).astype(np.dtype(self.output_dtype))
-        ids[index < 0] = UNKNOWN
+        absent = index < 0
+        ids[absent] = UNKNOWN
+        empty = pd.Series(np.asarray(values, object)[absent], dtype=object).isin([""])
+        ids[np.flatnonzero(absent)[empty]] = MISSING
         return ids
 
     def _vocabulary(self, name: str) -> pd.Index:
@@ -98,3 +111,10 @@ class FastCategorify(ops.Categorify):
                 _ = index.is_unique  # builds the hash table now, while one thread has the cache
                 cache[key] = index
             return cache[key]
+
+
+def _as_text(values: Any, name: str) -> Any:
+    """Return values of any type as text: a log has text, and so have the vocabularies."""
+    if pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty"):
+        return values
+    return text_of_series(values, name).to_numpy(zero_copy_only=False)

@@ -30,7 +30,7 @@ from cowclip_merlin.workflows.prepared.unknown_values import (
     warn_of_two_texts,
     warn_of_unknown,
 )
-from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult
+from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult, check_input_files
 from cowclip_merlin.workflows.raw.log_format import LogFormat, separator_of
 from cowclip_merlin.workflows.raw.train_test_split import Split
 from cowclip_merlin.workflows.threads import Threads
@@ -55,11 +55,7 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     log_format = settings.log_format() if base is None else _log_format_like(base, settings)
     split = settings.make_split() if base is None else None
     gpu = use_gpu(settings.device)
-    for file in settings.files:
-        if file.is_dir():
-            raise InputError(f"{file}: is a folder; give the files in it, such as {file}/*.parquet")
-        if not file.is_file():
-            raise InputError(f"{file}: no such file; check the path")
+    check_input_files(settings.files)
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; create it first")
     with work_folder(target) as work:

@@ -1,5 +1,7 @@
 """What `prepare` does, in plain pandas: slow, and easy to check."""
 
+import csv
+
 import pandas as pd
 import pyarrow.parquet as pq
 
@@ -25,6 +27,7 @@ def raw_frame(file):
         dtype=types,
         na_values=[""],
         keep_default_na=False,
+        quoting=csv.QUOTE_NONE,
     )
 
 

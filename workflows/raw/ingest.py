@@ -41,6 +41,19 @@ class IngestResult:
     first_bad: list[BadLine] = field(default_factory=list)
 
 
+def check_input_files(files: Sequence[Path]) -> None:
+    """Check before long work that input files exist.
+
+    Raises:
+        InputError: if one is a folder, or does not exist.
+    """
+    for file in files:
+        if file.is_dir():
+            raise InputError(f"{file}: is a folder; give the files in it, such as {file}/*.parquet")
+        if not file.is_file():
+            raise InputError(f"{file}: no such file; check the path")
+
+
 class Ingest:
     """One pass over the input files.
 
@@ -191,7 +204,7 @@ def _write(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = _staged(table, log_format, coded=coded)
+    table = staged_columns(table, log_format, coded=coded)
     for path, mask in targets:
         rows = table.filter(pa.array(mask))
         if rows.num_rows < table.num_rows // 2:
@@ -212,7 +225,7 @@ def _without_unused_values(table: Any) -> Any:
     return table
 
 
-def _staged(table: Any, log_format: LogFormat, *, coded: bool) -> Any:
+def staged_columns(table: Any, log_format: LogFormat, *, coded: bool) -> Any:
     """Return the columns with the types to stage; with `coded`, categories have a dictionary.
 
     Numbers become float64, as pandas would do with Arrow's nullable integers. Integers above 2**53
@@ -221,7 +234,8 @@ def _staged(table: Any, log_format: LogFormat, *, coded: bool) -> Any:
     import pyarrow as pa
 
     table = table.unify_dictionaries().combine_chunks()
-    columns = {log_format.label: table[log_format.label].cast(pa.int8())}
+    label = log_format.label
+    columns = {label: table[label].cast(pa.int8())} if label else {}
     for name in log_format.categorical:
         column = table[name]
         encode = coded and not pa.types.is_dictionary(column.type)

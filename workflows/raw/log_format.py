@@ -12,7 +12,7 @@ class LogFormat:
 
     Attributes:
         kind: "criteo", "avazu" or "table".
-        label: name of the 0/1 column.
+        label: name of the 0/1 column; "" to read rows without their labels.
         categorical: names of the categorical columns, in model order.
         continuous: names of the numeric columns, in model order.
         file_columns: all columns of a text file, in file order; empty to read them from the
@@ -30,6 +30,12 @@ class LogFormat:
     header: bool = True
     separator: str = ","
     integer: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns to read."""
+        labels = (self.label,) if self.label else ()
+        return (*labels, *self.categorical, *self.continuous)
 
 
 CRITEO = LogFormat(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,12 @@ def count_rows(file: Path) -> int:
 
 
 def read_parquet_rows(
-    file: Path, log_format: LogFormat, rows: int, *, printed: Container[str] = ()
+    file: Path,
+    log_format: LogFormat,
+    rows: int,
+    *,
+    printed: Container[str] = (),
+    keep: Sequence[str] = (),
 ) -> Iterator[ParsedRows]:
     """Read the file in blocks of at most `rows` rows.
 
@@ -35,17 +41,24 @@ def read_parquet_rows(
         log_format: columns of the log.
         rows: maximum number of rows of a block.
         printed: categorical columns that need no unique text, which `printed_text` converts.
+        keep: columns to return as they are in the file, as `ParsedRows.kept`.
 
     Raises:
         InputError: if the file is missing or damaged, or a column is missing, occurs twice or has
             a wrong type.
     """
+    import pyarrow as pa
+
     parquet = open_parquet(file)
-    names = [log_format.label, *log_format.categorical, *log_format.continuous]
+    names = list(dict.fromkeys((*log_format.columns, *keep)))
     check_columns(parquet.schema_arrow.names, names, file)
     start = 0
     for batch in _batches(parquet, file, rows, names):
-        yield _checked_batch(batch, log_format, file, start, printed)
+        parsed = checked_batch(batch, log_format, file, start, printed)
+        if keep:
+            kept = batch.select(list(keep)).take(pa.array(parsed.positions))
+            parsed = replace(parsed, kept=pa.Table.from_batches([kept]))
+        yield parsed
         start += batch.num_rows
 
 
@@ -96,8 +109,8 @@ def _batches(parquet: Any, file: Path, rows: int, names: list[str]) -> Iterator[
             raise InputError(f"{file}: damaged parquet ({reason}); download it again") from error
 
 
-def _checked_batch(
-    batch: Any, log_format: LogFormat, file: Path, start: int, printed: Container[str]
+def checked_batch(
+    batch: Any, log_format: LogFormat, file: Path, start: int, printed: Container[str] = ()
 ) -> ParsedRows:
     """Return the rows of a batch; rows whose label is not 0 or 1 are reported as damaged."""
     import pyarrow as pa
@@ -108,12 +121,16 @@ def _checked_batch(
         to_text = printed_text if name in printed else text_of_values
         column = to_text(table[name], where=f"{file}: column {name!r}")
         table = table.set_column(table.column_names.index(name), name, column)
-    table = _label_words(table, log_format.label)
+    label = log_format.label
+    table = _label_words(table, label)
     numbers = {
         name: _numbers(table[name], name, file)
-        for name in (log_format.label, *log_format.continuous)
+        for name in log_format.columns
+        if name not in log_format.categorical
     }
-    good = pc.fill_null(pc.is_in(numbers[log_format.label], pa.array([0.0, 1.0])), False)
+    good = pa.array(np.ones(len(table), bool))
+    if label:
+        good = pc.fill_null(pc.is_in(numbers[label], pa.array([0.0, 1.0])), False)
     for name in log_format.continuous:
         good = pc.and_(good, pc.fill_null(pc.is_finite(numbers[name]), True))
     for name in log_format.integer:
@@ -128,10 +145,10 @@ def _checked_batch(
         BadLine(str(file), start + int(i) + 1, _damage_of(row(int(i)), log_format), b"")
         for i in np.flatnonzero(~mask)
     ]
-    label = numbers[log_format.label].filter(good).cast(pa.int8())
-    table = table.filter(good).set_column(
-        table.column_names.index(log_format.label), log_format.label, label
-    )
+    table = table.filter(good)
+    if label:
+        clicks = numbers[label].filter(good).cast(pa.int8())
+        table = table.set_column(table.column_names.index(label), label, clicks)
     return ParsedRows(table, np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
 
 
@@ -140,6 +157,8 @@ def _label_words(table: Any, name: str) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if not name:
+        return table
     text = table[name]
     if pa.types.is_dictionary(text.type):
         text = text.cast(text.type.value_type)
@@ -151,11 +170,9 @@ def _label_words(table: Any, name: str) -> Any:
 
 def _damage_of(values: dict[str, float | None], log_format: LogFormat) -> str:
     """Describe what is wrong with the label or the numbers of a damaged row."""
-    label = values[log_format.label]
-    if label not in (0, 1):
-        return (
-            f"{log_format.label} is {'missing' if label is None else f'{label:g}'}, neither 0 nor 1"
-        )
+    if log_format.label and (label := values[log_format.label]) not in (0, 1):
+        given = "missing" if label is None else f"{label:g}"
+        return f"{log_format.label} is {given}, neither 0 nor 1"
     for name in log_format.integer:
         value = values[name]
         if value is not None and value != math.floor(value):

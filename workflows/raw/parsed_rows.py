@@ -33,6 +33,7 @@ class ParsedRows:
         lines: number of rows in the block, including damaged ones.
         bad: the damaged lines of the block.
         text: the lines themselves; empty for parquet.
+        kept: Arrow table of other columns of a parquet file, as they are in it.
     """
 
     table: Any
@@ -40,3 +41,4 @@ class ParsedRows:
     lines: int
     bad: list[BadLine]
     text: bytes = b""
+    kept: Any = None

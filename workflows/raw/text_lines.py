@@ -32,7 +32,7 @@ def read_header(text: bytes, log_format: LogFormat, file: Path) -> list[str]:
             f"{file}: the header is not UTF-8 text; convert the file to UTF-8, or rename it to "
             "end in .gz or .parquet if it has that format"
         ) from None
-    for name in (log_format.label, *log_format.categorical, *log_format.continuous):
+    for name in log_format.columns:
         if name not in names:
             raise InputError(
                 f"{file}: no column {name!r} in the header ({_quoted(names)}); "
@@ -77,14 +77,15 @@ class LineParser:
         from pyarrow import csv as arrow_csv
 
         self.log_format, self.file, self.columns = log_format, file, columns
-        wanted = [log_format.label, *log_format.categorical, *log_format.continuous]
         text = pa.dictionary(pa.int32(), pa.string()) if coded else pa.string()
         types = dict.fromkeys(log_format.categorical, text)
         types |= {
             name: pa.int64() if name in log_format.integer else pa.float64()
             for name in log_format.continuous
         }
-        self.types = {log_format.label: pa.string()} | types
+        if log_format.label:
+            types |= {log_format.label: pa.string()}
+        self.types = {name: types[name] for name in log_format.columns}
         self._quotes = log_format.separator == ","
         quote = '"' if self._quotes else False
         self._parse = arrow_csv.ParseOptions(
@@ -92,7 +93,7 @@ class LineParser:
         )
         self._convert = arrow_csv.ConvertOptions(
             column_types=self.types,
-            include_columns=wanted,
+            include_columns=list(self.types),
             strings_can_be_null=True,
             null_values=[""],
         )
@@ -118,7 +119,7 @@ class LineParser:
             return None
         table = table.slice(0, lines)
         table = self._with_label(table)
-        if table[self.log_format.label].null_count:
+        if self.log_format.label and table[self.log_format.label].null_count:
             return None
         if any(not _all_finite(table[name]) for name in self.log_format.continuous):
             return None
@@ -147,6 +148,8 @@ class LineParser:
         return (text + last, 1) if self._quotes and b'"' in last else (text, 0)
 
     def _with_label(self, table: Any) -> Any:
+        if not self.log_format.label:
+            return table
         position = table.column_names.index(self.log_format.label)
         label = labels.parse_labels(table[self.log_format.label])
         return table.set_column(position, self.log_format.label, label)
@@ -214,10 +217,9 @@ class LineParser:
         if len(cells) != len(self.columns):
             return f"{len(cells)} columns instead of {len(self.columns)}"
         row = dict(zip(self.columns, cells, strict=True))
-        if not labels.is_label(row[log_format.label]):
-            return (
-                f"{log_format.label} is {row[log_format.label]!r}, neither 0 nor 1; {labels.REMEDY}"
-            )
+        label = log_format.label
+        if label and not labels.is_label(row[label]):
+            return f"{label} is {row[label]!r}, neither 0 nor 1; {labels.REMEDY}"
         for name in log_format.continuous:
             if row[name] and not _is_number(row[name], whole=name in log_format.integer):
                 what = "a whole number" if name in log_format.integer else "a number"

@@ -83,6 +83,43 @@ def printed_text(values: Any, *, where: str) -> Any:
     return _without_empty(_converted(values, lambda x: x.cast(pa.string()), where))
 
 
+def text_of_series(values: Any, name: str) -> Any:
+    """Return the unique text of each value of a pandas column, as `text_of_values` does.
+
+    Args:
+        values: pandas Series or Index, [n]; NaN and NaT are missing.
+        name: name of the column, for messages.
+
+    Raises:
+        InputError: if a value has no unique text, or values have several types.
+
+    >>> import pandas as pd
+    >>> text_of_series(pd.Series([True, None]), "mobile").to_pylist()
+    ['true', None]
+    """
+    return text_of_values(arrow_of_series(values, name), where=f"column {name!r}")
+
+
+def arrow_of_series(values: Any, name: str) -> Any:
+    """Convert a pandas column to an Arrow array; NaN and NaT become null.
+
+    Args:
+        values: pandas Series or Index, [n].
+        name: name of the column, for messages.
+
+    Raises:
+        InputError: if values have several types, or one that Arrow does not know.
+    """
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        raise InputError(
+            f"column {name!r} is {values.dtype} with values of several types; give it one type"
+        ) from None
+
+
 def has_printed_text(vocabulary: Any) -> bool:
     """Return whether values have texts that `printed_text` makes, but not `text_of_values`.
 

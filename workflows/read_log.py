@@ -1,0 +1,85 @@
+"""Read raw rows into a pandas frame, as `prepare` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.checks import one_of
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.prepare_settings import KINDS
+from cowclip_merlin.workflows.prepared.folder import PreparedData
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.log_reader import LogReader
+
+
+def read_log(
+    files: str | Path | Sequence[str | Path],
+    like: PreparedData | LogFormat | str,
+    *,
+    labels: bool = False,
+    keep: Sequence[str] = (),
+    max_bad_fraction: float | None = None,
+) -> Any:
+    """Read raw rows as `prepare` reads them: only an empty cell is missing, and text stays text.
+
+    Args:
+        files: text, .gz or parquet, in the order of the rows.
+        like: a prepared folder, or the format of the log: "criteo", "avazu" or a `LogFormat`.
+        labels: also read the label; a row without a valid one is then damaged.
+        keep: more columns to read. Those of a text file are text.
+        max_bad_fraction: leave damaged rows out, up to this share; None: refuse them.
+
+    Returns:
+        A pandas DataFrame with one row for each row of the files. Its index counts them from 0.
+        Categorical columns are text or None, continuous ones float64, and the label is int8.
+
+    Raises:
+        InputError: if a file is missing, empty or damaged, has other columns or too many damaged
+            rows.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "log.csv"
+    >>> _ = file.write_text("country,price\\nNA,4.5\\n,\\n")
+    >>> columns = {"categorical": ("country",), "continuous": ("price",)}
+    >>> read_log(file, LogFormat(kind="table", label="y", **columns)).to_dict("list")
+    {'country': ['NA', None], 'price': [4.5, nan]}
+    """
+    import pandas as pd
+
+    log_format = _format_of(like) if labels else replace(_format_of(like), label="")
+    if double := set(keep) & set(log_format.columns):
+        raise InputError(f"keep: {min(double)!r} is read in any case; remove it")
+    reader = LogReader(log_format, keep=keep, max_bad_fraction=max_bad_fraction)
+    parts = [_frame(rows) for rows in reader.files(paths_of(files))]
+    return pd.concat(parts)
+
+
+def _format_of(like: PreparedData | LogFormat | str) -> LogFormat:
+    if isinstance(like, str):
+        one_of("format of a log", like, KINDS)
+        return KINDS[like]
+    return like.log_format if isinstance(like, PreparedData) else like
+
+
+def paths_of(files: str | Path | Sequence[str | Path]) -> list[Path]:
+    """Return the paths of one file or of several.
+
+    Raises:
+        InputError: if there are none.
+    """
+    paths = [Path(file) for file in ([files] if isinstance(files, str | Path) else files)]
+    if not paths:
+        raise InputError("no input files; give at least one")
+    return paths
+
+
+def _frame(rows: Any) -> Any:
+    table = rows.table
+    for name in rows.kept.column_names:
+        table = table.append_column(name, rows.kept[name])
+    frame = table.to_pandas()
+    frame.index = rows.positions
+    return frame
