@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from cowclip_merlin.metrics import log_loss, roc_auc
     from cowclip_merlin.optimizer import CowClip
+    from cowclip_merlin.training.scoring.scorer import score
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ __all__ = [
     "models",
     "roc_auc",
     "scale",
+    "score",
     "tables",
     "training",
     "triton",
@@ -49,7 +51,12 @@ __all__ = [
     "workflows",
 ]
 
-_LAZY = {"CowClip": "optimizer", "roc_auc": "metrics", "log_loss": "metrics"}
+_LAZY = {
+    "CowClip": "optimizer",
+    "roc_auc": "metrics",
+    "log_loss": "metrics",
+    "score": "training.scoring.scorer",
+}
 _LAZY_MODULES = ("diagnostics", "models", "tables", "training", "triton", "workers", "workflows")
 
 # TensorFlow chooses its version of Keras when it is imported.

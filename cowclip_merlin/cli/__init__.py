@@ -32,6 +32,7 @@ COMMANDS = (
     "prepare",
     "train",
     "evaluate",
+    "score",
     "export",
     "online",
     "scale",

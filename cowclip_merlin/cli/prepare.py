@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.options.common_options import add_device_option
+from cowclip_merlin.cli.options.common_options import add_device_option, parse_names
 
 HELP = "turn a raw click log into a prepared folder"
 EXAMPLES = """examples:
@@ -97,8 +97,8 @@ def run(args: argparse.Namespace) -> None:
             out=Path(args.out),
             kind=args.kind,
             label=args.label,
-            categorical=_names(args.categorical),
-            continuous=_names(args.continuous),
+            categorical=parse_names(args.categorical),
+            continuous=parse_names(args.continuous),
             like=None if args.like is None else Path(args.like),
             split=args.split,
             test_fraction=args.test_fraction,
@@ -112,7 +112,3 @@ def run(args: argparse.Namespace) -> None:
             overwrite=args.overwrite,
         )
     )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())

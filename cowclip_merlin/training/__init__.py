@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.system.graceful_stop import Stopped
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.scoring.score_files import ScoreSummary, score_files
+from cowclip_merlin.training.scoring.scorer import Scorer
 from cowclip_merlin.training.trained_run import evaluate_run, export_run, input_columns, load_run
 
 if TYPE_CHECKING:
@@ -14,11 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RunSettings",
+    "ScoreSummary",
+    "Scorer",
     "Stopped",
     "evaluate_run",
     "export_run",
     "input_columns",
     "load_run",
+    "score_files",
     "train",
 ]
 

@@ -60,17 +60,7 @@ class Predictor:
     """
 
     def __init__(self, model: Any, data: Data) -> None:
-        from cowclip_merlin import compat, models
-
-        tf = compat.tensorflow()
-        self._data = data
-
-        @tf.function(input_signature=[data.signature])
-        def score(batch: Any) -> Any:
-            inputs, _ = data.unpack(batch)
-            return models.logits(model, inputs, training=False)[:, 0]
-
-        self._score = score
+        self._data, self._score = data, logits_function(model, data)
 
     def predict(self) -> npt.NDArray[np.float64]:
         """Return the click probability of every row, in file order, [n]."""
@@ -78,7 +68,7 @@ class Predictor:
         parts = [self._score(batch).numpy() for batch in self._own_batches(group)]
         own = np.concatenate([np.empty(0, np.float64), *parts])
         # In float64, so that large logits do not tie at 1.
-        return _sigmoid(_in_file_order(arrays_of_all(group, own), self._data.rows))
+        return sigmoid(_in_file_order(arrays_of_all(group, own), self._data.rows))
 
     def _own_batches(self, group: workers.Workers | None) -> Iterator[Any]:
         """Yield the batches of this worker; each worker gets as many, the last perhaps empty.
@@ -113,7 +103,22 @@ def _in_file_order(parts: Sequence[npt.NDArray[Any]], rows: int) -> npt.NDArray[
     return result
 
 
-def _sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def logits_function(model: Any, data: Data) -> Any:
+    """Return a `tf.function` that maps a batch of `data` to its logits [b]."""
+    from cowclip_merlin import compat, models
+
+    tf = compat.tensorflow()
+
+    @tf.function(input_signature=[data.signature])
+    def score(batch: Any) -> Any:
+        inputs, _ = data.unpack(batch)
+        return models.logits(model, inputs, training=False)[:, 0]
+
+    return score
+
+
+def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the probabilities of logits, without overflow."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 

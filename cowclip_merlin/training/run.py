@@ -86,6 +86,7 @@ def run_training(
             values=values,
             fingerprint=prepared.fingerprint,
             vocabulary=prepared.vocabulary,
+            data=str(prepared.path.absolute()),
         )
         check_resume(out, config, resume)
         used = used or set_up_tensorflow(settings.seed, device)

@@ -26,12 +26,14 @@ class RunConfig:
         values: the hyper-parameters after scaling.
         fingerprint: fingerprint of the prepared data.
         vocabulary: vocabulary of the prepared data, as in `PreparedData`.
+        data: absolute path of the prepared folder; None in runs of earlier versions.
     """
 
     settings: RunSettings
     values: Hyperparameters
     fingerprint: str
     vocabulary: str | None = None
+    data: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -41,6 +43,7 @@ class RunConfig:
             "hyperparameters": asdict(self.values) | {"clip": self.settings.effective_clip},
             "data_fingerprint": self.fingerprint,
             "data_vocabulary": self.vocabulary,
+            "data_path": self.data,
             "versions": versions(),
         }
 
@@ -72,6 +75,7 @@ class _Data:
 
     data_fingerprint: str
     data_vocabulary: str | None = None
+    data_path: str | None = None
 
 
 def _parse(config: dict[str, Any]) -> dict[str, Any]:
@@ -86,10 +90,11 @@ def _parse(config: dict[str, Any]) -> dict[str, Any]:
     values.pop("clip")
     names = [each.name for each in fields(_Data) if each.name in config]
     of_data = {name: config[name] for name in names}
-    data = dataclass_from_json(_Data, of_data, added=("data_vocabulary",))
+    data = dataclass_from_json(_Data, of_data, added=("data_vocabulary", "data_path"))
     return {
         "settings": RunSettings.from_dict(config["settings"]),
         "values": dataclass_from_json(Hyperparameters, values, added=_ADDED_VALUES),
         "fingerprint": data.data_fingerprint,
         "vocabulary": data.data_vocabulary,
+        "data": data.data_path,
     }

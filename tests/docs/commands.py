@@ -21,6 +21,7 @@ RUN = {
     "train",
     "inspect",
     "evaluate",
+    "score",
     "export",
     "scale",
 }  # others take minutes

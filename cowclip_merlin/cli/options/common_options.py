@@ -43,6 +43,15 @@ def add_device_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def parse_names(text: str) -> tuple[str, ...]:
+    """Parse names of columns between commas.
+
+    >>> parse_names("user, item")
+    ('user', 'item')
+    """
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def parse_integers(option: str, text: str, *, like: str) -> tuple[int, ...]:
     """Parse whole numbers between commas.
 

@@ -1,0 +1,74 @@
+"""`cowclip score`: score raw rows, with or without labels, with a trained run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from cowclip_merlin.cli.options.common_options import (
+    add_device_option,
+    add_overwrite_option,
+    parse_names,
+)
+
+HELP = "score raw rows, with or without labels, with a trained run"
+EXAMPLES = """examples:
+  cowclip score RUN new.csv --out scores.parquet
+  cowclip score RUN part1.parquet part2.parquet --out scores.parquet --keep user,request"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cowclip score`."""
+    parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
+    parser.add_argument("files", nargs="+", metavar="NEW", help="text, .gz or parquet, in order")
+    out = "parquet file to write: row, the kept columns, probability"
+    parser.add_argument("--out", required=True, metavar="FILE", help=out)
+    data = "folder that RUN was trained on (default: where it was then)"
+    parser.add_argument("--data", metavar="DATA", help=data)
+    keep = "columns of NEW to copy to FILE, as a,b,c"
+    parser.add_argument("--keep", default="", metavar="COLS", help=keep)
+    parser.add_argument(
+        "--max-bad-fraction",
+        type=float,
+        default=0.001,
+        metavar="F",
+        help="largest share of damaged rows; above it, nothing is written (default: 0.001)",
+    )
+    add_overwrite_option(parser, "FILE")
+    add_device_option(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Score the rows, and print what was damaged or unknown."""
+    from cowclip_merlin.training import score_files
+
+    found = score_files(
+        args.run_folder,
+        args.files,
+        out=args.out,
+        data=args.data,
+        keep=parse_names(args.keep),
+        max_bad_fraction=args.max_bad_fraction,
+        overwrite=args.overwrite,
+        device=args.device,
+    )
+    for bad in found.first_damaged:
+        print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
+    damaged = f"; {found.damaged:,} damaged rows have no score" if found.damaged else ""
+    print(f"{args.out}: {found.rows:,} rows{damaged}")
+    print(f"unknown values: {_shares(found.unknown)}")
+
+
+def _shares(unknown: Mapping[str, float]) -> str:
+    """Describe the columns with unknown values.
+
+    >>> _shares({"user": 0.125, "item": 0.0, "shop": 1e-6}), _shares({"user": 0.0})
+    ('user 12.50%, shop under 0.01%; none in 1 other column', 'none')
+    """
+    found = {name: share for name, share in unknown.items() if share}
+    if not found:
+        return "none"
+    words = [f"{n} {x:.2%}" if x >= 1e-4 else f"{n} under 0.01%" for n, x in found.items()]
+    others = len(unknown) - len(found)
+    end = f"; none in {others} other column{'s'[: others != 1]}" if others else ""
+    return ", ".join(words) + end

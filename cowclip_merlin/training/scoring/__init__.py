@@ -1,0 +1,1 @@
+"""Score raw rows with a trained run."""

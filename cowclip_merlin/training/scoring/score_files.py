@@ -1,0 +1,115 @@
+"""Score files of any size into a parquet file, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.files import atomic_write, check_writable
+from cowclip_merlin.training.scoring.scorer import ScoredRows, Scorer
+from cowclip_merlin.workflows.raw.ingest import check_input_files
+from cowclip_merlin.workflows.raw.log_reader import LogReader
+from cowclip_merlin.workflows.raw.parsed_rows import BadLine
+from cowclip_merlin.workflows.read_log import paths_of
+
+_OWN = ("row", "probability")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreSummary:
+    """What was scored.
+
+    Attributes:
+        rows: number of scored rows.
+        damaged: number of damaged rows, which have no score.
+        first_damaged: the first of them.
+        unknown: categorical column -> share of its values that are unknown, in [0, 1].
+    """
+
+    rows: int
+    damaged: int
+    first_damaged: Sequence[BadLine]
+    unknown: dict[str, float]
+
+
+def score_files(
+    run: str | Path,
+    files: str | Path | Sequence[str | Path],
+    *,
+    out: str | Path,
+    data: str | Path | None = None,
+    keep: Sequence[str] = (),
+    max_bad_fraction: float = 0.001,
+    overwrite: bool = False,
+    device: str = "auto",
+) -> ScoreSummary:
+    """Score raw files with the last checkpoint of a run; memory does not grow with the files.
+
+    Args:
+        run: the run folder.
+        files: text, .gz or parquet, in the order of the rows; rows need no label.
+        out: parquet file to write: row, the columns of `keep`, probability. `row` counts the rows
+            of all files from 0, with damaged ones, which are left out.
+        data: the folder that the run was trained on; None: where it was then.
+        keep: columns of the files to copy. Those of a text file become text.
+        max_bad_fraction: stop if the share of damaged rows exceeds this.
+        overwrite: replace `out` if the file exists.
+        device: "auto", "cpu" or "gpu".
+
+    Raises:
+        InputError: if an input is wrong; nothing is written then.
+    """
+    out, paths = Path(out), paths_of(files)
+    check_writable(out, overwrite=overwrite)
+    check_input_files(paths)
+    _check_apart(out, paths)
+    for name in keep:
+        if name in _OWN or list(keep).count(name) > 1:
+            what = "is a column of the scores itself" if name in _OWN else "is given twice"
+            raise InputError(f"--keep: {name!r} {what}; remove it")
+    scorer = Scorer(run, data, device=device)
+    reader = LogReader(scorer.log_format, keep=keep, max_bad_fraction=max_bad_fraction)
+    scored, unknown = 0, np.zeros(len(scorer.data.categorical), np.int64)
+    with atomic_write(out) as temporary:
+        for part in _written(scorer.score_pieces(reader.files(paths)), temporary):
+            scored += len(part.probabilities)
+            unknown += part.unknown
+    shares = dict(zip(scorer.data.categorical, (unknown / scored).tolist(), strict=True))
+    damaged = reader.damaged
+    return ScoreSummary(
+        rows=scored, damaged=damaged.count, first_damaged=damaged.first, unknown=shares
+    )
+
+
+def _check_apart(out: Path, files: Sequence[Path]) -> None:
+    for file in files:
+        if out.exists() and out.samefile(file):
+            raise InputError(f"{out}: is one of the files to score; use another --out")
+
+
+def _written(parts: Iterator[ScoredRows], file: Path) -> Iterator[ScoredRows]:
+    """Write each part as a row group, and yield it."""
+    import pyarrow.parquet as pq
+
+    with ExitStack() as stack:
+        writer = None
+        for part in parts:
+            table = _table(part)
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(file, table.schema))
+            writer.write_table(table)
+            yield part
+
+
+def _table(part: ScoredRows) -> Any:
+    import pyarrow as pa
+
+    kept = part.rows.kept
+    columns = {"row": part.rows.positions, **{n: kept[n] for n in kept.column_names}}
+    return pa.table({**columns, "probability": part.probabilities})

@@ -1,0 +1,218 @@
+"""Score raw rows: read them as `prepare` does, and predict as `evaluate_run` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import ColumnArrays, StreamedData
+from cowclip_merlin.loading.device_data import as_float_arrays, to_device
+from cowclip_merlin.training import evaluation
+from cowclip_merlin.training.run import set_up_tensorflow
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.trained_run import load_run
+from cowclip_merlin.workflows import PreparedData
+from cowclip_merlin.workflows.prepared.counts import SPECIAL
+from cowclip_merlin.workflows.raw.ingest import staged_columns
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.log_reader import LogReader, RawRows
+from cowclip_merlin.workflows.read_log import paths_of
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredRows:
+    """Some rows and their click probabilities.
+
+    Attributes:
+        rows: the raw rows.
+        probabilities: of a click, float64 [n].
+        unknown: number of values with the id of all unknown values, by column, int64 [F].
+    """
+
+    rows: RawRows
+    probabilities: npt.NDArray[np.float64]
+    unknown: npt.NDArray[np.int64]
+
+
+class Scorer:
+    """Scores raw rows with the last checkpoint of a run, which it loads once.
+
+    Args:
+        run: the run folder.
+        data: the folder that the run was trained on; None: where it was then.
+        device: "auto", "cpu" or "gpu".
+
+    Raises:
+        InputError: if the run or its prepared folder is missing, damaged, or another one.
+    """
+
+    def __init__(
+        self, run: str | Path, data: str | Path | None = None, *, device: str = "auto"
+    ) -> None:
+        run = Path(run)
+        config = RunConfig.load(run)
+        self.data = PreparedData.load(_data_of(run, config) if data is None else data)
+        set_up_tensorflow(config.settings.seed, device)
+        model = load_run(run, self.data.path, device=device)
+        self._workflow = self.data.workflow().remove_inputs([self.data.label])
+        self._logits = evaluation.logits_function(
+            model, StreamedData(ColumnArrays.empty(self.data, 0))
+        )
+
+    @property
+    def log_format(self) -> LogFormat:
+        """The columns to read, without the label."""
+        return replace(self.data.log_format, label="")
+
+    def score(self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]) -> npt.NDArray[Any]:
+        """Return the click probability of every row, float64 [n].
+
+        Args:
+            rows: a DataFrame of raw values, or files: text, .gz or parquet.
+
+        Raises:
+            InputError: if a column is missing, or a row is damaged.
+        """
+        reader = LogReader(self.log_format)
+        frame = hasattr(rows, "columns")
+        pieces = reader.frame(rows) if frame else reader.files(paths_of(rows))
+        parts = [scored.probabilities for scored in self.score_pieces(pieces)]
+        return np.concatenate([np.empty(0, np.float64), *parts])
+
+    def score_pieces(self, pieces: Iterable[RawRows]) -> Iterator[ScoredRows]:
+        """Score rows in the batches of `evaluate_run`, so that the results are equal to the bit."""
+        with compat.quiet_merlin():
+            for rows in _batches(pieces, evaluation.PREDICTION_BATCH_SIZE):
+                columns = self._transform(rows)
+                yield ScoredRows(
+                    rows=rows,
+                    probabilities=self._predict(columns),
+                    unknown=np.count_nonzero(columns.ids == SPECIAL["oov"], axis=0),
+                )
+
+    def _predict(self, columns: ColumnArrays) -> npt.NDArray[np.float64]:
+        batch = tuple(to_device(array) for array in as_float_arrays(columns))
+        return evaluation.sigmoid(self._logits(batch).numpy().astype(np.float64))
+
+    def _transform(self, rows: RawRows) -> ColumnArrays:
+        """Return ids and numbers; the labels have no meaning."""
+        data, table = self.data, staged_columns(rows.table, self.log_format, coded=True)
+        ready = self._workflow.transform(table.to_pandas())
+        columns = ColumnArrays.empty(data, len(ready))
+        for j, name in enumerate(data.categorical):
+            columns.ids[:, j] = ready[name]
+        for j, name in enumerate(data.continuous):
+            columns.continuous[:, j] = ready[name]
+            _check_finite(columns.continuous[:, j], rows, name)
+        columns.label[:] = 0
+        return columns
+
+
+def score(
+    run: str | Path,
+    rows: pandas.DataFrame | str | Path | Sequence[str | Path],
+    *,
+    data: str | Path | None = None,
+    device: str = "auto",
+) -> npt.NDArray[Any]:
+    """Score raw rows with the last checkpoint of a run, as `evaluate_run` scores prepared rows.
+
+    Rows need no label. To score often, make one `Scorer`, which loads the run once.
+
+    Args:
+        run: the run folder.
+        rows: a pandas DataFrame of raw values, or files: text, .gz or parquet. In a DataFrame,
+            NaN is a missing value, and whole numbers stand for their digits.
+        data: the folder that the run was trained on; None: where it was then.
+        device: "auto", "cpu" or "gpu".
+
+    Returns:
+        The click probability of every row, in its order, float64 [n].
+
+    Raises:
+        InputError: if a row is damaged, or another input is wrong.
+    """
+    return Scorer(run, data, device=device).score(rows)
+
+
+def _data_of(run: Path, config: RunConfig) -> Path:
+    """Return the folder that a run was trained on.
+
+    Raises:
+        InputError: if the run does not say so, or the folder is gone.
+    """
+    if config.data is None:
+        raise InputError(
+            f"{run}: does not say on which prepared folder it was trained; give that folder as "
+            "--data"
+        )
+    path = Path(config.data)
+    if not path.is_dir():
+        raise InputError(
+            f"{path}: no such folder, but {run} was trained on it; give its new path as --data"
+        )
+    return path
+
+
+def _check_finite(scaled: npt.NDArray[np.float32], rows: RawRows, name: str) -> None:
+    wrong = ~np.isfinite(scaled)
+    if wrong.any():
+        i = int(wrong.argmax())
+        raise InputError(
+            f"row {rows.positions[i]}, counted from 0: {name} is {rows.table[name][i]}, too large "
+            "for a 32-bit number after scaling; give a smaller number"
+        )
+
+
+def _batches(pieces: Iterable[RawRows], size: int) -> Iterator[RawRows]:
+    """Cut rows into batches of `size`; only the last one may be smaller."""
+    waiting: list[RawRows] = []
+    count = 0
+    for piece in pieces:
+        waiting.append(piece)
+        count += len(piece.positions)
+        while count >= size:
+            whole = _joined(waiting)
+            yield _part(whole, 0, size)
+            waiting, count = [_part(whole, size, count)], count - size
+    if count:
+        yield _joined(waiting)
+
+
+def _joined(pieces: Sequence[RawRows]) -> RawRows:
+    import pyarrow as pa
+
+    return RawRows(
+        table=pa.concat_tables([piece.table for piece in pieces]),
+        kept=_concatenated_kept(pieces),
+        positions=np.concatenate([piece.positions for piece in pieces]),
+    )
+
+
+def _concatenated_kept(pieces: Sequence[RawRows]) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.concat_tables([piece.kept for piece in pieces])
+    except pa.ArrowInvalid:
+        raise InputError(
+            "--keep: the files have other types of these columns; convert the columns to one type"
+        ) from None
+
+
+def _part(rows: RawRows, first: int, end: int) -> RawRows:
+    return RawRows(
+        table=rows.table.slice(first, end - first),
+        kept=rows.kept.slice(first, end - first),
+        positions=rows.positions[first:end],
+    )

@@ -1,0 +1,233 @@
+"""New rows, with or without labels, get the scores that `evaluate` gives them."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cowclip_merlin as cc
+from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.training import Scorer, evaluation, score_files
+from cowclip_merlin.workflows.raw import log_reader
+
+COUNTRIES = ["NA", "null", "", '"x', "DE"]
+HEADER = "y,user,country,price,request"
+
+
+def rows(n, seed):
+    """Rows of text; users above 30 are only in seed 2."""
+    draw = np.random.default_rng(seed)
+    users, prices = draw.integers(1, 20 + 20 * seed, n), draw.random(n).round(3)
+    return [
+        [str(i % 2), str(user), COUNTRIES[i % 5], "" if i % 6 == 0 else str(price), f"r{i}"]
+        for i, (user, price) in enumerate(zip(users, prices, strict=True))
+    ]
+
+
+def write(path, found, *, separator=",", header=HEADER):
+    """Write rows as text, without the columns that the header lacks."""
+    used = [HEADER.split(",").index(name) for name in header.split(",")]
+    lines = [header.split(","), *([row[i] for i in used] for row in found)]
+    if separator == ",":
+        lines = [[cell.replace('"x', '"""x"') for cell in line] for line in lines]
+    path.write_text("\n".join(map(separator.join, lines)) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(make_once):
+    """DATA, RUN, and the rows of new.tsv with the scores that `evaluate` gives them."""
+
+    def make(folder):
+        write(folder / "log.tsv", rows(400, 1), separator="\t")
+        write(folder / "new.tsv", rows(150, 2), separator="\t")
+        data, run, new = (str(folder / name) for name in ("DATA", "RUN", "NEW"))
+        what = ["--label", "y", "--categorical", "user,country", "--continuous", "price", "--log"]
+        small = ["--model", "deepfm", "--batch-size", "64", "--base-batch-size", "32", "--mlp", "8"]
+        for command in (
+            ["prepare", "table", str(folder / "log.tsv"), "--out", data, *what],
+            ["train", data, "--out", run, *small, "--embedding-lr", "1e-2", "--epochs", "1"],
+            ["prepare", "table", str(folder / "new.tsv"), "--out", new, "--like", data],
+            ["evaluate", run, new, "--predictions", str(folder / "expected.parquet")],
+        ):
+            assert main(command) == 0
+
+    return make_once("scored-table", make)
+
+
+@pytest.fixture(scope="module")
+def expected(made):
+    found = pd.read_parquet(made / "expected.parquet").probability.to_numpy()
+    assert len(np.unique(found)) > 100
+    return found
+
+
+@pytest.fixture(scope="module")
+def scorer(made):
+    return Scorer(made / "RUN")
+
+
+def new_frame():
+    """The rows of new.tsv as a program may have them: numbers, and NaN for missing ones."""
+    frame = pd.DataFrame(rows(150, 2), columns=HEADER.split(","))
+    frame["price"] = pd.to_numeric(frame["price"])
+    return frame.astype({"user": "int64"}).replace({"country": {"": None}})
+
+
+@pytest.mark.parametrize("name", ["new.tsv", "new.csv", "new.parquet", "unlabeled.csv"])
+def test_files_are_scored_as_evaluate_does_to_the_bit(scorer, made, expected, tmp_path, name):
+    header = HEADER.removeprefix("y,") if name == "unlabeled.csv" else HEADER
+    if name.endswith("csv"):
+        write(tmp_path / name, rows(150, 2), header=header)
+    elif name.endswith("tsv"):
+        shutil.copy(made / name, tmp_path / name)
+    else:
+        pq.write_table(pa.Table.from_pandas(new_frame()), tmp_path / name)
+    assert (scorer.score(tmp_path / name) == expected).all()
+
+
+def test_a_frame_is_scored_likewise(scorer, made, expected):
+    frame = new_frame().drop(columns=["y"])
+    assert (cc.score(made / "RUN", frame) == expected).all()
+    shuffled = frame.astype({"user": "float64"}).set_index("request")[["price", "country", "user"]]
+    assert (scorer.score(shuffled) == expected).all()
+    assert scorer.score(frame[:0]).shape == (0,)
+
+
+def test_batches_and_pieces_do_not_matter(scorer, made, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(log_reader, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(log_reader, "_FRAME_ROWS", 7)
+    monkeypatch.setattr(evaluation, "PREDICTION_BATCH_SIZE", 64)
+    out = tmp_path / "scores.parquet"
+    score_files(made / "RUN", made / "new.tsv", out=out)
+    groups = pq.ParquetFile(out).metadata
+    assert [groups.row_group(i).num_rows for i in range(groups.num_row_groups)] == [64, 64, 22]
+    evaluation_run = tmp_path / "p.parquet"
+    cc.training.evaluate_run(made / "RUN", made / "NEW", predictions=evaluation_run)
+    wanted = pd.read_parquet(evaluation_run).probability
+    assert (pd.read_parquet(out).probability == wanted).all()
+    assert (scorer.score(new_frame()) == wanted).all()
+    np.testing.assert_allclose(wanted, expected, atol=1e-6)
+
+
+def test_the_command_keeps_columns_and_tells_what_is_unknown(made, expected, tmp_path, capsys):
+    out = tmp_path / "scores.parquet"
+    command = ["score", str(made / "RUN"), str(made / "new.tsv"), "--out", str(out)]
+    assert main([*command, "--keep", "request,user,y,price"]) == 0
+    found, given = pd.read_parquet(out), rows(150, 2)
+    assert list(found) == ["row", "request", "user", "y", "price", "probability"]
+    assert found["row"].tolist() == list(range(150))
+    for name, at in {"y": 0, "user": 1, "request": 4}.items():
+        assert found[name].tolist() == [row[at] for row in given]
+    assert (found["probability"] == expected).all()
+    known = cc.workflows.value_to_id(cc.workflows.PreparedData.load(made / "DATA"), "user")
+    share = sum(row[1] not in known for row in given) / 150
+    assert 0.1 < share < 0.9
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    told = f"unknown values: user {share:.2%}; none in 1 other column"
+    assert lines == [f"{out}: 150 rows", told]
+
+
+def test_columns_of_parquet_keep_their_types(made, tmp_path):
+    frame = new_frame().assign(when=pd.Timestamp("2020-01-01"), tags=[["a"]] * 150)
+    pq.write_table(pa.Table.from_pandas(frame), tmp_path / "new.parquet")
+    out, keep = tmp_path / "scores.parquet", ["when", "tags", "user", "y"]
+    score_files(made / "RUN", [tmp_path / "new.parquet"] * 2, out=out, keep=keep)
+    found = pq.read_table(out).select(keep).to_pandas()
+    pd.testing.assert_frame_equal(found, pd.concat([frame[keep]] * 2, ignore_index=True))
+    with pytest.raises(InputError, match="the files have other types of these columns"):
+        files = [tmp_path / "new.parquet", made / "new.tsv"]
+        score_files(made / "RUN", files, out=tmp_path / "other.parquet", keep=["user"])
+    assert not (tmp_path / "other.parquet").exists()
+
+
+def test_damaged_rows_are_told_and_leave_a_gap(made, scorer, expected, tmp_path, capsys):
+    given = rows(150, 2)
+    given[0][0] = given[1][0] = "maybe"  # labels do not matter
+    given.insert(7, ["1", "3", "DE", "cheap", "r"])
+    file, out = write(tmp_path / "new.tsv", given, separator="\t"), tmp_path / "scores.parquet"
+    command = ["score", str(made / "RUN"), str(file), "--out", str(out)]
+    assert main(command) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "new.tsv:9: price is 'cheap', not a number; repair the file or raise" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["new.tsv"]
+    assert main([*command, "--max-bad-fraction", "0.1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("new.tsv:9: price is 'cheap', not a number")
+    assert lines[1] == f"{out}: 150 rows; 1 damaged rows have no score"
+    found = pd.read_parquet(out)
+    assert found["row"].tolist() == [*range(7), *range(8, 151)]
+    assert (found["probability"] == expected).all()
+    with pytest.raises(InputError, match=r"new\.tsv:9: price is 'cheap', not a number; repair"):
+        scorer.score(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"price": np.inf}, "the frame: row 0, counted from 0: price is inf, not a finite number"),
+        ({"price": [1.0] * 9 + [1e308] * 141}, "row 9, counted from 0: price is 1e.308, too large"),
+        ({"price": "cheap"}, "the frame: column 'price' is string, not numbers"),
+        ({"price": [1, "2"] * 75}, "column 'price' is object with values of several types"),
+        ({"user": 0.5}, "column 'user' is double with the value 0.5"),
+        ({"user": pd.Timestamp("2020-01-01")}, "column 'user' is timestamp"),
+    ],
+)
+def test_values_of_a_frame_that_are_refused(scorer, change, reason):
+    with pytest.raises(InputError, match=reason):
+        scorer.score(new_frame().assign(**change))
+
+
+def test_columns_of_a_frame_that_are_missing_or_repeated(scorer):
+    frame = new_frame()
+    with pytest.raises(InputError, match="the frame has no column 'user'"):
+        scorer.score(frame.drop(columns=["user"]))
+    with pytest.raises(InputError, match="the frame has 2 columns 'user'"):
+        scorer.score(pd.concat([frame, frame["user"]], axis=1))
+
+
+def test_data_that_moved_are_asked_for(made, expected, tmp_path, capsys):
+    shutil.copytree(made / "RUN", tmp_path / "RUN")
+    config = json.loads((tmp_path / "RUN/config.json").read_text())
+    assert config["data_path"] == str(made / "DATA")
+    out = tmp_path / "scores.parquet"
+    command = ["score", str(tmp_path / "RUN"), str(made / "new.tsv"), "--out", str(out)]
+    gone = {"data_path": str(tmp_path / "gone")}
+    del config["data_path"]  # as in runs of earlier versions
+    cases = [(gone, "gone: no such folder, but .*RUN was trained on it"), ({}, "RUN: does not say")]
+    for more, reason in cases:
+        (tmp_path / "RUN/config.json").write_text(json.dumps(config | more))
+        with pytest.raises(InputError, match=f"{reason}.*as --data$"):
+            Scorer(tmp_path / "RUN")
+    assert main(command) == 2
+    assert "give that folder as --data" in capsys.readouterr().err
+    assert not out.exists()
+    assert main([*command, "--data", str(made / "DATA")]) == 0
+    assert (pd.read_parquet(out).probability == expected).all()
+
+
+def test_nothing_of_the_users_is_replaced_and_nothing_half_written_left(made, tmp_path, capsys):
+    (tmp_path / "mine").write_text("mine")
+    shutil.copy(made / "new.tsv", tmp_path / "new.tsv")
+    new, out = str(tmp_path / "new.tsv"), str(tmp_path / "mine")
+    for files, more, reason in (
+        ([new], ["--out", out], "mine: already exists; use --overwrite"),
+        ([new], ["--out", new, "--overwrite"], "is one of the files to score; use another --out"),
+        ([new, out], ["--out", str(tmp_path / "scores")], "mine"),
+        ([str(tmp_path)], ["--out", str(tmp_path / "scores")], "is a folder; give the files in it"),
+        ([new], ["--out", out, "--overwrite", "--keep", "row"], "'row' is a column of the scores"),
+        ([new], ["--out", out, "--overwrite", "--keep", "y,y"], "'y' is given twice"),
+        ([new], ["--out", out, "--overwrite", "--keep", "no"], "no column 'no' in the header"),
+    ):
+        assert main(["score", str(made / "RUN"), *files, *more]) == 2
+        errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+        assert len(errors) == 1 and reason in errors[0], errors
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "new.tsv"]
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert main(["score", str(made / "RUN"), new, "--out", out, "--overwrite"]) == 0
+    assert len(pq.read_table(out)) == 150
