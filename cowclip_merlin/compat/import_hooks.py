@@ -77,3 +77,27 @@ class AfterImport(MetaPathFinder):
             self._change(module)
 
         loader.exec_module = execute_and_change
+
+
+class RefusedImport(AfterImport):
+    """Import hook for a module that raises `ValueError` when it does not fit its surroundings.
+
+    The error becomes an `ImportError`, which those who can do without the module expect.
+
+    Args:
+        name: of the module.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, lambda module: None)
+
+    def _add_change(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def execute_or_refuse(module: Any) -> None:
+            try:
+                execute(module)
+            except ValueError as error:
+                raise ImportError(str(error), name=self._name) from error
+
+        loader.exec_module = execute_or_refuse

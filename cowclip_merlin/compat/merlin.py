@@ -16,6 +16,7 @@ from typing import Any
 from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.import_hooks import AfterImport, without_tensorflow
 from cowclip_merlin.compat.keras import request_keras_2, tensorflow, version_of
+from cowclip_merlin.compat.rapids import rapids_hooks
 from cowclip_merlin.errors import StackError
 
 # Merlin 23.12 was written for Keras 2.12. Later versions moved these private modules here.
@@ -91,7 +92,8 @@ class _BeforeMerlin(MetaPathFinder):
 def prepare_merlin_on_import() -> None:
     """Prepare a later `import merlin.models.tf`; import nothing now."""
     if not any(isinstance(finder, _BeforeMerlin) for finder in sys.meta_path):
-        sys.meta_path[:0] = [_BeforeMerlin(), AfterImport(_CROSS_MODULE, _save_all_of_cross)]
+        crosses = AfterImport(_CROSS_MODULE, _save_all_of_cross)
+        sys.meta_path[:0] = [_BeforeMerlin(), crosses, *rapids_hooks()]
         if _CROSS_MODULE in sys.modules:
             _save_all_of_cross(sys.modules[_CROSS_MODULE])
 
