@@ -23,11 +23,12 @@ class FastCategorify(ops.Categorify):
     """NVTabular's Categorify with one vocabulary per column; it learns and writes the same.
 
     On pandas it looks values up in a hash index, where NVTabular joins and sorts. NVTabular
-    rejects a partition in which a column has no values; this class gives it the missing id.
+    rejects a partition in which a column has no values; this class gives it the missing id. With
+    cuDF it counts by itself, since NVTabular's count fails from cuDF 24.8 on.
 
     Args:
         coded: whether the rows to fit on are pandas frames with categoricals. Their codes are
-            counted, and ties in frequency are sorted by value.
+            counted. As with cuDF, ties in frequency are sorted by value.
         settings: arguments of NVTabular's Categorify.
     """
 
@@ -42,7 +43,7 @@ class FastCategorify(ops.Categorify):
             col_selector: names of the columns.
             ddf: the rows, a Dask dataframe.
         """
-        if not self.coded:
+        if not self.coded and isinstance(ddf._meta, pd.DataFrame):
             return super().fit(col_selector, ddf)
         folder = Path(self.out_path) / "categories"
         folder.mkdir(exist_ok=True)
@@ -65,10 +66,33 @@ class FastCategorify(ops.Categorify):
         if isinstance(df, pd.DataFrame):
             ids = {name: self._ids(df[name], name) for name in col_selector.names}
             return pd.DataFrame(ids, index=df.index)
-        present = [name for name in col_selector.names if df[name].notna().any()]
-        result = super().transform(type(col_selector)(present), df) if present else df
-        missing = np.dtype(self.output_dtype).type(MISSING)
-        return result.assign(**{n: missing for n in col_selector.names if n not in present})
+        ids = {name: self._ids_by_join(df[name], name) for name in col_selector.names}
+        result = type(df)(ids)
+        result.index = df.index
+        return result
+
+    def _ids_by_join(self, values: Any, name: str) -> Any:
+        """Return the ids of one cuDF column, int32 [n]; cuDF's join does not keep the order."""
+        asked = values.rename("value").reset_index(drop=True).reset_index()
+        found = asked.merge(self._ids_of_values(name), on="value", how="left")
+        found = found.sort_values("index").reset_index(drop=True)
+        ids = found["id"].fillna(UNKNOWN).where(found["value"].notna(), MISSING)
+        return ids.astype(self.output_dtype)
+
+    def _ids_of_values(self, name: str) -> Any:
+        """Return a cuDF frame with the columns value and id; each worker reads it once."""
+        import cudf
+        from merlin.io.worker import get_worker_cache
+
+        path = str(self.categories[name])
+        with get_worker_cache("cats") as cache:
+            key = ("frame", path)
+            if key not in cache:
+                values = cudf.read_parquet(path, columns=[name])[name].rename("value")
+                known = values.reset_index(drop=True).reset_index()
+                known["id"] = known["index"] + FIRST_VALUE
+                cache[key] = known[["value", "id"]]
+            return cache[key]
 
     def _ids(self, values: pd.Series, name: str) -> npt.NDArray[Any]:
         """Return the ids of one column, int32 [n]."""

@@ -2,7 +2,7 @@
 
 Categorify assigns the ids: 0 is padding, 1 is missing, and 2 is out of vocabulary or below the
 frequency threshold. Values get ids from 3 on in descending frequency; `prepare` orders ties by
-value.
+value. `gpu_graph` does the same with cuDF.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
 
 
@@ -158,26 +157,6 @@ def operators(workflow: Any) -> dict[str, Any]:
     return found
 
 
-def sort_ties_by_value(categories: Path, log_format: LogFormat) -> None:
-    """Order equally frequent values by value.
-
-    NVTabular leaves their order to its sort, so ids could differ between CPU and GPU.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    for field in log_format.categorical:
-        path = categories / f"unique.{field}.parquet"
-        known = pq.read_table(path)
-        # Arrow reads a column name such as ".big" as a path, so rename the columns.
-        named = pa.table({"size": known[f"{field}_size"], "value": known[field]})
-        order = pc.sort_indices(named, [("size", "descending"), ("value", "ascending")])
-        ordered = known.take(order)
-        with atomic_write(path) as temporary:
-            pq.write_table(ordered.replace_schema_metadata(known.schema.metadata), temporary)
-
-
 def read_statistics(workflow: Any, log_format: LogFormat) -> Statistics:
     """Return the statistics of a fitted workflow."""
     schema = workflow.output_schema
@@ -189,22 +168,18 @@ def read_statistics(workflow: Any, log_format: LogFormat) -> Statistics:
     )
 
 
-def open_dataset(files: Sequence[Path], log_format: LogFormat, *, gpu: bool) -> Any:
-    """Open staged files as a Merlin dataset: one partition per file, in order.
+def open_dataset(files: Sequence[Path], log_format: LogFormat) -> Any:
+    """Open staged files as a Merlin dataset of pandas frames: one partition per file, in order.
 
-    On the CPU, the operators that are fitted share one read of a partition, and Merlin does not
-    read a file to find its columns.
+    The operators that are fitted share one read of a partition, and Merlin does not read a file to
+    find its columns.
     """
-    from merlin.io import Dataset
-
-    schema = raw_schema(log_format)
-    if gpu:
-        return Dataset([str(f) for f in files], engine="parquet", schema=schema)
     from dask import dataframe, delayed
+    from merlin.io import Dataset
 
     parts = [delayed(read_staged)(str(file)) for file in files]
     rows = dataframe.from_delayed(parts, meta=_columns(files[0]), verify_meta=False)
-    return Dataset(rows, cpu=True, schema=schema)
+    return Dataset(rows, cpu=True, schema=raw_schema(log_format))
 
 
 def read_staged(file: str) -> Any:
@@ -236,7 +211,6 @@ def write_split(
     out: Path,
     log_format: LogFormat,
     *,
-    gpu: bool,
     hugectr: bool,
 ) -> None:
     """Transform staged files into `out/part-*.parquet`, with rows in the order of the input.
@@ -244,15 +218,19 @@ def write_split(
     With `hugectr`, labels are float32 and ids int64, and `_metadata.json` and `_file_list.txt`
     are kept. The list names files relative to the parent folder of `out`.
     """
-    types = {log_format.label: "float32", **dict.fromkeys(log_format.categorical, "int64")}
-    workflow.transform(open_dataset(files, log_format, gpu=gpu)).to_parquet(
+    workflow.transform(open_dataset(files, log_format)).to_parquet(
         str(out),
-        dtypes=types if hugectr else None,
+        dtypes=output_types(log_format) if hugectr else None,
         cats=list(log_format.categorical),
         conts=list(log_format.continuous),
         labels=[log_format.label],
     )
     _rename_parts(out, hugectr=hugectr)
+
+
+def output_types(log_format: LogFormat) -> dict[str, str]:
+    """Return the types that HugeCTR reads: float32 labels and int64 ids."""
+    return {log_format.label: "float32", **dict.fromkeys(log_format.categorical, "int64")}
 
 
 def _rename_parts(out: Path, *, hugectr: bool) -> None:
@@ -266,12 +244,19 @@ def _rename_parts(out: Path, *, hugectr: bool) -> None:
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / ".merlin", ignore_errors=True)
     if hugectr:
-        # HugeCTR opens the names unchanged and reads `_metadata.json` from the first one's folder.
-        names = [f"{out.name}/{entry['file_name']}" for entry in described["file_stats"]]
-        (out / "_metadata.json").write_text(json.dumps(described), encoding="utf-8")
-        (out / "_file_list.txt").write_text(
-            "\n".join([str(len(names)), *names]) + "\n", encoding="utf-8"
-        )
+        write_hugectr_lists(out, described)
+
+
+def write_hugectr_lists(out: Path, described: dict[str, Any]) -> None:
+    """Write `_metadata.json` and `_file_list.txt`.
+
+    HugeCTR opens the names unchanged and reads `_metadata.json` from the first one's folder.
+    """
+    names = [f"{out.name}/{entry['file_name']}" for entry in described["file_stats"]]
+    (out / "_metadata.json").write_text(json.dumps(described), encoding="utf-8")
+    (out / "_file_list.txt").write_text(
+        "\n".join([str(len(names)), *names]) + "\n", encoding="utf-8"
+    )
 
 
 def load_workflow(

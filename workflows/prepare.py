@@ -15,7 +15,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder
-from cowclip_merlin.workflows import nvtabular_graph
+from cowclip_merlin.workflows import gpu_graph, nvtabular_graph
 from cowclip_merlin.workflows.dask_cluster import clear_category_cache, dask_cluster, use_gpu
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
@@ -174,7 +174,16 @@ def _prepare(
         workflow, statistics = _fit(ingested, base, log_format, recipe, data, gpu=gpu)
         counts = write_counts(data, log_format)
         drawing.start(write_figure, counts, data)
-        _transform(workflow, ingested, log_format, data, gpu=gpu, hugectr=settings.hugectr)
+        _transform(
+            workflow,
+            statistics,
+            recipe,
+            ingested,
+            log_format,
+            data,
+            gpu=gpu,
+            hugectr=settings.hugectr,
+        )
         drawing.finish()
     if settings.hugectr:
         write_slot_sizes(data, log_format, statistics)
@@ -219,16 +228,19 @@ def _fit(
     if base is not None:
         shutil.copytree(base.path / "categories", data / "categories")
         return base.workflow(), base.statistics
-    workflow = nvtabular_graph.build_workflow(log_format, recipe, data, coded=not gpu)
     fitted = [file for split in recipe.fitted_splits for file in ingested.files[split]]
-    workflow.fit(nvtabular_graph.open_dataset(fitted, log_format, gpu=gpu))
     if gpu:
-        nvtabular_graph.sort_ties_by_value(data / "categories", log_format)
+        workflow = gpu_graph.fit(fitted, log_format, recipe, data)
+    else:
+        workflow = nvtabular_graph.build_workflow(log_format, recipe, data, coded=True)
+        workflow.fit(nvtabular_graph.open_dataset(fitted, log_format))
     return workflow, nvtabular_graph.read_statistics(workflow, log_format)
 
 
 def _transform(
     workflow: Any,
+    statistics: nvtabular_graph.Statistics,
+    recipe: Recipe,
     ingested: IngestResult,
     log_format: LogFormat,
     data: Path,
@@ -240,10 +252,12 @@ def _transform(
     clear_category_cache()  # workers of a cluster may hold those of an earlier folder of this name
     for name, files in ingested.files.items():
         (data / name).mkdir()
-        if files:
-            nvtabular_graph.write_split(
-                workflow, files, data / name, log_format, gpu=gpu, hugectr=hugectr
+        if files and gpu:
+            gpu_graph.write_split(
+                workflow, statistics, files, data / name, log_format, recipe, hugectr=hugectr
             )
+        elif files:
+            nvtabular_graph.write_split(workflow, files, data / name, log_format, hugectr=hugectr)
 
 
 def _settings_record(

@@ -1,7 +1,8 @@
-"""Count the values of coded columns, and write the files of NVTabular's Categorify.
+"""Count the values of columns, and write the files of NVTabular's Categorify.
 
-A coded column is a pandas categorical: integer codes and the distinct values of one partition.
-Counts of codes become counts of values once per partition, so no task handles a string per row.
+On a CPU, a column is coded: a pandas categorical, with integer codes and the distinct values of one
+partition. Counts of codes become counts of values once per partition, so no task handles a string
+per row. On a GPU, cuDF counts the values themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def fit_vocabularies(ddf: Any, names: Sequence[str], folder: Path, threshold: in
     """Return a `dask.delayed` that counts all partitions, writes the files and returns their paths.
 
     Args:
-        ddf: Dask dataframe with a pandas categorical for each name.
+        ddf: Dask dataframe with a pandas categorical, or a cuDF column, for each name.
         names: columns to count.
         folder: existing folder of the files.
         threshold: values seen less often get no id.
@@ -34,6 +35,22 @@ def fit_vocabularies(ddf: Any, names: Sequence[str], folder: Path, threshold: in
     from dask import delayed
 
     counts = [delayed(count_values)(part, list(names)) for part in ddf.to_delayed()]
+    return write_vocabularies(counts, names, folder, threshold)
+
+
+def write_vocabularies(
+    counts: Sequence[Any], names: Sequence[str], folder: Path, threshold: int
+) -> Any:
+    """Return a `dask.delayed` that adds up counts, writes the files and returns their paths.
+
+    Args:
+        counts: a `dask.delayed` result of `count_values` for each partition.
+        names: columns that were counted.
+        folder: existing folder of the files.
+        threshold: values seen less often get no id.
+    """
+    from dask import delayed
+
     while len(counts) > 1:
         groups = range(0, len(counts), _MERGED_AT_ONCE)
         counts = [delayed(add_counts)(counts[i : i + _MERGED_AT_ONCE]) for i in groups]
@@ -43,19 +60,30 @@ def fit_vocabularies(ddf: Any, names: Sequence[str], folder: Path, threshold: in
     )
 
 
-def count_values(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
+def count_values(frame: Any, names: Sequence[str]) -> dict[str, Any]:
     """Count the values of one partition: name -> Arrow table of value and count.
 
-    Missing values are counted as one null. Categories that do not occur are left out.
+    The partition is a pandas frame with categoricals, or a cuDF frame. Missing values are counted
+    as one null. Categories that do not occur are left out.
 
     >>> frame = pd.DataFrame({"a": pd.Categorical(["x", None, "x"], categories=["w", "x"])})
     >>> count_values(frame, ["a"])["a"].to_pylist()
     [{'value': None, 'count': 1}, {'value': 'x', 'count': 2}]
     """
-    return {name: _counts_of(frame[name].array) for name in names}
+    return {name: _counts_of(frame[name]) for name in names}
 
 
-def _counts_of(column: pd.Categorical) -> Any:
+def _counts_of(column: Any) -> Any:
+    if isinstance(column, pd.Series):
+        return _counts_of_codes(column.array)
+    counts = column.rename("value").value_counts(dropna=False).reset_index()
+    value, count = counts.to_arrow(preserve_index=False).columns
+    if pa.types.is_null(value.type) or pa.types.is_large_string(value.type):
+        value = value.cast(pa.string())
+    return pa.table({"value": value, "count": count.cast(pa.int64())})
+
+
+def _counts_of_codes(column: pd.Categorical) -> Any:
     codes = np.add(column.codes, 1, dtype=np.intp)  # 0: missing
     counts = np.bincount(codes, minlength=len(column.categories) + 1)
     values = pa.array([None, *column.categories], pa.string())

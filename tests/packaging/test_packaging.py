@@ -172,7 +172,8 @@ def test_pins_are_exact_and_agree_with_the_line(path):
     line = "ngc" if ngc else "rapids" if rapids else "default"
     assert {name: versions[name] for name in OF_LINES[line]} == OF_LINES[line]
     if "gpu" in path.name:
-        assert versions["cudf-cu12"].startswith("24.12") and "cupy-cuda12x" in versions
+        assert versions["cudf-cu12"].startswith("26.2") and "cupy-cuda12x" in versions
+        assert "dask-cudf-cu12" not in versions  # from 25.2 on, it refuses the Dask of Merlin
     merlin = pins(ROOT / "requirements/rapids-merlin.txt") if rapids else versions
     assert merlin["merlin-models"] == "23.12.0" and merlin["nvtabular"] == "23.8.0"
     assert "://" not in path.read_text()

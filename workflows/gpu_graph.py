@@ -1,0 +1,157 @@
+"""Fit and transform staged files on GPUs with cuDF, as NVTabular's graph does on a CPU.
+
+NVTabular 23.8 cannot count text with cuDF from 24.8 on, and reads only with a Dask-cuDF that later
+versions of cuDF do not have. So each task here reads one file and calls public functions of cuDF.
+Frames stay within a task: Dask passes only counts, ranges and numbers of rows between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cowclip_merlin.kernels.nvrtc import load_nvrtc
+from cowclip_merlin.workflows.nvtabular_graph import (
+    Recipe,
+    Statistics,
+    load_workflow,
+    operators,
+    output_types,
+    write_hugectr_lists,
+)
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.vocabulary import count_values, write_vocabularies
+
+Ranges = dict[str, tuple[float, float]]
+"""Continuous column -> smallest and largest value."""
+
+
+def fit(files: Sequence[Path], log_format: LogFormat, recipe: Recipe, folder: Path) -> Any:
+    """Learn ids and ranges from staged files, and return a fitted `nvtabular.Workflow`.
+
+    Args:
+        files: staged files, with categories as text.
+        log_format: the columns.
+        recipe: how to transform them.
+        folder: receives `categories/`, with the files that the fit on a CPU writes.
+    """
+    import dask
+    from dask import delayed
+
+    categories = folder / "categories"
+    categories.mkdir()
+    measured = [delayed(_measure, nout=2)(str(file), log_format, recipe.log) for file in files]
+    counts, ranges = zip(*measured)
+    written = write_vocabularies(counts, log_format.categorical, categories, recipe.freq_threshold)
+    _, ranges = dask.compute(written, ranges)
+    statistics = Statistics(
+        cardinalities={},
+        minimum={c: min(part[c][0] for part in ranges) for c in log_format.continuous},
+        maximum={c: max(part[c][1] for part in ranges) for c in log_format.continuous},
+    )
+    return load_workflow(log_format, recipe, statistics, folder)
+
+
+def _measure(file: str, log_format: LogFormat, log: bool) -> tuple[dict[str, Any], Ranges]:
+    """Return the counts of the values, and the ranges of the numbers, of one file."""
+    import cudf
+
+    load_nvrtc()  # CuPy compiles the logarithm
+    frame = cudf.read_parquet(file)
+    numbers = _filled(frame, log_format.continuous, log)
+    ranges = {name: (float(x.min()), float(x.max())) for name, x in numbers.items()}
+    return count_values(frame, log_format.categorical), ranges
+
+
+def _filled(frame: Any, names: Sequence[str], log: bool) -> dict[str, Any]:
+    """Return the numbers before the scaling: missing ones are 0, float64 or float32 [n]."""
+    numbers = {name: frame[name].fillna(0) for name in names}
+    if log:
+        return {c: np.log(x.clip(lower=0).astype("float32") + 1) for c, x in numbers.items()}
+    return numbers
+
+
+def _scaled(x: Any, low: float, high: float) -> Any:
+    """Scale as NVTabular's NormalizeMinMax, float32 [n]; a column of zeros stays 0."""
+    spread = high - low
+    scaled = (x - low) / spread if spread > 0 else x / (x * 2)
+    return scaled.astype("float32").fillna(0)
+
+
+def write_split(
+    workflow: Any,
+    statistics: Statistics,
+    files: Sequence[Path],
+    out: Path,
+    log_format: LogFormat,
+    recipe: Recipe,
+    *,
+    hugectr: bool,
+) -> None:
+    """Transform staged files into `out/part-*.parquet`, with rows in the order of the input.
+
+    The columns, types and lists for HugeCTR are those of `nvtabular_graph.write_split`.
+    """
+    import dask
+    from dask import delayed
+
+    categorify = operators(workflow)["FastCategorify"]
+    names = [f"part-{index:05d}.parquet" for index in range(len(files))]
+    rows = dask.compute(
+        *(
+            delayed(_write_part)(
+                str(file), str(out / name), categorify, statistics, log_format, recipe.log, hugectr
+            )
+            for file, name in zip(files, names)
+        )
+    )
+    if hugectr:
+        write_hugectr_lists(out, _description(names, rows, log_format))
+
+
+def _write_part(
+    file: str,
+    out: str,
+    categorify: Any,
+    statistics: Statistics,
+    log_format: LogFormat,
+    log: bool,
+    hugectr: bool,
+) -> int:
+    """Transform one staged file and return its number of rows."""
+    import cudf
+    from nvtabular import ColumnSelector
+
+    load_nvrtc()  # CuPy compiles the logarithm
+    frame = cudf.read_parquet(file)
+    ids = categorify.transform(ColumnSelector(list(log_format.categorical)), frame)
+    columns = {name: ids[name] for name in log_format.categorical}
+    for name, x in _filled(frame, log_format.continuous, log).items():
+        columns[name] = _scaled(x, statistics.minimum[name], statistics.maximum[name])
+    columns[log_format.label] = frame[log_format.label]
+    if hugectr:
+        types = output_types(log_format)
+        columns = {name: x.astype(types.get(name, x.dtype)) for name, x in columns.items()}
+    cudf.DataFrame(columns).to_parquet(out, compression=None, index=False)
+    return len(frame)
+
+
+def _description(
+    names: Sequence[str], rows: Sequence[int], log_format: LogFormat
+) -> dict[str, list[dict[str, Any]]]:
+    """Return what Merlin writes into `_metadata.json`: rows of the files, places of the columns."""
+    kinds = {
+        "cats": log_format.categorical,
+        "conts": log_format.continuous,
+        "labels": (log_format.label,),
+    }
+    place = {name: i for i, name in enumerate(c for kind in kinds.values() for c in kind)}
+    described: dict[str, list[dict[str, Any]]] = {
+        "file_stats": [{"file_name": n, "num_rows": count} for n, count in zip(names, rows)]
+    }
+    for kind, columns in kinds.items():
+        described[kind] = [{"col_name": name, "index": place[name]} for name in columns]
+    return described
