@@ -153,6 +153,8 @@ def test_odd_values(load, script, bad, named, capsys):
     assert code == 2 and told.startswith("error: ") and named in told and told.count("\n") == 1
 
 
+@pytest.mark.runs
+@pytest.mark.thorough
 def test_loading_end_to_end(load, tmp_path, capsys):
     loading, file = load("loading"), tmp_path / "loading.json"
     small = ["--rows", "2000", "--rounds", "1", "--seconds", "0.01", "--work", str(tmp_path / "w")]

@@ -10,6 +10,8 @@ def benchmark(load):
     return load("diagnostics")
 
 
+@pytest.mark.runs
+@pytest.mark.thorough
 def test_both_numbers_of_the_cost_are_in_the_table_and_in_json(benchmark, tmp_path, capsys):
     file = tmp_path / "cost.json"
     small = "--batch-sizes 32,64 --mlp 8 --vocabulary 2000 --every 3 --rounds 2 --seconds 0"

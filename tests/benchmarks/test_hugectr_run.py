@@ -114,6 +114,7 @@ def test_the_folder_is_what_prepare_would_write(hugectr_folder, generated_log, m
         np.testing.assert_array_equal(found.labels["label"], rows.label)
 
 
+@pytest.mark.system
 def test_the_comparison_runs_it_in_a_process_of_its_own(load, tmp_path, monkeypatch):
     """With the stand-in as the environment's `hugectr`."""
     peers = load("peers")

@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.system
 def test_a_small_benchmark(load, tmp_path, capsys):
     file = tmp_path / "logs.json"
     load("message_logs").BENCHMARK.main(

@@ -8,6 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.runs
+@pytest.mark.thorough
 def test_a_small_benchmark(load, tmp_path, capsys):
     file = tmp_path / "outages.json"
     load("outages").BENCHMARK.main(

@@ -20,6 +20,8 @@ def small(peers, work, **changes):
     return peers.PeerSettings(work=work, **values)
 
 
+@pytest.mark.runs
+@pytest.mark.thorough
 def test_ours_run_and_the_others_say_what_they_need(peers, tmp_path):
     result = peers.compare(small(peers, tmp_path))
     rows = {row["contestant"]: row for row in result["results"]}
@@ -52,6 +54,8 @@ def test_ratios_are_those_of_the_rounds(peers):
     assert peers._ratio([20.0], None) is None
 
 
+@pytest.mark.runs
+@pytest.mark.thorough
 def test_the_third_word_is_the_precision(peers, tmp_path, monkeypatch):
     settings = small(peers, tmp_path, contestants=("cowclip exact", "cowclip exact bfloat16"))
     made, original = [], peers.cowclip._model
@@ -64,6 +68,7 @@ def test_the_third_word_is_the_precision(peers, tmp_path, monkeypatch):
     assert "bfloat16" not in kinds[0] and "bfloat16" in kinds[1]
 
 
+@pytest.mark.system
 def test_a_peer_that_fails_is_told(peers, tmp_path):
     settings = small(peers, tmp_path, contestants=("deepctr",), pythons={"deepctr": sys.executable})
     (row,) = peers.compare(settings)["results"]
@@ -76,6 +81,8 @@ def test_a_job_survives_the_command_line(peers, load, tmp_path, monkeypatch):
     assert load("contestants.job").read_job(argparse.ArgumentParser())[0] == job
 
 
+@pytest.mark.runs
+@pytest.mark.thorough
 def test_the_command_gives_its_result_with_its_record(peers, tmp_path, capsys):
     file = tmp_path / "peers.json"
     little = ["--rows=600", "--ids=400", "--batches=64", "--rounds=1", "--contestants=bare-mlp"]

@@ -21,6 +21,8 @@ def limits(load):
     return load("step_profiling.limit")
 
 
+@pytest.mark.runs
+@pytest.mark.thorough
 def test_a_small_profile(benchmark, tmp_path, capsys):
     file = tmp_path / "profile.json"
     benchmark.BENCHMARK.main([*SMALL, "--json", str(file)])

@@ -23,6 +23,7 @@ def ended(load, capsys, *words):
     return stopped.value.code, capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_without_the_environment_it_says_how_to_make_it(load, capsys, tmp_path):
     code, told = ended(load, capsys, "--triton-python", str(tmp_path / "python"))
     assert code == 2 and "python: no such file; make triton-check makes" in told

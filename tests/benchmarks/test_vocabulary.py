@@ -19,6 +19,8 @@ def small():
             "--steps", "2", "--warm-up", "3", "--missed", "12"]  # fmt: skip
 
 
+@pytest.mark.runs
+@pytest.mark.thorough
 def test_every_line_is_in_the_table_and_in_json(vocabulary, small, tmp_path, capsys):
     file, figure = tmp_path / "vocabulary.json", tmp_path / "vocabulary.svg"
     vocabulary.BENCHMARK.main([*small, "--json", str(file), "--figure", str(figure)])

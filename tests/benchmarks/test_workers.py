@@ -17,8 +17,6 @@ from cowclip_merlin.training.several_workers.worker_state import logging_traffic
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.collectives import padded_size
 
-pytestmark = pytest.mark.system
-
 DIM = 3
 COMPUTED = ["--part", "computed", "--global-batch", "8192", "--machines", "1,2,8", "--gpus", "1,4",
             "--vocabularies", "1000000"]  # fmt: skip
@@ -224,6 +222,8 @@ def metrics_row(epoch, rows_per_second):
     return unread | {"epoch": epoch, "step": 20 * epoch, "rows_per_second": rows_per_second}
 
 
+@pytest.mark.runs
+@pytest.mark.thorough
 def test_runs_are_read_without_their_first_epoch(load, tmp_path, monkeypatch, capsys):
     """Runs of `cowclip train`, replaced by the files that they write."""
     workers, runs, file = load("workers"), load("worker_scaling.runs"), tmp_path / "w.json"
@@ -276,6 +276,7 @@ def test_a_log_without_the_line_is_refused(load, tmp_path):
         runs.read_numbers(tmp_path, runs.Case(4, "mirrored", 2), 20, 2)
 
 
+@pytest.mark.system
 def test_a_run_that_fails_is_told_by_its_last_line(load, tmp_path, monkeypatch):
     runs, program = load("worker_scaling.runs"), tmp_path / "python"
     program.write_text('#!/bin/sh\necho "first words\n$*" >&2\nexit 3\n')
