@@ -37,13 +37,36 @@ def run_script(script, *arguments, workers, timeout=3600):
     Args:
         script: name of the file.
         *arguments: paths, or plain values, which the script gets as JSON.
-        workers: number of processes; 1: without TF_CONFIG.
+        workers: number of processes.
         timeout: seconds.
     """
     words = [str(x) if isinstance(x, (str, Path)) else json.dumps(x) for x in arguments]
     ended = run_workers(workers, [str(FOLDER / script), *words], timeout=timeout)
     assert [each.code for each in ended] == [0] * workers, failures(ended)
     return ended
+
+
+def run_calls(folder, cases, commands, rows, *, workers):
+    """Let the same workers check the exchanges, train all cases, and run commands.
+
+    Each writes into a folder below `folder`: exchanges, cases, commands.
+    """
+    calls = [("collectives", []), ("trajectories", [cases]), ("whole_runs", [commands])]
+    given = []
+    for (script, more), name in zip(calls, ("exchanges", "cases", "commands"), strict=True):
+        (folder / name).mkdir()
+        data = [str(rows)] if script == "trajectories" else []
+        given.append([script, [*data, str(folder / name), *more]])
+    run_script("one_after_another.py", given, workers=workers)
+
+
+def run_killed(arguments, folder, *, workers):
+    """Run a command of which the last worker kills itself; write killed.json: how all ended."""
+    (folder / "to_be_killed").mkdir()
+    command = [{"arguments": arguments, "signal": signal.SIGKILL}]
+    call = [["whole_runs", [str(folder / "to_be_killed"), command]]]
+    ended = run_workers(workers, [str(FOLDER / "one_after_another.py"), json.dumps(call)])
+    (folder / "killed.json").write_text(json.dumps([vars(each) for each in ended]))
 
 
 def failures(ended):

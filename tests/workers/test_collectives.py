@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import run_script
 
 from cowclip_merlin.workers import collectives
 from cowclip_merlin.workers.collectives import padded_size
@@ -17,15 +16,11 @@ CHECKS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="session", params=[2, 3])
-def found(request, make_once):
+@pytest.fixture(scope="module", params=["by_two", "by_three"])
+def found(request):
     """What each worker found in each check: an error or nothing."""
-
-    def make(folder):
-        run_script("collectives.py", folder, workers=request.param)
-
-    folder = make_once(f"collectives_of_{request.param}", make)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(request.param)]
+    folder = request.getfixturevalue(request.param) / "exchanges"
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
 
 
 @pytest.mark.system

@@ -9,15 +9,18 @@ pytestmark = pytest.mark.system
 # Adagrad does not amplify differences by rounding, so a fixed bound is sharp.
 ADAGRAD_BOUND = 2e-5
 
+FOLDERS = {1: "by_one", 2: "by_two", 3: "by_three"}
 CASES = [(2, case) for case in BY_TWO] + [(3, case) for case in BY_THREE]
 
 
 @pytest.fixture(scope="module")
-def results(trained):
+def results(request):
     """`results(n, case)`: what each of n workers has written."""
 
     def get(workers, case):
-        files = [trained(workers) / f"{case}.{rank}.npz" for rank in range(workers)]
+        folder = request.getfixturevalue(FOLDERS[workers])
+        folder = folder if workers == 1 else folder / "cases"
+        files = [folder / f"{case}.{rank}.npz" for rank in range(workers)]
         return [dict(np.load(file)) for file in files]
 
     return get

@@ -1,41 +1,30 @@
 """Whole runs that the launcher starts: a worker is killed, parts of tables go to other workers."""
 
 import json
+import os
 import shutil
-import subprocess
-import sys
+import threading
 import time
 
+import dask
 import numpy as np
 import psutil
 import pytest
 from distributed import LocalCluster
 from processes import ONE_THREAD
+from run_commands import sharded
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.training import RunSettings, train
 
 pytestmark = pytest.mark.system
 
-OPTIONS = "--model deepfm --batch-size 256 --mlp 8 --update exact --checkpoint-every 20"
 
-
-@pytest.fixture
-def command(rows, monkeypatch):
-    """`command("train", out, *more)`: words of a command on the prepared folder."""
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """The threads of the workers, which they take from here."""
     for name, value in ONE_THREAD.items():
         monkeypatch.setenv(name, value)
-
-    def words(name, out, *more):
-        given = [str(rows), "--out", str(out), *OPTIONS.split()]
-        given += ["--device", "cpu"]
-        own = given if name == "train" else [str(out), str(rows)]
-        return [sys.executable, "-m", "cowclip_merlin", name, *own, *map(str, more)]
-
-    return words
-
-
-def run(words):
-    done = subprocess.run(words, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 def workers_of(parent, rank):
@@ -94,68 +83,42 @@ def auc_of(run_folder, epoch):
     return float(values["test_auc"])
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return tmp_path_factory.mktemp("launched")
-
-
-@pytest.fixture
-def sharded(command, made):
-    """A run of two workers with sharded tables, which nothing interrupts."""
-    out = made / "sharded"
-    if not out.exists():
-        run(command("train", out, "--workers", 2, "--tables", "sharded", "--epochs", 2))
-    return out
-
-
-def test_a_killed_worker_costs_no_bit(command, sharded, tmp_path):
+def test_a_killed_worker_costs_no_bit(rows, by_two, tmp_path, capfd):
     out = tmp_path / "run"
-    words = command("train", out, "--workers", 2, "--tables", "sharded", "--epochs", 2)
-    with subprocess.Popen(
-        [*words, "--restarts", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
-        kill_after_checkpoint(process.pid, out, rank=1)
-        told = process.stderr.read()
-    assert process.returncode == 0, told
+    killer = threading.Thread(target=kill_after_checkpoint, args=(os.getpid(), out, 1))
+    killer.start()
+    code = main(sharded(rows, out, 2, "--workers", "2", "--restarts", "1"))
+    killer.join()
+    told = capfd.readouterr().err
+    assert code == 0, told
     assert "worker 1 of 2" in told and "killed by signal 9" in told and "restart 1 of 1" in told
     assert len(parts_of(out)) == 1
-    assert_same_bits(sharded, out)
+    assert_same_bits(by_two / "sharded", out)
 
 
-def test_one_process_scores_parts_of_tables(command, sharded):
-    told = run(command("evaluate", sharded))
-    assert f"{auc_of(sharded, 2):.6f}" in told
+def test_a_dask_cluster_trains_the_same_bits(rows, by_two, tmp_path):
+    settings = RunSettings(
+        model="deepfm", batch_size=64, mlp=(8,), update="exact", epochs=2, tables="sharded"
+    )
+    patient = dask.config.set({"distributed.comm.timeouts.connect": "10 minutes"})
+    with patient, LocalCluster(n_workers=2, processes=True, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        records = train(rows, settings, out=tmp_path / "run", device="cpu", scheduler=address)
+    assert_same_bits(by_two / "sharded", tmp_path / "run")
+    assert records[-1]["test_auc"] == pytest.approx(auc_of(by_two / "sharded", 2), abs=1e-6)
 
 
-def test_three_workers_continue_the_run_of_two(command, sharded, tmp_path):
-    more = ("--tables", "sharded", "--epochs", 3, "--resume")
-    found = []
-    for workers in (2, 3):
-        out = tmp_path / f"by_{workers}"
-        shutil.copytree(sharded, out)
-        run(command("train", out, "--workers", workers, *more))
-        found.append(auc_of(out, 3))
-        assert auc_of(out, 2) == auc_of(sharded, 2)
-    assert abs(found[0] - found[1]) < 1e-4
-    names = [part.name for part in parts_of(tmp_path / "by_3")]
+def test_one_process_scores_parts_of_tables(rows, by_two, capfd):
+    assert main(["evaluate", str(by_two / "sharded"), str(rows), "--device", "cpu"]) == 0
+    assert f"{auc_of(by_two / 'sharded', 2):.6f}" in capfd.readouterr().out
+
+
+def test_others_continue_the_run_of_two(rows, by_two, by_three, tmp_path):
+    out = tmp_path / "by_one"
+    shutil.copytree(by_two / "sharded", out)
+    assert main(sharded(rows, out, 3, "--resume")) == 0
+    for run in (out, by_three / "sharded"):
+        assert auc_of(run, 2) == auc_of(by_two / "sharded", 2)
+    assert abs(auc_of(out, 3) - auc_of(by_three / "sharded", 3)) < 1e-4
+    names = [part.name for part in parts_of(by_three / "sharded")]
     assert {"1-of-3", "2-of-3"} <= set(names)
-
-
-def test_dask_starts_lost_workers_again(command, tmp_path):
-    """With whole tables; equal to the workers of our own launcher."""
-    whole = tmp_path / "whole"
-    run(command("train", whole, "--workers", 2, "--epochs", 2))
-    out = tmp_path / "by_dask"
-    with LocalCluster(n_workers=2, processes=True, dashboard_address=None) as cluster:
-        words = command("train", out, "--epochs", 2, "--scheduler", cluster.scheduler_address)
-        with subprocess.Popen(
-            [*words, "--restarts", "1"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            kill_after_checkpoint(psutil.Process().pid, out, rank=1)
-            told = process.stderr.read()
-    assert process.returncode == 0, told
-    assert "restart 1 of 1" in told
-    assert_same_bits(whole, out)

@@ -1,13 +1,9 @@
-"""A worker: trains cases on the same batches, and writes what they become.
-
-    python trajectories.py DATA OUT CASES
+"""In a worker or alone: trains cases on the same batches, and writes what they become.
 
 Writes OUT/CASE.RANK.npz: weights and optimizer state after some steps. One process also trains
 with the rows of each batch in other orders, and writes how much the weights differ by that.
 """
 
-import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -98,15 +94,12 @@ def main(folder, out, cases):
     prepared = PreparedData.load(folder)
     data = DeviceData(open_columns(prepared, "train"))
     batches, counted = fixed_batches(data.rows), worker_gradients.CountedSlices
-    for case in (Case(**case) for case in json.loads(cases)):
-        lost = lambda values, ids, counts: compat.tensorflow().IndexedSlices(values, ids)  # noqa: E731
+    lost = lambda values, ids, counts: compat.tensorflow().IndexedSlices(values, ids)  # noqa: E731
+    for case in (Case(**case) for case in cases):
         worker_gradients.CountedSlices = counted if case.counts else lost
         training = Training(case, prepared, data, len(batches))
         found = training.run(batches)
         if group is None and case.optimizer == "adam":
             found["by_order"] = differences_by_order(training, batches, found)
         np.savez(Path(out) / f"{case}.{group.rank if group else 0}.npz", **found)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    worker_gradients.CountedSlices = counted

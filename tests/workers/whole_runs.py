@@ -1,6 +1,4 @@
-"""A worker: runs commands of `cowclip` one after the other, and writes how each ended.
-
-    python whole_runs.py OUT COMMANDS
+"""In a worker: runs commands of `cowclip` one after the other, and writes how each ended.
 
 A command is a dict: the `arguments`, and what differs in the last worker: `of_last`, further
 arguments; `data_of_last`, its prepared folder; `versions` of packages; `signal`, which it sends
@@ -12,11 +10,9 @@ import contextlib
 import io
 import json
 import os
-import sys
 from pathlib import Path
 
-from cowclip_merlin import workers
-from cowclip_merlin.cli import main
+from cowclip_merlin import cli, workers
 from cowclip_merlin.training import run_config, trainer
 
 train_batch, versions = trainer.Trainer._train_batch, run_config.versions
@@ -41,9 +37,8 @@ def train_function(number):
 
 
 def run(command):
-    trainer.Trainer._train_batch = (
-        train_function(command["signal"]) if "signal" in command else train_batch
-    )
+    if "signal" in command:
+        trainer.Trainer._train_batch = train_function(command["signal"])
     last = json.loads(os.environ.get("TF_CONFIG", "null"))
     last = last is None or last["task"]["index"] == len(last["cluster"]["worker"]) - 1
     changed = command.get("versions", {}) if last else {}
@@ -53,17 +48,13 @@ def run(command):
         arguments[1] = command["data_of_last"]
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors):
-        code = main(arguments)
+        code = cli.main(arguments)
+    trainer.Trainer._train_batch, run_config.versions = train_batch, versions
     print(arguments, code, errors.getvalue(), flush=True)
     return code, errors.getvalue()
 
 
-def run_all(out, commands):
-    found = [run(command) for command in json.loads(commands)]
+def main(out, commands):
+    found = [run(command) for command in commands]
     group = workers.current()
     (Path(out) / f"{group.rank if group else 0}.json").write_text(json.dumps(found))
-    sys.exit(found[-1][0])
-
-
-if __name__ == "__main__":
-    run_all(*sys.argv[1:])
