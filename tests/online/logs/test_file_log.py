@@ -119,6 +119,7 @@ while True:
 """
 
 
+@pytest.mark.quick
 @pytest.mark.system
 def test_a_reader_beside_a_writer_that_is_killed(tmp_path):
     reader, found, place = FileLog(tmp_path, segment_bytes=1 << 20), [], None

@@ -61,7 +61,7 @@ def test_a_killed_server_comes_back_with_all_that_it_acknowledged(server, flush)
         started = time.monotonic()
         with pytest.raises(LogUnavailable, match=rf"^redis://127.0.0.1:{server.port}/a: "):
             call()
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 60
     server.start()
     found = log.read(log.start(), 10**6)  # the same object
     values = [(message.after, int(message.value)) for message in found]
@@ -73,7 +73,7 @@ def test_a_killed_server_comes_back_with_all_that_it_acknowledged(server, flush)
 def test_a_server_that_hangs_is_unavailable_and_then_there_again(server, monkeypatch):
     from cowclip_merlin.online.logs import redis_log
 
-    monkeypatch.setattr(redis_log, "TIMEOUT", 0.4)
+    monkeypatch.setattr(redis_log, "TIMEOUT", 2)
     log = open_log(server.url("a"), create=True)
     place = log.append([b"a"])
     server.pause()

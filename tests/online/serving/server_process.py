@@ -38,7 +38,7 @@ class ServerProcess:
         found = re.search(r"serving http://(\S+):(\d+) from", "".join(self.lines))
         return found and found.groups()
 
-    def wait_for(self, condition, seconds=120):
+    def wait_for(self, condition, seconds=600):
         """Wait until a condition holds; fails if the process ends before."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
