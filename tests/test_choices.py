@@ -195,6 +195,7 @@ def test_wrong_clip_settings_are_named():
                 ClipSettings(**{name: value})
 
 
+@pytest.mark.quick
 @pytest.mark.system
 def test_choices_import_nothing_heavy():
     code = (

@@ -20,6 +20,11 @@ STARTS = frozenset(
 HINT = "a test that starts a process needs the mark `system`: pytestmark = pytest.mark.system"
 
 
+def thorough(*values):
+    """Parameters of a case that `make test` leaves to `make test-all`."""
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
 class StartedAProcess(BaseException):
     """Not an Exception: the code under test must not take it for a program that is missing."""
 

@@ -60,16 +60,6 @@ def test_exact_has_the_baselines_auc(baseline, data, tmp_path):
         baseline.compare(baseline.BaselineSettings(
             work=tmp_path, data=data, base_batch=256, multipliers=(4,), epochs=1, mlp=(4,)
         ))  # fmt: skip
-
-
-@pytest.mark.runs
-@pytest.mark.thorough
-def test_a_run_that_was_stopped_is_told(baseline, data, tmp_path):
-    settings = baseline.BaselineSettings(
-        work=tmp_path, data=data, base_batch=512, multipliers=(2,), epochs=1, mlp=(8,),
-        seeds=1, rounds=1,
-    )  # fmt: skip
-    baseline.compare(settings)
     metrics = tmp_path / "runs" / "none-1x-dense-seed1-round1" / "metrics.csv"
     metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
     with pytest.raises(InputError, match="not finished; delete the folder"):

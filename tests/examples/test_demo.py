@@ -9,6 +9,8 @@ from cowclip_merlin import demo
 from cowclip_merlin.training import Stopped
 
 
+@pytest.mark.runs
+@pytest.mark.thorough
 def test_it_runs_end_to_end_and_a_second_run_reuses_the_first(tmp_path, capsys):
     work = tmp_path / "demo"
     assert demo.main(["--work", str(work), "--rows", "15000"]) == 0

@@ -15,6 +15,8 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 import merlin_models as example  # noqa: E402
 
+pytestmark = [pytest.mark.runs, pytest.mark.thorough]
+
 SYSTEMS = importlib.util.find_spec("merlin.systems") is not None
 
 

@@ -121,6 +121,7 @@ def test_nothing_to_replace_is_refused(folder, tmp_path, capsys):
     assert "--overwrite has no effect without --csv" in capsys.readouterr().err
 
 
+@pytest.mark.runs
 @pytest.mark.thorough
 def test_it_trains_and_continues(folder, tmp_path, capsys):
     file = tmp_path / "table.csv"

@@ -229,6 +229,7 @@ def test_unknown_kernels_are_named():
         kernels.load("cuda")
 
 
+@pytest.mark.quick
 @pytest.mark.system
 def test_kernels_import_no_tensorflow():
     import subprocess

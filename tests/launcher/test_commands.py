@@ -12,7 +12,7 @@ from cowclip_merlin.launcher.local import run_locally
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run_logs import METRICS
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.quick, pytest.mark.system]
 
 SETTINGS = RunSettings(model="deepfm", batch_size=256, epochs=2)
 TRAIN = """

@@ -133,7 +133,7 @@ def test_a_lost_dask_worker_is_named_and_its_child_ends(fake, scheduler, rank):
     started = time.monotonic()
     with pytest.raises(WorkerLost, match=f"worker {rank} .*its Dask worker was lost"):
         run(fake, scheduler, body, patience=short)
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 300
     wait_until(lambda: not any(map(is_alive, fake.pids())), "the end of the children")
 
 

@@ -21,6 +21,7 @@ def records(fake, rank=0):
     return [file.read_text() for file in sorted(fake.folder.glob(f"call-{rank}-*"))]
 
 
+@pytest.mark.quick
 def test_a_restart_resumes_from_a_checkpoint(fake, quick, capfd):
     body = RECORD + (
         "if attempt == 0:\n    wait_for('call-0-0')\n    wait_for('call-1-0')\n"

@@ -59,6 +59,7 @@ def caught(fake, rank, number):
     return len(list(fake.folder.glob(f"caught-{rank}-{number}-*")))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_goes_once_to_every_worker_which_may_finish(fake, start, number):
     body = (

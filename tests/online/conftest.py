@@ -38,7 +38,7 @@ def events(drifting, features):
     return Events.concatenate(list(EventLog([drifting / "log.csv"], features)))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def settings_of():
     """Settings of a small model; `more` are of the run, and `table` of the online training."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiers import thorough
 
 from cowclip_merlin.online.joiner.settings import JoinSettings
 from cowclip_merlin.online.trainer import OnlineTrainer
@@ -77,6 +78,7 @@ def test_loss_and_gradient_equal_a_slow_reference(settings_of, gradients, offset
     np.testing.assert_allclose(trainer._loss_sum.numpy(), loss, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_offsets_of_zero_train_as_no_offsets(settings_of):
     weights = []
     for offsets in (None, np.zeros(6)):
@@ -110,8 +112,7 @@ def sampled_events():
     return item[kept], label[kept]
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize("corrected", [True, thorough(False)])
 def test_served_probabilities_are_the_click_rates(settings_of, corrected):
     items, labels = sampled_events()
     offsets = np.full(len(items), np.log(RATE)) if corrected else None

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from replays import LOG, SYNC, final_state, replay_of
+from tiers import thorough
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.day_report import DAY, DayReport
@@ -14,6 +15,8 @@ from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
 from cowclip_merlin.online.serving_copy import ServingCopy
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.tables.snapshot import numbers
+
+pytestmark = pytest.mark.runs
 
 
 def simple_replay(trainer, events, intervals, days):
@@ -49,9 +52,9 @@ def score(trainer, batch):
     ("model", "table", "sync"),
     [
         ("deepfm", {}, SYNC),
-        ("dcnv2", {"absent": "zeros"}, ("never", "5h")),
-        ("wide_and_deep", {"max_rows": 500}, ("3h",)),
-        ("dcn", {"capacity": 5000}, ("1h",)),
+        thorough("dcnv2", {"absent": "zeros"}, ("never", "5h")),
+        thorough("wide_and_deep", {"max_rows": 500}, ("3h",)),
+        thorough("dcn", {"capacity": 5000}, ("1h",)),
     ],
 )
 def test_scores_are_those_of_the_model_at_each_sync(

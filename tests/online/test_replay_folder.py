@@ -23,6 +23,8 @@ from cowclip_merlin.system.graceful_stop import Stopped
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.training.run_settings import RunSettings
 
+pytestmark = pytest.mark.runs
+
 
 def command(drifting, out, **more):
     run = RunSettings(
@@ -85,6 +87,7 @@ def test_the_folder_has_exact_scores_over_time(tmp_path, drifting, capsys):
         command(drifting, tmp_path / "out", resume=True, sync=("never",))
 
 
+@pytest.mark.thorough
 def test_a_batch_longer_than_an_interval_is_said(tmp_path, drifting, capsys):
     command(drifting, tmp_path / "out", days=2, sync=("2h", "9h"))
     said = capsys.readouterr().out
@@ -95,6 +98,7 @@ def test_a_batch_longer_than_an_interval_is_said(tmp_path, drifting, capsys):
     assert most == int(512 * 7200 / span)
 
 
+@pytest.mark.thorough
 def test_a_signal_leaves_a_snapshot(tmp_path, drifting, monkeypatch):
     done, train = [], OnlineTrainer.train
 
@@ -125,6 +129,7 @@ def test_there_is_nothing_to_resume(tmp_path, drifting):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_one_class_has_log_loss_and_no_auc(tmp_path, drifting, capsys):
     lines = (drifting / "log.csv").read_text().splitlines()
     ones = [line for line in lines[1:] if line.startswith("0,")]

@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from tiers import thorough
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
@@ -14,6 +15,8 @@ from cowclip_merlin.online.predictions import PredictionFiles
 from cowclip_merlin.online.start import OfflineStart
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.workflows.online.features_file import load_features
+
+pytestmark = pytest.mark.runs
 
 CATEGORICAL = ("user", "item", "category", "site", "device", "hour")
 MODEL = {"mlp": "8", "embedding-dim": "4"}
@@ -45,8 +48,7 @@ def options(values):
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize(("model", "update"), [("deepfm", "exact"), ("dcn", "dense")])
+@pytest.mark.parametrize(("model", "update"), [("dcn", "dense"), thorough("deepfm", "exact")])
 def test_the_first_scores_are_those_of_the_run(tmp_path, offline, model, update, capsys):
     tables = {"exact": "fused", "dense": "per_field"}[update]
     train = {"model": model, "batch-size": "256", "update": update, "epochs": "2"} | MODEL
@@ -80,6 +82,7 @@ def run(offline, make_once):
     return make_once("offline_run", make) / "run"
 
 
+@pytest.mark.thorough
 def test_zeros_for_absent_ids_stay_zeros(offline, run, settings_of):
     features = load_features(offline / "features.yaml")
     for absent, zeros in (("zeros", True), ("trained", False)):

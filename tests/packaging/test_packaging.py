@@ -36,6 +36,7 @@ def tensorflow_version():
     return int(major), int(minor)
 
 
+@pytest.mark.quick
 @pytest.mark.system
 def test_import_loads_nothing_heavy():
     done = python(

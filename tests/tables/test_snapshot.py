@@ -143,6 +143,7 @@ print(kill - 1)
 """
 
 
+@pytest.mark.quick
 @pytest.mark.system
 def test_kill_9_between_any_two_file_operations(tmp_path):
     """What is there is complete, the one before is there, and nothing stays behind."""

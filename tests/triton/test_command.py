@@ -45,6 +45,7 @@ def test_an_existing_folder_stays_as_it_is(export, tmp_path):
     assert [file.name for file in tmp_path.rglob("*")] == ["REPO", "mine"]
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_of_an_export_that_fails(export, tmp_path, monkeypatch):
     def full(*_, **__):
         raise compat.tensorflow().errors.ResourceExhaustedError(None, None, "No space left")

@@ -84,6 +84,7 @@ def patched(killer):
     return patch
 
 
+@pytest.mark.thorough
 def test_killed_at_every_call_of_the_store_and_of_the_log(tmp_path, small_batches):
     """The process ends once at each of its calls in turn, and a new one goes on."""
     impressions, clicks = stream(1, 25, SETTINGS)
@@ -152,6 +153,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.quick
 @pytest.mark.system
 def test_killed_by_the_system_at_random_moments(tmp_path):
     """A real process and SIGKILL, between its start and its end."""

@@ -48,6 +48,7 @@ def browser():
     one.close()
 
 
+@pytest.mark.quick
 def test_it_serves_what_was_synced_last(made, server, rows, events):
     assert server.host == "127.0.0.1"
     for sync in range(2):

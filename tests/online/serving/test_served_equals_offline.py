@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from published import PublishedTrainer
+from tiers import thorough
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.file_log import FileLog
@@ -35,9 +36,9 @@ def with_rules(features, **rules):
     ("model", "table", "rules"),
     [
         ("deepfm", {"max_rows": 300}, {"admit": 2}),
-        ("dcnv2", {"absent": "zeros"}, {"admit": 2}),
-        ("wide_and_deep", {}, {"ttl": 20_000}),
-        ("dcn", {}, {}),
+        thorough("dcnv2", {"absent": "zeros"}, {"admit": 2}),
+        thorough("wide_and_deep", {}, {"ttl": 20_000}),
+        thorough("dcn", {}, {}),
     ],
 )
 def test_served_equals_offline(tmp_path, settings_of, features, events, model, table, rules):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from streams import EVENTS, FEATURES, Killed, killed_at, messages, stream_trainer
+from tiers import thorough
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.file_log import FileLog
@@ -48,8 +49,7 @@ class Server:
         return self.scorer.score(self.table.read(batch.ids), batch.numbers)
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("kills", [0, 2])
+@pytest.mark.parametrize("kills", [0, thorough(2)])
 def test_servers_get_the_model(tmp_path, settings, events, kills, monkeypatch):
     sync = FileLog(tmp_path / "sync")
     for seed in range(kills):

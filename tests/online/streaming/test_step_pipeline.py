@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from streams import FEATURES, messages
+from tiers import thorough
 
 from cowclip_merlin.online.streaming.step_pipeline import StepPipeline
 from cowclip_merlin.online.trainer import OnlineTrainer
@@ -25,8 +26,7 @@ def one_after_the_other(trainer):
         trainer.table.expire()
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("max_rows", [None, 60])
+@pytest.mark.parametrize("max_rows", [thorough(None), 60])
 def test_equal_to_steps_one_after_the_other(settings_of, max_rows):
     """Also where each batch drops ids: with 60 rows, two batches fill the table."""
     settings = settings_of(batch_size=32, table={"capacity": 3000, "max_rows": max_rows})

@@ -20,6 +20,7 @@ from streams import (
     messages,
     stream_trainer,
 )
+from tiers import thorough
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.file_log import FileLog
@@ -27,6 +28,8 @@ from cowclip_merlin.online.logs.message_log import MessagesLost
 from cowclip_merlin.online.streaming import event_reader
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.workflows.online.messages import encode_messages
+
+pytestmark = pytest.mark.runs
 
 
 def test_each_event_is_trained_once(tmp_path, settings, events, whole):
@@ -47,13 +50,12 @@ def test_each_event_is_trained_once(tmp_path, settings, events, whole):
         assert state[f"trainer.{name}"] == x.tobytes(), name
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, thorough(1)])
 def test_killed_anywhere_and_started_again_it_ends_the_same(
     tmp_path, settings, events, whole, seed, monkeypatch
 ):
     random_ = random.Random(seed)
-    for _ in range(4):
+    for _ in range(2):
         with monkeypatch.context() as patch:
             killed_at(patch, random_.randrange(60))
             work = stream_trainer(
@@ -132,6 +134,7 @@ def test_a_restart_refuses_the_messages_that_were_refused_before(tmp_path, setti
     assert final_state(tmp_path / "run") == final_state(tmp_path / "whole")
 
 
+@pytest.mark.thorough
 def test_a_damaged_snapshot_is_set_aside(tmp_path, settings, events, whole):
     work = stream_trainer(tmp_path / "run", settings, events, snapshot_every=1e-9)
     work.run()
@@ -143,6 +146,7 @@ def test_a_damaged_snapshot_is_set_aside(tmp_path, settings, events, whole):
     assert names == {str(before), str(newest), f"damaged-{newest}"}
 
 
+@pytest.mark.thorough
 def test_a_start_from_a_run_that_never_came_is_made_later(tmp_path, settings):
     """SIGTERM while it waits for the first event must leave no snapshot of an untrained model."""
     from cowclip_merlin.system.graceful_stop import Stopped
@@ -167,6 +171,7 @@ def test_a_start_from_a_run_that_never_came_is_made_later(tmp_path, settings):
     assert started == [1_700_000_000]
 
 
+@pytest.mark.thorough
 def test_skip_goes_on_with_the_newest_event(tmp_path, settings, monkeypatch):
     log = log_of(tmp_path / "events", messages(range(500)))
     with monkeypatch.context() as patch:
@@ -183,6 +188,7 @@ def test_skip_goes_on_with_the_newest_event(tmp_path, settings, monkeypatch):
     assert again.trained == 600 + 64
 
 
+@pytest.mark.thorough
 def test_a_log_without_the_next_events_is_an_error(tmp_path, settings):
     folder = tmp_path / "events"
     log = FileLog(folder, segment_bytes=1)
@@ -207,6 +213,7 @@ def test_trim_removes_events_that_both_snapshots_hold(tmp_path, settings):
     assert log.start()[0] == kept[0]
 
 
+@pytest.mark.thorough
 def test_a_signal_ends_it_with_a_snapshot(tmp_path, settings, events, whole, monkeypatch):
     from cowclip_merlin.online.streaming.step_pipeline import StepPipeline
     from cowclip_merlin.system.graceful_stop import Stopped
