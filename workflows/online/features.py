@@ -68,6 +68,12 @@ class LogFeatures:
         return tuple(column.name for column in (*self.categorical, *self.continuous))
 
     @property
+    def names(self) -> frozenset[str]:
+        """Names of all columns that the features file names."""
+        roles = (self.label, self.time, *([self.key] if self.key else []))
+        return frozenset([*roles, *self.inputs, *self.columns])
+
+    @property
     def rules(self) -> dict[str, FieldRules]:
         """When ids get and lose their embedding rows, by column, for a growing table."""
         return {column.name: column.rules for column in self.categorical}

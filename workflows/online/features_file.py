@@ -16,7 +16,9 @@ from cowclip_merlin.workflows.online.features import (
     ContinuousColumn,
     LogFeatures,
 )
+from cowclip_merlin.workflows.online.messages import LATE
 from cowclip_merlin.workflows.online.numbers import TRANSFORMS, NumberScaling
+from cowclip_merlin.workflows.online.sample_rates import SAMPLE_RATE
 from cowclip_merlin.workflows.online.times import is_time_format
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
@@ -181,6 +183,9 @@ class _FeaturesFile:
             columns = getattr(features, kind)
             roles += [(column.name, (kind, i)) for i, column in enumerate(columns)]
         for i, (name, keys) in enumerate(roles):
+            if name in (SAMPLE_RATE, LATE):
+                what = f"column {name!r} is one that cowclip online join adds; rename the column"
+                self._refuse(what, *keys)
             for earlier, (first, *_) in roles[:i]:
                 if name == earlier and (first, keys[0]) not in _SHARED_ROLES:
                     what = f"column {name!r} is also {first}; give each column one role"

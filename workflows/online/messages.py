@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-LATE = "late"
+LATE = "cowclip_late"
 """Column that is 1 in positives whose click came after the window of their impression."""
+
+OLD_NAMES = {SAMPLE_RATE: "sample_rate", LATE: "late"}
+"""What the two columns of a join were called before they had a prefix."""
 
 AHEAD = 86_400
 """Seconds by which an event may be ahead of this machine's clock.
@@ -59,15 +62,21 @@ def decode_messages(values: Sequence[bytes], damage: Damage) -> list[Row]:
     return rows
 
 
-def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Events, Damage]:
+def encode_messages(
+    values: Sequence[bytes],
+    features: LogFeatures,
+    on_old_name: Callable[[str], None] = lambda _: None,
+) -> tuple[Events, Damage]:
     """Ids, numbers, labels and times of messages, equal to those of the same values in a log.
 
     Their `SAMPLE_RATE` becomes offsets. A positive with `LATE` 1 gets a key of its own, since the
-    earlier negative of the same request must not make it a repeat.
+    earlier negative of the same request must not make it a repeat. `OLD_NAMES` count in messages
+    without `SAMPLE_RATE`, unless the features name such a column.
 
     Args:
         values: messages with all inputs, the label, the time, and the key if there is one.
         features: the columns.
+        on_old_name: is called with an old name whose values count.
 
     Returns:
         The events of all messages, those of damaged ones without meaning, and what is wrong.
@@ -85,10 +94,24 @@ def encode_messages(values: Sequence[bytes], features: LogFeatures) -> tuple[Eve
     labels = _column(rows, features.label, damage, _label)
     table[features.label] = pa.array([label or 0 for label in labels], pa.int8())
     events = encode_log(pa.table(table), features, damage)
-    offsets = sample_rate_offsets([row.get(SAMPLE_RATE) for row in rows], damage)
+    rates, late = (_joined(rows, name, features, on_old_name) for name in (SAMPLE_RATE, LATE))
     if events.keys is not None:
-        _mark_late(events, rows)
-    return replace(events, offsets=offsets), damage
+        _mark_late(events, late)
+    return replace(events, offsets=sample_rate_offsets(rates, damage)), damage
+
+
+def _joined(
+    rows: Sequence[Row], name: str, features: LogFeatures, on_old_name: Callable[[str], None]
+) -> list[Any]:
+    """One of the columns that a join adds, of all messages; None where it is missing."""
+    values, old = [row.get(name) for row in rows], OLD_NAMES[name]
+    if old in features.names:
+        return values
+    for i, row in enumerate(rows):
+        if old in row and SAMPLE_RATE not in row:
+            values[i] = row[old]
+            on_old_name(old)
+    return values
 
 
 def refuse_ahead(
@@ -110,11 +133,11 @@ def refuse_ahead(
     damage.add(times > now + AHEAD, reason)
 
 
-def _mark_late(events: Events, rows: Sequence[Row]) -> None:
+def _mark_late(events: Events, late: Sequence[Any]) -> None:
     """Give late positives other keys than the examples of the same requests."""
-    for i, row in enumerate(rows):
-        if row.get(LATE) == 1:
-            events.keys[i] = text_id(f"{LATE} {events.keys[i]}")
+    for i, value in enumerate(late):
+        if value == 1 and events.labels[i] == 1:
+            events.keys[i] = text_id(f"late {events.keys[i]}")  # snapshots have these keys
 
 
 def _text(name: str, features: LogFeatures) -> Callable[[Any, str], str | None]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.workflows.online.events import Damage
 
-SAMPLE_RATE = "sample_rate"
+SAMPLE_RATE = "cowclip_sample_rate"
 """Column of an event: the probability q in (0, 1] with which negatives like it were kept."""
 
 

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--engine", choices=("sqlite", "flink"), default="sqlite", help=text)
     text = "probability with which an impression without a click is kept"
     add_option(parser, "negatives", 1.0, "Q", text)
-    text = "time after the window in which a click still gives a positive, with `late` 1"
+    text = "time after the window in which a click still gives a positive, with `cowclip_late` 1"
     add_option(parser, "late", "0", "TIME", text)
     text = "by how much messages of a log may be out of order"
     add_option(parser, "lateness", "10s", "TIME", text)

@@ -14,15 +14,16 @@ class ExampleWriter:
 
     Args:
         label: name of the label column.
-        negatives: probability with which negatives are kept; below 1, each example carries it.
+        negatives: probability with which negatives are kept; each example carries it, so that
+            nobody takes another column of the impression for it.
 
     >>> ExampleWriter("click", 0.1).write(b'{"request": "r1"}', 1)
-    b'{"request":"r1","click":1,"sample_rate":0.1}'
+    b'{"request":"r1","click":1,"cowclip_sample_rate":0.1}'
     """
 
     def __init__(self, label: str, negatives: float) -> None:
         self._label = label
-        self._more: dict[str, Any] = {SAMPLE_RATE: negatives} if negatives < 1 else {}
+        self._more: dict[str, Any] = {SAMPLE_RATE: negatives}
         self._encode = json.JSONEncoder(separators=(",", ":")).encode
 
     def write(self, impression: bytes, label: int, *, late: bool = False) -> bytes:

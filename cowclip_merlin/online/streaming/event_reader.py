@@ -68,6 +68,7 @@ class EventReader:
         self._batch: list[_Piece] = []  # of the next batch, which is not full yet
         self._batch_began = 0.0
         self._end, self._end_asked, self._away = position, -1.0, False
+        self._old_names: set[str] = set()  # of columns that the user knows of
 
     @property
     def pending(self) -> int:
@@ -183,7 +184,7 @@ class EventReader:
 
     def _decode(self, messages: list[Message]) -> None:
         values = [message.value for message in messages]
-        events, damage = encode_messages(values, self._features)
+        events, damage = encode_messages(values, self._features, self._say_old_name)
         self._refuse_ahead(messages, events, damage)
         self._damaged.add(messages, damage.reasons)
         good = damage.good(len(messages))
@@ -195,6 +196,15 @@ class EventReader:
         # A batch ends before the next event, not after its own: damaged ones in between are past.
         after = [messages[i - 1].after for i in places[1:]] + [messages[-1].after]
         self._waiting.append(_Piece(events.filter(good), after))
+
+    def _say_old_name(self, name: str) -> None:
+        """Say once that a column without the prefix of a join counts as the join's."""
+        if name not in self._old_names:
+            self._old_names.add(name)
+            self._warn(
+                f"{self._log.name}: {name!r} counts as that of an older cowclip online join; name "
+                "the column in the features file if it is one of yours, or leave it out"
+            )
 
     def _refuse_ahead(self, messages: list[Message], events: Events, damage: Damage) -> None:
         """Refuse the messages ahead of the clock, or those that were refused before."""

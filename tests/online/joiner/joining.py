@@ -116,7 +116,8 @@ def examples_of(log):
     """The examples of a log as sorted tuples, as `merged.join` returns them."""
     rows = map(json.loads, log.values)
     return sorted(
-        ((row["request"], row["time"], row["click"], row.get("late")) for row in rows), key=str
+        ((row["request"], row["time"], row["click"], row.get("cowclip_late")) for row in rows),
+        key=str,
     )
 
 

@@ -109,7 +109,7 @@ def test_both_joins_equal_a_merge_by_pandas_also_when_flink_is_killed(tmp_path):
             kill(process)
     lines = lines_in(tmp_path / "examples")
     assert examples_of(ListLog(lines)) == expected
-    assert all(json.loads(line)["sample_rate"] == 0.5 for line in lines)
+    assert all(json.loads(line)["cowclip_sample_rate"] == 0.5 for line in lines)
 
 
 @needs_flink

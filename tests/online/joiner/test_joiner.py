@@ -1,17 +1,21 @@
 """The join equals a merge by pandas, whatever the order of arrival."""
 
 import json
+from dataclasses import replace
 
 import merged
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from joining import (
     ACTIONS,
+    FEATURES,
     IMPRESSIONS,
     examples_of,
     feed,
+    impression,
     logs_of,
     open_joiner,
     run_to_end,
@@ -21,6 +25,9 @@ from joining import (
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.joiner import matching
 from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.workflows.online.features import CategoricalColumn, ContinuousColumn
+from cowclip_merlin.workflows.online.ids import text_id
+from cowclip_merlin.workflows.online.messages import encode_messages
 
 KEYS = st.sampled_from("abcd")
 MESSAGES = st.lists(st.tuples(KEYS, st.integers(0, 60)), max_size=14)
@@ -72,7 +79,7 @@ def test_late_clicks_are_counted_exactly(tmp_path):
     # 0 to 10 s after it a click is in time, up to 15 s late, and then lost.
     assert (counts["positives"], counts["late_positives"]) == (11, 5)
     assert (counts["negatives"], counts["clicks_without_impression"]) == (9, 4)
-    late = [row for row in map(json.loads, logs[2].values) if row.get("late")]
+    late = [row for row in map(json.loads, logs[2].values) if row.get("cowclip_late")]
     assert sorted(row["request"] for row in late) == [f"r{i}" for i in range(11, 16)]
 
 
@@ -125,15 +132,32 @@ def test_every_example_carries_its_rate_and_the_columns_of_its_impression(tmp_pa
     logs = logs_of([(f"r{i}", 100) for i in range(200)], [("r0", 101), ("r1", 165)])
     run_to_end(logs, JoinSettings(window=60, late=60, negatives=0.25), tmp_path)
     rows = [json.loads(value) for value in logs[2].values]
-    assert all(row["sample_rate"] == 0.25 and row["item"] == "i" + row["request"] for row in rows)
+    assert all(
+        row["cowclip_sample_rate"] == 0.25 and row["item"] == "i" + row["request"] for row in rows
+    )
     assert {row["click"] for row in rows} == {0, 1}
     assert [row["request"] for row in rows if row["click"]] == ["r0", "r1"]
 
 
-def test_no_rate_without_sampling(tmp_path):
-    logs = logs_of([("a", 100)], [])
+def test_columns_of_the_log_are_not_taken_for_those_of_the_join(tmp_path):
+    """An impression's `sample_rate` and `late`, named in the features file or not."""
+    more = {"sample_rate": 0.25, "late": 1}
+    shown = [json.loads(impression(f"r{i}", 100)) | more for i in range(4)]
+    logs = logs_of([], [("r0", 101)])
+    logs[0].values += [json.dumps(row).encode() for row in shown]
     run_to_end(logs, JoinSettings(window=60), tmp_path)
-    assert logs[2].values == [b'{"request":"a","time":100,"item":"ia","click":0}']
+    named = replace(
+        FEATURES,
+        categorical=(*FEATURES.categorical, CategoricalColumn(name="late")),
+        continuous=(ContinuousColumn(name="sample_rate"),),
+    )
+    plain = replace(FEATURES, label="late")
+    keys = [text_id(f"r{i}") for i in range(4)]
+    for features in (FEATURES, named, plain):
+        events, damage = encode_messages(logs[2].values, features, pytest.fail)
+        assert not damage.reasons and events.offsets is None
+        assert sorted(events.keys.tolist()) == sorted(keys)
+    assert encode_messages(logs[2].values, named)[0].numbers[0, 0] == pytest.approx(np.log(1.25))
 
 
 def test_two_runs_give_the_same_examples_in_the_same_order(tmp_path):

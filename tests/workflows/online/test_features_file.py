@@ -81,6 +81,11 @@ def test_time_and_key_may_be_categorical_too(features_file):
         (LIST + "categorical: [a, a]\n", "line 3: column 'a' is also categorical; give each"),
         (LIST + "categorical: [y]\n", "line 3: column 'y' is also label"),
         (LIST + "categorical: [a]\ncontinuous: [a]\n", "line 4: column 'a' is also categorical"),
+        (
+            LIST + "categorical: [a]\ncontinuous: [cowclip_sample_rate]\n",
+            "line 4: column 'cowclip_sample_rate' is one that cowclip online join adds; rename",
+        ),
+        ("label: cowclip_late\ntime: t\ncategorical: [a]\n", "line 1: column 'cowclip_late' is"),
         (LIST + "continuous: [t]\n", "line 3: column 't' is also time"),
         (LIST + "continuous: [{name: x, transform: sqrt}]\n", "'x': transform is 'sqrt'; choose"),
         (LIST + "continuous: [{name: x, transform: [1]}]\n", r"'x': transform is \[1\]"),

@@ -107,9 +107,7 @@ def _example(
     settings: JoinSettings, features: LogFeatures, label: int, *, late: bool = False
 ) -> str:
     """The message of the impression with further columns before its closing brace."""
-    more = {features.label: label}
-    if settings.negatives < 1:
-        more[SAMPLE_RATE] = settings.negatives
+    more = {features.label: label, SAMPLE_RATE: settings.negatives}
     if late:
         more[LATE] = 1
     end = "," + json.dumps(more, separators=(",", ":"))[1:]
