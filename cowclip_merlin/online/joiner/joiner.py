@@ -149,6 +149,15 @@ class Joiner:
             self._save()
         self.deliver()
 
+    def skip(self, name: str, position: Position) -> None:
+        """Go on at a later place, which the next transaction keeps; no message is before it.
+
+        Args:
+            name: `IMPRESSIONS` or `ACTIONS`.
+            position: from `past_gaps` of its log.
+        """
+        self._sources[name].position = position
+
     def advance(self, waiting_for: Sequence[str]) -> None:
         """End the windows that both logs have passed.
 

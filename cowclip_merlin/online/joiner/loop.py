@@ -135,7 +135,19 @@ class JoinLoop:
         reader.is_empty = not messages
         if messages:
             reader.last = time.monotonic()
-        return messages
+        else:
+            self._joiner.skip(name, reader.log.past_gaps(position))
+        return self._up_to_end(name, messages)
+
+    def _up_to_end(self, name: str, messages: list[Message]) -> list[Message]:
+        """The messages up to the end of a reader; gaps count in positions, but not in reads."""
+        end = self._readers[name].end
+        if end is None or not messages or messages[-1].after[0] <= end:
+            return messages
+        within = [message for message in messages if message.after[0] <= end]
+        if not within:  # the rest up to the end is a gap
+            self._readers[name].end = self._joiner.positions[name][0]
+        return within
 
     def _has_more(self, name: str) -> bool:
         """Whether there is something to read, now or later."""

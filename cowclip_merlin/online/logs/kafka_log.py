@@ -6,26 +6,25 @@ The place is never that of a consumer group: readers say where they read, and ke
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.address import parse_address
+from cowclip_merlin.online.logs.kafka_errors import MISSING, Delivery, KafkaErrors
 from cowclip_merlin.online.logs.kafka_settings import (
     CONSUMER,
     FORM,
     MOST_BYTES,
     PRODUCER,
-    REMEDIES,
     TIMEOUT,
     common_settings,
 )
 from cowclip_merlin.online.logs.message_log import (
-    LogUnavailable,
+    LogRefused,
     Message,
     MessagesLost,
     Position,
@@ -36,16 +35,14 @@ from cowclip_merlin.online.logs.parts import in_parts
 _AT_ONCE = 1 << 25  # bytes that wait for an acknowledgement
 _MANY = 50_000  # messages that do; the producer's queue takes 100,000
 _BLOCK = 1.0  # seconds after which a waiting reader asks whether the server is still there
-_MISSING = (
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-)
 _MOST = 1_000_000  # messages that the library gives at once
 
 
 class KafkaLog:
     """A log in one partition of a Kafka topic. A position is (offset,).
+
+    Of transactions, the committed ones are read. Their ends, and messages that were compacted or
+    aborted, leave gaps: offsets that count as messages in positions.
 
     Args:
         url: kafka://HOST[:9092]/TOPIC, or kafka://HOST/TOPIC/PARTITION if the topic has several;
@@ -55,7 +52,8 @@ class KafkaLog:
 
     Raises:
         InputError: the address is wrong, there is no such topic or partition, the topic has
-            several partitions, or the server refuses access.
+            several partitions.
+        LogRefused: the server refuses access, or the options of the address are wrong.
         LogUnavailable: the server does not answer.
     """
 
@@ -66,9 +64,12 @@ class KafkaLog:
         if partition and not (partition.isascii() and partition.isdigit()):
             raise InputError(f"{self.name}: {partition!r} is no partition; give {FORM}")
         self._place = TopicPartition(topic, int(partition or 0))
-        self._settings = common_settings(address)
+        self._told = KafkaErrors(self.name)
+        self._settings = {**common_settings(address), "error_cb": self._told.note}
         self._producer: Producer | None = None
         self._next: int | None = None  # offset that the consumer reads next
+        self._gap = 0  # no message is between this offset and that one
+        self._seen_end = -1  # offset at which the consumer has met the end of the partition
         with self._errors():
             self._admin = AdminClient(self._settings)
             self._consumer = Consumer(CONSUMER | self._settings)
@@ -79,7 +80,11 @@ class KafkaLog:
         after = None
         with self._errors():
             for part in in_parts(values, most=_MANY, most_bytes=_AT_ONCE):
-                after = self._send(part)
+                try:
+                    after = self._send(part)
+                except KafkaException as error:
+                    self._refuse_missing_topic(error.args[0])
+                    raise
         return self.end() if after is None else (after,)
 
     def read(self, position: Position, most: int, wait: float = 0.0) -> list[Message]:
@@ -93,13 +98,18 @@ class KafkaLog:
                 there = self._watermarks()
                 self._check(offset, *there)
                 rest = until - time.monotonic()
-                if offset < there[1]:  # on its way from the server
+                if self._next is None or self._next < there[1]:  # on its way from the server
                     found = self._arriving(most)
                 elif rest <= 0:
                     break
                 else:
                     found = self._consume(1, min(rest, _BLOCK))
             return found + self._rest(found, most)
+
+    def past_gaps(self, position: Position) -> Position:
+        """Return the place before the next message, or the end of the partition."""
+        (offset,) = numbers_of(self.name, position, 1)
+        return (self._next,) if self._is_at(offset) else position
 
     def start(self) -> Position:
         """Return the place before the oldest message."""
@@ -168,7 +178,7 @@ class KafkaLog:
         if self._producer is None:
             self._producer = Producer(PRODUCER | self._settings)
         producer, self._producer = self._producer, None  # a new one after any error
-        delivery = _Delivery()
+        delivery = Delivery()
         try:
             for value in values:
                 producer.produce(
@@ -188,40 +198,59 @@ class KafkaLog:
         self._producer = producer
         return delivery.last + 1
 
+    def _refuse_missing_topic(self, error: KafkaError) -> None:
+        """Refuse to append to a topic that is gone; the library would wait for it."""
+        if error.code() not in (*MISSING, KafkaError._MSG_TIMED_OUT):
+            return
+        if self._place.topic not in self._admin.list_topics(timeout=TIMEOUT).topics:
+            raise LogRefused(
+                f"{self.name}: the topic is gone; start this command again, which makes it"
+            ) from None
+
+    def _is_at(self, offset: int) -> bool:
+        """Whether the consumer's next message is that after an offset."""
+        return self._next is not None and self._gap <= offset <= self._next
+
     def _go_to(self, offset: int) -> None:
         """Let the consumer read from an offset on, unless it already does."""
-        if self._next != offset:
+        if not self._is_at(offset):
             place = TopicPartition(self._place.topic, self._place.partition, offset)
             self._consumer.assign([place])
-            self._next = offset
+            self._next = self._gap = offset
 
     def _consume(self, most: int, wait: float) -> list[Message]:
+        """Messages that are there; it returns early, and without one, at the partition's end."""
         found: list[Message] = []
         for message in self._consumer.consume(min(most, _MOST), wait):
             error = message.error()
-            if error is not None:
+            if error is None:
+                self._next = self._gap = message.offset() + 1
+                found.append(Message((self._next,), message.value() or b""))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._seen_end = self._next = max(message.offset(), self._next or 0)
+            else:
                 self._next = None
                 if found:
                     break
                 raise KafkaException(error)
-            self._next = message.offset() + 1
-            found.append(Message((self._next,), message.value() or b""))
         return found
 
     def _arriving(self, most: int) -> list[Message]:
-        """Wait for messages that the server has."""
-        found = self._consume(1, TIMEOUT)
-        if not found:
-            self._next = None
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        return found
+        """Wait for messages that the server has; none if there are gaps only."""
+        until, before = time.monotonic() + TIMEOUT, self._next
+        while (rest := until - time.monotonic()) > 0:
+            found = self._consume(1, rest)
+            if found or self._next != before:
+                return found
+        self._next = None
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     def _rest(self, found: list[Message], most: int) -> list[Message]:
         """Read on while the consumer knows that there is more."""
         more: list[Message] = []
         while found and self._next is not None and len(found) + len(more) < most:
             known = self._consumer.get_watermark_offsets(self._place, cached=True)
-            if known is None or self._next >= known[1]:
+            if known is None or self._next >= known[1] or self._next == self._seen_end:
                 break
             part = self._consume(most - len(found) - len(more), 0.0) or self._consume(1, TIMEOUT)
             if not part:
@@ -234,7 +263,7 @@ class KafkaLog:
         try:
             return self._ask_watermarks()
         except KafkaException as error:
-            if error.args[0].code() not in _MISSING:
+            if error.args[0].code() not in MISSING:
                 raise
         # The library says the same while no broker answers, and some time after that.
         if self._place.topic not in self._consumer.list_topics(timeout=TIMEOUT).topics:
@@ -251,7 +280,8 @@ class KafkaLog:
 
     def _check(self, offset: int, low: int, high: int) -> None:
         """Refuse an offset whose message, or those before it, are gone."""
-        if not low <= offset <= high:
+        known = offset if self._next is None else self._next  # nothing is lost between the two
+        if not (low <= known and offset <= high):
             self._next = None
             place = f"begins at message {low:,}" if offset < low else f"ends at message {high:,}"
             raise MessagesLost(
@@ -259,36 +289,11 @@ class KafkaLog:
                 "the topic was trimmed, or the server has lost it"
             )
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self) -> AbstractContextManager[None]:
         """Tell what the server, or its absence, means in one line."""
-        try:
-            yield
-        except KafkaException as error:
-            self._tell(error.args[0])
-        except (TimeoutError, BufferError):
-            self._tell(KafkaError(KafkaError._TIMED_OUT))
+        return self._told.told(self._serve_callbacks)
 
-    def _tell(self, error: KafkaError) -> NoReturn:
-        reason, code = f"{self.name}: {error.str()}", error.code()
-        if code in REMEDIES:
-            raise InputError(f"{reason}; {REMEDIES[code]}") from None
-        if code in (KafkaError._INVALID_ARG, KafkaError._CONFLICT):
-            raise InputError(f"{reason}; check the options of the address") from None
-        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            raise MessagesLost(f"{reason}; messages were trimmed, or the server has lost them")
-        raise LogUnavailable(f"{reason}; is the server running?") from None
-
-
-class _Delivery:
-    """Collects the acknowledgements of messages."""
-
-    def __init__(self) -> None:
-        self.error: KafkaError | None = None
-        self.last = -1
-
-    def __call__(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None:
-            self.error = error
-        else:
-            self.last = max(self.last, message.offset())
+    def _serve_callbacks(self) -> None:
+        self._admin.poll(0)
+        self._next = None  # the consumer may give a message instead
+        self._consumer.poll(0)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError
-
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.address import LogAddress
 
@@ -27,6 +25,8 @@ CONSUMER = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
+    "enable.partition.eof": True,  # transactions and compaction leave offsets without a message
+    "isolation.level": "read_committed",
     "allow.auto.create.topics": False,
     "fetch.wait.max.ms": 10,
     "fetch.message.max.bytes": 1 << 23,
@@ -41,15 +41,6 @@ PRODUCER = {
     "queue.buffering.max.kbytes": 1 << 20,
 }
 """Of the producer, without those of `common_settings`."""
-REMEDIES = {
-    KafkaError.MSG_SIZE_TOO_LARGE: "raise max.message.bytes of the topic",
-    KafkaError.RECORD_LIST_TOO_LARGE: "raise max.message.bytes of the topic",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "check the user's rights",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "check the user's rights",
-    KafkaError.SASL_AUTHENTICATION_FAILED: "check user and password",
-    KafkaError._AUTHENTICATION: "check user and password",
-}
-"""Errors that do not go away by themselves, and what helps."""
 
 
 def common_settings(address: LogAddress) -> Mapping[str, Any]:

@@ -36,6 +36,13 @@ class LogUnavailable(InputError):
     """The server of a log does not answer now; the same call may succeed later."""
 
 
+class LogRefused(InputError):
+    """The server of a log refuses a call, and would refuse it later, too.
+
+    A password is wrong, for example, or rights are missing.
+    """
+
+
 class MessageLog(Protocol):
     """An append-only message log in one order. Use an object from one thread at a time.
 
@@ -53,7 +60,7 @@ class MessageLog(Protocol):
 
         Raises:
             LogUnavailable: not acknowledged; none, some or all of them may be in the log.
-            InputError: the log refuses them, for example as they are too large.
+            LogRefused: the server refuses them, for example as they are too large.
         """
 
     def read(self, position: Position, most: int, wait: float = 0.0) -> list[Message]:
@@ -71,6 +78,17 @@ class MessageLog(Protocol):
             MessagesLost: messages after the position were trimmed, or the log has lost messages
                 before it.
             LogUnavailable: the server does not answer.
+            LogRefused: the server refuses to answer.
+        """
+
+    def past_gaps(self, position: Position) -> Position:
+        """Return the place up to which the last `read` has seen that no message follows.
+
+        Args:
+            position: that was read from last, or the place after the last message of that read.
+
+        Returns:
+            The position, or a later place: in Kafka, ends of transactions count as messages.
         """
 
     def start(self) -> Position:

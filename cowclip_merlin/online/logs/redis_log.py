@@ -122,6 +122,10 @@ class RedisLog:
                 block = max(int(1e3 * min(rest, _BLOCK)), 1)
                 self._redis.xread({self._stream: _text(position[1:])}, count=1, block=block)
 
+    def past_gaps(self, position: Position) -> Position:
+        """Return the position: this kind of log has no gaps."""
+        return position
+
     def start(self) -> Position:
         """Return the place before the oldest message."""
         with self._errors():

@@ -175,6 +175,9 @@ class EventReader:
             return
         if messages:
             self._decode(messages)
+        else:
+            self._read_to = self._log.past_gaps(self._read_to)
+            self._skip_to(self._read_to)
 
     def _pause(self, error: LogUnavailable) -> None:
         if not self._away:

@@ -34,3 +34,17 @@ def kind(request, tmp_path_factory):
     # tansu 0.6.0 has no DeleteRecords; the first message of a producer takes half a second.
     more = {"trims": False, "examples": 4} if request.param == "kafka" else {}
     return Kind(lambda: server.url(f"log-{next(NUMBERS)}"), **more)
+
+
+@pytest.fixture
+def topic(kafka_server):
+    """Gives the address of a new topic."""
+    return lambda: kafka_server.url(f"topic-{next(NUMBERS)}")
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Makes clients of Kafka give up soon."""
+    from cowclip_merlin.online.logs import kafka_log
+
+    return lambda: monkeypatch.setattr(kafka_log, "TIMEOUT", 0.7)

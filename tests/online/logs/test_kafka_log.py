@@ -22,11 +22,6 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def topic(kafka_server):
-    return lambda: kafka_server.url(f"topic-{next(NUMBERS)}")
-
-
-@pytest.fixture
 def server(tmp_path):
     """A broker of its own, which a test may kill."""
     made = KafkaServer(tmp_path)
@@ -48,13 +43,6 @@ def later(call):
         except LogUnavailable:
             if time.monotonic() > until:
                 raise
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    from cowclip_merlin.online.logs import kafka_log
-
-    return lambda: monkeypatch.setattr(kafka_log, "TIMEOUT", 0.7)
 
 
 def test_a_topic_with_several_partitions_needs_one_of_them(kafka_server):

@@ -1,0 +1,138 @@
+"""What the errors of Kafka's clients mean: whether waiting helps, and what does if not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from confluent_kafka import KafkaError, KafkaException
+
+from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable, MessagesLost
+
+_LARGER = "raise max.message.bytes of the topic"
+_RIGHTS = "check the user's rights"
+_LOGIN = "check user and password"
+_OPTIONS = "check the options of the address"
+_BY_HAND = "make the topic by hand, or give another one"
+_NEWER = "use a newer broker"
+REMEDIES = {
+    KafkaError.MSG_SIZE_TOO_LARGE: _LARGER,
+    KafkaError.RECORD_LIST_TOO_LARGE: _LARGER,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: _RIGHTS,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: _RIGHTS,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: _RIGHTS,
+    KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
+    KafkaError._AUTHENTICATION: _LOGIN,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: _OPTIONS,
+    KafkaError.ILLEGAL_SASL_STATE: _OPTIONS,
+    KafkaError.SECURITY_DISABLED: _OPTIONS,
+    KafkaError._INVALID_ARG: _OPTIONS,
+    KafkaError._CONFLICT: _OPTIONS,
+    KafkaError._SSL: "check ssl.ca.location and the certificates",
+    KafkaError.TOPIC_EXCEPTION: "give a topic with another name",
+    KafkaError.INVALID_PARTITIONS: _BY_HAND,
+    KafkaError.INVALID_REPLICATION_FACTOR: _BY_HAND,
+    KafkaError.INVALID_CONFIG: _BY_HAND,
+    KafkaError.POLICY_VIOLATION: _BY_HAND,
+    KafkaError.INVALID_RECORD: "write to a topic with cleanup.policy=delete: messages have no keys",
+    KafkaError.UNSUPPORTED_VERSION: _NEWER,
+    KafkaError._UNSUPPORTED_FEATURE: _NEWER,
+}
+"""Errors that do not go away by themselves, and what helps."""
+
+_SILENT = (
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._ALL_BROKERS_DOWN,
+)
+"""What a call says that got no answer; also after a refusal, since the library tries again."""
+
+MISSING = (
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+"""What a call says about a topic that is not there, or while no broker answers."""
+
+
+class KafkaErrors:
+    """Turns the errors of the clients of one log into errors in one line.
+
+    Args:
+        name: of the log.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._refusal = name, None
+
+    def note(self, error: KafkaError) -> None:
+        """Keep a refusal; the `error_cb` of all clients."""
+        if is_refusal(error):
+            self._refusal = error
+
+    @contextmanager
+    def told(self, serve: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Raise what an error within the block means.
+
+        Args:
+            serve: lets the clients call `note`, if they have something to say.
+
+        Raises:
+            LogRefused: the server would refuse the same call again.
+            MessagesLost: the log does not have the messages.
+            LogUnavailable: any other error.
+        """
+        try:
+            yield
+            self._refusal = None
+        except KafkaException as error:
+            self._tell(error.args[0], serve)
+        except (TimeoutError, BufferError):
+            self._tell(KafkaError(KafkaError._TIMED_OUT), serve)
+
+    def _tell(self, error: KafkaError, serve: Callable[[], None]) -> NoReturn:
+        if error.code() in _SILENT:
+            serve()
+            error = self._refusal or error
+        reason, code = f"{self._name}: {error.str()}", error.code()
+        if is_refusal(error):
+            raise LogRefused(f"{reason}; {REMEDIES[code]}") from None
+        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise MessagesLost(f"{reason}; messages were trimmed, or the server has lost them")
+        raise LogUnavailable(f"{reason}; is the server running?") from None
+
+
+def is_refusal(error: KafkaError) -> bool:
+    """Whether an error stays as long as nobody changes the server or the address.
+
+    >>> is_refusal(KafkaError(KafkaError._AUTHENTICATION)), is_refusal(KafkaError(KafkaError._FAIL))
+    (True, False)
+    """
+    code, text = error.code(), error.str()
+    if code == KafkaError._SSL:  # also what a server says that ends during the handshake
+        return "certificate" in text.lower()
+    if code == KafkaError._AUTHENTICATION and "transport failure" in text:
+        return False
+    return code in REMEDIES
+
+
+class Delivery:
+    """Collects the acknowledgements of messages.
+
+    Attributes:
+        error: of a message that was not acknowledged; None if all were.
+        last: the greatest offset of an acknowledged message; -1 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+        self.last = -1
+
+    def __call__(self, error: KafkaError | None, message: Any) -> None:
+        """Take the acknowledgement of a message, or its error."""
+        if error is not None:
+            self.error = error
+        else:
+            self.last = max(self.last, message.offset())
