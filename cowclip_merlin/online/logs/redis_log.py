@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
+from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.address import LogAddress, host_and_port, parse_address
 from cowclip_merlin.online.logs.message_log import (
-    LogUnavailable,
     Message,
     MessagesLost,
     Position,
     numbers_of,
 )
 from cowclip_merlin.online.logs.parts import in_parts
+from cowclip_merlin.online.logs.redis_errors import log_error
 
 FORM = "redis://[USER:PASSWORD@]HOST[:6379]/STREAM[?db=0]"
 TIMEOUT = 5.0
@@ -73,7 +73,8 @@ class RedisLog:
         create: make an empty stream if there is none.
 
     Raises:
-        InputError: the address is wrong, there is no such stream, or the server refuses access.
+        InputError: the address is wrong, or there is no such stream.
+        LogRefused: the server refuses access, or the name is that of another type.
         LogUnavailable: the server does not answer.
     """
 
@@ -218,15 +219,8 @@ class RedisLog:
         """Tell what the server, or its absence, means in one line without the password."""
         try:
             yield
-        except (AuthenticationError, AuthorizationError) as error:
-            raise InputError(f"{self.name}: {_reason(error)}; check user and password") from None
         except RedisError as error:
-            reason = _reason(error)
-            if reason.startswith("WRONGTYPE"):
-                raise InputError(f"{self.name}: is not a stream; give another name") from None
-            if reason.startswith(("NOAUTH", "NOPERM")):
-                raise InputError(f"{self.name}: {reason}; check user and password") from None
-            raise LogUnavailable(f"{self.name}: {reason}; is the server running?") from None
+            raise log_error(self.name, error) from None
 
 
 def _tls(address: LogAddress) -> dict[str, Any]:
@@ -246,12 +240,6 @@ def _results(commands: Any) -> list[Any]:
         if isinstance(result, Exception):
             raise result
     return results
-
-
-def _reason(error: Exception) -> str:
-    """The error in one line, without the command, which may be long."""
-    text = str(error).rpartition("caused error: ")[2]
-    return " ".join(text.split())[:200] or type(error).__name__
 
 
 def _state_of(reply: Sequence[Any]) -> _State:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import (
+    LogRefused,
     Message,
     MessageLog,
     MessagesLost,
@@ -105,11 +106,17 @@ class Follower:
         return None
 
     def run(self, stop: threading.Event, log: logging.Logger) -> None:
-        """Follow the log until `stop` is set, whatever happens to the log."""
+        """Follow the log until `stop` is set, whatever happens to the log.
+
+        Raises:
+            LogRefused: its server refuses access, and there is no model that could serve.
+        """
         said = None
         while not stop.is_set():
             try:
                 self.step(wait=0.2)
+            except LogRefused:
+                raise
             except Exception as error:  # serve on with what there is
                 log.exception("the follower failed and starts again")
                 self.problem = f"{type(error).__name__}: {error!s:.100}"
@@ -127,6 +134,9 @@ class Follower:
 
         Args:
             wait: seconds to wait for a message if there is none.
+
+        Raises:
+            LogRefused: the log's server refuses access, and there is no model that could serve.
         """
         try:
             messages = self._read(wait)
@@ -135,8 +145,10 @@ class Follower:
             self.counts.gaps += 1
             self._begin_again()
             return 0
-        except InputError as error:  # its server is away: ask again later
+        except InputError as error:  # ask again later; serve with what there is
             self.problem = str(error)
+            if self.model is None and isinstance(error, LogRefused):
+                raise
             return 0
         if self._search is None:
             self.problem = None

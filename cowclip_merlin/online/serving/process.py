@@ -16,7 +16,7 @@ import uvicorn
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.message_log import LogUnavailable
+from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.logs.open_log import open_log, shown_address
 from cowclip_merlin.online.serving.follower import Follower
 from cowclip_merlin.online.serving.web.app import make_app
@@ -55,6 +55,7 @@ def serve(
 
     Raises:
         InputError: the log's address or the host is wrong, or the port is not free.
+        LogRefused: the log's server refuses access before there is a model to serve.
     """
     limits = limits or ServingLimits()
     with suppress(LogUnavailable):  # a server that is away may come later
@@ -78,8 +79,9 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     LOG.info("serving http://%s:%d from %s", shown, port, shown_address(log))
     sys.setswitchinterval(_TURN)  # requests wait for less while a snapshot is loaded
-    with _following(follower):
-        uvicorn.Server(config).run(sockets=[listening])
+    server = uvicorn.Server(config)
+    with _following(follower, server):
+        server.run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -107,18 +109,28 @@ def _set_up_tensorflow(threads: int) -> None:
 
 
 @contextmanager
-def _following(follower: Follower) -> Iterator[None]:
-    """Follow the log in a thread within the block."""
+def _following(follower: Follower, server: uvicorn.Server) -> Iterator[None]:
+    """Follow the log in a thread within the block; a refusal ends the server, and is raised."""
     from cowclip_merlin.online import serving_copy  # noqa: F401  imports Merlin Models
 
-    stop = threading.Event()
+    stop, refusals = threading.Event(), []
+
+    def follow() -> None:
+        try:
+            follower.run(stop, LOG)
+        except LogRefused as error:
+            refusals.append(error)
+            server.should_exit = True
+
     # What is imported by now stays: the collector need not look at it while requests wait.
     gc.collect()
     gc.freeze()
-    thread = threading.Thread(target=follower.run, args=(stop, LOG), name="follow", daemon=True)
+    thread = threading.Thread(target=follow, name="follow", daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join(timeout=10)
+    for error in refusals:
+        raise error

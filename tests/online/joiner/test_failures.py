@@ -29,7 +29,7 @@ from cowclip_merlin.online.joiner import loop, matching
 from cowclip_merlin.online.joiner.settings import JoinSettings
 from cowclip_merlin.online.joiner.store import JoinStore
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.logs.message_log import LogUnavailable
+from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 
 STATEMENTS = ("add_impressions", "set_status", "add_clicks", "remove_clicks", "forget_impressions",
               "forget_clicks", "save_progress")  # fmt: skip
@@ -196,6 +196,16 @@ def test_a_log_that_is_away_gets_each_example_once(tmp_path, monkeypatch, lost, 
     run_to_end(logs, SETTINGS, tmp_path)
     assert examples_of(logs[2]) == merged.join(impressions, clicks, SETTINGS)[0]
     assert "does not answer; trying again" in caplog.text
+
+
+def test_a_log_that_refuses_ends_the_join(tmp_path):
+    def refuse():
+        raise LogRefused("examples: wrong password")
+
+    logs = logs_of(*stream(8, 60, SETTINGS))
+    logs[2].before_append = refuse
+    with pytest.raises(LogRefused):
+        run_to_end(logs, SETTINGS, tmp_path)
 
 
 def test_refuses_an_examples_log_that_was_replaced(tmp_path):

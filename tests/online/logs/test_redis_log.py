@@ -8,10 +8,12 @@ import time
 
 import pytest
 from log_servers import RedisServer, find_redis
+from redis import exceptions
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.message_log import LogUnavailable, MessagesLost
+from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable, MessagesLost
 from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.online.logs.redis_errors import log_error
 from cowclip_merlin.system.ports import free_ports
 
 pytestmark = [
@@ -150,7 +152,7 @@ def test_entries_of_other_programs_are_messages(server):
     assert [m.value for m in log.read(log.start(), 9)] == [b"0", b"1", b"2", b"3", b"4"]
     assert log.end()[0] == 5
     redis.set("text", "x")
-    with pytest.raises(InputError, match="text: is not a stream; give another name"):
+    with pytest.raises(LogRefused, match="text: is not a stream; give another name"):
         open_log(server.url("text"))
 
 
@@ -164,6 +166,40 @@ def test_full_memory_is_unavailable_and_names_no_message(server):
     assert log.append([b"a"])[0] == 1
 
 
+def test_rights_and_logins_that_are_taken_away_are_refused(server):
+    client(server).execute_command("ACL SETUSER me on >word ~* +@all")
+    log = open_log(server.url("a").replace("//", "//me:word@"), create=True)
+    place = log.append([b"a"])
+    client(server).execute_command("ACL SETUSER me -xadd")
+    with pytest.raises(LogRefused, match="check the user's rights"):
+        log.append([b"a"])
+    client(server).execute_command("ACL DELUSER me")  # ends its connections
+    with pytest.raises(LogRefused, match="check user and password"):
+        log.read(place, 1)
+    with pytest.raises(LogRefused, match="DB index is out of range; check db= in the address"):
+        open_log(server.url("a") + "?db=999")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (exceptions.AuthenticationError("invalid username-password pair"), LogRefused),
+        (exceptions.NoPermissionError("no permissions to run 'xadd'"), LogRefused),
+        (exceptions.ResponseError("WRONGTYPE Operation against a key"), LogRefused),
+        (exceptions.ResponseError("unknown command 'XADD'"), LogRefused),
+        (exceptions.ConnectionError("Error 111 connecting to h:1"), LogUnavailable),
+        (exceptions.TimeoutError("Timeout reading from socket"), LogUnavailable),
+        (exceptions.BusyLoadingError("Redis is loading"), LogUnavailable),
+        (exceptions.ReadOnlyError("You can't write against a read only replica."), LogUnavailable),
+        (exceptions.ResponseError("MISCONF Redis is configured to save"), LogUnavailable),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_the_kind_of_an_error_says_whether_waiting_helps(error, kind):
+    told = log_error("redis://h/a", error)
+    assert type(told) is kind and str(told).startswith("redis://h/a: ")
+
+
 def test_passwords_are_used_and_not_shown(tmp_path):
     server = RedisServer(tmp_path, "--requirepass", "p@ss word")
     try:
@@ -171,9 +207,9 @@ def test_passwords_are_used_and_not_shown(tmp_path):
         log = open_log(f"redis://:p%40ss%20word@{address}?db=3", create=True)
         assert log.name == f"redis://{address}" and log.append([b"a"])[0] == 1
         for wrong in ("redis://", "redis://:wr0ng@", "redis://me:wr0ng@"):
-            with pytest.raises(InputError, match="check user and password") as told:
+            with pytest.raises(LogRefused, match="check user and password") as told:
                 open_log(f"{wrong}{address}")
-            assert "wr0ng" not in str(told.value) and not isinstance(told.value, LogUnavailable)
+            assert "wr0ng" not in str(told.value)
         with pytest.raises(InputError, match="no such stream"):
             open_log(f"redis://:p%40ss%20word@{address}")  # of database 0
     finally:
@@ -203,7 +239,7 @@ def test_tls(tmp_path):
         url = f"rediss://127.0.0.1:{tls}/a"
         log = open_log(f"{url}?ssl_ca_certs={names['certificate']}", create=True)
         assert log.append([b"a"])[0] == 1
-        with pytest.raises(LogUnavailable, match="certificate"):
+        with pytest.raises(LogRefused, match="check the certificates and ssl_ca_certs"):
             open_log(url)
         with pytest.raises(InputError, match=r"none\.pem"):
             open_log(f"{url}?ssl_ca_certs=none.pem")

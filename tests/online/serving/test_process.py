@@ -8,12 +8,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import chromium
 import pytest
 from server_process import ServerProcess
+from sync_logs import ListLog
 
 from cowclip_merlin.cli import main
+from cowclip_merlin.online.logs.message_log import LogRefused
+from cowclip_merlin.online.serving import process
+from cowclip_merlin.online.serving.follower import Follower
 
 pytestmark = pytest.mark.system
 
@@ -245,3 +250,29 @@ def answer_after_signal(server, rows, number):
         while part := connection.recv(4096):
             answer += part
     return answer
+
+
+@pytest.fixture
+def refusing():
+    """A log that refuses, or does so later."""
+    log = ListLog()
+    log.away = LogRefused("redis://h/a: wrong password; check user and password")
+    return log
+
+
+def test_a_refusal_before_the_first_model_ends_the_process(refusing):
+    server = SimpleNamespace(should_exit=False)
+    follower = Follower(lambda: refusing)
+    with pytest.raises(LogRefused, match="wrong password"), process._following(follower, server):
+        until = time.monotonic() + 30
+        while not server.should_exit and time.monotonic() < until:
+            time.sleep(0.001)
+    assert server.should_exit
+
+
+def test_a_refusal_later_leaves_the_model_in_service(refusing):
+    follower = Follower(lambda: refusing)
+    follower.model = object()
+    assert follower.step() == 0 and "wrong password" in follower.problem
+    refusing.away = None
+    assert follower.step() == 0 and follower.waiting_for

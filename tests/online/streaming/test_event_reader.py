@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streams import FEATURES, event, log_of, messages
 
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.logs.message_log import LogUnavailable
+from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 from cowclip_merlin.online.streaming.event_reader import EventReader
 from cowclip_merlin.online.streaming.repeats import RepeatFilter
@@ -172,6 +172,16 @@ def test_a_log_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
         batch = reader.next_batch(10, wait=0)
     assert times(batch) == list(range(10))
     assert lines[0] == "redis://h: does not answer; training waits"
+
+
+def test_a_log_that_refuses_is_not_asked_again(tmp_path, monkeypatch):
+    def read(*_):
+        raise LogRefused("redis://h: wrong password")
+
+    log = log_of(tmp_path / "log", messages(range(3)))
+    monkeypatch.setattr(log, "read", read)
+    with pytest.raises(LogRefused):
+        reader_of(log, tmp_path).next_batch(3)
 
 
 @pytest.mark.parametrize("extra", [{}, {"more": 1, "probability": 0.5}])
