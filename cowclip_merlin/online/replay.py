@@ -22,6 +22,7 @@ from cowclip_merlin.online.batches import BatchReader
 from cowclip_merlin.online.day_report import DAY, DayReport
 from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
 from cowclip_merlin.online.serving_copy import ServingCopy
+from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.system.process_memory import resident_megabytes
@@ -199,6 +200,8 @@ class Replay:
                 "is scored; use a smaller --batch-days"
             )
         self._warn_of_long_batches()
+        if evicted := self.trainer.table.statistics().evicted:
+            self.log.warning("%s ids have lost their rows; %s", f"{evicted:,}", FULL)
         if self.trained > max(numbers(self._snapshots), default=-1):
             self._save()
 

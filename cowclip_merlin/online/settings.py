@@ -11,7 +11,16 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.run_settings import RunSettings
 
 DEFAULT_CAPACITY = 1 << 24
-"""Rows to reserve without `max_rows` and `capacity`; memory is taken by rows in use only."""
+"""Rows to reserve without `max_rows` and `capacity`; memory is taken by rows in use only.
+
+Linux does not reserve one table that is larger than the memory of the machine, so this is no more.
+"""
+
+FULL = (
+    "the table is full: ids that were not seen for longest lose their rows; --max-rows or "
+    "--capacity say how many ids may have one"
+)
+"""What to say when a table begins to drop ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +32,7 @@ class OnlineSettings:
             validation fraction and table layout do not apply.
         capacity: rows to reserve for each table. None: enough for `max_rows`, or 2^24 rows.
         max_rows: ids that may have a row; the ids that were not seen for longest lose theirs
-            first. None: as many as `capacity` allows, and then an error.
+            first. None: as many as `capacity` allows.
         absent: what ids without a row read, one of `choices.ABSENT_ROWS`.
         admission_filter: how `admit` counts, one of `choices.ADMISSION_FILTERS`.
         window: events after which counted occurrences halve; 0 for never.

@@ -79,23 +79,25 @@ class OnlineTrainer:
         self, settings: OnlineSettings, features: LogFeatures, *, catch_up: int = 1
     ) -> None:
         self.settings, self.features, run = settings, features, settings.run
-        if not features.categorical:
+        num_fields = len(features.categorical)
+        if not num_fields:
             raise InputError("the features file names no categorical column; name at least one")
         _refuse_unused_filter(settings, features)
-        values = run.hyperparameters("table")
+        values, capacity = run.hyperparameters("table"), settings.reserved_rows(num_fields)
         self.model = build_model_of(
             run,
             values,
             log_schema(features),
             tables="growing",
-            capacity=settings.reserved_rows(len(features.categorical)),
+            capacity=capacity,
         )
         self.optimizer = build_optimizer_of(run, values, fields=None, warmup_steps=0)
         self.table = models.growing_table(
             self.model,
             self.optimizer,
             fields=features.rules,
-            max_rows=settings.max_rows,
+            max_rows=settings.max_rows or max(capacity - num_fields, 1),
+            index_cells=None if settings.max_rows else 16,  # it grows with the rows in use
             absent=settings.absent,
             admission_filter=settings.admission_filter,
             window=settings.window,

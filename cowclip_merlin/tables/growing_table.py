@@ -52,8 +52,8 @@ class GrowingTable:
             other; "zeros": they read zeros, as in Monolith. A step must then not change rows below
             F; the four models see to it.
         seed: of the probabilistic filter.
-        index_cells: cells of the index at the start. With `max_rows` there are enough for all rows
-            from the start, so that the index never pauses to grow.
+        index_cells: cells of the index at the start. None: with `max_rows` enough for all rows, so
+            that the index never pauses to grow; else 16.
 
     Raises:
         InputError: an argument is out of its range.
@@ -80,13 +80,13 @@ class GrowingTable:
         counters: int = 1 << 22,
         absent: str = "trained",
         seed: int = 0,
-        index_cells: int = 16,
+        index_cells: int | None = None,
     ) -> None:
         self.fields, self.memory, self.capacity = tuple(fields), tuple(memory), capacity
         self.max_rows = capacity - len(fields) if max_rows is None else max_rows
         self.bounded, self.absent = max_rows is not None, absent
         self._refuse_wrong()
-        cells = max(index_cells, cells_for(self.max_rows) if self.bounded else 0)
+        cells = index_cells or (cells_for(self.max_rows) if self.bounded else 16)
         self._id_map = IdMap(len(fields), capacity, cells=cells)
         self._held = np.empty(0, np.int32)
         self._initialize_absent()

@@ -67,7 +67,8 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         "--max-rows",
         type=int,
         metavar="N",
-        help="ids that may have a row; the ids not seen for longest lose theirs (default: all)",
+        help="ids that may have a row; the ids not seen for longest lose theirs "
+        "(default: as many as --capacity allows)",
     )
     parser.add_argument(
         "--absent",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.online.logs.message_log import Position
+from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.streaming.recent_scores import RecentScores
 from cowclip_merlin.online.streaming.timers import Timer
 from cowclip_merlin.system.process_memory import resident_megabytes
@@ -44,11 +45,15 @@ class StatusReport:
         file: `metrics.csv`; rows are appended.
         log: for the lines.
         scores: of the newest events.
+
+    Attributes:
+        is_full: whether it was said that the table drops ids.
     """
 
     def __init__(self, file: Path, log: logging.Logger, scores: RecentScores) -> None:
         self._file, self._log, self._scores = file, log, scores
         self._timer, self._trained, self._damaged = Timer(EVERY), 0, 0
+        self.is_full = False
 
     def begin(self, trained: int) -> None:
         """Count events from now on.
@@ -93,6 +98,9 @@ class StatusReport:
         if row["damaged"] > self._damaged:
             self._damaged = row["damaged"]
             self._log.warning("%s damaged messages; the newest: %s", f"{row['damaged']:,}", reason)
+        if row["evicted"] and not self.is_full:
+            self.is_full = True
+            self._log.warning(FULL)
         self._append(row)
 
     def _append(self, row: dict[str, Any]) -> None:

@@ -144,6 +144,7 @@ class StreamTrainer:
         repeats = _unprefixed(snapshot.arrays, "repeats.")
         if self._repeats is not None and repeats:
             self._repeats.restore(repeats)
+        self._report.is_full = self.trainer.table.statistics().evicted > 0
         self.trained = self._saved = snapshot.number
         position = tuple(snapshot.extra["position"])
         if self.settings.on_restart == "skip":

@@ -50,6 +50,19 @@ def test_each_event_is_trained_once(tmp_path, settings, events, whole):
         assert state[f"trainer.{name}"] == x.tobytes(), name
 
 
+def test_a_full_table_drops_the_oldest_ids_and_says_so_once(tmp_path, settings_of, caplog):
+    caplog.set_level("INFO")
+    small = settings_of(batch_size=32, table={"capacity": 60})
+    for part in (range(600), range(600, 900)):
+        log = log_of(tmp_path / "events", messages(part))
+        work = stream_trainer(tmp_path / "run", small, log, snapshot_every=1e-9)
+        work.run()
+        statistics = work.trainer.table.statistics()
+        assert statistics.evicted and sum(statistics.rows) <= 58
+    assert work.trained == 900
+    assert caplog.text.count("the table is full: ids that were not seen for longest lose") == 1
+
+
 @pytest.mark.parametrize("seed", [0, thorough(1)])
 def test_killed_anywhere_and_started_again_it_ends_the_same(
     tmp_path, settings, events, whole, seed, monkeypatch
