@@ -132,12 +132,19 @@ class Joiner:
         """Event time that both logs have come to; None before the first."""
         return self._matching.watermark
 
-    def take(self, name: str, messages: Sequence[Message]) -> None:
+    def take(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        waiting_for: Callable[[], Sequence[str]] | None = None,
+    ) -> None:
         """Join messages that follow in one of the logs, and append the examples.
 
         Args:
             name: `IMPRESSIONS` or `ACTIONS`.
             messages: read from its position.
+            waiting_for: asked after these messages: as for `advance`, which they may make possible.
+                So the examples of clicks and of ends of windows come in the order of their times.
 
         Raises:
             LogUnavailable: not all examples were appended; call `deliver` before anything else.
@@ -146,6 +153,9 @@ class Joiner:
         with self._store.transaction():
             self._add(name, source, messages)
             source.position = messages[-1].after
+            watermark = None if waiting_for is None else self._time_of(waiting_for())
+            if watermark is not None:
+                self._matching.advance(watermark)
             self._save()
         self.deliver()
 
@@ -167,14 +177,18 @@ class Joiner:
         Raises:
             LogUnavailable: not all examples were appended; call `deliver` before anything else.
         """
+        watermark = self._time_of(waiting_for)
+        known = self.watermark
+        is_done = watermark is None or (known is not None and watermark <= known)
+        while not is_done:
+            is_done = self._in_transaction(lambda: self._matching.advance(watermark))
+
+    def _time_of(self, waiting_for: Sequence[str]) -> int | None:
+        """Event time that both logs have come to; None if one has not begun."""
         times = [self._sources[name].newest for name in waiting_for]
         known = [time for time in self.newest.values() if time is not None]
         times = times or [max(known, default=None)]
-        if None in times:
-            return
-        watermark, is_done = min(times) - self._settings.lateness, False
-        while not is_done and (self.watermark is None or self.watermark < watermark):
-            is_done = self._in_transaction(lambda: self._matching.advance(watermark))
+        return None if None in times else min(times) - self._settings.lateness
 
     def finish(self) -> None:
         """End all windows: no further messages come.

@@ -101,9 +101,13 @@ class JoinLoop:
         """Join the next messages, if there are any."""
         for name in sorted(filter(self._has_more, self._readers), key=self._event_time):
             if messages := self._read(name):
-                self._joiner.take(name, messages)
+                self._joiner.take(name, messages, self._waited_for)
                 break
-        self._joiner.advance([name for name in self._readers if self._is_waited_for(name)])
+        self._joiner.advance(self._waited_for())
+
+    def _waited_for(self) -> list[str]:
+        """The logs whose next messages may be old."""
+        return [name for name in self._readers if self._is_waited_for(name)]
 
     def _trim_logs(self) -> None:
         """Remove what was read; the state has all of it that is still needed."""

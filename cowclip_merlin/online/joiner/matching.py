@@ -46,7 +46,8 @@ class Matching:
         watermark: event time that both logs have come to, from `advance` of an earlier process.
 
     Attributes:
-        examples: made since the last `take_examples`.
+        examples: made since the last `take_examples`, each with the event time when it is due:
+            that of the click, or of the end of the window.
         watermark: event time that both logs have come to; None before the first.
     """
 
@@ -60,12 +61,16 @@ class Matching:
     ) -> None:
         self._settings, self._store, self._writer = settings, store, writer
         self._counts, self.watermark = counts, watermark
-        self.examples: list[bytes] = []
+        self.examples: list[tuple[int, bytes]] = []
 
     def take_examples(self) -> list[bytes]:
-        """Return the examples made since the last call."""
-        examples, self.examples = self.examples, []
-        return examples
+        """Return the examples made since the last call, in the order of the times they are due.
+
+        Clicks and impressions are read in turns, often thousands at a time. In the order of
+        reading, batches of a training would hold one label only.
+        """
+        examples, self.examples = sorted(self.examples, key=lambda each: each[0]), []
+        return [value for _, value in examples]
 
     def add_impressions(
         self, keys: Sequence[str], times: Sequence[int], values: Sequence[bytes]
@@ -184,13 +189,13 @@ class Matching:
             impression.status = LATE_CLICK
             return True
         self._counts.repeated_clicks += impression.status == LATE_CLICK
-        self._write_positive(impression, late=is_over)
+        self._write_positive(impression, time, late=is_over)
         return True
 
-    def _write_positive(self, impression: Impression, *, late: bool) -> None:
+    def _write_positive(self, impression: Impression, due: int, *, late: bool) -> None:
         self._counts.late_positives += late
         self._counts.positives += not late
-        self.examples.append(self._writer.write(impression.value, 1, late=late))
+        self.examples.append((due, self._writer.write(impression.value, 1, late=late)))
         impression.status, impression.value = CLICKED, None
 
     def _end_all(self, rows: Sequence[Row]) -> None:
@@ -210,10 +215,11 @@ class Matching:
         """End the window of an impression."""
         if impression.status == CLICKED:
             return
+        due = impression.time + self._settings.window
         if self._settings.keeps_negative(impression.key):
             self._counts.negatives += 1
-            self.examples.append(self._writer.write(impression.value, 0))
+            self.examples.append((due, self._writer.write(impression.value, 0)))
         else:
             self._counts.dropped_negatives += 1
         if impression.status == LATE_CLICK:
-            self._write_positive(impression, late=True)
+            self._write_positive(impression, due, late=True)

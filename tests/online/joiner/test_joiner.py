@@ -23,7 +23,7 @@ from joining import (
 )
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.joiner import matching
+from cowclip_merlin.online.joiner import loop, matching
 from cowclip_merlin.online.joiner.settings import JoinSettings
 from cowclip_merlin.workflows.online.features import CategoricalColumn, ContinuousColumn
 from cowclip_merlin.workflows.online.ids import text_id
@@ -158,6 +158,19 @@ def test_columns_of_the_log_are_not_taken_for_those_of_the_join(tmp_path):
         assert not damage.reasons and events.offsets is None
         assert sorted(events.keys.tolist()) == sorted(keys)
     assert encode_messages(logs[2].values, named)[0].numbers[0, 0] == pytest.approx(np.log(1.25))
+
+
+def test_examples_come_in_the_order_of_their_times_though_logs_are_read_in_turns(
+    tmp_path, monkeypatch
+):
+    """One impression a second, and a click on each fifth: of 50 examples each has both labels."""
+    monkeypatch.setattr(loop, "READ_AT_ONCE", 200)
+    shown = [(f"r{i}", 1000 + i) for i in range(1500)]
+    logs = logs_of(shown, [(key, time + 2) for key, time in shown[::5]])
+    run_to_end(logs, JoinSettings(window=20, lateness=5), tmp_path)
+    labels = [json.loads(value)["click"] for value in logs[2].values]
+    counts = [sum(labels[first : first + 50]) for first in range(0, 1450, 50)]
+    assert len(labels) == 1500 and min(counts) > 0 and max(counts) < 25
 
 
 def test_two_runs_give_the_same_examples_in_the_same_order(tmp_path):
