@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ _NEW = 0.01  # share of these events that must be new before AUC is computed aga
 
 
 class RecentScores:
-    """The newest events' labels and probabilities.
+    """The newest events' labels and probabilities; one thread may add while another one asks.
 
     Args:
         events: how many are kept.
@@ -31,7 +32,7 @@ class RecentScores:
 
     def __init__(self, events: int = EVENTS) -> None:
         self._labels, self._scores = np.zeros(events, np.int8), np.zeros(events, np.float32)
-        self._added = 0
+        self._added, self._lock = 0, Lock()
         self._auc: float | None = None
         self._auc_of = -1  # events added when it was computed
 
@@ -42,9 +43,16 @@ class RecentScores:
     def add(self, labels: Array, scores: Array) -> None:
         """Add events; the oldest are forgotten."""
         size = len(self._labels)
-        places = (self._added + np.arange(len(labels)))[-size:] % size
-        self._labels[places], self._scores[places] = labels[-size:], scores[-size:]
-        self._added += len(labels)
+        with self._lock:
+            places = (self._added + np.arange(len(labels)))[-size:] % size
+            self._labels[places], self._scores[places] = labels[-size:], scores[-size:]
+            self._added += len(labels)
+
+    def _copies(self) -> tuple[Array, Array]:
+        """Labels and scores as they are now: metrics are wrong if they change meanwhile."""
+        with self._lock:
+            size = len(self)
+            return self._labels[:size].copy(), self._scores[:size].copy()
 
     def auc(self) -> float | None:
         """AUC; None if all labels are equal. Up to 1% of the events may be too new for it."""
@@ -54,12 +62,12 @@ class RecentScores:
         return self._auc
 
     def _compute_auc(self) -> float | None:
-        labels, scores = self._labels[: len(self)], self._scores[: len(self)]
+        labels, scores = self._copies()
         if not labels.any() or labels.all():
             return None
         return float(roc_auc(labels, scores))
 
     def log_loss(self) -> float | None:
         """Log loss; None without events."""
-        size = len(self)
-        return float(log_loss(self._labels[:size], self._scores[:size])) if size else None
+        labels, scores = self._copies()
+        return float(log_loss(labels, scores)) if len(labels) else None

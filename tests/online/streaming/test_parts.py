@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.metrics import roc_auc
+from cowclip_merlin.online.streaming import recent_scores
 from cowclip_merlin.online.streaming.batch_journal import Batch, BatchJournal
 from cowclip_merlin.online.streaming.recent_scores import RecentScores
 from cowclip_merlin.online.streaming.repeats import RepeatFilter
@@ -140,3 +141,24 @@ def test_new_damaged_messages_are_warned_of_once(tmp_path, caplog):
         "3 damaged messages; the newest: reason 3",
     ]
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 5
+
+
+def test_scores_that_come_during_the_computation_of_an_auc_change_nothing(monkeypatch):
+    draw = np.random.default_rng(5)
+    labels, scores = draw.integers(0, 2, 50), draw.random(50, np.float32)
+    recent = RecentScores(events=50)
+    recent.add(labels, scores)
+
+    def interrupted(function):
+        def compute(kept, kept_scores):
+            recent.add(1 - labels, scores[::-1])
+            return function(kept, kept_scores)
+
+        return compute
+
+    wanted = recent_scores.roc_auc(labels, scores), recent_scores.log_loss(labels, scores)
+    monkeypatch.setattr(recent_scores, "roc_auc", interrupted(recent_scores.roc_auc))
+    monkeypatch.setattr(recent_scores, "log_loss", interrupted(recent_scores.log_loss))
+    assert recent.auc() == pytest.approx(wanted[0])
+    recent.add(labels, scores)
+    assert recent.log_loss() == pytest.approx(wanted[1])
