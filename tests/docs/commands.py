@@ -13,7 +13,7 @@ from cowclip_merlin.cli.options.online_options import online_settings_from_args
 from cowclip_merlin.cli.train import settings_from_args
 
 ROOT = Path(__file__).parents[2]
-MOST = {"--rows": 3000, "--batch-size": 256, "--epochs": 2}
+MOST = {"--rows": 3000, "--events": 3000, "--batch-size": 256, "--epochs": 2}
 RUN = {
     "generate",
     "online",

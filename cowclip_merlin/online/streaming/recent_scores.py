@@ -1,7 +1,8 @@
-"""AUC and log loss of the newest events, each scored before the model was trained on it."""
+"""The newest events: AUC and log loss, scored before they were trained; stretches of one label."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
@@ -16,6 +17,13 @@ EVENTS = 100_000
 """Events that are kept."""
 
 _NEW = 0.01  # share of these events that must be new before AUC is computed again
+
+EXPECTED = 30
+"""Events of the other label that should have come before a stretch is said; chance gives none of
+them once in e^30 stretches."""
+
+PRIOR = (1, 100)
+"""Clicks and events that the click rate begins with."""
 
 
 class RecentScores:
@@ -71,3 +79,50 @@ class RecentScores:
         """Log loss; None without events."""
         labels, scores = self._copies()
         return float(log_loss(labels, scores)) if len(labels) else None
+
+
+class LabelStretch:
+    """Says once per stretch that whole batches hold one label only.
+
+    How long a stretch may be follows from the click rate before it: clicks may be rare.
+
+    Args:
+        warn: takes the line.
+
+    >>> import numpy as np
+    >>> stretch = LabelStretch(print)
+    >>> for _ in range(3):
+    ...     stretch.add(np.ones(100))
+    the newest 100 events all have label 1, and the model learns little from batches of one label; \
+if cowclip online join wrote them, its --window is longer than the stream of impressions
+    """
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._clicks, self._events = PRIOR  # before this stretch
+        self._label, self._length, self._said = -1, 0, False
+
+    def add(self, labels: Array) -> None:
+        """Add a batch.
+
+        Args:
+            labels: 0 or 1, [b].
+        """
+        clicks = int(labels.sum())
+        label = {0: 0, len(labels): 1}.get(clicks, -1)
+        if label != self._label or label == -1:
+            self._clicks += self._length * (self._label == 1)
+            self._events += self._length
+            self._label, self._length, self._said = label, 0, False
+        if label == -1:
+            self._clicks, self._events = self._clicks + clicks, self._events + len(labels)
+            return
+        self._length += len(labels)
+        rate = self._clicks / self._events
+        if self._length * (1 - rate if label else rate) >= EXPECTED and not self._said:
+            self._said = True
+            self._warn(
+                f"the newest {self._length:,} events all have label {label}, and the model learns "
+                "little from batches of one label; if cowclip online join wrote them, its "
+                "--window is longer than the stream of impressions"
+            )

@@ -12,7 +12,7 @@ from cowclip_merlin.online.logs.message_log import MessageLog, Position
 from cowclip_merlin.online.streaming.batch_journal import Batch, BatchJournal
 from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 from cowclip_merlin.online.streaming.event_reader import EventReader
-from cowclip_merlin.online.streaming.recent_scores import RecentScores
+from cowclip_merlin.online.streaming.recent_scores import LabelStretch, RecentScores
 from cowclip_merlin.online.streaming.repeats import RepeatFilter
 from cowclip_merlin.online.streaming.server_sync import ServerSync
 from cowclip_merlin.online.streaming.settings import StreamSettings
@@ -61,6 +61,7 @@ class StreamTrainer:
         self._events, self._folder, self._start = events, folder, start
         self._batch_size = trainer.settings.run.batch_size
         self._scores, self._stop = RecentScores(), GracefulStop()
+        self._labels = LabelStretch(log.warning)
         self._pipeline = StepPipeline(trainer, self._scores.add)
         self._journal = BatchJournal(folder / "batches")
         self._snapshots = SnapshotWriter(folder / SNAPSHOTS)
@@ -225,6 +226,7 @@ class StreamTrainer:
     def _train(self, events: Events | None) -> None:
         if events is not None:
             refused = tuple(self._reader.take_refused())
+            self._labels.add(events.labels)
             self._journal.note(Batch(len(events), self._factor, refused))
             self._pipeline.submit(events, self._factor)
             self.trained += len(events)

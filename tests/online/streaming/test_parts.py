@@ -1,16 +1,18 @@
 """Repeats, the journal of batches, recent scores, lines of status."""
 
+import json
 import logging
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streams import event, log_of, stream_trainer
 
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online.streaming import recent_scores
 from cowclip_merlin.online.streaming.batch_journal import Batch, BatchJournal
-from cowclip_merlin.online.streaming.recent_scores import RecentScores
+from cowclip_merlin.online.streaming.recent_scores import LabelStretch, RecentScores
 from cowclip_merlin.online.streaming.repeats import RepeatFilter
 from cowclip_merlin.online.streaming.settings import StreamSettings
 from cowclip_merlin.online.streaming.status_report import COLUMNS, StatusReport
@@ -162,3 +164,26 @@ def test_scores_that_come_during_the_computation_of_an_auc_change_nothing(monkey
     assert recent.auc() == pytest.approx(wanted[0])
     recent.add(labels, scores)
     assert recent.log_loss() == pytest.approx(wanted[1])
+
+
+def test_a_stretch_of_one_label_is_said_once_and_not_when_clicks_are_rare():
+    said = []
+    stretch, draw = LabelStretch(said.append), np.random.default_rng(1)
+    for _ in range(2000):
+        stretch.add(draw.random(256) < 0.002)  # six of ten batches have no click
+    assert not said
+    for labels in (np.zeros(50_000), np.zeros(9), np.ones(40), np.ones(9), [0, 1], np.ones(40)):
+        stretch.add(np.asarray(labels))
+    assert [line.split(",")[0] for line in said] == [
+        "the newest 50",
+        "the newest 40 events all have label 1",
+        "the newest 40 events all have label 1",
+    ]
+
+
+def test_all_clicks_before_all_negatives_is_said(tmp_path, settings_of, caplog):
+    rows = [event(i, click=int(i < 150)) for i in range(300)]
+    log = log_of(tmp_path / "events", [json.dumps(row).encode() for row in rows])
+    stream_trainer(tmp_path / "run", settings_of(batch_size=50), log).run()
+    assert "50 events all have label 1" in caplog.text
+    assert caplog.text.count("all have label") == 2
