@@ -2,7 +2,7 @@
 
     python one_after_another.py CALLS
 
-CALLS is JSON: pairs of a script's name and its arguments.
+CALLS is JSON: pairs of a script's name and its arguments. Exits with what the last one returns.
 """
 
 import importlib
@@ -12,7 +12,8 @@ import sys
 
 def run_all(calls):
     for name, arguments in json.loads(calls):
-        importlib.import_module(name).main(*arguments)
+        code = importlib.import_module(name).main(*arguments)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

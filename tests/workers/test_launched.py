@@ -103,7 +103,8 @@ def test_a_dask_cluster_trains_the_same_bits(rows, by_two, tmp_path):
     patient = dask.config.set({"distributed.comm.timeouts.connect": "10 minutes"})
     with patient, LocalCluster(n_workers=2, processes=True, dashboard_address=None) as cluster:
         address = cluster.scheduler_address
-        records = train(rows, settings, out=tmp_path / "run", device="cpu", scheduler=address)
+        options = {"device": "cpu", "checkpoint_every": 20, "scheduler": address}
+        records = train(rows, settings, out=tmp_path / "run", **options)
     assert_same_bits(by_two / "sharded", tmp_path / "run")
     assert records[-1]["test_auc"] == pytest.approx(auc_of(by_two / "sharded", 2), abs=1e-6)
 

@@ -138,7 +138,7 @@ def test_workers_with_other_versions_or_data_are_refused(ended):
 def test_a_killed_worker_ends_the_other(by_two):
     first, last = json.loads((by_two / "killed.json").read_text())
     assert last["code"] == -signal.SIGKILL
-    assert first["code"] == LOST, first
+    assert first["code"] == LOST and first["seconds"] < 300, first
     assert "lost worker 1 (127.0.0.1:" in first["output"], first["output"][-3000:]
 
 
