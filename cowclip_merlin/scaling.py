@@ -2,12 +2,16 @@
 
 Source: Zheng et al., arXiv 2204.06240, section 3 (the rules), Algorithm 1 and Tables 8, 9
 (the presets). Where a misprint of Table 9 differs from the authors' commands, the presets follow
-the commands.
+the commands. The rule `sde` is the square root rule of Malladi et al., arXiv 2205.10287;
+docs/method.md explains it.
 
 >>> scale("criteo", to=128 * 1024).l2
 0.00128
 >>> scale("avazu", to=8 * 1024).zeta
 0.0001
+>>> at = scale("criteo", to=8 * 1024, rule="sde")
+>>> round(at.embedding_lr, 6), at.beta_1, round(at.beta_2, 6)
+(0.000283, 0.7, 0.992)
 """
 
 from __future__ import annotations
@@ -22,6 +26,11 @@ from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 
 K = 1024
+
+BETA_1_FLOOR = 0.7
+"""The rule `sde` does not lower beta_1 below this value."""
+
+_MOST_BETA = 1 - 1e-6  # float32 holds 1 - beta of a larger one badly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +49,13 @@ class Hyperparameters:
         bound: constant threshold of the non-adaptive clips.
         lambda_rel: bound on the change of a coordinate, relative to the coordinate.
         lambda_abs: constant added to that bound.
+        beta_1: decay of Adam's first moments per step, of tables and dense weights.
+        beta_2: decay of Adam's second moments per step.
+        epsilon: added to the root of Adam's second moments.
 
     Raises:
-        InputError: if a value is negative or not finite, or the batch size is not positive.
+        InputError: if a value is negative or not finite, the batch size or epsilon is not
+            positive, or a beta is above 1 - 1e-6.
     """
 
     batch_size: int = K
@@ -56,29 +69,53 @@ class Hyperparameters:
     bound: float = ClipSettings.bound
     lambda_rel: float = ClipSettings.lambda_rel
     lambda_abs: float = ClipSettings.lambda_abs
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
 
     def __post_init__(self) -> None:
         """Check the values."""
         if self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}; it must be at least 1")
         check_not_negative(vars(self))
+        for name in ("beta_1", "beta_2"):
+            if getattr(self, name) > _MOST_BETA:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at most 1 - 1e-6")
+        if not self.epsilon:
+            raise InputError("epsilon is 0; it must be above 0")
 
     @property
     def clip_settings(self) -> ClipSettings:
         """The hyper-parameters of the clip."""
         return ClipSettings.from_attributes(self)
 
+    @property
+    def adam_words(self) -> str:
+        """Adam with its betas and epsilon, for logs."""
+        return f"adam (betas {self.beta_1:.6g}, {self.beta_2:.6g}, epsilon {self.epsilon:.3g})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Multipliers:
-    """Factors by which a rule multiplies the learning rates and L2.
+    """Factors by which a rule multiplies the hyper-parameters.
 
     Every rule multiplies constant clip bounds by sqrt(s).
+
+    Attributes:
+        embedding_lr: factor of the embedding rate.
+        dense_lr: factor of the dense rate.
+        l2: factor of L2.
+        forgetting: factor of 1 - beta_1 and 1 - beta_2, within the limits of `scale`.
+        epsilon: factor of epsilon.
+        clip: factor of r and zeta.
     """
 
     embedding_lr: float
     dense_lr: float
     l2: float
+    forgetting: float = 1.0
+    epsilon: float = 1.0
+    clip: float = 1.0
 
 
 RULES: Mapping[str, Callable[[float], Multipliers]] = MappingProxyType(
@@ -91,6 +128,14 @@ RULES: Mapping[str, Callable[[float], Multipliers]] = MappingProxyType(
         "linear": lambda s: Multipliers(embedding_lr=s, dense_lr=s, l2=1),
         "n2_lambda": lambda s: Multipliers(embedding_lr=1, dense_lr=math.sqrt(s), l2=s * s),
         "cowclip": lambda s: Multipliers(embedding_lr=1, dense_lr=math.sqrt(s), l2=s),
+        "sde": lambda s: Multipliers(
+            embedding_lr=math.sqrt(s),
+            dense_lr=math.sqrt(s),
+            l2=1,
+            forgetting=s,
+            epsilon=1 / math.sqrt(s),
+            clip=1 / s,
+        ),
     }
 )
 """Scaling rules by name: the factors for a batch `s` times the base batch."""
@@ -141,13 +186,24 @@ def scale(
 ) -> Hyperparameters:
     """Scale hyper-parameters to batch size `to`.
 
+    The warm-up counts epochs, and the initialization is that of the model, so no rule changes
+    them. `sde` keeps these limits:
+
+    - beta_1 is at least `BETA_1_FLOOR`, or its base value if that is lower.
+    - beta_2 is at least beta_1 ** 2, or its base value if that is lower. Otherwise the step of an
+      absent row would grow while its moments decay. So a very large `to` (500 times the base with
+      the usual betas) no longer keeps the memory of Adam, and 1 - beta_2 cannot exceed 1.
+    - For a smaller batch, both betas grow, up to 1 - 1e-6.
+
+    With these limits a step back does not undo a step, so scale from the base values each time.
+
     Args:
         source: name of a preset, a preset, or hyper-parameters at their own batch size.
         to: batch size in rows.
         rule: one of `RULES`.
 
     Raises:
-        InputError: if the preset or the rule is unknown, or `to` is not positive.
+        InputError: if the preset or the rule is unknown, or `to` is not positive or too large.
 
     >>> base = Hyperparameters(batch_size=512, dense_lr=4e-4, l2=1e-4)
     >>> big = scale(base, to=8192, rule="cowclip")
@@ -206,11 +262,28 @@ def _multiply(base: Hyperparameters, *, to: int, rule: str) -> Hyperparameters:
         factors = RULES[rule](to / base.batch_size)
     except OverflowError:
         raise InputError(f"batch size {to} is too large; use a smaller one") from None
+    beta_1, beta_2 = _betas(base, factors.forgetting)
     return replace(
         base,
         batch_size=to,
         embedding_lr=base.embedding_lr * factors.embedding_lr,
         dense_lr=base.dense_lr * factors.dense_lr,
         l2=base.l2 * factors.l2,
+        r=base.r * factors.clip,
+        zeta=base.zeta * factors.clip,
         bound=base.bound * math.sqrt(to / base.batch_size),
+        beta_1=beta_1,
+        beta_2=beta_2,
+        epsilon=base.epsilon * factors.epsilon,
     )
+
+
+def _betas(base: Hyperparameters, factor: float) -> tuple[float, float]:
+    """Multiply 1 - beta_1 and 1 - beta_2, within the limits of `scale`."""
+    beta_1 = _beta(base.beta_1, factor, least=BETA_1_FLOOR)
+    return beta_1, _beta(base.beta_2, factor, least=beta_1 * beta_1)
+
+
+def _beta(base: float, factor: float, *, least: float) -> float:
+    wanted = base - (factor - 1) * (1 - base)  # bit-equal to the base with factor 1
+    return min(max(wanted, min(least, base)), _MOST_BETA)

@@ -99,12 +99,11 @@ MODELS = MappingProxyType({"DLRM": dlrm, "DCN": dcn})
 def train(model: Any, rows: Any, settings: Settings) -> None:
     """Train a Merlin model with CowClip on a Merlin Dataset."""
     mm = compat.merlin_models()
-    adam = compat.tensorflow().keras.optimizers.legacy.Adam
     base = cc.Hyperparameters(batch_size=1024, embedding_lr=1e-3, dense_lr=1e-3, l2=1e-5)
     loader = mm.Loader(rows, batch_size=settings.batch_size)
     # CowClip, in two lines:
     at = cc.scale(base, to=settings.batch_size)
-    optimizer = cc.CowClip(adam(at.embedding_lr), adam(at.dense_lr), r=at.r, zeta=at.zeta, l2=at.l2)
+    optimizer = cc.CowClip.of(at, steps_per_epoch=len(loader))
     model.compile(optimizer, loss="binary_crossentropy")
     model.fit(loader, epochs=settings.epochs, verbose=0)
 

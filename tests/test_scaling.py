@@ -5,18 +5,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scale
+from cowclip_merlin.scaling import (
+    BETA_1_FLOOR,
+    PRESETS,
+    RULES,
+    Hyperparameters,
+    rebase,
+    scale,
+)
 
 K = 1024
 
-# algorithm.md, "Scaling rules": (embedding lr, dense lr, l2) as functions of s
+# docs/method.md, "When the batch grows": factors of embedding lr, dense lr, l2, epsilon, r and zeta
 TABLE = {
-    "none": lambda s: (1, 1, 1),
-    "sqrt": lambda s: (s**0.5, s**0.5, s**0.5),
-    "sqrt_star": lambda s: (s**0.5, s**0.5, 1),
-    "linear": lambda s: (s, s, 1),
-    "n2_lambda": lambda s: (1, s**0.5, s**2),
-    "cowclip": lambda s: (1, s**0.5, s),
+    "none": lambda s: (1, 1, 1, 1, 1),
+    "sqrt": lambda s: (s**0.5, s**0.5, s**0.5, 1, 1),
+    "sqrt_star": lambda s: (s**0.5, s**0.5, 1, 1, 1),
+    "linear": lambda s: (s, s, 1, 1, 1),
+    "n2_lambda": lambda s: (1, s**0.5, s**2, 1, 1),
+    "cowclip": lambda s: (1, s**0.5, s, 1, 1),
+    "sde": lambda s: (s**0.5, s**0.5, 1, s**-0.5, 1 / s),
 }
 
 
@@ -30,12 +38,50 @@ TABLE = {
 def test_every_rule_is_its_row_of_the_table(rule, base, batch, lr, l2):
     start = Hyperparameters(batch_size=base, embedding_lr=lr, dense_lr=2 * lr, l2=l2)
     end = scale(start, to=batch, rule=rule)
-    embedding, dense, penalty = TABLE[rule](batch / base)
+    embedding, dense, penalty, epsilon, clip = TABLE[rule](batch / base)
     assert end.embedding_lr == pytest.approx(lr * embedding)
     assert end.dense_lr == pytest.approx(2 * lr * dense)
     assert end.l2 == pytest.approx(l2 * penalty)
-    assert (end.r, end.zeta, end.init_std) == (start.r, start.zeta, start.init_std)
+    assert end.epsilon == pytest.approx(start.epsilon * epsilon)
+    assert (end.r, end.zeta) == (pytest.approx(start.r * clip), pytest.approx(start.zeta * clip))
+    assert (end.init_std, end.warmup_epochs) == (start.init_std, start.warmup_epochs)
     assert end.batch_size == batch
+    if rule != "sde":
+        assert (end.beta_1, end.beta_2) == (0.9, 0.999)
+
+
+def test_sde_keeps_the_rows_that_adam_remembers():
+    base = Hyperparameters(batch_size=256)
+    for s in (1 / 64, 1 / 8, 1, 2, 32, 128):
+        end = scale(base, to=round(256 * s), rule="sde")
+        assert (1 - end.beta_2) == pytest.approx(0.001 * s)
+        assert (1 - end.beta_1) == pytest.approx(min(0.1 * s, 1 - BETA_1_FLOOR))
+
+
+@given(
+    beta_1=st.floats(0, 0.999),
+    beta_2=st.floats(0, 0.9999),
+    base=st.integers(1, 2**20),
+    batch=st.integers(1, 2**20),
+)
+def test_sde_keeps_its_limits(beta_1, beta_2, base, batch):
+    start = Hyperparameters(batch_size=base, beta_1=beta_1, beta_2=beta_2)
+    end = scale(start, to=batch, rule="sde")
+    grown = batch >= base
+    assert 0 <= end.beta_1 <= 1 - 1e-6 and 0 <= end.beta_2 <= 1 - 1e-6
+    assert end.beta_1 >= min(beta_1, BETA_1_FLOOR) and end.beta_2 >= min(beta_2, end.beta_1**2)
+    assert (end.beta_1 <= beta_1 and end.beta_2 <= beta_2) == grown or batch == base
+
+
+def test_sde_far_beyond_the_memory_of_adam():
+    """1 - beta_2 would be 4: with beta_2 = 0, absent rows would move 1e4 rates in a step."""
+    end = scale(Hyperparameters(batch_size=1), to=4000, rule="sde")
+    assert (end.beta_1, end.beta_2) == (BETA_1_FLOOR, BETA_1_FLOOR**2)
+    m, v, moved = 1e-3 * (1 - end.beta_1), 1e-6 * (1 - end.beta_2), 0.0
+    for _ in range(200):  # a gradient once, then none
+        m, v = m * end.beta_1, v * end.beta_2
+        moved += m / (math.sqrt(v) + end.epsilon)
+    assert moved < 20
 
 
 @pytest.mark.parametrize("s", [1, 2, 4, 8, 16, 32, 64, 128])
@@ -94,6 +140,9 @@ def test_the_identity_scale():
         (lambda: Hyperparameters(l2=-1.0), "l2 is -1.0"),
         (lambda: Hyperparameters(dense_lr=float("nan")), "dense_lr is nan"),
         (lambda: Hyperparameters(batch_size=0), "batch_size is 0"),
+        (lambda: Hyperparameters(beta_1=1.0), "beta_1 is 1.0; it must be at most 1 - 1e-6"),
+        (lambda: Hyperparameters(beta_2=-0.1), "beta_2 is -0.1"),
+        (lambda: Hyperparameters(epsilon=0.0), "epsilon is 0; it must be above 0"),
     ],
 )
 def test_wrong_input_is_named(call, message):

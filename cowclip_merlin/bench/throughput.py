@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -165,22 +165,15 @@ def build_model_and_optimizer(
         fields: field -> number of rows.
         jit_compile: whether XLA compiles the layers after the lookups.
     """
-    from cowclip_merlin import compat
     from cowclip_merlin.models.precision import computing_in
     from cowclip_merlin.optimizer import CowClip
 
-    adam, values = compat.tensorflow().keras.optimizers.legacy.Adam, scale("criteo", to=8192)
+    values = replace(scale("criteo", to=8192), warmup_epochs=0)
     with computing_in(precision):
         built = random_model(model, fields)
     built.blocks[0].jit_compile = jit_compile
-    optimizer = CowClip(
-        adam(values.embedding_lr),
-        adam(values.dense_lr),
-        l2=values.l2,
-        update=update,
-        backend=backend,
-        clip=clip,
-        embeddings=["embeddings"],
+    optimizer = CowClip.of(
+        values, update=update, backend=backend, clip=clip, embeddings=["embeddings"]
     )
     optimizer.create_state(built.trainable_variables)
     return built, optimizer

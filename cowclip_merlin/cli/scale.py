@@ -11,7 +11,8 @@ EXAMPLES = """examples:
   cowclip scale --dataset criteo --to 131072
   cowclip scale --dataset avazu --to 4096 --rule cowclip"""
 
-ROWS = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs")
+ROWS = ("embedding_lr", "dense_lr", "l2", "beta_1", "beta_2", "epsilon", "r", "zeta", "init_std")
+ROWS += ("warmup_epochs",)
 CLIP_HYPERPARAMETERS = ("r", "zeta")
 
 

@@ -160,9 +160,10 @@ def _new_replay(
     run = trainer.settings.run
     values = run.hyperparameters("table")
     log.info(
-        "%s, batch %d, embedding lr %.6g, dense lr %.6g, l2 %.6g, clip %s (%s)",
+        "%s, batch %d, %s, embedding lr %.6g, dense lr %.6g, l2 %.6g, clip %s (%s)",
         run.model,
         run.batch_size,
+        values.adam_words,
         values.embedding_lr,
         values.dense_lr,
         values.l2,

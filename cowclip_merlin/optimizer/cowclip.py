@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat, workers
 from cowclip_merlin.choices import ClipSettings
@@ -17,9 +17,12 @@ from cowclip_merlin.optimizer.config import Config, check, resolve
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import apply_locally, sum_gradients
 from cowclip_merlin.optimizer.exchange.worker_gradients import exchange_gradients
-from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, refused_setting
+from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, adams_of, refused_setting
 from cowclip_merlin.optimizer.row_updates.row_update import make_update
 from cowclip_merlin.tables import TableLayout
+
+if TYPE_CHECKING:
+    from cowclip_merlin.scaling import Hyperparameters
 
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
@@ -120,6 +123,28 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         self.reserved_rows: int | None = None
         self._track_trackable(self.embedding_optimizer, "embedding_optimizer")
         self._track_trackable(self.dense_optimizer, "dense_optimizer")
+
+    @classmethod
+    def of(
+        cls, values: Hyperparameters, *, steps_per_epoch: int | None = None, **arguments: Any
+    ) -> CowClip:
+        """Build a CowClip with Adam from all of these hyper-parameters but `init_std`.
+
+        Args:
+            values: such as `scale` returns.
+            steps_per_epoch: converts the warm-up to steps; only without warm-up it may be missing.
+            **arguments: other arguments of `CowClip`, such as `update` and `clip`.
+
+        Raises:
+            InputError: if there is a warm-up, but no number of steps or too many.
+
+        >>> from cowclip_merlin import scale
+        >>> opt = CowClip.of(scale("criteo", to=8192), steps_per_epoch=100, update="lazy")
+        >>> opt.config.l2, [round(float(opt.learning_rate(step)), 5) for step in (0, 50, 100)]
+        (8e-05, [0.0, 0.00113, 0.00226])
+        """
+        adams = adams_of(values, steps_per_epoch)
+        return cls(*adams, l2=values.l2, **asdict(values.clip_settings), **arguments)
 
     def _make_update(self, config: Config) -> Any:
         return make_update(

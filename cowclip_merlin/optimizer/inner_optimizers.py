@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import refuse_aggregators, row_optimizer
 from cowclip_merlin.optimizer.lazy_adam import LazyAdam
+
+if TYPE_CHECKING:
+    from cowclip_merlin.scaling import Hyperparameters
 
 tf = compat.tensorflow()
 
@@ -140,3 +143,51 @@ def keras_2_words(optimizer: Any) -> str:
         f"<{type(optimizer).__name__}, an optimizer of Keras 2, which Keras 3 cannot use: "
         "import cowclip_merlin, then `from tensorflow import keras` instead of `import keras`>"
     )
+
+
+def adams_of(values: Hyperparameters, steps_per_epoch: int | None) -> tuple[Any, Any]:
+    """Build Adam for the embeddings and Adam for the dense weights; see `CowClip.of`."""
+    if values.warmup_epochs and steps_per_epoch is None:
+        raise InputError(
+            f"warmup_epochs is {values.warmup_epochs:g}, but steps_per_epoch is missing; give it, "
+            "or hyper-parameters with warmup_epochs=0"
+        )
+    steps = warmup_steps(values, steps_per_epoch or 0)
+    return adam(values, values.embedding_lr), adam(values, warmup_schedule(values.dense_lr, steps))
+
+
+def adam(values: Hyperparameters, rate: Any, kind: Any = None) -> Any:
+    """Build an Adam with the betas and epsilon of these hyper-parameters.
+
+    Args:
+        values: hyper-parameters.
+        rate: a number or a schedule.
+        kind: subclass of Keras's legacy Adam; by default that class.
+    """
+    kind = kind or tf.keras.optimizers.legacy.Adam
+    return kind(rate, beta_1=values.beta_1, beta_2=values.beta_2, epsilon=values.epsilon)
+
+
+def warmup_steps(values: Hyperparameters, steps_per_epoch: int) -> int:
+    """Convert the warm-up from epochs to steps.
+
+    Raises:
+        InputError: if the warm-up takes 2**31 steps or more.
+    """
+    if values.warmup_epochs * steps_per_epoch >= 2**31:
+        raise InputError(
+            f"warmup_epochs is {values.warmup_epochs:g}, which is too long; use a smaller one"
+        )
+    return round(values.warmup_epochs * steps_per_epoch)
+
+
+def warmup_schedule(rate: float, steps: int) -> Any:
+    """Return a learning rate that rises linearly from 0 to `rate` over `steps` steps, then stays.
+
+    >>> float(warmup_schedule(0.1, 10)(5))
+    0.05000000074505806
+    """
+    if steps < 1:
+        return rate
+    schedules = tf.keras.optimizers.schedules
+    return schedules.PolynomialDecay(0.0, steps, end_learning_rate=rate, power=1.0)

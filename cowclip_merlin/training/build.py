@@ -132,12 +132,10 @@ def build_optimizer(
     Raises:
         InputError: if the warm-up takes 2**31 steps or more.
     """
+    from cowclip_merlin.optimizer.inner_optimizers import warmup_steps
+
     fields = data.cardinalities if settings.tables == "fused" else None
-    if values.warmup_epochs * steps >= 2**31:
-        raise InputError(
-            f"warmup_epochs is {values.warmup_epochs:g}, which is too long; use a smaller one"
-        )
-    warmup = round(values.warmup_epochs * steps)
+    warmup = warmup_steps(values, steps)
     return build_optimizer_of(settings, values, fields=fields, warmup_steps=warmup)
 
 
@@ -157,11 +155,13 @@ def build_optimizer_of(
         warmup_steps: steps over which the dense learning rate rises from 0.
     """
     from cowclip_merlin.optimizer import CowClip
+    from cowclip_merlin.optimizer.inner_optimizers import warmup_schedule
 
-    dense_lr = warmup_schedule(values.dense_lr, warmup_steps)
+    rates = values.embedding_lr, warmup_schedule(values.dense_lr, warmup_steps)
+    embedding, dense = (_inner_optimizer(settings, values, rate) for rate in rates)
     return CowClip(
-        embedding_optimizer=_inner_optimizer(settings, values.embedding_lr),
-        dense_optimizer=_inner_optimizer(settings, dense_lr),
+        embedding_optimizer=embedding,
+        dense_optimizer=dense,
         l2=values.l2,
         **asdict(values.clip_settings),
         update=settings.update,
@@ -172,23 +172,13 @@ def build_optimizer_of(
     )
 
 
-def _inner_optimizer(settings: RunSettings, rate: Any) -> Any:
+def _inner_optimizer(settings: RunSettings, values: Hyperparameters, rate: Any) -> Any:
     """Build the Keras optimizer that the run uses; `rate` is a number or a schedule."""
+    from cowclip_merlin.optimizer.inner_optimizers import adam
+
     legacy = compat.tensorflow().keras.optimizers.legacy
     if settings.optimizer == "adam":
-        return legacy.Adam(rate)
+        return adam(values, rate)
     if settings.initial_accumulator is None:
         return legacy.Adagrad(rate)
     return legacy.Adagrad(rate, initial_accumulator_value=settings.initial_accumulator)
-
-
-def warmup_schedule(rate: float, steps: int) -> Any:
-    """Return a learning rate that rises linearly from 0 to `rate` over `steps` steps, then stays.
-
-    >>> float(warmup_schedule(0.1, 10)(5))
-    0.05000000074505806
-    """
-    if steps < 1:
-        return rate
-    schedules = compat.tensorflow().keras.optimizers.schedules
-    return schedules.PolynomialDecay(0.0, steps, end_learning_rate=rate, power=1.0)

@@ -20,6 +20,7 @@ from cowclip_merlin.loading import (
     train_validation_split,
     validation_rows,
 )
+from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.training.build import (
     build_model,
@@ -199,7 +200,7 @@ def _log_settings(
         "(warm-up %g epochs), l2 %.6g, r %g, zeta %g, init std %g",
         settings.rule,
         settings.effective_clip,
-        settings.optimizer,
+        _optimizer_words(settings, values),
         settings.update,
         backend,
         values.embedding_lr,
@@ -210,6 +211,10 @@ def _log_settings(
         values.zeta,
         values.init_std,
     )
+
+
+def _optimizer_words(settings: RunSettings, values: Hyperparameters) -> str:
+    return values.adam_words if settings.optimizer == "adam" else settings.optimizer
 
 
 def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:

@@ -11,10 +11,11 @@ from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.versions import versions
-from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.run_settings import ADAMS, RunSettings
 
 FORMAT_VERSION = 1
-_ADDED_VALUES = ("lambda_rel", "lambda_abs")  # runs of earlier versions do not have them
+_ADDED_VALUES = ("lambda_rel", "lambda_abs", *ADAMS)
+"""Values that runs of earlier versions do not have."""
 
 
 @dataclass(frozen=True, kw_only=True)

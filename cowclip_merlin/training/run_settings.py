@@ -15,6 +15,9 @@ from cowclip_merlin.system.json_dataclass import dataclass_from_json
 OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name != "batch_size")
 """Hyper-parameters that a user may set at the base batch size."""
 
+ADAMS = ("beta_1", "beta_2", "epsilon")
+"""Hyper-parameters that only Adam has."""
+
 _ADDED = (
     "backend",
     "optimizer",
@@ -35,7 +38,7 @@ class RunSettings:
         batch_size: rows per step.
         base_batch_size: batch size at which the values of `preset` and `overrides` hold.
         preset: name of a preset; by default that of the data's kind if it has one, else "criteo".
-        rule: scaling rule from the base batch to `batch_size`.
+        rule: scaling rule from the base batch to `batch_size`, one of `scaling.RULES`.
         clip: one of `choices.CLIPS`; by default "cowclip" with the rule of that name, "none"
             with any other.
         update: one of `choices.UPDATES`; see `CowClip`.
@@ -107,6 +110,7 @@ class RunSettings:
         for name in self.overrides:
             one_of("override", name, OVERRIDES)
         self._check_accumulator()
+        self._check_adam()
         if not 0 <= self.validation_fraction < 1:
             raise InputError(
                 f"validation_fraction is {self.validation_fraction:g}; it must be at least 0 and "
@@ -137,6 +141,19 @@ class RunSettings:
                 'use "adagrad", or remove initial_accumulator'
             )
         check_not_negative({"initial_accumulator": start})
+
+    def _check_adam(self) -> None:
+        if self.optimizer == "adam":
+            return
+        if self.rule == "sde":
+            raise InputError(
+                f"rule 'sde' scales Adam's betas, but the optimizer is {self.optimizer!r}; use "
+                "'sqrt_star', which has the same rates and L2"
+            )
+        for name in set(ADAMS) & set(self.overrides):
+            raise InputError(
+                f"{name} is for Adam, but the optimizer is {self.optimizer!r}; remove {name}"
+            )
 
     @property
     def scored_split(self) -> str:

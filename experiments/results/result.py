@@ -51,6 +51,9 @@ class Result:
         versions: versions of Python and of the dependencies, as text; empty in older tables.
         auc_error: standard error of `auc` from the sampling of the scored rows (DeLong); NaN if a
             class has only one row; None if it diverged, and in older tables.
+        beta_1: Adam's, as used; None in older tables, which have 0.9.
+        beta_2: Adam's, as used; None in older tables, which have 0.999.
+        epsilon: Adam's, as used; None in older tables, which have 1e-7.
     """
 
     run_id: str
@@ -92,6 +95,9 @@ class Result:
     load: float
     versions: str = ""
     auc_error: float | None = None
+    beta_1: float | None = None
+    beta_2: float | None = None
+    epsilon: float | None = None
 
 
 def _float_or_none(text: str = "") -> float | None:

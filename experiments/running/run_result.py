@@ -14,6 +14,7 @@ from cowclip_merlin.loading import validation_rows
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.versions import PACKAGES, versions
 from cowclip_merlin.training import run_logs
+from cowclip_merlin.training.run_settings import ADAMS
 from cowclip_merlin.workflows import PreparedData
 
 _PACKAGES = ("python", *PACKAGES)
@@ -85,7 +86,7 @@ def _settings(run: PlannedRun, data: PreparedData) -> dict[str, Any]:
     """Return the columns with settings."""
     settings = run.settings
     values = settings.hyperparameters(data.kind)
-    scaled = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs")
+    scaled = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs", *ADAMS)
     given = ("model", "optimizer", "rule", "update", "batch_size", "base_batch_size", "epochs")
     return {
         **{name: getattr(values, name) for name in scaled},

@@ -14,7 +14,8 @@ _NAMES = ("embedding_lr", "dense_lr", "l2")
 def hyperparameter_table(experiment: Experiment, *, command: str) -> Table:
     """Apply the scaling rules at the paper's sizes: one row per line, one column per batch.
 
-    A cell is "embedding rate / dense rate / L2", under CowClip with "/ r / zeta".
+    A cell is "embedding rate / dense rate / L2", under CowClip with "/ r / zeta", and under `sde`
+    with "/ beta_1 / beta_2".
     """
     multipliers = sorted({m for line in experiment.lines for m in line.multipliers})
     return experiment_table(
@@ -38,7 +39,7 @@ def _cell(preset: str, line: ExperimentLine, multiplier: int) -> Cell:
 
 
 def _text(values: Hyperparameters, rule: str) -> str:
-    names = (*_NAMES, "r", "zeta") if rule == "cowclip" else _NAMES
+    names = _NAMES + {"cowclip": ("r", "zeta"), "sde": ("beta_1", "beta_2")}.get(rule, ())
     return " / ".join(short_number(getattr(values, name)) for name in names)
 
 

@@ -178,6 +178,13 @@ def test_scale_prints_every_rule(capsys):
         assert text in out
 
 
+def test_scale_prints_the_betas_of_sde(capsys):
+    assert main(["scale", "--dataset", "criteo", "--to", "32768", "--rule", "sde"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    expected = {"beta_1": "0.7", "beta_2": "0.968", "epsilon": "1.76777e-08", "clip": "none"}
+    assert expected.items() <= {line[0]: line[-1] for line in lines if line}.items()
+
+
 @pytest.mark.parametrize(
     "argv, name",
     [

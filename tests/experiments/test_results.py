@@ -59,7 +59,10 @@ def test_seconds_of_an_epoch_that_was_stopped_in_between():
     assert (found["seconds"], found["rows_per_second"]) == (200, 10_000)
 
 
-@pytest.mark.parametrize("missing", ["auc_error", "versions,auc_error"])
+BETAS = "beta_1,beta_2,epsilon"
+
+
+@pytest.mark.parametrize("missing", [BETAS, f"auc_error,{BETAS}", f"versions,auc_error,{BETAS}"])
 def test_a_table_of_an_earlier_version_is_read_and_added_to(tmp_path, missing):
     write_results(tmp_path, [GOOD])
     path = tmp_path / "results.csv"
@@ -68,7 +71,7 @@ def test_a_table_of_an_earlier_version_is_read_and_added_to(tmp_path, missing):
     assert lines[0].endswith("," + missing) and lines[1].endswith("," * commas)
     path.write_text(f"{lines[0].removesuffix(',' + missing)}\n{lines[1][:-commas]}\n")
     assert read_results(tmp_path) == [GOOD]
-    new = example_result(versions="python 3.11.9, numpy 1.26.4", auc_error=0.0007)
+    new = example_result(versions="python 3.11.9, numpy 1.26.4", auc_error=0.0007, beta_1=0.7)
     append_result(tmp_path, new)
     assert read_results(tmp_path) == [GOOD, new]
 

@@ -92,6 +92,9 @@ def settings_of_rows(clips=CLIPS):
             zeta=st.sampled_from([0.0, 1e-5, 0.1]),
             bound=st.sampled_from([0.5, 3.0, 25.0]),
         ),
+        beta_1=st.sampled_from([0.9, 0.7, 0.0]),
+        beta_2=st.sampled_from([0.999, 0.872, 0.5]),
+        epsilon=st.sampled_from([1e-7, 1e-8]),
     )
 
 

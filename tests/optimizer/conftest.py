@@ -23,17 +23,20 @@ def kernels(tf):
 class NumpyCowClip:
     """Algorithm 1 in NumPy float64, one table: slow, obvious, row by row."""
 
-    def __init__(self, w, *, lr, l2, r, zeta, update, clipped=True):
+    def __init__(
+        self, w, *, lr, l2, r, zeta, update, clipped=True, betas=(0.9, 0.999), epsilon=1e-7
+    ):
         self.w = np.array(w, np.float64)
         self.m, self.v = np.zeros_like(self.w), np.zeros_like(self.w)
         self.t, self.lr, self.l2, self.r, self.zeta = 0, lr, l2, r, zeta
         self.update, self.clipped = update, clipped
+        self.betas, self.epsilon = betas, epsilon
 
     def step(self, ids, values):
         """One step; returns the clip factors of the rows in the batch."""
         self.t += 1
         lr = self.lr(self.t - 1) if callable(self.lr) else self.lr
-        alpha = lr * np.sqrt(1 - 0.999**self.t) / (1 - 0.9**self.t)
+        alpha = lr * np.sqrt(1 - self.betas[1] ** self.t) / (1 - self.betas[0] ** self.t)
         factors = []
         for k in range(len(self.w)):
             occurrences = [i for i, id_ in enumerate(ids) if id_ == k]
@@ -56,9 +59,10 @@ class NumpyCowClip:
         return 1.0 if norm == 0 else min(1.0, threshold / norm)
 
     def adam(self, k, g, alpha):
-        self.m[k] = 0.9 * self.m[k] + 0.1 * g
-        self.v[k] = 0.999 * self.v[k] + 0.001 * g**2
-        self.w[k] -= alpha * self.m[k] / (np.sqrt(self.v[k]) + 1e-7)
+        beta_1, beta_2 = self.betas
+        self.m[k] = beta_1 * self.m[k] + (1 - beta_1) * g
+        self.v[k] = beta_2 * self.v[k] + (1 - beta_2) * g**2
+        self.w[k] -= alpha * self.m[k] / (np.sqrt(self.v[k]) + self.epsilon)
 
 
 @pytest.fixture(scope="session")

@@ -45,14 +45,17 @@ def make_step(tf, optimizer, table):
     zeta=st.sampled_from([0.0, 1e-5, 1e-2]),
     l2=st.sampled_from([0.0, 1e-5, 1e-2, 0.4, 0.9]),
     zero_rows=st.booleans(),
+    betas=st.sampled_from([(0.9, 0.999), (0.7, 0.968), (0.0, 0.5), (0.5, 0.9), (0.99, 0.9999)]),
+    epsilon=st.sampled_from([1e-7, 1e-8]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_two_hundred_steps(
-    tf, kernels, reference, update, by_kernels, rows, dim, size, r, zeta, l2, zero_rows, seed
-):
+    tf, kernels, reference, update, by_kernels, rows, dim, size, r, zeta, l2, zero_rows, betas,
+    epsilon, seed
+):  # fmt: skip
     backend = kernels if by_kernels else "tensorflow"
     numbers = {"r": r, "zeta": zeta, "l2": l2, "update": update}
-    adam = tf.keras.optimizers.legacy.Adam(LR)
+    adam = tf.keras.optimizers.legacy.Adam(LR, *betas, epsilon=epsilon)
     if backend == "cupy" and update == "dense" and 2 * l2 > r:  # tests/optimizer/test_arguments.py
         backend = "auto"
     rng = np.random.default_rng(seed)
@@ -61,7 +64,7 @@ def test_two_hundred_steps(
         start[::2] = 0
     table = tf.Variable(start)
     optimizer = cc.CowClip(adam, backend=backend, **numbers)
-    expected = reference(start, lr=LR, **numbers)
+    expected = reference(start, lr=LR, betas=betas, epsilon=epsilon, **numbers)
     step = make_step(tf, optimizer, table)
     for ids, values in batches(rng, rows, dim, size, absent=rows // 3):
         before = table.numpy()

@@ -30,6 +30,8 @@ SIZES = (12,) * 4 + (0, 1) + (300,) + (12,) * 2  # 300: an id that is summed in 
         {"dtype": "float64"},
         {"index": "int32"},
         {"graph": False},
+        {"adam": {"beta_1": 0.7, "beta_2": 0.872, "epsilon": 1e-8}},
+        {"adam": {"beta_1": 0.0, "beta_2": 0.5}, "update": "dense"},
     ],
 )
 def test_equal_to_numba(tf, emulated, given):

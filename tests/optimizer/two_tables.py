@@ -16,7 +16,7 @@ class TwoTables:
         start = rng.normal(0, 1e-2, (ROWS, 10)).astype("f")
         self.table = tf.Variable(start, name="embeddings")
         self.wide = tf.Variable(np.zeros((ROWS, 1), "f"), name="wide_embeddings")
-        adam = tf.keras.optimizers.legacy.Adam(1e-3)
+        adam = tf.keras.optimizers.legacy.Adam(1e-3, **settings.pop("adam", {}))
         settings = {"l2": 1e-2, "update": "exact"} | settings
         self.opt = cc.CowClip(adam, backend=backend, **settings)
         signature = [tf.TensorSpec([None], index), tf.TensorSpec([None, 10], dtype)]

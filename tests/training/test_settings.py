@@ -58,6 +58,19 @@ RUNS = {
         {"embedding_lr": 128e-4, "dense_lr": 128e-4, "l2": 1e-5, "init_std": 1e-4,
          "warmup_epochs": 0.0},
     ),
+    "sde": (
+        {"rule": "sde"},
+        "none",
+        {"embedding_lr": 1e-4 * ROOT, "dense_lr": 1e-4 * ROOT, "l2": 1e-5, "init_std": 1e-4,
+         "warmup_epochs": 0.0, "r": 1 / 128, "zeta": 1e-5 / 128, "beta_1": 0.7, "beta_2": 0.872,
+         "epsilon": 1e-7 / ROOT},
+    ),
+    "sde with CowClip's clip and start": (
+        {"rule": "sde", "clip": "cowclip", "overrides": COWCLIP_START | {"beta_1": 0.8}},
+        "cowclip",
+        {"embedding_lr": 1e-4 * ROOT, "l2": 1e-5, "r": 1 / 128, "zeta": 1e-5 / 128,
+         "beta_1": 0.7, "beta_2": 0.872, "epsilon": 1e-7 / ROOT},
+    ),
     "Adagrad without a clip": (
         {"rule": "none", "optimizer": "adagrad",
          "overrides": {"embedding_lr": 0.02, "dense_lr": 0.01, "l2": 0.0}},
@@ -97,6 +110,11 @@ def test_ablations_and_rivals_reach_the_optimizer(name, data):
     inner = [optimizer.embedding_optimizer, optimizer.dense_optimizer]
     assert all(settings.optimizer in type(each).__name__.lower() for each in inner)
     assert float(inner[0].learning_rate.numpy()) == pytest.approx(expected["embedding_lr"])
+    if settings.optimizer == "adam":
+        usual = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
+        wanted = {name: expected.get(name, value) for name, value in usual.items()}
+        for each in inner:
+            assert {name: each.get_config()[name] for name in wanted} == pytest.approx(wanted)
     rate = inner[1].learning_rate
     rate = rate(4) if expected["warmup_epochs"] else rate  # after one epoch of four steps
     assert float(rate) == pytest.approx(expected["dense_lr"], rel=1e-6)
@@ -127,6 +145,19 @@ def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path, update):
     assert "adagrad, update " + update in (tmp_path / "run" / "train.log").read_text()
 
 
+def test_a_run_with_sde_resumes_with_its_betas(data, tmp_path):
+    settings = RunSettings(
+        model="deepfm", batch_size=256, base_batch_size=8, mlp=(8,), epochs=1, rule="sde",
+        update="exact", overrides={"embedding_lr": 1e-3},
+    )  # fmt: skip
+    train(data, settings, out=tmp_path / "run")
+    rows = train(data, replace(settings, epochs=2), out=tmp_path / "run", resume=True)
+    whole = train(data, replace(settings, epochs=2), out=tmp_path / "whole")
+    assert float(rows[-1]["train_loss"]) == whole[-1]["train_loss"] < whole[0]["train_loss"]
+    assert "adam (betas 0.7, 0.968, epsilon 1.77e-08)" in (tmp_path / "run/train.log").read_text()
+    assert RunConfig.load(tmp_path / "run").values.beta_2 == pytest.approx(0.968)
+
+
 def test_a_run_with_clippy_is_held_back(data, tmp_path):
     settings = RunSettings(
         model="deepfm", batch_size=256, base_batch_size=256, mlp=(8,), epochs=1, rule="none",
@@ -138,7 +169,7 @@ def test_a_run_with_clippy_is_held_back(data, tmp_path):
 
 
 NEW = ("optimizer", "initial_accumulator", "validation_fraction")
-NEW_VALUES = ("lambda_rel", "lambda_abs")
+NEW_VALUES = ("lambda_rel", "lambda_abs", "beta_1", "beta_2", "epsilon")
 
 
 def test_settings_go_through_json():
@@ -165,6 +196,7 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
     (out / "metrics.csv").write_text("\n".join(old) + "\n")
     loaded = RunConfig.load(out)
     assert loaded.settings == settings and isinstance(loaded.values, Hyperparameters)
+    assert (loaded.values.beta_1, loaded.values.beta_2, loaded.values.epsilon) == (0.9, 0.999, 1e-7)
     rows = train(data, replace(settings, epochs=2), out=out, resume=True)
     assert [str(row["epoch"]) for row in rows] == ["1", "2"]
 
@@ -172,6 +204,8 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"rule": "sde", "optimizer": "adagrad"}, "scales Adam's betas, .* use 'sqrt_star'"),
+        ({"overrides": {"beta_1": 0.8}, "optimizer": "adagrad"}, "beta_1 is for Adam, but"),
         ({"optimizer": "lamb"}, "unknown optimizer 'lamb'; choose one of adam, adagrad"),
         ({"initial_accumulator": 0.1}, "is for Adagrad, but the optimizer is 'adam'"),
         ({"optimizer": "adagrad", "initial_accumulator": -1.0}, "initial_accumulator is -1"),

@@ -19,7 +19,8 @@ from cowclip_merlin.workflows import PreparedData
 
 BATCH, ORDERS = 256, 8
 ODD = {3: 255, 5: 1, 20: 2, 49: 1}  # step -> rows of its batch
-RATES = {"adam": {}, "adagrad": {"embedding_lr": 0.02, "dense_lr": 0.02}}
+BETAS = {"beta_1": 0.7, "beta_2": 0.968, "epsilon": 2e-8}
+RATES = {"adam": BETAS, "adagrad": {"embedding_lr": 0.02, "dense_lr": 0.02}}
 
 
 def fixed_batches(rows):

@@ -19,13 +19,16 @@ _RATES = {
     "embedding_lr": "learning rate of the embedding tables at the base batch size",
     "dense_lr": "learning rate of the other weights at the base batch size",
     "l2": "L2 regularization of the embedding tables at the base batch size",
-    "r": "clip threshold relative to a row's norm",
-    "zeta": "lower bound of a row's norm, per coordinate",
+    "r": "clip threshold relative to a row's norm, at the base batch size",
+    "zeta": "lower bound of a row's norm, per coordinate, at the base batch size",
     "init_std": "standard deviation of the tables' initial values",
     "warmup_epochs": "epochs over which the dense learning rate rises from 0",
     "bound": "threshold of the clips global, field and column, at the base batch size",
     "lambda_rel": "clippy: largest change of a weight, relative to the weight",
     "lambda_abs": "clippy: constant that is added to this limit",
+    "beta_1": "decay of Adam's first moments per step at the base batch size",
+    "beta_2": "decay of Adam's second moments per step at the base batch size",
+    "epsilon": "constant in Adam's denominator at the base batch size",
 }
 
 
@@ -63,7 +66,8 @@ def add_scaling_options(
         metavar="NAME",
         help=f"values for rates not given: {', '.join(PRESETS)} (default: {preset})",
     )
-    rules = "how learning rates and L2 change with the batch size: " + ", ".join(RULES)
+    rules = "how learning rates and L2 (sde: Adam's betas, too) change with the batch size: "
+    rules += ", ".join(RULES)
     add_option(parser, "rule", "cowclip", "RULE", rules)
     parser.add_argument(
         "--clip",
