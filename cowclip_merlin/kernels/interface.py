@@ -23,6 +23,7 @@ class RowSettings:
         beta_1: decay of Adam's first moment.
         beta_2: decay of Adam's second moment.
         epsilon: added to the square root of the second moment.
+        squares: factor of the squared gradients in the second moment; 1 in the CUDA kernels.
     """
 
     l2: float = 0.0
@@ -31,6 +32,7 @@ class RowSettings:
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
+    squares: float = 1.0
 
     def floor(self, d: int) -> float:
         """Return the lower bound of the norm of a row of length d: `sqrt(d) * zeta`."""

@@ -109,7 +109,7 @@ def _field_squares(x: Array, field: Array, num_fields: int) -> Array:
 
 def _adam_constants(settings: RowSettings) -> Array:
     one, beta_1, beta_2 = map(np.float32, (1, settings.beta_1, settings.beta_2))
-    return np.array([one - beta_1, one - beta_2, settings.epsilon], np.float32)
+    return np.array([one - beta_1, one - beta_2, settings.epsilon, settings.squares], np.float32)
 
 
 def sum_rows(values: Array, groups: Groups) -> Array:

@@ -57,7 +57,7 @@ def clip_each(
 def adam_number(w: Any, m: Any, v: Any, g: Any, alpha: Any, keep: Any) -> tuple:
     """Apply Adam to one number, with the operations of TensorFlow's dense Adam."""
     m += (g - m) * keep[0]
-    v += (g * g - v) * keep[1]
+    v += (g * g * keep[3] - v) * keep[1]
     w -= (m * alpha) / (np.sqrt(v) + keep[2])
     return w, m, v
 

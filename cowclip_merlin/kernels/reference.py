@@ -97,7 +97,7 @@ def clip_rows(
 def adam(w: Array, m: Array, v: Array, g: Array, alpha: float, settings: RowSettings) -> None:
     """Apply one step of Adam in place; alpha includes learning rate and bias corrections."""
     m += (g - m) * (1 - settings.beta_1)
-    v += (g * g - v) * (1 - settings.beta_2)
+    v += (settings.squares * g * g - v) * (1 - settings.beta_2)
     w -= m * alpha / (np.sqrt(v) + settings.epsilon)
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from cowclip_merlin import compat, models
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.optimizer.lazy_adam import Moments
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.divergence import check_loss, raising_diverged
 from cowclip_merlin.training.train_step import OFFSETS, make_train_step
@@ -91,7 +92,9 @@ class OnlineTrainer:
             tables="growing",
             capacity=capacity,
         )
-        self.optimizer = build_optimizer_of(run, values, fields=None, warmup_steps=0)
+        self.optimizer = build_optimizer_of(
+            run, values, fields=None, warmup_steps=0, varying=run.rule == "sde"
+        )
         self.table = models.growing_table(
             self.model,
             self.optimizer,
@@ -113,8 +116,12 @@ class OnlineTrainer:
     def _trace_step(self, batch_factor: int, *, has_offsets: bool = False) -> Any:
         fields, numbers = len(self.features.categorical), len(self.features.continuous)
         batches = BatchForm(fields, numbers, has_offsets=has_offsets)
-        values = _scaled(self.settings.run, batch_factor)
-        with self.optimizer.tracing_with(l2=values.l2, clip_settings=values.clip_settings):
+        run = self.settings.run
+        values = _scaled(run, batch_factor)
+        moments = _moments(run, batch_factor) if run.rule == "sde" else None
+        with self.optimizer.tracing_with(
+            l2=values.l2, clip_settings=values.clip_settings, moments=moments
+        ):
             step = make_train_step(self.model, self.optimizer, batches, self._loss_sum)
             return step.get_concrete_function()
 
@@ -157,9 +164,10 @@ class OnlineTrainer:
         return self._steps[key]
 
     def _set_rates(self, batch_factor: int) -> None:
-        values = _scaled(self.settings.run, batch_factor)
-        self.optimizer.embedding_optimizer.learning_rate = values.embedding_lr
-        self.optimizer.dense_optimizer.learning_rate = values.dense_lr
+        run = self.settings.run
+        values, unit = _scaled(run, batch_factor), _unit(run, batch_factor)
+        self.optimizer.embedding_optimizer.learning_rate = values.embedding_lr * unit
+        self.optimizer.dense_optimizer.learning_rate = values.dense_lr * unit
         self._batch_factor = batch_factor
 
     def predict(self, events: Events) -> Array:
@@ -223,6 +231,21 @@ class OnlineTrainer:
 def _scaled(run: RunSettings, batch_factor: int) -> Hyperparameters:
     """The hyper-parameters for so many times the run's batch size."""
     return replace(run, batch_size=batch_factor * run.batch_size).hyperparameters("table")
+
+
+def _unit(run: RunSettings, batch_factor: int) -> float:
+    """The root of second moments at the run's batch, relative to those at the large batch.
+
+    Gradients of a large batch have less noise, and epsilon follows them. The moments of all steps
+    must have one unit, that of the run's batch. So the step of a large batch multiplies squared
+    gradients by the square of this number. Rates and epsilon of the step are multiplied by it, too.
+    """
+    return _scaled(run, 1).epsilon / _scaled(run, batch_factor).epsilon
+
+
+def _moments(run: RunSettings, batch_factor: int) -> Moments:
+    values, unit = _scaled(run, batch_factor), _unit(run, batch_factor)
+    return Moments(beta_1=values.beta_1, beta_2=values.beta_2, squares=unit * unit)
 
 
 def _make_score(model: Any, batches: BatchForm) -> Any:

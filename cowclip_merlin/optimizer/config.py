@@ -11,7 +11,7 @@ from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.checks import check_not_negative, one_of
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.lazy_adam import LazyAdam
+from cowclip_merlin.optimizer.lazy_adam import LazyAdam, VaryingAdam
 from cowclip_merlin.optimizer.row_updates import gpu_ops
 
 tf = compat.tensorflow()
@@ -137,9 +137,9 @@ def choose_backend(config: Config, optimizer: Any) -> str:
             return "tensorflow"
         if not tf.config.list_logical_devices("GPU"):
             return "numba"
-        return "tensorflow" if group or _why_no_cupy(config) else _gpu_backend()
+        return "tensorflow" if group or _why_no_cupy(config, optimizer) else _gpu_backend()
     if config.backend == "cupy":
-        reason = reason or _why_no_cupy(config)
+        reason = reason or _why_no_cupy(config, optimizer)
     if config.backend != "tensorflow" and reason:
         raise InputError(f'backend="{config.backend}" {reason}; use backend="tensorflow"')
     return config.backend
@@ -167,8 +167,10 @@ def _why_no_kernels(config: Config, optimizer: Any) -> str | None:
     return None
 
 
-def _why_no_cupy(config: Config) -> str | None:
+def _why_no_cupy(config: Config, optimizer: Any) -> str | None:
     """Return why the CUDA kernels, which do not clip absent rows, do not support the settings."""
+    if isinstance(optimizer, VaryingAdam):
+        return "works with constant betas"
     if config.update == "lazy" or not clips_absent_rows(config):
         return None
     if choices.CLIPS[config.clip].cuts_l2_alone(config.l2, config.clip_settings):
@@ -180,9 +182,9 @@ def _why_no_cupy(config: Config) -> str | None:
 
 
 def is_plain_adam(optimizer: Any) -> bool:
-    """Whether this is Keras's legacy Adam or `LazyAdam`, without other gradient changes."""
+    """Whether this is Keras's legacy Adam or a `LazyAdam`, without other gradient changes."""
     adam = tf.keras.optimizers.legacy.Adam
-    plain = type(optimizer) in (adam, LazyAdam) and not optimizer.amsgrad
+    plain = type(optimizer) in (adam, LazyAdam, VaryingAdam) and not optimizer.amsgrad
     return plain and not changes_gradients(optimizer)
 
 

@@ -18,6 +18,7 @@ from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import apply_locally, sum_gradients
 from cowclip_merlin.optimizer.exchange.worker_gradients import exchange_gradients
 from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, adams_of, refused_setting
+from cowclip_merlin.optimizer.lazy_adam import Moments
 from cowclip_merlin.optimizer.row_updates.row_update import make_update
 from cowclip_merlin.tables import TableLayout
 
@@ -153,7 +154,9 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         )  # fmt: skip
 
     @contextmanager
-    def tracing_with(self, *, l2: float, clip_settings: ClipSettings) -> Iterator[None]:
+    def tracing_with(
+        self, *, l2: float, clip_settings: ClipSettings, moments: Moments | None = None
+    ) -> Iterator[None]:
         """Give the steps that are traced within the block another L2 and other thresholds.
 
         All steps share their state, so a training can change its batch size: trace one function
@@ -163,6 +166,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         Args:
             l2: the penalty is `l2 * ||w||^2`.
             clip_settings: thresholds of the clip.
+            moments: betas of both inner optimizers, which must be `VaryingAdam`; None: as before.
 
         Raises:
             InputError: if `update` is "exact".
@@ -170,12 +174,14 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         if self.config.update == "exact":
             raise InputError('tracing_with: update="exact" has one L2; use "lazy" or "dense"')
         before = self.config, self._update
+        moments_before = self._inner.set_moments(moments)
         self.config = replace(self.config, l2=l2, clip_settings=clip_settings)
         self._update = self._make_update(check(self.config))
         try:
             yield
         finally:
             self.config, self._update = before
+            self._inner.set_moments(moments_before)
 
     def apply_gradients(
         self,

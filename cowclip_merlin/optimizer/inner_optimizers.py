@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import refuse_aggregators, row_optimizer
-from cowclip_merlin.optimizer.lazy_adam import LazyAdam
+from cowclip_merlin.optimizer.lazy_adam import LazyAdam, Moments
 
 if TYPE_CHECKING:
     from cowclip_merlin.scaling import Hyperparameters
@@ -89,6 +89,14 @@ class InnerOptimizers:
             optimizer._create_all_weights(variables)
         else:  # without slots, since Nadam fails to create slots for an empty list
             optimizer._create_hypers()
+
+    def set_moments(self, moments: Moments | None) -> Moments | None:
+        """Set `moments` of both optimizers, which must be `VaryingAdam`; return those of before."""
+        if moments is None:
+            return None
+        before: Moments = self.embedding.moments
+        self.embedding.moments = self.dense.moments = moments
+        return before
 
     def get_config(self) -> dict[str, Any]:
         """Return both optimizers as plain values."""

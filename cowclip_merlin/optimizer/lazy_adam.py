@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from cowclip_merlin import compat
@@ -24,6 +25,8 @@ class LazyAdam(tf.keras.optimizers.legacy.Adam):
     [0.0, -0.1, 0.0]
     """
 
+    squares = 1.0  # factor of squared gradients in the second moments; see `Moments`
+
     def _resource_apply_sparse_duplicate_indices(
         self, grad: Any, handle: Any, indices: Any, **kwargs: Any
     ) -> Any:
@@ -39,7 +42,7 @@ class LazyAdam(tf.keras.optimizers.legacy.Adam):
         m_slot, v_slot = self.get_slot(var, "m"), self.get_slot(var, "v")
         beta_1, beta_2 = coefficients["beta_1_t"], coefficients["beta_2_t"]
         m = beta_1 * tf.gather(m_slot, indices) + (1 - beta_1) * grad
-        v = beta_2 * tf.gather(v_slot, indices) + (1 - beta_2) * tf.square(grad)
+        v = beta_2 * tf.gather(v_slot, indices) + (1 - beta_2) * self.squares * tf.square(grad)
         # "lr" already holds both bias corrections: lr * sqrt(1 - beta2^t) / (1 - beta1^t)
         step = coefficients["lr"] * m / (tf.sqrt(v) + coefficients["epsilon"])
         return tf.group(
@@ -54,3 +57,103 @@ class LazyAdam(tf.keras.optimizers.legacy.Adam):
 
     def _resource_scatter_update(self, var: Any, indices: Any, value: Any) -> Any:
         return tf.raw_ops.ResourceScatterUpdate(resource=var.handle, indices=indices, updates=value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """How a step of Adam updates its moments.
+
+    Attributes:
+        beta_1: decay of the first moments.
+        beta_2: decay of the second moments.
+        squares: factor of the squared gradients in the second moments. For a batch that is `s`
+            times as large, squared gradients are about `s` times smaller; with the factor `s`, the
+            moments of both batches have one unit.
+    """
+
+    beta_1: float
+    beta_2: float
+    squares: float = 1.0
+
+
+def moments_of(adam: Any) -> Moments:
+    """Return how the next step of an Adam, if it is traced now, updates its moments."""
+    if isinstance(adam, VaryingAdam):
+        return adam.moments
+    config = adam.get_config()
+    return Moments(beta_1=config["beta_1"], beta_2=config["beta_2"])
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class VaryingAdam(LazyAdam):
+    """LazyAdam whose betas may change from step to step, as the batch size does.
+
+    Keras's bias corrections are powers of the betas. Here they are products of the betas of all
+    steps so far. With constant betas, both are the same.
+
+    Attributes:
+        moments: of the steps that are traced now.
+
+    >>> adam, w = VaryingAdam(0.1), tf.Variable([0.0])
+    >>> for adam.moments in (Moments(beta_1=0.9, beta_2=0.999), Moments(beta_1=0.5, beta_2=0.9)):
+    ...     _ = adam.apply_gradients([(tf.constant([2.0]), w)])
+    >>> w.numpy().round(4)  # each step moves by the rate, since all gradients are equal
+    array([-0.2], dtype=float32)
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        config = self.get_config()
+        self.moments = Moments(beta_1=config["beta_1"], beta_2=config["beta_2"])
+
+    @property
+    def squares(self) -> float:  # type: ignore[override]
+        """Factor of the squared gradients in the second moments."""
+        return self.moments.squares
+
+    def _create_hypers(self) -> None:
+        if not self._hypers_created:
+            super()._create_hypers()
+            self._products = self.add_weight(
+                "beta_products", [2], initializer="ones", trainable=False
+            )
+            self._weights.append(self._products)
+
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """Make a step as in Keras, with the moments of now."""
+        self._advance()
+        return super().apply_gradients(*args, **kwargs)
+
+    def next_alpha(self) -> Any:
+        """Count a step whose rows a kernel updates; return its rate with both bias corrections."""
+        self._advance()
+        return self._corrected(self._decayed_lr(tf.float32), tf.float32)
+
+    def _advance(self) -> None:
+        with tf.init_scope():
+            self._create_hypers()
+        self._products.assign(self._products * [self.moments.beta_1, self.moments.beta_2])
+
+    def _corrected(self, rate: Any, dtype: Any) -> Any:
+        of_beta_1, of_beta_2 = tf.unstack(tf.cast(self._products, dtype))
+        return rate * tf.sqrt(1 - of_beta_2) / (1 - of_beta_1)
+
+    def _prepare_local(self, var_device: str, var_dtype: Any, apply_state: Any) -> None:
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        state = apply_state[(var_device, var_dtype)]
+        state["lr"] = self._corrected(state["lr_t"], var_dtype)
+        powers = tf.unstack(tf.cast(self._products, var_dtype))
+        for name, power in zip(("beta_1", "beta_2"), powers):
+            beta = tf.constant(getattr(self.moments, name), var_dtype)
+            state |= {f"{name}_t": beta, f"{name}_power": power, f"one_minus_{name}_t": 1 - beta}
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: dict | None = None) -> Any:
+        if self.squares == 1:
+            return super()._resource_apply_dense(grad, var, apply_state)
+        key = var.device, var.dtype.base_dtype
+        now = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
+        m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+        squares = self.squares * tf.square(grad)
+        new_m = m.assign_add((grad - m) * now["one_minus_beta_1_t"])
+        new_v = v.assign_add((squares - v) * now["one_minus_beta_2_t"])
+        return var.assign_sub(now["lr"] * new_m / (tf.sqrt(new_v) + now["epsilon"]))

@@ -145,6 +145,7 @@ def build_optimizer_of(
     *,
     fields: Mapping[str, int] | None,
     warmup_steps: int,
+    varying: bool = False,
 ) -> Any:
     """Build CowClip as `build_optimizer` does, without a prepared folder.
 
@@ -153,12 +154,13 @@ def build_optimizer_of(
         values: the scaled hyper-parameters.
         fields: rows of each field of a fused table; None for other tables.
         warmup_steps: steps over which the dense learning rate rises from 0.
+        varying: whether Adam's betas may change from step to step.
     """
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.optimizer.inner_optimizers import warmup_schedule
 
     rates = values.embedding_lr, warmup_schedule(values.dense_lr, warmup_steps)
-    embedding, dense = (_inner_optimizer(settings, values, rate) for rate in rates)
+    embedding, dense = (_inner_optimizer(settings, values, rate, varying) for rate in rates)
     return CowClip(
         embedding_optimizer=embedding,
         dense_optimizer=dense,
@@ -172,13 +174,16 @@ def build_optimizer_of(
     )
 
 
-def _inner_optimizer(settings: RunSettings, values: Hyperparameters, rate: Any) -> Any:
+def _inner_optimizer(
+    settings: RunSettings, values: Hyperparameters, rate: Any, varying: bool
+) -> Any:
     """Build the Keras optimizer that the run uses; `rate` is a number or a schedule."""
     from cowclip_merlin.optimizer.inner_optimizers import adam
+    from cowclip_merlin.optimizer.lazy_adam import VaryingAdam
 
     legacy = compat.tensorflow().keras.optimizers.legacy
     if settings.optimizer == "adam":
-        return adam(values, rate)
+        return adam(values, rate, VaryingAdam if varying else legacy.Adam)
     if settings.initial_accumulator is None:
         return legacy.Adagrad(rate)
     return legacy.Adagrad(rate, initial_accumulator_value=settings.initial_accumulator)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
+from cowclip_merlin.optimizer.lazy_adam import VaryingAdam
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
 
 tf = compat.tensorflow()
@@ -112,8 +113,10 @@ class Engine(ABC):
         return f"the gradient of {self.describe(table, row)} is not finite"
 
     def alpha(self) -> Any:
-        """Return Adam's learning rate with both bias corrections, bit-equal to TensorFlow's."""
+        """Return this step's rate with both bias corrections of Adam, bit-equal to TensorFlow's."""
         adam = self.adam
+        if isinstance(adam, VaryingAdam):
+            return adam.next_alpha()
         t = tf.cast(adam.iterations + 1, tf.float32)
         lr = adam._decayed_lr(tf.float32)
         beta_1, beta_2 = (adam._get_hyper(name, tf.float32) for name in ("beta_1", "beta_2"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from cowclip_merlin import compat, kernels
@@ -11,6 +12,7 @@ from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer import embedding_variables
 from cowclip_merlin.optimizer.config import Config
 from cowclip_merlin.optimizer.exchange.replica import run_in_replicas
+from cowclip_merlin.optimizer.lazy_adam import moments_of
 from cowclip_merlin.optimizer.row_updates import gpu_ops, variable_memory
 from cowclip_merlin.optimizer.row_updates.cpu_engine import CpuEngine
 from cowclip_merlin.optimizer.row_updates.engine import Engine
@@ -43,8 +45,7 @@ class RowUpdate(TableUpdate):
         self._create_state = create_state
         self._states = RowStates(add_weight, self.optimizer, self.config)
         # Read them now: in the graph of a first step they are tensors without a value.
-        config = self.optimizer.get_config()
-        self._betas = {name: config[name] for name in ("beta_1", "beta_2")}
+        self._moments = asdict(moments_of(self.optimizer))
         self._engine = self._make_engine()
         self._caught_up: set[Any] = set()
 
@@ -141,7 +142,7 @@ class RowUpdate(TableUpdate):
             clip="none" if self.tables.skips(table) else config.clip,
             clip_settings=config.clip_settings,
             epsilon=self.optimizer.epsilon,
-            **self._betas,
+            **self._moments,
         )
 
 

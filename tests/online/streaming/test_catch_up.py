@@ -28,6 +28,46 @@ def test_large_steps_equal_those_of_the_large_batch(settings_of):
     assert float(small.optimizer.dense_optimizer.learning_rate) == pytest.approx(values.dense_lr)
 
 
+def test_large_steps_of_sde_equal_those_of_the_large_batch(settings_of):
+    """Adam's second moments have the unit of the small batch: 8 times those of the large one."""
+    more = {"rule": "sde", "base_batch_size": 32, "clip": "cowclip"}
+    small = OnlineTrainer(settings_of(batch_size=32, **more), FEATURES, catch_up=8)
+    large = OnlineTrainer(settings_of(batch_size=256, **more), FEATURES)
+    for first in range(0, 1024, 256):
+        batch, _ = encode_messages(messages(range(first, first + 256)), FEATURES)
+        small.step(small.table.admit(batch.ids, batch.times), batch, batch_factor=8)
+        small.table.expire()
+        large.train(batch)
+    for mine, wanted in zip(small.dense_weights(), large.dense_weights(), strict=True):
+        np.testing.assert_allclose(mine, wanted, atol=1e-6)
+    mine, wanted = small.table.state(), large.table.state()
+    np.testing.assert_allclose(mine["table0.w"], wanted["table0.w"], atol=1e-6)
+    np.testing.assert_allclose(mine["table0.v"], 8 * wanted["table0.v"], rtol=1e-3, atol=1e-12)
+    assert wanted["table0.v"].any()
+
+
+def test_sde_goes_on_from_a_state_between_two_sizes(settings_of):
+    def trainer():
+        return OnlineTrainer(settings_of(batch_size=32, rule="sde"), FEATURES, catch_up=8)
+
+    def train(one, factors, first):
+        for factor in factors:
+            n = 32 * factor
+            batch, _ = encode_messages(messages(range(first, first + n)), FEATURES)
+            one.step(one.table.admit(batch.ids, batch.times), batch, batch_factor=factor)
+            first += n
+        return first
+
+    whole, again = trainer(), trainer()
+    first = train(whole, [1, 8, 1, 8], 0)
+    again.restore({name: x.copy() for name, x in whole.state().items()})
+    for one in (whole, again):
+        train(one, [8, 1, 8, 1], first)
+    mine, wanted = again.state(), whole.state()
+    for name in wanted:
+        np.testing.assert_array_equal(mine[name], wanted[name], err_msg=name)
+
+
 def test_exact_updates_have_one_l2():
     optimizer = cc.CowClip(update="exact")
     with (
