@@ -22,6 +22,7 @@ from cowclip_merlin.experiments.running.derived_data import derive_data
 from cowclip_merlin.experiments.running.runner import RunContext, existing_results, pending_runs
 from cowclip_merlin.experiments.session_settings import SessionSettings
 from cowclip_merlin.training import RunSettings
+from cowclip_merlin.training.run import check_train_rows
 from cowclip_merlin.workflows import PreparedData
 
 TRAINING_KINDS = (*RUN_KINDS, "gradients", "sweep")
@@ -58,6 +59,7 @@ class Session:
 
     def sizing(self, experiment: Experiment) -> Sizing:
         """Return the batches and rates of an experiment on these data."""
+        check_train_rows(self.context.data)
         given = self.settings
         return sizing_for(
             int(given.scale * self.context.data.rows["train"]),

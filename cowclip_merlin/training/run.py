@@ -219,9 +219,8 @@ def _optimizer_words(settings: RunSettings, values: Hyperparameters) -> str:
 
 def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
     """Check that a prepared folder has enough rows for these settings."""
+    check_train_rows(prepared)
     rows = prepared.rows["train"]
-    if rows == 0:
-        raise InputError(f"{prepared.path}: no training rows; prepare a folder with a train split")
     if settings.validation_fraction:
         rows -= validation_rows(rows, settings.validation_fraction)
     elif prepared.rows["test"] == 0:
@@ -231,3 +230,20 @@ def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
             f"batch size {settings.batch_size} is larger than the {rows} training rows of "
             f"{prepared.path}; use a smaller --batch-size"
         )
+
+
+def check_train_rows(prepared: PreparedData) -> None:
+    """Check that a prepared folder has rows to train on, which one of `--like` never has.
+
+    Raises:
+        InputError: if it has none.
+    """
+    if prepared.rows["train"]:
+        return
+    like = prepared.description.get("settings", {}).get("like")
+    if like is None:
+        raise InputError(f"{prepared.path}: no training rows; prepare a log with more rows")
+    raise InputError(
+        f"{prepared.path}: prepared with --like {like}, so all of its rows are test rows; train on "
+        f"{like}, score these rows with cowclip evaluate, or prepare the log without --like"
+    )

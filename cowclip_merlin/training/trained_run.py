@@ -64,7 +64,8 @@ def evaluate_run(
         _check_vocabulary(folder, config, prepared)
     columns = open_columns(prepared, split)
     if against is not None:
-        remedy = "choose the other split, or omit --against"
+        others = all(prepared.rows.values())  # a folder of --like has test rows only
+        remedy = ("choose the other split, or " if others else "") + "omit --against"
         evaluation.check_both_labels(prepared.path, split, columns.label, remedy=remedy)
     set_up_tensorflow(configs[0].settings.seed, device)
     rows = load_split_to_device(columns, batch_size=evaluation.PREDICTION_BATCH_SIZE)

@@ -1,0 +1,95 @@
+"""Recognize compressed files and files that are no text by their first bytes; open text."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+
+COMPRESSED_SUFFIXES = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+"""Ends of the names of compressed text -> the compression."""
+_COMPRESSED: Mapping[bytes, str] = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+} | {b"BZh%d1AY&SY" % level: "bz2" for level in range(1, 10)}
+_UNPACK = "unpack it and give the text in it; gzip, bz2, zstd and lz4 are read as they are"
+_SAVE = "save its rows as CSV or parquet"
+_OTHERS: Mapping[bytes, tuple[str, str]] = {
+    b"PK\x03\x04": ("a zip archive", _UNPACK),
+    b"PK\x05\x06": ("an empty zip archive", _UNPACK),
+    b"\xfd7zXZ\x00": ("an xz file", _UNPACK),
+    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", _UNPACK),
+    b"Rar!\x1a\x07": ("a RAR archive", _UNPACK),
+    b"\x1f\x9d": ("a file of compress", _UNPACK),
+    b"PAR1\x15": ("parquet", "rename it to end in .parquet"),
+    b"ARROW1\x00\x00": ("an Arrow file", _SAVE),
+    b"SQLite format 3\x00": ("an SQLite database", _SAVE),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an old file of Microsoft Office", _SAVE),
+}
+_HEAD = 512  # bytes: a tar archive has its mark at byte 257
+_TAR_MARK = slice(257, 262)
+
+
+def open_text(file: Path) -> Any:
+    """Open plain or compressed text for reading bytes; read it with `read_bytes`.
+
+    Raises:
+        InputError: if the file does not exist, is a folder, is no text, or is damaged.
+    """
+    if not file.is_file():
+        raise InputError(f"{file}: no such file; check the path")
+    kind = _compression(file)
+    with _opened(file, kind) as stream:
+        _refuse_others(file, read_bytes(stream, _HEAD, file))
+    return _opened(file, kind)
+
+
+def read_bytes(stream: Any, size: int, file: Path) -> bytes:
+    """Read at most `size` bytes of text from a stream of `open_text`.
+
+    Raises:
+        InputError: if the compressed file is damaged.
+    """
+    try:
+        return stream.read(size)
+    except (EOFError, OSError, zlib.error) as error:
+        if getattr(error, "errno", None) is not None:  # of the disk
+            raise
+        raise InputError(
+            f"{file}: damaged {_compression(file)} file ({error}); download it again"
+        ) from error
+
+
+def _compression(file: Path) -> str | None:
+    """Return how a file is compressed by its first bytes, or else by the end of its name."""
+    with file.open("rb") as stream:
+        head = stream.read(16)
+    found = [kind for mark, kind in _COMPRESSED.items() if head.startswith(mark)]
+    return found[0] if found else COMPRESSED_SUFFIXES.get(file.suffix.lower())
+
+
+def _opened(file: Path, kind: str | None) -> Any:
+    import pyarrow as pa
+
+    if kind is None:
+        return file.open("rb")
+    if kind == "gzip":
+        return gzip.open(file, "rb")
+    return pa.CompressedInputStream(pa.OSFile(str(file)), kind)
+
+
+def _refuse_others(file: Path, head: bytes) -> None:
+    """Refuse a file, or the content of a compressed one, that is no text by its first bytes."""
+    found = [each for mark, each in _OTHERS.items() if head.startswith(mark)]
+    if head[_TAR_MARK] == b"ustar":
+        found = [("a tar archive", "unpack it and give the text files in it")]
+    if file.suffix.lower() == ".xlsx" and found:
+        found = [("an Excel file", _SAVE)]
+    if found:
+        what, remedy = found[0]
+        raise InputError(f"{file}: is {what}, not text; {remedy}")
