@@ -321,21 +321,6 @@ def test_damaged_parquet_is_named(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["t.parquet"]
 
 
-@pytest.mark.parametrize(
-    "words", [("False", "True"), ("false", "true"), ("no", "yes"), ("NO", "Yes"), ("0.0", "1.0")]
-)
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
-def test_labels_may_be_words(tmp_path, words, name):
-    frame = pd.DataFrame({"y": [words[i % 3 == 0] for i in range(300)], "a": "u", "x": 1.5})
-    if name == "t.csv":
-        frame.to_csv(tmp_path / name, index=False)
-    else:
-        frame.to_parquet(tmp_path / name)
-    table = {"kind": "table", "label": "y", "categorical": ("a",), "continuous": ("x",)}
-    data = make(tmp_path / name, tmp_path / "data", **table)
-    assert (data.clicks, sum(data.rows.values())) == (100, 300)
-
-
 def test_the_way_out_is_named_for_other_labels(prepared):
     text = "y,a,b,x\n" + "".join(f"{'clicked' if i % 2 else ''},{i % 3},z,1\n" for i in range(100))
     with pytest.raises(InputError, match="y is '', neither 0 nor 1; write 1, true or yes for a"):

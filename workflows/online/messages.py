@@ -13,6 +13,7 @@ from cowclip_merlin.workflows.online.ids import text_id
 from cowclip_merlin.workflows.online.requests import text_of_value
 from cowclip_merlin.workflows.online.sample_rates import SAMPLE_RATE, sample_rate_offsets
 from cowclip_merlin.workflows.online.times import format_time
+from cowclip_merlin.workflows.raw import labels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +30,6 @@ AHEAD = 86_400
 
 The newest event says what is old. One from far ahead would end all windows and expire all rows.
 """
-
-_LABELS = {0: 0, 1: 1, "0": 0, "1": 1}  # True and 1.0 are 1, too
 
 Row = Mapping[str, Any]
 
@@ -91,8 +90,8 @@ def encode_messages(
         name: pa.array(_column(rows, name, damage, _text(name, features)), pa.string())
         for name in columns
     }
-    labels = _column(rows, features.label, damage, _label)
-    table[features.label] = pa.array([label or 0 for label in labels], pa.int8())
+    given = _column(rows, features.label, damage, _label)
+    table[features.label] = pa.array([label or 0 for label in given], pa.int8())
     events = encode_log(pa.table(table), features, damage)
     rates, late = (_joined(rows, name, features, on_old_name) for name in (SAMPLE_RATE, LATE))
     if events.keys is not None:
@@ -151,9 +150,9 @@ def _label(value: Any, name: str) -> int:
     Raises:
         ValueError: it is anything else.
     """
-    label = _LABELS.get(value) if isinstance(value, int | float | str) else None
+    label = labels.label_of(value)
     if label is None:
-        raise ValueError(f"{name} is {value!r:.60}; give 0 or 1")
+        raise ValueError(labels.damage_of(name, value))
     return label
 
 

@@ -11,7 +11,7 @@ LABEL_VALUES = {
 
 pandas writes 0.0 and 1.0 if a column of labels has been one of floating-point numbers.
 """
-REMEDY = "write 1, true or yes for a click, else 0, false or no"
+_REMEDY = "write 1, true or yes for a click, else 0, false or no"
 
 
 def parse_labels(column: Any) -> Any:
@@ -28,10 +28,21 @@ def parse_labels(column: Any) -> Any:
     return pc.take(pa.array(LABEL_VALUES.values(), pa.int8()), index)
 
 
-def is_label(text: str) -> bool:
-    """Return whether the text is a valid label.
+def label_of(value: Any) -> int | None:
+    """Return a label given as text, number or boolean as 0 or 1; None if it is no label.
 
-    >>> is_label("True"), is_label("1.5")
-    (True, False)
+    >>> label_of("True"), label_of(False), label_of(1.0), label_of("1.5")
+    (1, 0, 1, None)
     """
-    return text.lower() in LABEL_VALUES
+    if isinstance(value, str):
+        return LABEL_VALUES.get(value.lower())
+    return int(value) if isinstance(value, int | float) and value in (0, 1) else None
+
+
+def damage_of(name: str, value: Any) -> str:
+    """Describe a value that is no label.
+
+    >>> damage_of("y", "maybe")
+    "y is 'maybe', neither 0 nor 1; write 1, true or yes for a click, else 0, false or no"
+    """
+    return f"{name} is {value!r:.60}, neither 0 nor 1; {_REMEDY}"

@@ -141,9 +141,12 @@ def checked_batch(
     def row(i: int) -> dict[str, float | None]:
         return {name: column[i].as_py() for name, column in numbers.items()}
 
+    def reason(i: int) -> str:
+        given = batch.column(label)[i].as_py() if label else None
+        return _damage_of(row(i), log_format, given)
+
     bad = [
-        BadLine(str(file), start + int(i) + 1, _damage_of(row(int(i)), log_format), b"")
-        for i in np.flatnonzero(~mask)
+        BadLine(str(file), start + i + 1, reason(i), b"") for i in np.flatnonzero(~mask).tolist()
     ]
     table = table.filter(good)
     if label:
@@ -153,26 +156,36 @@ def checked_batch(
 
 
 def _label_words(table: Any, name: str) -> Any:
-    """Replace labels such as "true" by 0 and 1 if the label column is text or its categories."""
+    """Replace labels such as "true" by 0 and 1 if the label column is text, plain or coded.
+
+    Other text becomes null.
+    """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if not name:
         return table
     text = table[name]
-    if pa.types.is_dictionary(text.type):
+    if pa.types.is_dictionary(text.type):  # a pandas category
         text = text.cast(text.type.value_type)
     if not (pa.types.is_string(text.type) or pa.types.is_large_string(text.type)):
         return table
-    known = labels.parse_labels(text).cast(text.type)
-    return table.set_column(table.column_names.index(name), name, pc.coalesce(known, text))
+    position = table.column_names.index(name)
+    return table.set_column(position, name, labels.parse_labels(text.cast(pa.string())))
 
 
-def _damage_of(values: dict[str, float | None], log_format: LogFormat) -> str:
-    """Describe what is wrong with the label or the numbers of a damaged row."""
+def _damage_of(values: dict[str, float | None], log_format: LogFormat, given: Any) -> str:
+    """Describe what is wrong with the label or the numbers of a damaged row.
+
+    Args:
+        values: column -> number, for the label and the continuous columns.
+        log_format: columns of the log.
+        given: the label as the file has it.
+    """
     if log_format.label and (label := values[log_format.label]) not in (0, 1):
-        given = "missing" if label is None else f"{label:g}"
-        return f"{log_format.label} is {given}, neither 0 nor 1"
+        if isinstance(given, str):
+            return labels.damage_of(log_format.label, given)
+        number = "missing" if label is None else f"{label:g}"
+        return f"{log_format.label} is {number}, neither 0 nor 1"
     for name in log_format.integer:
         value = values[name]
         if value is not None and value != math.floor(value):

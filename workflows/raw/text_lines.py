@@ -218,8 +218,8 @@ class LineParser:
             return f"{len(cells)} columns instead of {len(self.columns)}"
         row = dict(zip(self.columns, cells, strict=True))
         label = log_format.label
-        if label and not labels.is_label(row[label]):
-            return f"{label} is {row[label]!r}, neither 0 nor 1; {labels.REMEDY}"
+        if label and labels.label_of(row[label]) is None:
+            return labels.damage_of(label, row[label])
         for name in log_format.continuous:
             if row[name] and not _is_number(row[name], whole=name in log_format.integer):
                 what = "a whole number" if name in log_format.integer else "a number"
