@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from cowclip_merlin.workflows.online.features import (
 from cowclip_merlin.workflows.online.numbers import NumberScaling
 
 CONFIG = "config.json"
+_SHOWN = 3  # differences in an error
+_CUT = 60  # characters of a value in an error
 
 
 def online_config(settings: OnlineSettings, features: LogFeatures) -> dict[str, Any]:
@@ -52,24 +55,65 @@ def refuse_difference(out: Path, before: Any, config: Mapping[str, Any]) -> None
         config: what it should be.
 
     Raises:
-        InputError: a value differs; the message names it.
+        InputError: a value differs; the message names the first ones.
     """
-    for name, value in config.items():
-        if not isinstance(before, dict) or before.get(name) != value:
-            raise InputError(
-                f"{out}: the run there has another {_difference(before, name, value)}; go on "
-                "with the same log and settings, or use another --out"
-            )
+    known = before if isinstance(before, dict) else {}
+    found = [
+        each for name, now in config.items() for each in _differences(known.get(name), now, name)
+    ]
+    if found:
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise InputError(
+            f"{out}: the run there has another {', '.join(found[:_SHOWN])}{more}; go on with the "
+            "same log and settings, or use another --out"
+        )
 
 
-def _difference(before: Any, name: str, value: Any) -> str:
-    """Name the setting that differs."""
-    old = before.get(name) if isinstance(before, dict) else None
-    if isinstance(value, dict) and isinstance(old, dict):
-        unset = object()
-        inner = next(k for k in {**value, **old} if value.get(k, unset) != old.get(k, unset))
-        return _difference(old, inner, value.get(inner))
-    return f"{name} ({old!r:.60}, not {value!r:.60})"
+def _differences(old: Any, new: Any, name: str, of: str = "") -> Iterator[str]:
+    """Describe what differs: settings by their names, columns by theirs.
+
+    >>> list(_differences({"admit": 1}, {"admit": 2}, "rules", " of 'item'"))
+    ["admit of 'item' (1, not 2)"]
+    """
+    if old == new:
+        return
+    columns = [_by_name(value) for value in (old, new)]
+    if all(columns):
+        old, new = columns
+        if list(old) != list(new):
+            yield f"{name} ({_compared(list(old), list(new))})"
+        for each in [each for each in new if each in old]:
+            yield from _differences(old[each], new[each], name, f" of {each!r}")
+    elif isinstance(old, dict) and isinstance(new, dict):
+        for key in {**new, **old}:
+            yield from _differences(old.get(key), new.get(key), key, of)
+    else:
+        yield f"{name}{of} ({_compared(old, new)})"
+
+
+def _by_name(value: Any) -> dict[str, Any]:
+    """Columns or files by their names; empty for any other value, and for equal names."""
+    entries = value if isinstance(value, list) else []
+    named = {each["name"]: each for each in entries if isinstance(each, dict) and "name" in each}
+    return named if len(named) == len(entries) else {}
+
+
+def _compared(old: Any, new: Any) -> str:
+    """Both values; of long ones the part with the first difference.
+
+    >>> _compared([1] * 40, [1] * 39 + [2])
+    '... 1, 1, 1, 1, 1, 1, 1], not ... 1, 1, 1, 1, 1, 1, 2]'
+    """
+    texts = [repr(old), repr(new)]
+    start = 0
+    if max(map(len, texts)) > _CUT:
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(*texts))
+        start = max(0, sum(1 for _ in alike) - 20)
+    shown = [
+        ("..." if start else "") + t[start : start + _CUT] + ("..." if t[start + _CUT :] else "")
+        for t in texts
+    ]
+    return ", not ".join(shown)
 
 
 def _plain(value: Any) -> Any:
