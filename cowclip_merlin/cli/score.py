@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     )
     for bad in found.first_damaged:
         print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")
-    damaged = f"; {found.damaged:,} damaged rows have no score" if found.damaged else ""
+    damaged = f"; damaged and left out: {found.damaged:,}" if found.damaged else ""
     print(f"{args.out}: {found.rows:,} rows{damaged}")
     print(f"unknown values: {_shares(found.unknown)}")
 

@@ -159,7 +159,7 @@ def test_damaged_rows_are_told_and_leave_a_gap(made, scorer, expected, tmp_path,
     assert main([*command, "--max-bad-fraction", "0.1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("new.tsv:9: price is 'cheap', not a number")
-    assert lines[1] == f"{out}: 150 rows; 1 damaged rows have no score"
+    assert lines[1] == f"{out}: 150 rows; damaged and left out: 1"
     found = pd.read_parquet(out)
     assert found["row"].tolist() == [*range(7), *range(8, 151)]
     assert (found["probability"] == expected).all()

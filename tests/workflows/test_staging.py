@@ -66,7 +66,7 @@ def test_codes_of_text_are_that_text_whether_lines_are_damaged_or_not():
         for coded in (False, True):
             parser = LineParser(TABLE, Path("t.csv"), ["y", "a", "b", "x"], coded=coded)
             table, positions, bad = parse_block(parser, block)
-            tables.append(ingest._staged(table, TABLE, coded=coded))
+            tables.append(ingest.staged_columns(table, TABLE, coded=coded))
             assert len(positions) + len(bad) == len(text)
         assert pa.types.is_dictionary(tables[1].schema.field("a").type)
         assert tables[0].to_pylist() == tables[1].to_pylist()

@@ -107,7 +107,8 @@ class Scorer:
     def _transform(self, rows: RawRows) -> ColumnArrays:
         """Return ids and numbers; the labels have no meaning."""
         data, table = self.data, staged_columns(rows.table, self.log_format, coded=True)
-        ready = self._workflow.transform(table.to_pandas())
+        with np.errstate(over="ignore"):  # numbers that are too large are refused below
+            ready = self._workflow.transform(table.to_pandas())
         columns = ColumnArrays.empty(data, len(ready))
         for j, name in enumerate(data.categorical):
             columns.ids[:, j] = ready[name]
