@@ -174,7 +174,7 @@ def test_damaged_rows_are_told_and_leave_a_gap(made, scorer, expected, tmp_path,
         ({"price": [1.0] * 9 + [1e308] * 141}, "row 9, counted from 0: price is 1e.308, too large"),
         ({"price": "cheap"}, "the frame: column 'price' is string, not numbers"),
         ({"price": [1, "2"] * 75}, "column 'price' is object with values of several types"),
-        ({"user": 0.5}, "column 'user' is double with the value 0.5"),
+        ({"user": 0.5}, "column 'user' has 0.5"),
         ({"user": pd.Timestamp("2020-01-01")}, "column 'user' is timestamp"),
     ],
 )

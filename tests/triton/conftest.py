@@ -81,7 +81,8 @@ def serve(exported, tmp_path_factory):
         folder = tmp_path_factory.mktemp("served")
         (folder / "requests.json").write_text(json.dumps(batches))
         files = [exported.repo / "clicks", "3", folder / "requests.json", folder / "answers.json"]
-        subprocess.run([sys.executable, HERE / "served.py", *files], cwd=folder, check=True)
+        command = [sys.executable, "-B", HERE / "served.py", *files]  # -B: nothing is added there
+        subprocess.run(command, cwd=folder, check=True)
         return json.loads((folder / "answers.json").read_text())
 
     return answers
