@@ -35,6 +35,7 @@ from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.scaling import RULES
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_settings import RunSettings
@@ -64,6 +65,7 @@ class OutageSettings:
         snapshot_hours: hours of event time between snapshots.
         outage_hours: hours of event time without a trainer.
         catch_up: times the batch size for the backlog.
+        rule: scaling rule for the batches of the backlog.
 
     Raises:
         InputError: a number is below 1.
@@ -76,6 +78,7 @@ class OutageSettings:
     snapshot_hours: tuple[int, ...] = option((1, 6, 12, 24), "hours between snapshots")
     outage_hours: int = option(12, "hours without a trainer")
     catch_up: tuple[int, ...] = option((1, 8, 16, 32), "times the batch size for the backlog")
+    rule: str = option("cowclip", "scaling rule for the backlog", choices=tuple(RULES))
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
@@ -94,11 +97,13 @@ class Training:
     """
 
     def __init__(self, settings: OutageSettings, log: Log, seed: int, catch_up: int = 1) -> None:
+        rate = settings.learning_rate
         run = RunSettings(
             model="deepfm",
             batch_size=settings.batch_size,
             base_batch_size=settings.batch_size,
-            overrides={name: settings.learning_rate for name in ("embedding_lr", "dense_lr")},
+            overrides={"embedding_lr": rate, "dense_lr": rate, "init_std": 1e-2},
+            rule=settings.rule,
             update="lazy",
             mlp=(100, 100),
             seed=seed,

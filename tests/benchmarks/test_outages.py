@@ -10,11 +10,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.runs
 @pytest.mark.thorough
-def test_a_small_benchmark(load, tmp_path, capsys):
+@pytest.mark.parametrize("rule", ["cowclip", "sde"])
+def test_a_small_benchmark(load, tmp_path, capsys, rule):
     file = tmp_path / "outages.json"
     load("outages").BENCHMARK.main(
         ["--rows", "4000", "--seeds", "1", "--snapshot-hours", "12", "--catch-up", "1,4",
-         "--batch-size", "64", "--json", str(file)]
+         "--batch-size", "64", "--rule", rule, "--json", str(file)]
     )  # fmt: skip
     result = json.loads(file.read_text())
     assert list(result["skip"]) == ["none", "12 h"]
