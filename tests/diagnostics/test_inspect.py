@@ -79,7 +79,7 @@ def test_curves_are_the_numbers(run):
     assert len(looks) == 3 and all(len(set(each)) == 3 for each in zip(*looks))
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("update", ["dense", "lazy"])
 def test_clippy_has_norms_and_no_factors(data, tmp_path, capsys, update):
     """It bounds steps, which are made after the probe: no number must be made up for it."""
@@ -142,6 +142,7 @@ def test_a_run_without_diagnostics_says_which_option_to_use(run, tmp_path, capsy
     assert len(error.splitlines()) == 1 and not (tmp_path / "figures").exists()
 
 
+@pytest.mark.thorough
 def test_a_run_that_has_not_finished_an_epoch(run, tmp_path, capsys):
     for name in ("config.json", FILE):
         (tmp_path / name).write_bytes((run[0] / name).read_bytes())

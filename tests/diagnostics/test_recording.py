@@ -55,7 +55,7 @@ def test_no_weight_changes_and_the_clip_is_as_recorded(data, tmp_path, same_weig
     assert last.mean_clip_factor == pytest.approx(rows[-1]["mean_clip_factor"], rel=1e-5)
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_no_weight_changes_in_mixed_precision(data, tmp_path, same_weights, policy):
     mixed = compat.tensorflow().keras.mixed_precision
@@ -163,6 +163,7 @@ def test_stopped_and_resumed_it_is_the_same_table(data, whole, tmp_path, monkeyp
     )
 
 
+@pytest.mark.thorough
 def test_steps_that_are_made_in_one_call_are_probed_as_single_ones(
     data, whole, tmp_path, monkeypatch, same_weights
 ):

@@ -76,6 +76,7 @@ def usual_training(events, features, settings, collisions, seed):
         yield trainer, scored.labels, trainer.model.predict_on_batch(inputs)[:, 0]
 
 
+@pytest.mark.thorough
 def test_load_0_is_training_without_hashing(events, features, settings):
     collisions = CollisionSettings(loads=(0.0,), epochs=2)
     rules = FieldRules(ttl=1, admit=2)  # must not apply

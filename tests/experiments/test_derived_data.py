@@ -110,7 +110,7 @@ def cut(name):
     return short
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "damage",
     [

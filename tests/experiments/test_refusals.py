@@ -81,6 +81,7 @@ def test_outputs_of_other_data_are_not_replaced(mine, data, tmp_path, capsys, ki
     assert "abc" in file.read_text()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("first", "second"), [("1", "1/2"), ("1/2", "1"), ("1/2", "1/3")])
 def test_outputs_of_another_share_of_the_rows_are_not_replaced(
     data, tmp_path, capsys, first, second

@@ -82,6 +82,7 @@ def test_a_table_of_older_runs_does_not_speak_of_errors_that_they_lack(mine, dat
     assert not any("DeLong" in note for note in read_table(out / "tables" / "mine.json").notes)
 
 
+@pytest.mark.thorough
 def test_a_stopped_experiment_goes_on(mine, data, tmp_path, capsys):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     only = ["--lines", "CowClip", "--seeds", "1", "--epochs", "6"]
@@ -117,7 +118,7 @@ def not_recorded(folder, result):
     raise SystemExit
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "killed"),
     [("shutil", SimpleNamespace(rmtree=half_removed)), ("append_result", not_recorded)],
@@ -144,6 +145,7 @@ def test_a_path_that_sounds_like_divergence_is_none(mine, data, tmp_path, monkey
     assert read_results(tmp_path / "results") == []
 
 
+@pytest.mark.thorough
 def test_a_figure_by_epoch_needs_the_run_folders(mine, data, tmp_path, capsys):
     """With some of them gone it would be half empty, with all of them an empty picture."""
     out, own = tmp_path / "results", tmp_path / "curves.yaml"
@@ -169,6 +171,7 @@ def test_a_dry_run_of_a_figure_tells_what_it_trains(data, tmp_path, capsys):
     assert "one training of" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_the_device_is_chosen_before_anything_starts_tensorflow(mine, data, tmp_path, monkeypatch):
     done = []
     for name in ("choose_device", "build_optimizer"):

@@ -72,6 +72,7 @@ def own_loop(tf, schema, update, training):
     return [v.numpy() for v in variables], told
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("training", [True, None])
 def test_a_loop_of_your_own(tf, schema, training):
     """In a graph only training brings rows up to date: without it you are told."""
@@ -168,7 +169,7 @@ def test_no_step_is_lost_or_comes_late(schema, owing, tmp_path, way):
         np.testing.assert_allclose(exact, dense, atol=1e-6)
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("view", ["predict_on_batch", "test_on_batch"])
 def test_one_batch_sees_current_tables(owing, batch, view):
     label = np.zeros([40, 1], "f")
@@ -198,7 +199,7 @@ def test_xla_is_refused(tf, schema):
     model.compile("adam", "binary_crossentropy", jit_compile=True)
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("tables", ["fused", "per_field"])
 def test_state_is_in_the_order_of_the_variables(tf, schema, tables):
     """So `set_weights` of an optimizer that has not seen a batch takes what one that has gives."""

@@ -150,6 +150,7 @@ def steps_of_all_kinds(tf, model, optimizer, table):
         model.predict_on_batch(batch_of(rows))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("backend", ["numba", "tensorflow"])
 def test_memory_is_reserved_and_not_resident(tf, backend):
     """4 GiB in all, of which few are taken, and steps never copy a table of 1 GiB."""

@@ -192,7 +192,7 @@ def test_gradients_of_tables_have_one_entry_per_occurrence(
         assert gradient.values.shape[0] == entries
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(cc.models.MODELS))
 def test_compiled_by_xla_it_trains_as_it_does_without(tf, name):
     from cowclip_merlin.bench.random_data import random_rows

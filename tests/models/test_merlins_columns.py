@@ -69,6 +69,7 @@ def loader_of(columns, schema):
     return mm.Loader(Dataset(frame, schema=schema), batch_size=6, shuffle=False)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("kind", "eager"), [*((kind, False) for kind in KINDS), ("ragged list", True)]
 )

@@ -105,7 +105,7 @@ def test_how_often_a_row_of_the_batch_is_counted(tf, schema, make, times):
     assert counted == [16 * times] * 3
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", own.MODELS)
 def test_a_loaded_model_predicts_the_same(name, tmp_path):
     model, *_ = own.fit(name, "lazy")

@@ -48,6 +48,7 @@ def options(values):
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("model", "update"), [("dcn", "dense"), thorough("deepfm", "exact")])
 def test_the_first_scores_are_those_of_the_run(tmp_path, offline, model, update, capsys):
     tables = {"exact": "fused", "dense": "per_field"}[update]

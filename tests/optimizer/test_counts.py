@@ -34,6 +34,7 @@ def table(tf):
     return tf.Variable(values, name="embeddings")
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("graph", [True, False])
 @pytest.mark.parametrize("combiner", ["mean", "sum", "sqrtn"])
 def test_counts_of_a_sparse_lookup(tf, table, combiner, graph):

@@ -55,7 +55,7 @@ def worst(a, b):
     return max(np.abs(x - y).max() / np.abs(x).max() for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_thousand_steps(tf, seed, kernels):
     dense = TwoTables(tf, update="dense")
@@ -135,6 +135,7 @@ BETAS = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", BETAS)
 def test_any_betas(tf, name, kernels):
     given = {"adam": BETAS[name], "l2": 1e-5}

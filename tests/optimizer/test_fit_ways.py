@@ -127,7 +127,7 @@ def test_a_way_to_fit_gives_the_weights_of_dense(tf, way, recwarn):
     assert not [w for w in recwarn if "update=" in str(w.message)]
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("update", ["dense", "exact"])
 def test_an_interrupted_fit_goes_on(tf, tmp_path, update):
     class Interrupt(tf.keras.callbacks.Callback):

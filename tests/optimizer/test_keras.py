@@ -59,6 +59,7 @@ def test_the_weights_go_through_h5(tf, clicks, tmp_path):
     np.testing.assert_array_equal(again(clicks[0]), model(clicks[0]))
 
 
+@pytest.mark.thorough
 def test_under_loss_scaling_nothing_changes(tf, clicks):
     ids, y = clicks
     ends = []

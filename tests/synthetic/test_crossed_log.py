@@ -38,6 +38,7 @@ def test_ids_per_row_and_rare_ids_are_near_those_of_criteo(counts):
     assert 0.92 < (everything < 10).mean() < 0.94
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", LONG_TAILS)
 def test_the_largest_fields_are_as_large_as_those_of_criteo(counts, number):
     count = counts[number]

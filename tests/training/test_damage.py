@@ -98,7 +98,7 @@ def test_the_list_of_checkpoints_is_not_needed(run, spoil):
     assert len(list_checkpoints(folder / "checkpoints")) == 2  # older ones are still deleted
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", ["data-00000-of-00001", "index"])
 def test_an_older_checkpoint_is_found_and_said(run, caplog, capsys, part):
     folder, data = run

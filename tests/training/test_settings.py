@@ -130,7 +130,7 @@ def test_adagrad_starts_where_it_is_told(data, start):
         assert config["initial_accumulator_value"] == (0.1 if start is None else start)
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("update", ["dense", "exact"])
 def test_a_run_with_adagrad_learns_and_resumes(data, tmp_path, update):
     settings = RunSettings(

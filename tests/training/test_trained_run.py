@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas
 import pytest
+from tiers import thorough
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
@@ -46,7 +47,7 @@ pandas.DataFrame({"probability": got}).to_parquet("got.parquet")
 """
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["deepfm", thorough("dcnv2")])
 def run(request, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     train(data, RunSettings(model=request.param, **SMALL, **KINDS[request.param]), out=folder / "r")
@@ -169,6 +170,7 @@ def test_an_exported_run_scores_without_this_package(run, exported, data, rows, 
     )
 
 
+@pytest.mark.one_case
 def test_an_id_outside_of_its_table_is_named(exported, data, rows):
     tf, (_, model) = compat.tensorflow(), exported
     score = tf.saved_model.load(str(model)).signatures["serving_default"]
@@ -180,6 +182,7 @@ def test_an_id_outside_of_its_table_is_named(exported, data, rows):
     score(**given | {"C3": tf.constant([1, largest - 1, 2], tf.int64)})
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_a_number_that_is_not_finite_is_refused_with_its_column(run, exported, data, rows, number):
     tf, (_, path) = compat.tensorflow(), exported

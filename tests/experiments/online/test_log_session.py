@@ -46,6 +46,7 @@ def test_a_replay_serves_all_lines_that_train_the_same(results, frame):
         assert set(frame[frame.run_id == run_id].ids_kept) == {sum(table["rows"])}
 
 
+@pytest.mark.thorough
 def test_the_rules_of_a_line_replace_those_of_the_features_file(drifting_log, frame):
     features = load_features(drifting_log / "log.csv.yaml")
     assert features.rules["item"].ttl == 5 * 86_400

@@ -63,6 +63,7 @@ def test_a_full_table_drops_the_oldest_ids_and_says_so_once(tmp_path, settings_o
     assert caplog.text.count("the table is full: ids that were not seen for longest lose") == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, thorough(1)])
 def test_killed_anywhere_and_started_again_it_ends_the_same(
     tmp_path, settings, events, whole, seed, monkeypatch
