@@ -21,6 +21,7 @@ def test_a_copy_is_found(tf):
     assert copies(graph) == [("Size", "Cast")]
 
 
+@pytest.mark.system
 @pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
 def test_a_step_copies_nothing(tf, emulated, monkeypatch):
     fields = criteo_fields(2000)

@@ -59,6 +59,7 @@ def stubs(tmp_path):
     return tmp_path
 
 
+@pytest.mark.system
 def test_a_process_with_cudf_24_12_imports_merlin(stubs):
     """Starts a process: Merlin looks for GPUs once, when it is imported."""
     environment = os.environ | {"PYTHONPATH": str(stubs), "CUDA_VISIBLE_DEVICES": "0"}

@@ -9,6 +9,7 @@ from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable, M
 from cowclip_merlin.online.logs.open_log import open_log
 
 
+@pytest.mark.system
 def test_a_server_that_refuses_the_login_is_not_tried_again(topic, impatient):
     impatient()
     login = "security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN&sasl.username=me"
@@ -17,6 +18,7 @@ def test_a_server_that_refuses_the_login_is_not_tried_again(topic, impatient):
     assert "secret" not in str(told.value) and "\n" not in str(told.value)
 
 
+@pytest.mark.system
 def test_a_topic_that_is_gone_is_not_waited_for(topic, monkeypatch):
     url = topic()
     log = open_log(url, create=True)

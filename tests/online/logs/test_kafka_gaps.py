@@ -17,6 +17,8 @@ from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 from cowclip_merlin.online.streaming.event_reader import EventReader
 from cowclip_merlin.workflows.online.features import CategoricalColumn, LogFeatures
 
+pytestmark = pytest.mark.system
+
 SETTINGS = JoinSettings(window=30)
 JOINED = LogFeatures(
     label="click", time="time", key="request", categorical=(CategoricalColumn(name="item"),)
