@@ -2,7 +2,7 @@
 
     python benchmarks/outages.py [--rows 200000] [--seeds 5] [--batch-size 256]
         [--learning-rate 1e-3] [--snapshot-hours 1,6,12,24] [--outage-hours 12]
-        [--catch-up 1,8,16,32] [--json FILE] [--overwrite]
+        [--catch-up 1,8,16,32] [--rule cowclip] [--json FILE] [--overwrite]
 
 The log is generated with drift over seven days. The trainer learns the first five days, and then
 scores each batch before it trains on it. The model is DeepFM with growing tables.

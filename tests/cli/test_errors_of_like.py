@@ -3,20 +3,12 @@
 import pytest
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.loading import open_columns
-from cowclip_merlin.workflows import PreparedData
 
 
 def prepared_like(p, lines=None):
     log, new = p.write("new.txt", b"\n".join(lines or p.lines())), p.path / "new"
     assert main(["prepare", "criteo", str(log), "--out", str(new), "--like", str(p.data())]) == 0
     return new
-
-
-def of_one_label(p):
-    new = prepared_like(p, [b"0" + line[1:] for line in p.lines()])
-    open_columns(PreparedData.load(new), "test")  # writes the cache, which may stay
-    return p.evaluate(p.run(), new)
 
 
 def experiment(p):
@@ -31,10 +23,6 @@ NO_TRAIN_ROWS = (
 CASES = {
     "training": (lambda p: p.train(prepared_like(p)), NO_TRAIN_ROWS),
     "experiment": (experiment, NO_TRAIN_ROWS),
-    "one label to evaluate": (
-        of_one_label,
-        r"new: all 400 test rows have the label 0; an AUC needs both labels; prepare rows with",
-    ),
 }
 
 
