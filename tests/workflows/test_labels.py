@@ -7,14 +7,14 @@ import pytest
 
 from cowclip_merlin.workflows.online.features import CategoricalColumn, LogFeatures
 from cowclip_merlin.workflows.online.messages import encode_messages
-from cowclip_merlin.workflows.raw.labels import LABEL_VALUES
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 
 NO_LABELS = ["maybe", "", "2", "01", "yes ", "nan", "null", "on", "é" * 100]
-TEXTS = [form(t) for t in LABEL_VALUES for form in (str, str.title, str.upper)] + NO_LABELS
-KNOWN = [LABEL_VALUES[text.lower()] for text in TEXTS[: -len(NO_LABELS)]]
+CLICK, NONE = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
+TEXTS = [form(t) for t in (*CLICK, *NONE) for form in (str, str.title, str.upper)] + NO_LABELS
+KNOWN = [int(text.lower() in CLICK) for text in TEXTS[: -len(NO_LABELS)]]
 TABLE = LogFormat(kind="table", label="y", categorical=("a",))
 FEATURES = LogFeatures(label="y", time="t", categorical=(CategoricalColumn(name="a"),))
 
