@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from cowclip_merlin.workflows.prepared.unknown_values import (
     warn_of_unknown,
 )
 from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult, check_input_files
-from cowclip_merlin.workflows.raw.log_format import LogFormat, separator_of
+from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.train_test_split import Split
 from cowclip_merlin.workflows.threads import Threads
 
@@ -138,9 +138,7 @@ def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat
                     f"{base.path}/categories/{file}: no such file; prepare {base.path} again"
                 )
     base.verify_categories()
-    if settings.kind == "table":
-        return replace(log_format, separator=separator_of(settings.files[0]))
-    return log_format
+    return settings.with_text_options(log_format.of_file(settings.files[0]))
 
 
 def _prepare(
@@ -265,8 +263,9 @@ def _settings_record(
 ) -> dict[str, Any]:
     """Return the settings that decide the output, for `dataset.json`.
 
-    `fit_on` is recorded only if it is not the default, so that fingerprints of data from before
-    this setting stay valid. The columns of a Criteo or Avazu log follow from its kind.
+    `fit_on` and options of text are recorded only if they are not the default, so that
+    fingerprints of data from before these settings stay valid. The columns of a Criteo or Avazu log
+    follow from its kind.
     """
     recipe = asdict(settings.recipe)
     if recipe["fit_on"] == "train":
@@ -275,6 +274,7 @@ def _settings_record(
     if settings.kind == "table":
         for name in ("label", "categorical", "continuous"):
             chosen[name] = getattr(log_format, name)
+        chosen |= log_format.text_options()
     return chosen | {
         "kind": settings.kind,
         "like": None if settings.like is None else settings.like.name,

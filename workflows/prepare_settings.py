@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
-from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat, separator_of
+from cowclip_merlin.workflows.raw.log_format import (
+    AVAZU,
+    CRITEO,
+    TABLE,
+    LogFormat,
+    parse_separator,
+    separator_of,
+)
 from cowclip_merlin.workflows.raw.train_test_split import Split
 
 KINDS = {"criteo": CRITEO, "avazu": AVAZU}
@@ -24,12 +31,15 @@ class PrepareSettings:
     """Settings of one call of `prepare`.
 
     Attributes:
-        files: raw files, in the order of the rows: text, .gz, or parquet.
+        files: raw files, in the order of the rows: plain or compressed text, or parquet.
         out: folder to write.
         kind: "criteo", "avazu" or "table".
         label: for "table": name of the 0/1 column.
         categorical: for "table": names of the categorical columns.
         continuous: for "table": names of the numeric columns.
+        separator: for "table": one character between columns of all text files, or "tab"; by
+            default the name of each file decides.
+        columns: for "table": all columns of text files without a header, in file order.
         like: a prepared folder whose columns, settings and vocabulary are used; all rows become
             test rows.
         split: "random" or "time".
@@ -51,6 +61,8 @@ class PrepareSettings:
     label: str | None = None
     categorical: tuple[str, ...] = ()
     continuous: tuple[str, ...] = ()
+    separator: str | None = None
+    columns: tuple[str, ...] = ()
     like: Path | None = None
     split: str = "random"
     test_fraction: float | None = None
@@ -68,7 +80,7 @@ class PrepareSettings:
         object.__setattr__(self, "files", tuple(Path(file) for file in self.files))
         object.__setattr__(self, "out", Path(self.out))
         object.__setattr__(self, "like", None if self.like is None else Path(self.like))
-        for name in ("categorical", "continuous"):
+        for name in ("categorical", "continuous", "columns"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.files:
             raise InputError("no input files; give at least one")
@@ -76,7 +88,28 @@ class PrepareSettings:
             raise InputError(f"--max-bad-fraction is {self.max_bad_fraction}; use 0 <= x < 1")
         if not 0.001 <= self.partition_mb <= 1024:
             raise InputError(f"--partition-mb is {self.partition_mb}; use 0.001 to 1024")
+        self._check_text_options()
         self._check_effects()
+
+    def _check_text_options(self) -> None:
+        """Reject options of text files that have no effect, or that cannot be meant.
+
+        Raises:
+            InputError: if there is one.
+        """
+        if self.separator is not None:
+            object.__setattr__(self, "separator", parse_separator(self.separator))
+        given = "--columns" if self.columns else "--separator"
+        if not self.columns and self.separator is None:
+            return
+        if self.kind != TABLE:
+            raise InputError(f"{given} is for the kind table; omit it for a {self.kind} log")
+        if all(file.suffix == ".parquet" for file in self.files):
+            raise InputError(f"{given} is for text, but {self.files[0]} is parquet; omit it")
+        for name in self.columns:
+            if not name or self.columns.count(name) > 1:
+                what = f"has {name!r} twice" if name else "has a column without a name"
+                raise InputError(f"--columns {what}; give each column a name of its own")
 
     def _check_effects(self) -> None:
         """Reject settings that have no effect together with `like` or a split by time."""
@@ -116,13 +149,34 @@ class PrepareSettings:
                     f"column {name!r} cannot be categorical, because files are named after it; "
                     "rename it in the log, without the slash"
                 )
-        return LogFormat(
-            kind="table",
-            label=self.label,
-            categorical=self.categorical,
-            continuous=self.continuous,
-            separator=separator_of(self.files[0]),
+        return self.with_text_options(
+            LogFormat(
+                kind=TABLE,
+                label=self.label,
+                categorical=self.categorical,
+                continuous=self.continuous,
+                separator=separator_of(self.files[0]),
+            )
         )
+
+    def with_text_options(self, log_format: LogFormat) -> LogFormat:
+        """Return this format with the separator and the columns that the settings give.
+
+        Raises:
+            InputError: if the columns lack one that the format needs.
+        """
+        if self.separator is not None:
+            given = {"separator": self.separator, "separator_given": True}
+            log_format = replace(log_format, **given)
+        if not self.columns:
+            return log_format
+        for name in log_format.columns:
+            if name not in self.columns:
+                raise InputError(
+                    f"--columns has no {name!r}, which is the label, categorical or continuous; "
+                    "name all columns of the file, in its order"
+                )
+        return replace(log_format, file_columns=self.columns, header=False)
 
     def make_split(self) -> Split:
         """Return how to split the rows."""

@@ -26,7 +26,7 @@ def read_log(
     """Read raw rows as `prepare` reads them: only an empty cell is missing, and text stays text.
 
     Args:
-        files: text, .gz or parquet, in the order of the rows.
+        files: plain or compressed text, or parquet, in the order of the rows.
         like: a prepared folder, or the format of the log: "criteo", "avazu" or a `LogFormat`.
         labels: also read the label; a row without a valid one is then damaged.
         keep: more columns to read. Those of a text file are text.
@@ -49,10 +49,11 @@ def read_log(
     """
     import pandas as pd
 
-    log_format = _format_of(like) if labels else replace(_format_of(like), label="")
-    if double := set(keep) & set(log_format.columns):
+    log_format = _format_of(like)
+    read = log_format if labels else replace(log_format, label="")
+    if double := set(keep) & set(read.columns):
         raise InputError(f"keep: {min(double)!r} is read in any case; remove it")
-    reader = LogReader(log_format, keep=keep, max_bad_fraction=max_bad_fraction)
+    reader = LogReader(log_format, labels=labels, keep=keep, max_bad_fraction=max_bad_fraction)
     parts = [_frame(rows) for rows in reader.files(paths_of(files))]
     return pd.concat(parts)
 

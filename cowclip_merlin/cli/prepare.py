@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.options.common_options import add_device_option, parse_names
+from cowclip_merlin.cli.options.common_options import FILES_HELP, add_device_option, parse_names
 
 HELP = "turn a raw click log into a prepared folder"
 EXAMPLES = """examples:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip prepare`."""
     kind = "format of the log; table: columns that you name"
     parser.add_argument("kind", choices=("criteo", "avazu", "table"), help=kind)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="text, .gz or parquet, in order")
+    parser.add_argument("files", nargs="+", metavar="FILE", help=FILES_HELP)
     parser.add_argument("--out", required=True, metavar="DATA", help="folder to write")
     parser.add_argument("--label", metavar="COL", help="table: label column of 0 and 1")
     parser.add_argument(
@@ -28,6 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--continuous", default="", metavar="COLS", help="table: numeric columns, as x,y,z"
+    )
+    parser.add_argument(
+        "--separator",
+        metavar="CHAR",
+        help="table: between columns of text, such as ';' or tab (default: by each file's name, "
+        "tab in .tsv and .txt, else a comma)",
+    )
+    parser.add_argument(
+        "--columns",
+        default="",
+        metavar="COLS",
+        help="table: all columns of text without a header, as y,a,b",
     )
     parser.add_argument(
         "--split",
@@ -99,6 +111,8 @@ def run(args: argparse.Namespace) -> None:
             label=args.label,
             categorical=parse_names(args.categorical),
             continuous=parse_names(args.continuous),
+            separator=args.separator,
+            columns=_all_names(args.columns),
             like=None if args.like is None else Path(args.like),
             split=args.split,
             test_fraction=args.test_fraction,
@@ -112,3 +126,8 @@ def run(args: argparse.Namespace) -> None:
             overwrite=args.overwrite,
         )
     )
+
+
+def _all_names(text: str) -> tuple[str, ...]:
+    """Parse names between commas; unlike `parse_names`, an empty one counts as a column."""
+    return tuple(name.strip() for name in text.split(",")) if text else ()

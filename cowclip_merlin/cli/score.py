@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 
 from cowclip_merlin.cli.options.common_options import (
+    FILES_HELP,
     add_device_option,
     add_overwrite_option,
     parse_names,
@@ -20,7 +21,7 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip score`."""
     parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
-    parser.add_argument("files", nargs="+", metavar="NEW", help="text, .gz or parquet, in order")
+    parser.add_argument("files", nargs="+", metavar="NEW", help=FILES_HELP)
     out = "parquet file to write: row, the kept columns, probability"
     parser.add_argument("--out", required=True, metavar="FILE", help=out)
     data = "folder that RUN was trained on (default: where it was then)"

@@ -46,7 +46,7 @@ def replay_log(
     """Train a log's first days, then score each event with serving copies and train on it.
 
     Args:
-        files: the log, sorted by time: text, .gz or parquet.
+        files: the log, sorted by time: plain or compressed text, or parquet.
         features: its features file, or the columns read from it.
         settings: of the model and its training.
         replay: days to train first, and the sync intervals.

@@ -106,7 +106,7 @@ CASES = {
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE.replace(b",", b";")), *TABLE_OPTIONS
         ),
-        r"t\.csv: no column 'y' in the header \('y;a;b'\); separate columns by commas",
+        r"t\.csv: no column 'y' in the header \('y;a;b'\); in .* add --separator ';'",
     ),
     "space in a name": (
         lambda p: p.prepare(
@@ -118,7 +118,7 @@ CASES = {
         lambda p: p.prepare(
             "table", p.write("t.csv", b"\0" * 5000 + b"\n" + GOOD_TABLE), *TABLE_OPTIONS
         ),
-        r"no column 'y' in the header \('[x0\\]{1,160}'\); separate",
+        r"no column 'y' in the header \('[x0\\]{1,160}'\); check the names; .* --separator",
     ),
     "name that occurs twice": (
         lambda p: p.prepare(

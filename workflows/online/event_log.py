@@ -31,7 +31,7 @@ class EventLog:
     writes none of them twice. The others must be sorted by time, over all files.
 
     Args:
-        files: text, .gz or parquet, sorted by time.
+        files: plain or compressed text, or parquet, sorted by time.
         features: their columns.
         max_bad_fraction: share of damaged rows above which reading stops.
         quarantine: file to which the damaged rows are appended; None only counts them.
@@ -147,7 +147,7 @@ def read_rows(
     """The rows of one file as text, in pieces.
 
     Args:
-        file: text, .gz or parquet.
+        file: plain or compressed text, or parquet.
         features: its columns.
         block_bytes: bytes of text that are read at a time.
         allowed: as `allowed_bad_lines` of `read_text_rows`.

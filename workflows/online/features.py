@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.workflows.online.numbers import NumberScaling
-from cowclip_merlin.workflows.raw.log_format import LogFormat, separator_of
+from cowclip_merlin.workflows.raw.log_format import EVENTS, LogFormat, separator_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class LogFeatures:
         """How to read a file of this log: every column but the label as text."""
         names = [self.time, *([self.key] if self.key else []), *self.inputs]
         return LogFormat(
-            kind="table",
+            kind=EVENTS,
             label=self.label,
             categorical=tuple(dict.fromkeys(names)),
             file_columns=self.columns,

@@ -48,7 +48,7 @@ class RawLog:
     other values stay as they are: who reads the events finds what is wrong with them.
 
     Args:
-        files: text, .gz or parquet, sorted by time.
+        files: plain or compressed text, or parquet, sorted by time.
         features: their columns.
         max_bad_fraction: share of damaged rows above which reading stops.
         block_bytes: bytes of text that are read at a time.

@@ -184,7 +184,7 @@ def _parse(value: Mapping[str, Any]) -> dict[str, Any]:
     names = [each.name for each in fields(_Totals) if each.name in value]
     of_totals = {name: value[name] for name in names}
     totals = dataclass_from_json(_Totals, of_totals, added=_ADDED_TOTALS)
-    log_format = dataclass_from_json(LogFormat, value["layout"])
+    log_format = dataclass_from_json(LogFormat, value["layout"], added=("separator_given",))
     statistics = dataclass_from_json(Statistics, value["statistics"])
     columns = {"rows": SPLITS, "cardinalities": log_format.categorical}
     columns |= dict.fromkeys(("minimum", "maximum"), log_format.continuous)

@@ -130,8 +130,9 @@ class Ingest:
             rows = max(1, self.block_bytes // 256)
             return read_parquet_rows(file, self.log_format, rows, printed=self.printed)
         allowed = self._allowed_bad_lines
+        log_format = self.log_format.of_file(file)
         return read_text_rows(
-            file, self.log_format, self.block_bytes, allowed, threads, coded=self.coded
+            file, log_format, self.block_bytes, allowed, threads, coded=self.coded
         )
 
     def _allowed_bad_lines(self, lines: int) -> int | None:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.raw.file_formats import COMPRESSED_SUFFIXES
+
+TABLE, EVENTS = "table", "events"
+"""Kinds of logs whose columns the user names: a table of `prepare`, and a log with a time."""
+
+TAB = "\t"
+_NO_SEPARATORS = '"\r\n\0'  # characters that cannot separate columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,7 +22,7 @@ class LogFormat:
     """Columns of one kind of click log.
 
     Attributes:
-        kind: "criteo", "avazu" or "table".
+        kind: "criteo", "avazu", "table" or "events".
         label: name of the 0/1 column; "" to read rows without their labels.
         categorical: names of the categorical columns, in model order.
         continuous: names of the numeric columns, in model order.
@@ -19,6 +30,8 @@ class LogFormat:
             header.
         header: whether the first line of a text file names the columns.
         separator: one character between columns of a text file.
+        separator_given: whether all text files have this separator. If not, and it is a comma or
+            a tab, the name of each file of a table decides.
         integer: continuous columns that must hold whole numbers.
     """
 
@@ -30,6 +43,33 @@ class LogFormat:
     header: bool = True
     separator: str = ","
     integer: tuple[str, ...] = ()
+    separator_given: bool = False
+
+    @property
+    def quotes(self) -> bool:
+        """Whether cells of a text file may be quoted."""
+        return self.separator != TAB
+
+    def of_file(self, file: Path) -> LogFormat:
+        """Return the format of one file, whose name may decide its separator."""
+        by_name = self.kind in (TABLE, EVENTS) and self.separator in (",", TAB)
+        if self.separator_given or not by_name:
+            return self
+        return replace(self, separator=separator_of(file))
+
+    def cells(self, line: str) -> list[str]:
+        """Split a line of text into its cells."""
+        if not self.quotes:
+            return line.split(self.separator)
+        try:
+            return next(csv.reader([line], delimiter=self.separator), [""])
+        except csv.Error:  # a very long cell, or, before Python 3.11, a zero byte
+            return line.split(self.separator)
+
+    def text_options(self) -> dict[str, Any]:
+        """Return the given separator, and the columns of files without a header."""
+        separator = {"separator": self.separator} if self.separator_given else {}
+        return separator | ({} if self.header else {"columns": self.file_columns})
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -79,5 +119,33 @@ AVAZU = LogFormat(
 
 
 def separator_of(file: Path) -> str:
-    """Separator of columns by file name: tabs in .tsv and .txt, else commas."""
-    return "\t" if file.name.removesuffix(".gz").endswith((".tsv", ".txt")) else ","
+    """Separator of columns by file name: tabs in .tsv and .txt, else commas.
+
+    >>> separator_of(Path("log.tsv.gz")), separator_of(Path("log.csv.zst"))
+    ('\\t', ',')
+    """
+    name = Path(file.stem) if file.suffix.lower() in COMPRESSED_SUFFIXES else file
+    return TAB if name.suffix.lower() in (".tsv", ".txt") else ","
+
+
+def parse_separator(text: str) -> str:
+    """Return the separator that the option `--separator` gives.
+
+    Raises:
+        InputError: if it cannot separate columns.
+
+    >>> parse_separator("tab"), parse_separator(";")
+    ('\\t', ';')
+    """
+    separator = TAB if text in ("tab", "\\t") else text
+    if (
+        len(separator) != 1
+        or not separator.isascii()
+        or separator.isalnum()
+        or separator in _NO_SEPARATORS
+    ):
+        raise InputError(
+            f"--separator is {text!r}; give one ASCII character that is no letter, digit, quote or "
+            "line end, such as ',' or ';', or the word tab"
+        )
+    return separator

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw.ingest import check_input_files, staged_columns
-from cowclip_merlin.workflows.raw.log_format import LogFormat, separator_of
+from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import checked_batch, read_parquet_rows
 from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows
 from cowclip_merlin.workflows.raw.quarantine import Quarantine
@@ -47,7 +47,8 @@ class LogReader:
     """Reads rows in pieces as `prepare` reads them.
 
     Args:
-        log_format: columns of the log. With the label "", rows need no label.
+        log_format: columns of the log.
+        labels: read the label, too; without it, rows need no label.
         keep: names of columns to return unchanged. Those of a text file are text.
         max_bad_fraction: stop if the share of damaged rows exceeds this; None: at the first one.
 
@@ -63,16 +64,18 @@ class LogReader:
         self,
         log_format: LogFormat,
         *,
+        labels: bool = True,
         keep: Sequence[str] = (),
         max_bad_fraction: float | None = None,
     ) -> None:
-        self._format, self._keep = log_format, list(keep)
+        self._format = log_format if labels else replace(log_format, label="")
+        self._label, self._keep = log_format.label, list(keep)
         self._strict = max_bad_fraction is None
         self.damaged = Quarantine(None, max_bad_fraction=max_bad_fraction or 0.0)
         self.total = 0
 
     def files(self, files: Sequence[Path]) -> Iterator[RawRows]:
-        """Read files: text, .gz or parquet.
+        """Read files: plain or compressed text, or parquet.
 
         Raises:
             InputError: if a file is missing, empty or damaged, has other columns, or too many
@@ -152,16 +155,15 @@ class LogReader:
         Raises:
             InputError: if a log without a header has no such column.
         """
-        log_format = self._format
-        if log_format.kind == "table":
-            log_format = replace(log_format, separator=separator_of(file))
+        log_format = self._format.of_file(file)
         new = [name for name in self._keep if name not in log_format.columns]
         log_format = replace(log_format, categorical=(*log_format.categorical, *new))
         if log_format.header:
             return log_format
         names = log_format.file_columns
         if not log_format.label and _columns_of(file, log_format) == len(names) - 1:
-            names = names[1:]  # such as Criteo's test.txt
+            # such as Criteo's test.txt
+            names = tuple(name for name in names if name != (self._label or names[0]))
         for name in new:
             if name not in names:
                 raise InputError(f"{file}: no column {name!r}; it has {', '.join(names)}")
@@ -172,4 +174,5 @@ def _columns_of(file: Path, log_format: LogFormat) -> int:
     """Return the number of columns of the first line."""
     with closing(read_blocks(file, 1 << 16)) as blocks:
         line, _, _ = next(blocks).text.partition(b"\n")
-        return line.count(log_format.separator.encode()) + 1
+        text = line.decode("utf-8", "replace").removesuffix("\r")
+        return len(log_format.cells(text))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.raw.file_formats import open_text, read_bytes
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLANK = b"\r\n"
@@ -29,29 +27,18 @@ class Block:
     text: bytes
 
 
-def open_raw(file: Path) -> Any:
-    """Open a plain or .gz file for reading bytes.
-
-    Raises:
-        InputError: if it does not exist or is a folder.
-    """
-    if not file.is_file():
-        raise InputError(f"{file}: no such file; check the path")
-    return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")
-
-
 def read_blocks(file: Path, size: int) -> Iterator[Block]:
     """Read the file in blocks of about `size` bytes that end at the end of a line.
 
     Blank lines at the end of the file do not count.
 
     Raises:
-        InputError: if the file is missing, empty, or damaged gzip.
+        InputError: if the file is missing, empty, damaged, or no text.
     """
     line, rest, start = 1, b"", True
-    with open_raw(file) as stream:
+    with open_text(file) as stream:
         while True:
-            text = rest + _read(stream, size, file)
+            text = rest + read_bytes(stream, size, file)
             if len(text) == len(rest):
                 break
             if start and len(text) >= len(BYTE_ORDER_MARK):
@@ -84,18 +71,11 @@ def _end_of_lines(text: bytes) -> int:
     return 0
 
 
-def _read(stream: Any, size: int, file: Path) -> bytes:
-    try:
-        return stream.read(size)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{file}: damaged gzip file ({error}); download it again") from error
-
-
 def count_lines(file: Path, size: int = 1 << 24) -> int:
     """Count the lines as `read_blocks` does; the last one may lack its line end."""
     before, lines = 0, 0
-    with open_raw(file) as stream:
-        while text := _read(stream, size, file):
+    with open_text(file) as stream:
+        while text := read_bytes(stream, size, file):
             if content := text.rstrip(_BLANK):
                 lines = before + content.count(b"\n") + 1
             before += text.count(b"\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,54 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 from cowclip_merlin.workflows.raw.text_blocks import Block
 
 _LINES_PER_CHECK = 1024  # lines per piece that is parsed again if the block has a damaged line
-
-
-def read_header(text: bytes, log_format: LogFormat, file: Path) -> list[str]:
-    """Read the names of the columns from a header line.
-
-    Raises:
-        InputError: if it is not UTF-8 text, or a column of `log_format` is missing or repeated.
-    """
-    try:
-        names = _cells(text.decode("utf-8"), log_format.separator)
-    except UnicodeDecodeError:
-        raise InputError(
-            f"{file}: the header is not UTF-8 text; convert the file to UTF-8, or rename it to "
-            "end in .gz or .parquet if it has that format"
-        ) from None
-    for name in log_format.columns:
-        if name not in names:
-            raise InputError(
-                f"{file}: no column {name!r} in the header ({_quoted(names)}); "
-                f"{_remedy(names, log_format)}"
-            )
-        if names.count(name) > 1:
-            raise InputError(f"{file}: column {name!r} occurs twice in the header; rename one")
-    return names
-
-
-def _quoted(names: list[str]) -> str:
-    """Quote the first names, so that spaces around them are visible.
-
-    >>> _quoted(["a", " b"])
-    "'a', ' b'"
-    """
-    return ", ".join(repr(name[:40]) for name in names[:8]) + (", ..." if len(names) > 8 else "")
-
-
-def _remedy(names: list[str], log_format: LogFormat) -> str:
-    if len(names) > 1:
-        return "check the names"
-    if log_format.separator == ",":
-        return "separate columns by commas, or by tabs in a file named .tsv or .txt"
-    return "separate columns by tabs, or by commas in a file named .csv"
 
 
 class LineParser:
@@ -86,7 +43,7 @@ class LineParser:
         if log_format.label:
             types |= {log_format.label: pa.string()}
         self.types = {name: types[name] for name in log_format.columns}
-        self._quotes = log_format.separator == ","
+        self._quotes = log_format.quotes
         quote = '"' if self._quotes else False
         self._parse = arrow_csv.ParseOptions(
             delimiter=log_format.separator, quote_char=quote, ignore_empty_lines=False
@@ -133,7 +90,7 @@ class LineParser:
             return False
         positions = [self.columns.index(name) for name in self.log_format.integer]
         for line in text.decode().split("\n"):
-            cells = _cells(line, self.log_format.separator)
+            cells = self.log_format.cells(line)
             if any("x" in cells[i].lower() for i in positions if i < len(cells)):
                 return True
         return False
@@ -213,7 +170,7 @@ class LineParser:
             return "bytes that are not UTF-8 text"
         if "\r" in text:
             return "a carriage return inside the line"
-        cells = _cells(text, log_format.separator)
+        cells = log_format.cells(text)
         if len(cells) != len(self.columns):
             return f"{len(cells)} columns instead of {len(self.columns)}"
         row = dict(zip(self.columns, cells, strict=True))
@@ -238,15 +195,6 @@ def _is_text(text: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _cells(text: str, separator: str) -> list[str]:
-    if separator != ",":
-        return text.split(separator)
-    try:
-        return next(csv.reader([text]), [""])
-    except csv.Error:  # a very long cell, or, before Python 3.11, a zero byte
-        return text.split(separator)
 
 
 def _is_number(text: str, *, whole: bool) -> bool:

@@ -28,7 +28,9 @@ _EVENTS, _DAYS = 1_000_000, 7
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip online produce`."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="CSV, TSV, .gz or parquet to play")
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="CSV, TSV (also compressed) or parquet to play"
+    )
     text = "features file; written with --generate"
     parser.add_argument("--features", required=True, metavar="YAML", help=text)
     parser.add_argument("--to", metavar="LOG", help="log of whole examples")

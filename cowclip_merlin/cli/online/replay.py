@@ -29,7 +29,9 @@ scored events. Ctrl-C writes a snapshot and stops."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip online replay`."""
-    parser.add_argument("files", nargs="+", metavar="LOG", help="CSV, TSV, .gz or parquet")
+    parser.add_argument(
+        "files", nargs="+", metavar="LOG", help="CSV, TSV (also compressed) or parquet"
+    )
     parser.add_argument("--features", required=True, metavar="YAML", help="features file")
     parser.add_argument("--out", required=True, metavar="OUT", help="folder to write")
     _add_replay_options(parser)

@@ -6,6 +6,8 @@ import argparse
 
 from cowclip_merlin import choices
 
+FILES_HELP = "text, plain or .gz, .bz2, .zst or .lz4, or parquet, in order"
+
 
 def add_overwrite_option(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the option `--overwrite`.

@@ -83,7 +83,9 @@ def _add_with_defaults(parser: Any, options: dict[str, tuple[Any, str, str]]) ->
 
 def add_log_options(parser: Any) -> None:
     """Add the options of experiments on a log."""
-    parser.add_argument("--log", nargs="+", metavar="LOG", help="CSV, TSV, .gz or parquet, by time")
+    parser.add_argument(
+        "--log", nargs="+", metavar="LOG", help="CSV, TSV (also compressed) or parquet, by time"
+    )
     parser.add_argument("--features", metavar="YAML", help="features file of the log")
     add_option(parser, "model", "deepfm", "NAME", ", ".join(choices.MODELS))
     add_option(parser, "batch-size", 1024, "N", "events per step")

@@ -53,7 +53,7 @@ def score_files(
 
     Args:
         run: the run folder.
-        files: text, .gz or parquet, in the order of the rows; rows need no label.
+        files: plain or compressed text, or parquet, in the order of the rows; rows need no label.
         out: parquet file to write: row, the columns of `keep`, probability. `row` counts the rows
             of all files from 0, with damaged ones, which are left out.
         data: the folder that the run was trained on; None: where it was then.
@@ -74,7 +74,9 @@ def score_files(
             what = "is a column of the scores itself" if name in _OWN else "is given twice"
             raise InputError(f"--keep: {name!r} {what}; remove it")
     scorer = Scorer(run, data, device=device)
-    reader = LogReader(scorer.log_format, keep=keep, max_bad_fraction=max_bad_fraction)
+    reader = LogReader(
+        scorer.data.log_format, labels=False, keep=keep, max_bad_fraction=max_bad_fraction
+    )
     scored, unknown = 0, np.zeros(len(scorer.data.categorical), np.int64)
     with atomic_write(out) as temporary:
         for part in _written(scorer.score_pieces(reader.files(paths)), temporary):

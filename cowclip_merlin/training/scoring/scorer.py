@@ -78,12 +78,12 @@ class Scorer:
         """Return the click probability of every row, float64 [n].
 
         Args:
-            rows: a DataFrame of raw values, or files: text, .gz or parquet.
+            rows: a DataFrame of raw values, or files: text or parquet.
 
         Raises:
             InputError: if a column is missing, or a row is damaged.
         """
-        reader = LogReader(self.log_format)
+        reader = LogReader(self.data.log_format, labels=False)
         frame = hasattr(rows, "columns")
         pieces = reader.frame(rows) if frame else reader.files(paths_of(rows))
         parts = [scored.probabilities for scored in self.score_pieces(pieces)]
@@ -132,7 +132,7 @@ def score(
 
     Args:
         run: the run folder.
-        rows: a pandas DataFrame of raw values, or files: text, .gz or parquet. In a DataFrame,
+        rows: a pandas DataFrame of raw values, or files: text or parquet. In a DataFrame,
             NaN is a missing value, and whole numbers stand for their digits.
         data: the folder that the run was trained on; None: where it was then.
         device: "auto", "cpu" or "gpu".

@@ -1,0 +1,204 @@
+"""Text logs in the forms that users have: compressed, with any separator, without a header."""
+
+import gzip
+import json
+import re
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from cowclip_merlin import InputError
+from cowclip_merlin.cli import main
+from cowclip_merlin.workflows import LogFormat, PreparedData, PrepareSettings, read_log
+from cowclip_merlin.workflows.online.event_log import EventLog
+from cowclip_merlin.workflows.online.features_file import load_features
+
+FORMAT = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
+ROWS = [[i % 2, f"u{i % 5}", f"v{i % 3}", i] for i in range(40)]
+OPTIONS = ["--label", "y", "--categorical", "a,b", "--continuous", "x"]
+
+
+def text(separator=",", header=True, rows=ROWS):
+    lines = [["y", "a", "b", "x"]] * header + rows
+    return "".join(separator.join(map(str, line)) + "\n" for line in lines).encode()
+
+
+def pack(kind, content):
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, kind) as stream:
+        stream.write(content)
+    return sink.getvalue().to_pybytes()
+
+
+KINDS = [("gzip", ".gz"), ("bz2", ".bz2"), ("zstd", ".zst"), ("lz4", ".lz4")]
+
+
+@pytest.mark.parametrize(("kind", "suffix"), KINDS)
+@pytest.mark.parametrize("named", [True, False])
+def test_compressed_text_is_that_text(tmp_path, kind, suffix, named):
+    """The first bytes decide, and more streams may follow the first."""
+    (tmp_path / "log.tsv").write_bytes(text("\t"))
+    file = tmp_path / (f"packed.tsv{suffix}" if named else "packed.tsv")
+    half = len(text("\t")) // 2
+    file.write_bytes(pack(kind, text("\t")[:half]) + pack(kind, text("\t")[half:]))
+    whole = read_log(tmp_path / "log.tsv", FORMAT, labels=True)
+    assert read_log(file, FORMAT, labels=True).equals(whole) and len(whole) == len(ROWS)
+
+
+@pytest.mark.parametrize(("kind", "suffix"), KINDS)
+def test_a_damaged_compressed_file_is_refused(tmp_path, kind, suffix):
+    file = tmp_path / f"log.csv{suffix}"
+    for content in (pack(kind, text())[:-9], text()):  # cut off; not compressed at all
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=rf"log\.csv\{suffix}: damaged {kind} file .*; downl"):
+            read_log(file, FORMAT)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("log.zip", b"PK\x03\x04" + bytes(90), "is a zip archive, not text; unpack it"),
+        ("log.csv", b"PK\x03\x04" + bytes(90), "is a zip archive, not text; unpack it"),
+        ("log.xlsx", b"PK\x03\x04" + bytes(90), "is an Excel file, not text; save its rows as CSV"),
+        ("log.csv.xz", b"\xfd7zXZ\x00" + bytes(90), "is an xz file, not text; unpack it"),
+        ("log.7z", b"7z\xbc\xaf\x27\x1c" + bytes(90), "is a 7z archive, not text; unpack it"),
+        ("log.csv", b"PAR1\x15" + bytes(90), "is parquet, not text; rename it to end in .parquet"),
+        ("log.tgz", gzip.compress(bytes(257) + b"ustar" + bytes(90)), "is a tar archive, not text"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named_with_its_format(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name}: {message}"):
+        read_log(tmp_path / name, FORMAT)
+
+
+@pytest.mark.parametrize(("kind", "suffix"), KINDS)
+def test_a_log_of_events_may_be_compressed(tmp_path, kind, suffix):
+    features = tmp_path / "features.yaml"
+    features.write_text("label: y\ntime: x\ncategorical: [a]\n")
+    (tmp_path / "log.csv").write_bytes(text())
+    (tmp_path / f"log.csv{suffix}").write_bytes(pack(kind, text()))
+    plain, packed = (
+        list(EventLog([tmp_path / name], load_features(features)))
+        for name in ("log.csv", f"log.csv{suffix}")
+    )
+    assert packed[0].ids.tolist() == plain[0].ids.tolist() and len(packed[0].labels) == len(ROWS)
+
+
+def prepare(out, *files, options=OPTIONS):
+    return main(["prepare", "table", *map(str, files), "--out", str(out), *map(str, options)])
+
+
+def ids(folder):
+    """The rows of both splits, as text."""
+    data = PreparedData.load(folder)
+    files = [file for split in ("train", "test") for file in data.files(split)]
+    return pd.concat(map(pd.read_parquet, files), ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """A folder that was prepared from a CSV file with a header."""
+    path = tmp_path_factory.mktemp("usual")
+    (path / "log.csv").write_bytes(text())
+    assert prepare(path / "DATA", path / "log.csv") == 0
+    return path / "DATA"
+
+
+def test_any_separator_and_no_header(tmp_path, usual):
+    """The folder keeps both options, for `--like` and for new files without labels."""
+    file, new = tmp_path / "log.txt", tmp_path / "new.dat"
+    file.write_bytes(text(";", header=False))
+    options = [*OPTIONS, "--separator", ";", "--columns", "y,a,b,x"]
+    assert prepare(tmp_path / "DATA", file, options=options) == 0
+    assert ids(tmp_path / "DATA").equals(ids(usual))
+    assert prepare(tmp_path / "NEW", file, options=["--like", tmp_path / "DATA"]) == 0
+    assert len(ids(tmp_path / "NEW")) == len(ROWS)
+    new.write_bytes(text(";", header=False, rows=[row[1:] for row in ROWS]))
+    data = PreparedData.load(tmp_path / "DATA")
+    frame = read_log(new, data)
+    assert frame.equals(read_log(file, data)) and frame["a"].tolist() == [row[1] for row in ROWS]
+
+
+def test_the_label_need_not_come_first(tmp_path):
+    given = {"file_columns": ("a", "y", "b", "x"), "header": False}
+    log_format = LogFormat(**{**vars(FORMAT), **given})
+    rows = [[a, b, x] for _, a, b, x in ROWS]
+    (tmp_path / "new.csv").write_bytes(text(header=False, rows=rows))
+    frame = read_log(tmp_path / "new.csv", log_format)
+    assert frame[["a", "b", "x"]].to_numpy().tolist() == rows
+
+
+def test_quoted_cells_may_hold_any_separator(tmp_path):
+    (tmp_path / "log.csv").write_bytes(b'y|a|b|x\n1|"p|q"|v|2\n')
+    log_format = LogFormat(**{**vars(FORMAT), "separator": "|"})
+    assert read_log(tmp_path / "log.csv", log_format)["a"].tolist() == ["p|q"]
+
+
+def test_files_of_different_separators_in_one_call(tmp_path, usual):
+    (tmp_path / "a.csv").write_bytes(text(rows=ROWS[:25]))
+    (tmp_path / "c.tsv.gz").write_bytes(gzip.compress(text("\t", rows=ROWS[25:])))
+    assert prepare(tmp_path / "DATA", tmp_path / "a.csv", tmp_path / "c.tsv.gz") == 0
+    assert ids(tmp_path / "DATA").equals(ids(usual))
+
+
+def test_folders_of_earlier_versions_load_and_keep_their_fingerprint(tmp_path, usual):
+    value = json.loads((usual / "dataset.json").read_text())
+    assert not {"separator", "columns"} & set(value["settings"])
+    del value["layout"]["separator_given"]
+    (tmp_path / "dataset.json").write_text(json.dumps(value))
+    assert PreparedData.load(tmp_path).log_format == PreparedData.load(usual).log_format
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "message"),
+    [
+        (text(","), [], r"no column 'y' .*; in prepare table, add --separator ','"),
+        (text("|"), [], r"no column 'y' .*; in prepare table, add --separator '\|'"),
+        (text("\t"), ["--separator", ";"], r"no column 'y' .*, add --separator tab"),
+        (text("\t", header=False), [], r"no column 'y' .* with --columns NAME,NAME"),
+        (text(":", header=False), [], r"no column 'y' .* with --separator, or --columns NAME"),
+        (text("\t"), ["--columns", "y,a,b,x"], "line 1 names the columns, .*; remove this line"),
+        (
+            text("\t", header=False),
+            ["--columns", "y,a,b"],
+            r"--columns has no 'x', which is the label, categorical or continuous; name all",
+        ),
+        (
+            text("\t", header=False),
+            ["--columns", "y,a,b,x,z"],
+            "log.txt: line 1 has 4 columns, but --columns has 5; name each column",
+        ),
+        (
+            text(header=False),
+            ["--columns", "y,a,b,x"],
+            "log.txt: line 1 has 1 columns, but --columns has 4; in prepare table, add --sep.* ','",
+        ),
+        (text("\t"), ["--columns", "y,a,,x"], "--columns has a column without a name"),
+        (text("\t"), ["--columns", "y,a,a,x"], "--columns has 'a' twice"),
+        (text("\t"), ["--separator", "::"], "--separator is '::'; give one ASCII character"),
+        (text("\t"), ["--separator", '"'], "--separator is '\"'; give one ASCII character"),
+        (b"PK\x03\x04", [], "log.txt: is a zip archive, not text; unpack it"),
+    ],
+)
+def test_the_error_names_the_option(tmp_path, capsys, content, more, message):
+    (tmp_path / "log.txt").write_bytes(content)
+    assert prepare(tmp_path / "DATA", tmp_path / "log.txt", options=OPTIONS + more) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error) and error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "criteo", "separator": ","}, "--separator is for the kind table; omit it"),
+        ({"kind": "avazu", "columns": ("a",)}, "--columns is for the kind table; omit it"),
+        ({"files": ("t.parquet",), "separator": ";"}, "but t.parquet is parquet; omit it"),
+    ],
+)
+def test_an_option_without_effect_is_refused(settings, message):
+    usual = {"files": ("log.csv",), "out": "DATA", "kind": "table"}
+    with pytest.raises(InputError, match=message):
+        PrepareSettings(**(usual | settings))
