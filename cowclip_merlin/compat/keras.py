@@ -177,6 +177,7 @@ def legacy_optimizer(identifier: Any) -> Any:
     if isinstance(identifier, str):
         return _legacy_class(tf, identifier)()
     if isinstance(identifier, dict):
+        _check_has_legacy_form(tf, str(identifier.get("class_name")))
         # Keras modifies the dictionary, so pass a copy.
         return tf.keras.optimizers.get(copy.deepcopy(identifier), use_legacy_optimizer=True)
     if not isinstance(identifier, tf.keras.optimizers.Optimizer):
@@ -184,16 +185,41 @@ def legacy_optimizer(identifier: Any) -> Any:
             f"{type(identifier).__module__}.{type(identifier).__name__} is not an optimizer of "
             "tf.keras (Keras 2); build it from tf.keras.optimizers after import cowclip_merlin"
         )
+    _check_has_legacy_form(tf, type(identifier).__name__)
     for setting in ("weight_decay", "use_ema"):
         if identifier.get_config().get(setting):
             raise InputError(f"{type(identifier).__name__} with {setting} is not supported")
     return tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(identifier)
 
 
-def _legacy_class(tf: Any, name: str) -> Any:
-    legacy = tf.keras.optimizers.legacy
+def _check_has_legacy_form(tf: Any, name: str) -> None:
+    """Check that an optimizer of Keras is not one of the newer ones, such as Lion or AdamW.
+
+    Raises:
+        InputError: if there is no legacy optimizer of this name.
+    """
+    new, legacy = (getattr(each, name, None) for each in (tf.keras.optimizers, _legacy(tf)))
+    if new is not None and legacy is None:
+        names = ", ".join(sorted(_legacy_classes(tf)))
+        raise InputError(
+            f"{name} has no form in tf.keras.optimizers.legacy, which CowClip needs; choose one of "
+            f"{names}"
+        )
+
+
+def _legacy(tf: Any) -> Any:
+    return tf.keras.optimizers.legacy
+
+
+def _legacy_classes(tf: Any) -> dict[str, Any]:
+    legacy = _legacy(tf)
     classes = {c.lower(): getattr(legacy, c) for c in dir(legacy) if c[0].isupper()}
     classes.pop("optimizer")
+    return classes
+
+
+def _legacy_class(tf: Any, name: str) -> Any:
+    classes = _legacy_classes(tf)
     if name.lower() not in classes:
         raise InputError(f"unknown optimizer {name!r}; choose one of {', '.join(sorted(classes))}")
     return classes[name.lower()]

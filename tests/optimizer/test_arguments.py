@@ -48,6 +48,16 @@ def test_wrong_arguments_are_named(tf, arguments, message):
         cc.CowClip(**arguments)
 
 
+@pytest.mark.parametrize("name", ["Lion", "Adafactor", "AdamW"])
+@pytest.mark.parametrize("serialized", [False, True])
+def test_an_optimizer_without_a_legacy_form_is_refused(tf, name, serialized):
+    new = getattr(tf.keras.optimizers, name)()
+    given = {"class_name": name, "config": new.get_config()} if serialized else new
+    for slots in ((given, "adam"), ("adam", given)):
+        with pytest.raises(InputError, match=rf"^{name} has no form in .*choose one of .*adam"):
+            cc.CowClip(*slots)
+
+
 def test_an_optimizer_with_weight_decay_is_refused(tf):
     with pytest.raises(InputError, match="weight_decay"):
         cc.CowClip(tf.keras.optimizers.Adam(weight_decay=0.1))
