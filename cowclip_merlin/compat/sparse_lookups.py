@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -29,12 +30,14 @@ def keep_occurrences(tf: Any) -> None:
     They then read a row for each occurrence, as a lookup of dense ids does.
     """
     lookups = importlib.import_module("tensorflow.python.ops.embedding_ops")
-    ragged = importlib.import_module("tensorflow.python.ops.ragged.ragged_embedding_ops")
+    modules = [lookups]
+    with suppress(ModuleNotFoundError):  # before TensorFlow 2.13, `lookups` has them, too
+        modules.append(importlib.import_module("tensorflow.python.ops.ragged.ragged_embedding_ops"))
 
     def every_id(ids: Any) -> tuple[Any, Any]:
         return ids, tf.range(tf.size(ids))
 
-    for module in (lookups, ragged):
+    for module in modules:
         module.array_ops = _Changed(module.array_ops, unique=every_id)
     if hasattr(lookups, "compat"):  # else TensorFlow has no operation that sums in its gradient
         lookups.compat = _Changed(lookups.compat, forward_compatible=lambda *_: False)
