@@ -11,7 +11,7 @@ from cowclip_merlin.training.run_logs import parse_metrics_row, read_metrics
 
 pytestmark = pytest.mark.system
 
-ROWS, DIM = 100_000, 320
+ROWS, DIM = 100_000, 480
 TABLE = 3 * 4 * DIM * 3 * ROWS * 0.9  # bytes with Adam's moments: each value occurs once
 OPTIONS = "--model deepfm --batch-size 4096 --mlp 8 --update exact --epochs 1 --device cpu"
 
