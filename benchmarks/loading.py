@@ -114,7 +114,7 @@ def ours(data: Data, batch_size: int) -> Callable[[int], Iterator[int]]:
     """Return epochs that fetch batches like a training step, one per call, without training."""
     tf = compat.tensorflow()
 
-    @tf.function(input_signature=[data.signature])
+    @tf.function(input_signature=[data.signature], autograph=False)
     def take(batch: Any) -> Any:
         inputs, label = data.unpack(batch)
         return inputs["categorical"], inputs["continuous"], label

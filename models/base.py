@@ -151,11 +151,15 @@ class ClickModel(SyncedLayer, mm.Block):
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         """Compute the logit of each row, [b, 1]."""
+        return self._logit(inputs, training)  # Keras reads the signature of `call` itself
+
+    @tf.autograph.experimental.do_not_convert
+    def _logit(self, inputs: Any, training: bool) -> Any:
         ids, x = self.columns.stack(inputs)
         v, wide = self.look_up(ids, training)
         if self.jit_compile and training and not tf.executing_eagerly():
             # A new function for each trace: Keras would save an attribute with the model.
-            return tf.function(self.forward, jit_compile=True)(v, wide, x)
+            return tf.function(self.forward, jit_compile=True, autograph=False)(v, wide, x)
         return self.forward(v, wide, x)
 
     def look_up(self, ids: Any, training: bool = False) -> tuple[Any, Any]:

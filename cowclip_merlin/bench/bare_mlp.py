@@ -44,7 +44,7 @@ def make_mlp_train_function(
     mlp.build(x.shape)
     adam._create_all_weights(mlp.trainable_variables)  # a loop in a graph cannot create variables
 
-    @tf.function(jit_compile=jit_compile)
+    @tf.function(jit_compile=jit_compile, autograph=False)
     def loss_and_gradients() -> Any:
         with tf.GradientTape() as tape:
             losses = tf.nn.sigmoid_cross_entropy_with_logits(y, mlp(x, training=True))
@@ -56,9 +56,12 @@ def make_mlp_train_function(
         adam.apply_gradients(zip(gradients, mlp.trainable_variables))
         loss_sum.assign_add(loss)
 
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
+    def counted_step(done: Any) -> Any:
+        step()
+        return done + 1
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
     def run(steps: Any) -> None:
-        for _ in tf.range(steps):
-            step()
+        tf.while_loop(lambda done: done < steps, counted_step, [0])
 
     return run, loss_sum

@@ -52,7 +52,7 @@ def gradient_norms(model: Any, optimizer: Any, inputs: dict[str, Any], label: An
     label = tf.reshape(tf.cast(label, tf.float32), [-1])
     inputs = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
 
-    @tf.function
+    @tf.function(autograph=False)
     def probe(inputs: Any, label: Any) -> Any:
         return measure_rows(model, optimizer, inputs, label)
 
@@ -69,7 +69,7 @@ def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorm
         data: `loading.Data`.
     """
 
-    @tf.function(input_signature=[data.signature])
+    @tf.function(input_signature=[data.signature], autograph=False)
     def probe(batch: Any) -> Any:
         return measure_rows(model, optimizer, *data.unpack(batch))
 

@@ -46,7 +46,7 @@ class DenseScorer:
         rows = [tf.TensorSpec([None, fields, layer.dim]) for layer in model.row_sync.layers]
         numbers = tf.TensorSpec([None, len(features.continuous)])
 
-        @tf.function(input_signature=[rows, numbers])
+        @tf.function(input_signature=[rows, numbers], autograph=False)
         def score(rows: list[Any], numbers: Any) -> Any:
             wide = rows[1] if len(rows) > 1 else None
             return tf.sigmoid(tf.cast(block.forward(rows[0], wide, numbers), tf.float32))[:, 0]

@@ -252,7 +252,7 @@ def _make_score(model: Any, batches: BatchForm) -> Any:
     """Return a graph of rows [b, F] and numbers [b, C] that returns probabilities [b]."""
     tf = compat.tensorflow()
 
-    @tf.function(input_signature=batches.signature[:2])
+    @tf.function(input_signature=batches.signature[:2], autograph=False)
     def score(rows: Any, numbers: Any) -> Any:
         inputs = {"categorical": rows, "continuous": numbers}
         return tf.sigmoid(models.logits(model, inputs, training=False)[:, 0])

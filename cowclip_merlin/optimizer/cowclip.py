@@ -183,6 +183,7 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             self.config, self._update = before
             self._inner.set_moments(moments_before)
 
+    @tf.autograph.experimental.do_not_convert
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],

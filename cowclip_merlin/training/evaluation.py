@@ -109,7 +109,7 @@ def logits_function(model: Any, data: Data) -> Any:
 
     tf = compat.tensorflow()
 
-    @tf.function(input_signature=[data.signature])
+    @tf.function(input_signature=[data.signature], autograph=False)
     def score(batch: Any) -> Any:
         inputs, _ = data.unpack(batch)
         return models.logits(model, inputs, training=False)[:, 0]

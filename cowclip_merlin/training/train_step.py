@@ -31,9 +31,9 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
     models.attach(model, optimizer)
     losses_of = tf.nn.sigmoid_cross_entropy_with_logits
     if model.blocks[0].jit_compile:
-        losses_of = tf.function(losses_of, jit_compile=True)
+        losses_of = tf.function(losses_of, jit_compile=True, autograph=False)
 
-    @tf.function(input_signature=[data.signature])
+    @tf.function(input_signature=[data.signature], autograph=False)
     def step(batch: Any) -> None:
         batch, rows = own_part(batch, data, group)
         inputs, label = data.unpack(batch)
@@ -109,11 +109,15 @@ def make_train_function(model: Any, optimizer: Any, data: DeviceData, loss_sum: 
     tf = compat.tensorflow()
     step = make_train_step(model, optimizer, data, loss_sum)
 
-    @tf.function(input_signature=[data.signature, tf.TensorSpec([], tf.int32)])
+    signature = [data.signature, tf.TensorSpec([], tf.int32)]
+
+    @tf.function(input_signature=signature, autograph=False)
     def steps(rows: Any, batch_size: Any) -> None:
-        for first in tf.range(0, tf.size(rows), batch_size):
-            # The exchanges of several workers need the order of the steps.
-            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+        def one_step(first: Any) -> Any:
             step(rows[first : first + batch_size])
+            return first + batch_size
+
+        # The exchanges of several workers need the order of the steps.
+        tf.while_loop(lambda first: first < tf.size(rows), one_step, [0], parallel_iterations=1)
 
     return steps

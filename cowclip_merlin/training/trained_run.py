@@ -188,7 +188,7 @@ def _serving_function(model: CTRModel, inputs: dict[str, Any], names: dict[str, 
     tf, fields = compat.tensorflow(), model.blocks[0].columns.fields
     all_names, sizes = tf.constant(list(fields)), tf.constant(list(fields.values()), tf.int64)
 
-    @tf.function(input_signature=[inputs])
+    @tf.function(input_signature=[inputs], autograph=False)
     def serve(given: dict[str, Any]) -> dict[str, Any]:
         columns = {column: given[name] for column, name in names.items()}
         ids = tf.stack([columns[name] for name in fields], axis=1)

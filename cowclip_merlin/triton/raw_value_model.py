@@ -42,7 +42,7 @@ class RawValueModel(tf.Module):
             tf.TensorSpec([None, len(numbers)], tf.float64, "continuous"),
         )
 
-        @tf.function(input_signature=inputs)
+        @tf.function(input_signature=inputs, autograph=False)
         def serve(categorical: Any, continuous: Any) -> dict[str, Any]:
             texts = tf.unstack(categorical, len(fields), axis=1)
             columns = dict(zip(fields, map(ids_of, texts, self._vocabularies)))
