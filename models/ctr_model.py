@@ -48,6 +48,21 @@ class CTRModel(SyncedModel, mm.Model):
             )
         return super().fit(*args, train_metrics_steps=train_metrics_steps, **kwargs)
 
+    def call(
+        self,
+        inputs: Any,
+        targets: Any = None,
+        training: bool | None = None,
+        testing: bool | None = None,
+        output_context: bool | None = None,
+    ) -> Any:
+        """Compute outputs as in Merlin, but without AutoGraph, which takes seconds per trace."""
+        return self._traced_as_it_stands(inputs, targets, training, testing, output_context)
+
+    @tf.autograph.experimental.do_not_convert
+    def _traced_as_it_stands(self, *args: Any) -> Any:
+        return super().call(*args)
+
     def train_compute_metrics(self, outputs: Any, compiled_metrics: Any) -> dict[str, Any]:
         """Compute metrics as in Merlin, but without `tf.cond`, which several replicas lack."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
