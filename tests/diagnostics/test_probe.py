@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import thorough
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.diagnostics import gradient_norms
@@ -109,10 +110,13 @@ def eagerly():
 @pytest.mark.parametrize(
     ("update", "clip", "tables"),
     [
-        *((update, clip, "fused") for update in ("dense", "lazy") for clip in CLIPS),
-        *(("dense", clip, "per_field") for clip in ("cowclip", "global", "adaptive_field")),
-        *(("exact", "cowclip", tables) for tables in ("fused", "per_field")),
-        ("exact", "none", "fused"),
+        *(("dense", clip, "fused") for clip in CLIPS),
+        ("exact", "cowclip", "fused"),
+        ("dense", "cowclip", "per_field"),
+        *(thorough("lazy", clip, "fused") for clip in CLIPS),
+        *(thorough("dense", clip, "per_field") for clip in ("global", "adaptive_field")),
+        thorough("exact", "cowclip", "per_field"),
+        thorough("exact", "none", "fused"),
     ],
 )
 def test_the_optimizer_says_the_same_of_its_step(

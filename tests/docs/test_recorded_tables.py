@@ -52,6 +52,7 @@ def test_every_mark_has_a_table():
     assert len(QUOTES) == marks >= 10
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("file", TABLES, ids=lambda file: f"{file.parts[-3]}-{file.stem}")
 def test_a_recorded_table_is_that_of_the_recorded_runs(file, tmp_path, capsys):
     """`dataset.json` is enough of the data, since no run is missing."""

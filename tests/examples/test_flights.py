@@ -135,6 +135,7 @@ def test_wrong_options(published, tmp_path, capsys, out, more, complaint):
     assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_the_real_file(tmp_path):
     file = ROOT.parent / "shared/data/flights_3m.parquet"
     if not file.is_file():

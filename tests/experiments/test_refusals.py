@@ -95,6 +95,7 @@ def test_outputs_of_another_share_of_the_rows_are_not_replaced(
     assert file.read_bytes() == before
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("text", "words"),
     [

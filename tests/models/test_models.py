@@ -38,7 +38,7 @@ def test_mixed_precision_keeps_logits_and_tables_in_float32(
         assert isinstance(gradient, tf.IndexedSlices) and gradient.values.dtype == tf.float32
 
 
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_a_saved_model_computes_in_the_precision_it_was_made_for(
     tf, schema, batch, name, half_precision, tmp_path

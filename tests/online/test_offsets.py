@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiers import thorough
 
 from cowclip_merlin.online.joiner.settings import JoinSettings
 from cowclip_merlin.online.trainer import OnlineTrainer
@@ -112,7 +111,8 @@ def sampled_events():
     return item[kept], label[kept]
 
 
-@pytest.mark.parametrize("corrected", [True, thorough(False)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("corrected", [True, False])
 def test_served_probabilities_are_the_click_rates(settings_of, corrected):
     items, labels = sampled_events()
     offsets = np.full(len(items), np.log(RATE)) if corrected else None

@@ -78,6 +78,7 @@ def test_other_fields_are_as_without_crosses():
     assert same == [f for f in range(26) if f + 1 not in LONG_TAILS]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("number", LONG_TAILS)
 def test_effects_without_a_table_are_those_of_the_table(number):
     f, ids = number - 1, np.array([0, 1, 700, 3, 3])

@@ -239,6 +239,7 @@ def test_summary_numbers(prepared):
     assert "| b | 2 | 0.0% | 2 |" in page
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("file", "settings", "rows"),
     [

@@ -1,6 +1,7 @@
 """Real logs in time order: one of text with hours as times, one of parquet with dates."""
 
 import numpy as np
+import pytest
 
 from cowclip_merlin.workflows.online.event_log import EventLog
 
@@ -18,6 +19,7 @@ def test_avazu(real, features_file):
     assert {int(t) for piece in pieces for t in piece.times} == {1413849600}  # the first hour
 
 
+@pytest.mark.thorough
 def test_flights(real, features_file):
     """Few delays are 0 or 1 minutes; all other rows are set aside."""
     features = features_file("label: delay\ntime: date\ncategorical: [origin, destination]\n")
