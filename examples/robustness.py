@@ -4,9 +4,10 @@
         [--mlp 400,400,400] [--steps 50] [--csv FILE] [--overwrite]
 
 Each DATA is a prepared folder: the same log with other columns, another limit of the label, another
-seed of the split, or another log. `cowclip experiment robustness` trains each of them at the base
-batch, at 8 times and at 32 times: without scaling, with CowClip, and with CowClip's rates without
-its clip. Then it prints the tables of `robustness_tables.py`, with one row per folder.
+seed of the split, or another log. `cowclip experiment robustness scaling` trains each of them at
+the base batch, at 8 times and at 32 times: without scaling, with CowClip, with CowClip's rates
+without its clip, and with the rules `sqrt_star` and `sde`. Then it prints the tables of
+`robustness_tables.py`, with one row per folder.
 Run it again to continue: finished runs are not repeated. The rates follow from the number of rows,
 unless RESULTS has values that `cowclip sweep` chose for a folder. RESULTS/results.csv keeps all
 runs; RESULTS/tables has the table of the last folder only.
@@ -40,17 +41,32 @@ from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, read_counts
 Results = Mapping[PlannedRun, Result]
 
 LINES = MappingProxyType(
-    {"no scaling": "none", "CowClip": "cowclip", "CowClip without its clip": "unclipped"}
+    {
+        "no scaling": "none",
+        "CowClip": "cowclip",
+        "CowClip without its clip": "unclipped",
+        "sqrt_star": "sqrt_star",
+        "sde": "sde",
+        "sde with CowClip's clip": "sde+clip",
+    }
 )
 """Label of a line of the experiment -> name here."""
+EXPERIMENTS = ("robustness", "scaling")
 MULTIPLIERS = MappingProxyType({1: 1, 8: 8, "largest": 32})
+MEMORY = 1000
+"""Steps that Adam's second moment remembers, 1 / (1 - beta_2) of the small batch."""
 
 
-def describe_ids(data: PreparedData) -> tuple[float, float]:
-    """Return the distinct ids per training row, and the share of ids that occur at most twice."""
+def describe_ids(data: PreparedData, batch: int) -> tuple[float, float, float]:
+    """Return the distinct ids per training row, and two shares of the ids.
+
+    The first is that of the ids that occur at most twice. The second is that of the ids that Adam
+    forgets at this batch: they occur less than once in the `MEMORY` steps that it remembers.
+    """
     counts = [read_counts(data, field)["count"].to_numpy() for field in data.categorical]
-    every = np.concatenate([count[FIRST_VALUE:] for count in counts])
-    return every.size / data.rows["train"], float(np.mean(every <= 2))
+    every, rows = np.concatenate([count[FIRST_VALUE:] for count in counts]), data.rows["train"]
+    forgotten = every * MEMORY * batch < rows
+    return every.size / rows, float(np.mean(every <= 2)), float(np.mean(forgotten))
 
 
 def make_variant(data: PreparedData, results: Results) -> Variant:
@@ -60,13 +76,15 @@ def make_variant(data: PreparedData, results: Results) -> Variant:
         InputError: if a run has diverged.
     """
     last, best = _means(data, results, "auc"), _means(data, results, "best_auc")
-    ids, rare = describe_ids(data)
+    batch = next(iter(results.values())).base_batch_size
     steps = min(r.steps_per_epoch for r in results.values())
     overfitting = best["none x1"] - last["none x1"]
     return Variant(
         name=data.path.name,
         rows=data.rows["train"],
-        properties=dict(zip(PROPERTIES, (ids, rare, steps, overfitting), strict=True)),
+        properties=dict(
+            zip(PROPERTIES, (*describe_ids(data, batch), steps, overfitting), strict=True)
+        ),
         auc=last["none x1"],
         gains=_gains(last),
         best=_gains(best),
@@ -106,7 +124,8 @@ def make_sessions(args: argparse.Namespace) -> list[Session]:
             raise InputError(f"{name}: two folders have this name; rename one")
     sessions = [Session(_settings(folder, args)) for folder in folders]
     for session in sessions:
-        session.runs(load_experiment("robustness"))
+        for name in EXPERIMENTS:
+            session.runs(load_experiment(name))
     return sessions
 
 
@@ -125,13 +144,15 @@ def _settings(data: Path, args: argparse.Namespace) -> SessionSettings:
 
 def train(session: Session) -> Variant:
     """Train the missing runs of a folder, and compare all of its runs."""
-    experiment = load_experiment("robustness")
-    print(run_experiment(session, experiment), flush=True)
-    return make_variant(session.context.data, session.results(experiment))
+    results: dict[PlannedRun, Result] = {}
+    for experiment in map(load_experiment, EXPERIMENTS):
+        print(run_experiment(session, experiment), flush=True)
+        results |= session.results(experiment)
+    return make_variant(session.context.data, results)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train and print the three tables; return 2 if the input is wrong."""
+    """Train and print the tables; return 2 if the input is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", nargs="+", type=Path, metavar="DATA", help="prepared folders")
     parser.add_argument("--out", type=Path, required=True, metavar="RESULTS", help="results folder")

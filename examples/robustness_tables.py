@@ -1,11 +1,11 @@
-"""Show what `examples/robustness.py` found on several logs: three tables.
+"""Show what `examples/robustness.py` found on several logs: four tables.
 
     python examples/robustness_tables.py FILE [FILE ...]
 
-Each FILE is a CSV file that `examples/robustness.py --csv FILE` wrote. The first table has one row
-per log, with differences of the test AUC in points after the last epoch. The second counts on how
-many logs each claim holds, after the last epoch and with the best epoch of every run. The third has
-rank correlations with properties of the logs.
+Each FILE is a CSV file that `examples/robustness.py --csv FILE` wrote. The first table describes
+the logs. The second has the differences of the test AUC in points after the last epoch. The third
+counts on how many logs each claim holds, after the last epoch and with the best epoch of every
+run. The fourth has rank correlations with properties of the logs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from cowclip_merlin import InputError
 from cowclip_merlin.errors import error_message
 from cowclip_merlin.system.files import atomic_write
 
-DIFFERENCES = ("none x8", "none x32", "cowclip x1", "cowclip x8", "cowclip x32")
+DIFFERENCES = (
+    *("none x8", "none x32", "cowclip x1", "cowclip x8", "cowclip x32"),
+    *("sqrt_star x8", "sqrt_star x32", "sde x8", "sde x32", "sde+clip x8", "sde+clip x32"),
+)
 CLIP = ("clip x8", "clip x32")
-PROPERTIES = ("ids per row", "rare ids", "steps at x32", "overfitting")
+PROPERTIES = ("ids per row", "rare ids", "forgotten ids", "steps at x32", "overfitting")
 GAINS = (*DIFFERENCES, *CLIP)
 COLUMNS = ("log", "training rows", *PROPERTIES, "AUC", *GAINS)
 _BEST = "best "  # before the name of a column of best epochs
@@ -40,8 +43,9 @@ class Variant:
         name: name of the folder.
         rows: training rows.
         properties: name of `PROPERTIES` -> value: distinct ids per training row, share of these
-            ids that occur at most twice, steps per epoch at the largest batch, points of AUC
-            between the best and the last epoch of the small batch.
+            ids that occur at most twice, share that Adam forgets at the small batch, steps per
+            epoch at the largest batch, points of AUC between the best and the last epoch of the
+            small batch.
         auc: test AUC of the small batch without scaling and clip, in %.
         gains: name of `DIFFERENCES` -> points of AUC above the small batch; name of `CLIP` ->
             points of CowClip above the same rates without the clip.
@@ -58,20 +62,29 @@ class Variant:
 
 
 def table(variants: Sequence[Variant]) -> str:
-    """Return one row per folder, as Markdown."""
-    lines = [_line(COLUMNS), "|" + "---|" + "---:|" * (len(COLUMNS) - 1)]
+    """Return what each folder is, as Markdown, one row per folder."""
+    lines = _head("log", "training rows", *PROPERTIES, "AUC")
     for variant in variants:
-        ids, rare, steps, overfitting = (variant.properties[name] for name in PROPERTIES)
-        facts = [
-            f"{variant.rows:,}",
-            f"{ids:.2f}",
-            f"{rare:.0%}",
-            f"{steps:.0f}",
-            f"{overfitting:.2f}",
-        ]
-        gains = [f"{variant.gains[name]:+.2f}" for name in GAINS]
-        lines.append(_line([variant.name, *facts, f"{variant.auc:.2f}", *gains]))
+        values = [_property(name, variant.properties[name]) for name in PROPERTIES]
+        lines.append(_line([variant.name, f"{variant.rows:,}", *values, f"{variant.auc:.2f}"]))
     return "\n".join(lines)
+
+
+def _property(name: str, value: float) -> str:
+    style = {"rare ids": ".0%", "forgotten ids": ".0%", "steps at x32": ".0f"}
+    return format(value, style.get(name, ".2f"))
+
+
+def gains_table(variants: Sequence[Variant]) -> str:
+    """Return the differences after the last epoch, one row per folder."""
+    lines = _head("log", *GAINS)
+    for variant in variants:
+        lines.append(_line([variant.name, *(f"{variant.gains[name]:+.2f}" for name in GAINS)]))
+    return "\n".join(lines)
+
+
+def _head(*names: str) -> list[str]:
+    return [_line(names), "|---|" + "---:|" * (len(names) - 1)]
 
 
 def write_csv(path: Path, variants: Sequence[Variant]) -> None:
@@ -113,9 +126,8 @@ def _read(row: Mapping[str, str]) -> Variant:
 
 def counts(variants: Sequence[Variant]) -> str:
     """Return how often each claim holds, and the median and range of the differences."""
-    head = ["", "at or above 0", "above -0.1", "median", "range"]
-    head += ["best epochs: above -0.1", "median", "range"]
-    lines = [_line(head), "|---|" + "---:|" * (len(head) - 1)]
+    last = ("at or above 0", "above -0.1", "median", "range")
+    lines = _head("", *last, "best epochs: above -0.1", "median", "range")
     for name in GAINS:
         values = np.array([variant.gains[name] for variant in variants])
         best = np.array([variant.best[name] for variant in variants])
@@ -131,9 +143,8 @@ def _summary(values: npt.NDArray[np.float64]) -> list[str]:
 
 def correlations(variants: Sequence[Variant]) -> str:
     """Return rank correlations (Spearman) of the differences with properties of the logs."""
-    head = ["", *PROPERTIES]
-    lines = [_line(head), "|---|" + "---:|" * len(PROPERTIES)]
-    for name in ("none x32", "cowclip x8", "cowclip x32", "clip x32"):
+    lines = _head("", *PROPERTIES)
+    for name in ("none x32", "cowclip x8", "cowclip x32", "sqrt_star x32", "sde x32", "clip x32"):
         values = [variant.gains[name] for variant in variants]
         found = [rank_correlation([c.properties[p] for c in variants], values) for p in PROPERTIES]
         lines.append(_line([name, *("" if np.isnan(x) else f"{x:+.2f}" for x in found)]))
@@ -159,8 +170,9 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def tables(variants: Sequence[Variant]) -> str:
-    """Return the three tables."""
-    return "\n\n".join((table(variants), counts(variants), correlations(variants)))
+    """Return the four tables."""
+    made = (table, gains_table, counts, correlations)
+    return "\n\n".join(make(variants) for make in made)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

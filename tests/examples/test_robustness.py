@@ -24,7 +24,8 @@ LABELS = {name: label for label, name in robustness.LINES.items()}
 AUC = {
     ("none", 1): 0.80, ("none", 8): 0.79, ("none", "largest"): 0.77, ("cowclip", 1): 0.81,
     ("cowclip", 8): 0.80, ("cowclip", "largest"): 0.795, ("unclipped", 8): 0.80,
-    ("unclipped", "largest"): 0.78,
+    ("unclipped", "largest"): 0.78, ("sqrt_star", 8): 0.80, ("sqrt_star", "largest"): 0.79,
+    ("sde", 8): 0.80, ("sde", "largest"): 0.81, ("sde+clip", 8): 0.80, ("sde+clip", "largest"): 0.8,
 }  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def results(seeds=(1, 2), **changed):
         for seed in seeds:
             best = auc + (0.01 if name == "none" else 0.002)
             values = {"auc": auc + 0.001 * (seed - 1.5), "best_auc": best}
-            values |= {"steps_per_epoch": steps} | changed
+            values |= {"steps_per_epoch": steps, "base_batch_size": 1} | changed
             found[Run(LABELS[name], multiplier, seed)] = example_result(**values)
     return found
 
@@ -61,18 +62,24 @@ def test_a_cut_compares_its_runs(folder):
     variant = robustness.make_variant(data, results())
     assert variant.auc == pytest.approx(80)
     expected = {"none x8": -1, "none x32": -3, "cowclip x1": 1, "cowclip x8": 0,
-                "cowclip x32": -0.5, "clip x8": 0, "clip x32": 1.5}  # fmt: skip
+                "cowclip x32": -0.5, "clip x8": 0, "clip x32": 1.5,
+                "sqrt_star x8": 0, "sqrt_star x32": -1, "sde x8": 0, "sde x32": 1,
+                "sde+clip x8": 0, "sde+clip x32": 0}  # fmt: skip
     assert variant.gains == pytest.approx(expected, abs=1e-9)
-    expected |= {"cowclip x1": 0.2, "cowclip x8": -0.8, "cowclip x32": -1.3}
+    clip = {"clip x8", "clip x32"}
+    none = {name for name in expected if name.startswith("none")}
+    expected |= {name: expected[name] - 0.8 for name in expected.keys() - clip - none}
     assert variant.best == pytest.approx(expected, abs=1e-9)
     ids = {name: PreparedData.load(folder).cardinalities[name] - 3 for name in ("common", "rare")}
     rows = data.rows["train"]
     assert variant.properties["ids per row"] == pytest.approx(sum(ids.values()) / rows)
     assert variant.properties["rare ids"] == pytest.approx(ids["rare"] / sum(ids.values()))
+    assert variant.properties["forgotten ids"] == 0  # of 400 rows, Adam remembers all
     assert variant.properties["steps at x32"] == 7
     assert variant.properties["overfitting"] == pytest.approx(1)
     text = robustness_tables.table([variant])
-    assert text.splitlines()[-1].startswith(f"| CUT | {rows} | ") and "| 80.00 | -1.00 |" in text
+    assert text.splitlines()[-1].startswith(f"| CUT | {rows} | ") and text.endswith("| 80.00 |")
+    assert robustness_tables.gains_table([variant]).splitlines()[-1].startswith("| CUT | -1.00 | ")
 
 
 def test_a_run_that_diverged_is_named(folder):
@@ -87,7 +94,7 @@ def test_counts_and_correlations_of_several_cuts():
         robustness_tables.Variant(
             name=str(i),
             rows=9,
-            properties=dict(zip(robustness_tables.PROPERTIES, rng.random(4), strict=True)),
+            properties=dict(zip(robustness_tables.PROPERTIES, rng.random(5), strict=True)),
             auc=70.0,
             gains=dict(zip(names, rng.choice([-0.2, -0.05, 0.0, 0.3], len(names)), strict=True)),
             best=dict(zip(names, rng.choice([-0.2, -0.05], len(names)), strict=True)),
@@ -129,9 +136,9 @@ def test_it_trains_and_continues(folder, tmp_path, capsys):
     words += ["--csv", str(file)]
     assert robustness.main([*words, "--steps", "2"]) == 0
     first = capsys.readouterr().out
-    assert first.count("| CUT |") == 1 and "clip x32" in first
+    assert first.count("| CUT |") == 2 and "clip x32" in first
     runs = read_results(tmp_path / "R")
-    assert len(runs) == 8 and {r.batch_size // r.base_batch_size for r in runs} == {1, 8, 32}
+    assert len(runs) == 14 and {r.batch_size // r.base_batch_size for r in runs} == {1, 8, 32}
     assert robustness_tables.table(robustness_tables.read_csv(file)) in first
     assert robustness.main([*words, "--steps", "2"]) == 2
     assert "table.csv: already exists" in capsys.readouterr().err
