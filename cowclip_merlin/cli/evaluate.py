@@ -9,6 +9,7 @@ from cowclip_merlin.cli.options.common_options import (
     add_device_option,
     add_overwrite_option,
     check_overwrite_used,
+    print_served_epoch,
 )
 
 HELP = "score a prepared folder with a trained run"
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> None:
     check_overwrite_used(args, "--predictions")
     from cowclip_merlin.training import evaluate_run
 
+    print_served_epoch(args.run_folder, args.against)
     result = evaluate_run(
         args.run_folder,
         args.data,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields
 
-from cowclip_merlin.cli.options.common_options import add_device_option
+from cowclip_merlin.cli.options.common_options import add_device_option, print_served_epoch
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.triton.settings import RepositorySettings
 
@@ -45,10 +45,12 @@ def run(args: argparse.Namespace) -> None:
     names = [field.name for field in fields(RepositorySettings)]
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     if args.triton:
+        print_served_epoch(args.run_folder)
         _export_repository(args, RepositorySettings(**given))
         return
     for name in given:
         raise InputError(f"--{name.replace('_', '-')} is for Triton; add --triton, or omit it")
+    print_served_epoch(args.run_folder)
     _export_saved_model(args)
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from cowclip_merlin.cli.options.common_options import check_overwrite_used
+from cowclip_merlin.cli.options.common_options import check_overwrite_used, print_served_epoch
 
 HELP = "show what the clip did in a run, as text and figures"
 EXAMPLES = """examples:
@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> None:
         for name in FIGURES:
             check_writable(out / f"{name}.svg", overwrite=args.overwrite)
     config, table = RunConfig.load(folder), read_diagnostics(folder)
+    print_served_epoch(folder)
     print(format_report(config, read_metrics(folder / "metrics.csv", epochs=sys.maxsize), table))
     files = write_figures(table, out)
     print("\nfigures: " + ", ".join(map(str, files)))

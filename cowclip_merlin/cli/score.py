@@ -10,6 +10,7 @@ from cowclip_merlin.cli.options.common_options import (
     add_device_option,
     add_overwrite_option,
     parse_names,
+    print_served_epoch,
 )
 
 HELP = "score raw rows, with or without labels, with a trained run"
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> None:
     """Score the rows, and print what was damaged or unknown."""
     from cowclip_merlin.training import score_files
 
+    print_served_epoch(args.run_folder)
     found = score_files(
         args.run_folder,
         args.files,

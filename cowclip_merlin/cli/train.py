@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.cli.options.common_options import add_device_option
@@ -27,6 +29,8 @@ EXAMPLES = """examples:
   cowclip train DATA --out RUN3 --model deepfm --batch-size 65536 --workers 2 --restarts 3
   cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \\
       --optimizer adagrad --embedding-lr 0.02 --dense-lr 0.02 --l2 0 --validation-fraction 0.1
+  cowclip train DATA --out RUN4 --model deepfm --batch-size 65536 --validation-fraction 0.1 \\
+      --early-stopping 1
 
 The rates that you give (or the preset's) hold at the base batch size. The rule scales them to the
 batch size, and the run prints the scaled values. Ctrl-C writes a checkpoint and stops."""
@@ -84,6 +88,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="fraction of the train rows to hold out and score instead of the test rows; the same "
         "rows for every seed",
     )
+    parser.add_argument(
+        "--early-stopping",
+        type=int,
+        metavar="N",
+        help="stop after N epochs without a higher AUC of the held-out rows, and keep the weights "
+        "of the best epoch (default: train all epochs)",
+    )
     _add_worker_options(parser)
     parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint")
 
@@ -113,6 +124,7 @@ def settings_from_args(args: argparse.Namespace) -> RunSettings:
         optimizer=args.optimizer,
         initial_accumulator=args.initial_accumulator,
         validation_fraction=args.validation_fraction,
+        early_stopping=args.early_stopping,
     )
     check_overrides_used(settings)
     return settings
@@ -163,10 +175,16 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 128 + stop.signal_number
-    last, split = rows[-1], settings.scored_split
-    auc, loss = (float(last[f"{split}_{name}"]) for name in ("auc", "log_loss"))
-    print(
-        f"{split} AUC {auc:.5f}, log loss {loss:.5f} "
-        f"after {last['epoch']} epochs; run folder {args.out}"
-    )
+    print(f"{_result(rows, settings)}; run folder {args.out}")
     return 0
+
+
+def _result(rows: Sequence[Mapping[str, Any]], settings: RunSettings) -> str:
+    """Describe the metrics of the weights that the run keeps."""
+    from cowclip_merlin.training.stopping.best_epoch import best_row, epoch_words
+
+    split, kept, when = settings.scored_split, rows[-1], f"{rows[-1]['epoch']} epochs"
+    if settings.early_stopping is not None:
+        kept, when = best_row(rows, split), epoch_words(rows)
+    auc, loss = (float(kept[f"{split}_{name}"]) for name in ("auc", "log_loss"))
+    return f"{split} AUC {auc:.5f}, log loss {loss:.5f} after {when}"

@@ -28,6 +28,9 @@ class Checkpoints:
         optimizer: the CowClip optimizer, with its variables created; None to read only weights.
         keep: number of checkpoints to keep.
 
+    Attributes:
+        saved: path of what `save` wrote last here; None if it wrote nothing.
+
     Of several workers, worker 0 writes checkpoints. If each has a part of the tables, all do.
     """
 
@@ -59,6 +62,7 @@ class Checkpoints:
         self._checkpoint = tf.train.Checkpoint(**parts)
         self._partial = optimizer is None
         self.skipped: list[str] = []  # `restore` adds a message for each damaged checkpoint
+        self.saved: str | None = None
         self._manager = None
         if optimizer is not None and (rank == 0 or self._shards):
             own = self._shards.own_folder if self._shards else folder
@@ -77,10 +81,10 @@ class Checkpoints:
         first = self._workers is None or self._workers.is_first
         with translate_write_errors(self._folder):
             if not first and self._manager:
-                self._manager.save()
+                self.saved = self._manager.save()
             wait_for_all(self._workers)
             if first:
-                self._manager.save()
+                self.saved = self._manager.save()
         wait_for_all(self._workers)
 
     def restore(self) -> str:

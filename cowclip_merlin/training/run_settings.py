@@ -25,6 +25,7 @@ _ADDED = (
     "validation_fraction",
     "precision",
     "jit_compile",
+    "early_stopping",
 )
 """Settings that runs of earlier versions do not have."""
 
@@ -57,6 +58,8 @@ class RunSettings:
             of the test rows; 0: score the test rows. The held-out rows do not depend on `seed`.
         precision: precision of the hidden and cross layers, one of `choices.PRECISIONS`.
         jit_compile: whether XLA compiles the layers after the lookups.
+        early_stopping: stop after so many epochs without a higher validation AUC, and keep the
+            weights of the best epoch; None: train all epochs and keep the last weights.
 
     Raises:
         InputError: if a value is unknown or out of range.
@@ -85,6 +88,7 @@ class RunSettings:
     validation_fraction: float = 0.0
     precision: str = "float32"
     jit_compile: bool = False
+    early_stopping: int | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -115,6 +119,18 @@ class RunSettings:
             raise InputError(
                 f"validation_fraction is {self.validation_fraction:g}; it must be at least 0 and "
                 "below 1"
+            )
+        self._check_early_stopping()
+
+    def _check_early_stopping(self) -> None:
+        if self.early_stopping is None:
+            return
+        if self.early_stopping < 1:
+            raise InputError(f"early_stopping is {self.early_stopping}; it must be at least 1")
+        if not self.validation_fraction:
+            raise InputError(
+                f"early_stopping is {self.early_stopping}, but validation_fraction is 0 and test "
+                "rows select no epoch; also set validation_fraction, such as 0.1"
             )
 
     def _check_tables(self) -> None:

@@ -16,6 +16,7 @@ from cowclip_merlin.training.build import build_model, choose_device
 from cowclip_merlin.training.checkpoint import Checkpoints, translate_write_errors
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.stopping.best_epoch import weights_folder
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
@@ -35,7 +36,9 @@ def evaluate_run(
     overwrite: bool = False,
     device: str = "auto",
 ) -> evaluation.Evaluation:
-    """Score a split of a prepared folder with the last checkpoint of a run.
+    """Score a split of a prepared folder with the weights of a run.
+
+    These are the last ones, or with early stopping those of the best epoch.
 
     If all rows have the same label, there is no AUC to compute: it is NaN.
 
@@ -44,7 +47,7 @@ def evaluate_run(
         data: the folder that the run was trained on, or one prepared with its vocabulary.
         split: "train" or "test".
         predictions: parquet file to write: row, label, probability.
-        against: another run; its last checkpoint scores the same rows, and the AUCs are compared.
+        against: another run; its weights score the same rows, and the AUCs are compared.
         overwrite: replace `predictions` if the file exists.
         device: "auto", "cpu" or "gpu".
 
@@ -79,7 +82,9 @@ def evaluate_run(
 
 
 def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRModel:
-    """Load the model of a run with the weights of its last checkpoint, not compiled.
+    """Load the model of a run with its weights, not compiled.
+
+    These are the last ones, or with early stopping those of the best epoch.
 
     Args:
         run: the run folder.
@@ -111,8 +116,10 @@ def _check_vocabulary(run: Path, config: RunConfig, prepared: PreparedData) -> N
 def _load_model(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
     _check_vocabulary(run, config, prepared)
     model = build_model(config.settings, config.values, prepared)
-    checkpoints = Checkpoints(run / "checkpoints", model)
+    checkpoints = Checkpoints(weights_folder(run, config.settings), model)
     path = checkpoints.restore()
+    if checkpoints.skipped and config.settings.early_stopping is not None:
+        raise InputError(f"{checkpoints.skipped[0]}; restore a copy, or train again")
     for damage in checkpoints.skipped:
         logging.getLogger(__name__).warning("%s; using %s, which is older", damage, path)
     return model

@@ -26,6 +26,8 @@ from cowclip_merlin.training.several_workers.worker_state import (
     logging_traffic,
 )
 from cowclip_merlin.training.step_recorder import NoRecorder, StepRecorder
+from cowclip_merlin.training.stopping.best_epoch import end_message
+from cowclip_merlin.training.stopping.early_stopping import EarlyStopping
 from cowclip_merlin.training.train_step import (
     execution_lengths,
     make_train_function,
@@ -91,6 +93,8 @@ class Trainer:
         self.predictor = evaluation.Predictor(model, loaded.test)
         self.scored_labels = scored.label
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
+        patience = settings.early_stopping
+        self._early = EarlyStopping(folder, patience, self.checkpoints, self.workers)
         self.steps = steps_per_epoch(self.data.rows, settings.batch_size)
         most = steps_per_execution(settings.batch_size) if self.data.resident else 1
         # Workers meet after every execution, also if one of them streams its rows.
@@ -137,6 +141,7 @@ class Trainer:
                 f"{self.folder}: all {done} epochs are trained, but metrics.csv has none of them; "
                 "score the run with cowclip evaluate, or train more --epochs"
             )
+        self._early.resume(self.rows, done, step)
         self.log.info("resumed from %s: epoch %d, step %d", path, done, step)
 
     def _check_epochs(self, begun: int) -> None:
@@ -148,7 +153,7 @@ class Trainer:
             )
 
     def run(self) -> list[dict[str, Any]]:
-        """Train all epochs; return one record per epoch.
+        """Train all epochs, or until the run stops early; return one record per epoch.
 
         Raises:
             Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
@@ -159,10 +164,14 @@ class Trainer:
             self.recorder.open(first * self.steps + step, board)
             with self._stop.catch_signals():
                 for epoch in range(first, self.settings.epochs):
+                    if self._early.stops(self.rows):
+                        break
                     seconds, trained = self._train_epoch(epoch)
                     self._finish_epoch(epoch, seconds, trained, board)
         finally:
             board.close()
+        if message := end_message(self.rows, self.settings):
+            self.log.info("%s", message)
         return self.rows
 
     def _train_epoch(self, epoch: int) -> tuple[float, int]:
@@ -187,7 +196,8 @@ class Trainer:
                 signal_number = largest_signal(self.workers, self._stop)
                 if signal_number or (due and step < self.steps):
                     paused -= time.perf_counter()
-                    self._save(step, signal_number)
+                    self._save(step)
+                    self._stop_after(signal_number)
                     paused += time.perf_counter()
         with raising_diverged():
             self.optimizer.flush()  # do the work that update="exact" has postponed
@@ -230,7 +240,7 @@ class Trainer:
             disable=None if self._writes else True,
         )
 
-    def _save(self, step: int, signal_number: int | None) -> None:
+    def _save(self, step: int) -> None:
         with raising_diverged():
             self.optimizer.flush()  # so that evaluation can read the weights without the optimizer
         self.recorder.pause()
@@ -238,6 +248,8 @@ class Trainer:
         check_same_state(self.workers, step, self.model)
         gather_loss(self.workers, self.checkpoints.loss_sum)
         self.checkpoints.save()
+
+    def _stop_after(self, signal_number: int | None) -> None:
         if signal_number:
             raise Stopped(signal_number)
 
@@ -267,7 +279,10 @@ class Trainer:
             seconds,
         )
         self.checkpoints.epoch.assign(epoch + 1)
-        self._save(0, largest_signal(self.workers, self._stop))
+        signal_number = largest_signal(self.workers, self._stop)
+        self._save(0)
+        self._early.keep(self.rows)
+        self._stop_after(signal_number)
 
     def _metrics_row(
         self,

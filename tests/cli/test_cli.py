@@ -235,6 +235,8 @@ def test_the_command_of_settings_gives_the_settings(data):
     known |= {name: data.draw(st.integers(1, 2**31)) for name in sizes}
     known["mlp"] = tuple(data.draw(st.lists(st.integers(1, 999), min_size=1, max_size=3)))
     known["validation_fraction"] = data.draw(st.floats(0, 0.99))
+    if known["validation_fraction"]:
+        known["early_stopping"] = data.draw(st.none() | st.integers(1, 9))
     plain = st.sampled_from(["embedding_lr", "dense_lr", "l2", "init_std", "warmup_epochs"])
     known["overrides"] = data.draw(st.dictionaries(plain, st.floats(0, 1e9)))
     settings = RunSettings(**known)

@@ -168,14 +168,14 @@ def test_a_run_with_clippy_is_held_back(data, tmp_path):
     assert row["clipped_share"] > 0 and 0 < row["mean_clip_factor"] < 1
 
 
-NEW = ("optimizer", "initial_accumulator", "validation_fraction")
+NEW = ("optimizer", "initial_accumulator", "validation_fraction", "early_stopping")
 NEW_VALUES = ("lambda_rel", "lambda_abs", "beta_1", "beta_2", "epsilon")
 
 
 def test_settings_go_through_json():
     settings = RunSettings(
         **BIG, optimizer="adagrad", initial_accumulator=0.5, validation_fraction=0.25,
-        overrides={"lambda_abs": 0.1},
+        early_stopping=2, overrides={"lambda_abs": 0.1},
     )  # fmt: skip
     assert RunSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
 
@@ -211,6 +211,8 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
         ({"optimizer": "adagrad", "initial_accumulator": -1.0}, "initial_accumulator is -1"),
         ({"validation_fraction": 1.0}, "validation_fraction is 1;"),
         ({"validation_fraction": float("nan")}, "validation_fraction is nan"),
+        ({"validation_fraction": 0.1, "early_stopping": 0}, "early_stopping is 0; .* at least 1"),
+        ({"early_stopping": 1}, "early_stopping is 1, but validation_fraction is 0 and test rows"),
     ],
 )
 def test_wrong_settings_are_named(given, message):

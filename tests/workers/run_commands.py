@@ -14,6 +14,10 @@ REFUSED = {  # arguments that only the last worker has, and what all say of them
     ("--checkpoint-every", "9"): "has --checkpoint-every 9, worker 0 ",
     ("--batch-size", "99999"): "batch size 99999 is larger than ",
 }
+STOPPING = (
+    "--validation-fraction", "0.2", "--early-stopping", "2", "--embedding-lr", "0.006",
+    "--warmup-epochs", "0",
+)  # fmt: skip
 SHARDED = "--model deepfm --batch-size 64 --mlp 8 --update exact --checkpoint-every 20 --device cpu"
 
 
@@ -42,4 +46,5 @@ def of_two(rows, other_rows, folder):
         "data": {"arguments": refused, "data_of_last": str(other_rows)},
         "no data": {"arguments": refused, "data_of_last": str(folder / "none")},
         "sharded": {"arguments": sharded(rows, folder / "sharded", 2)},
+        "stopping": {"arguments": sharded(rows, folder / "stopping", 30, *STOPPING)},
     }

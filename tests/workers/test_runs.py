@@ -6,10 +6,14 @@ import re
 import signal
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from run_commands import REFUSED
+from sklearn.metrics import roc_auc_score
 
 from cowclip_merlin import compat
+from cowclip_merlin.loading.holdout import validation_mask
+from cowclip_merlin.training import evaluate_run
 
 pytestmark = pytest.mark.system
 
@@ -115,6 +119,23 @@ def test_a_signal_to_one_stops_all(by_two, ended):
     first, second = (re.search(r"resumed from .*", log.read_text())[0] for log in logs)
     assert first == second and re.search(r": epoch 0, step [1-9]", first)
     assert_same_bits(folder / "whole", folder / "stopped")
+
+
+def test_all_stop_early_after_the_same_epoch(rows, by_two, ended, tmp_path):
+    """The parts of the tables that they keep score the held-out rows as in the best epoch."""
+    run = by_two / "stopping"
+    assert [code for code, _ in ended["stopping"]] == [0, 0], ended["stopping"]
+    aucs = [float(row["validation_auc"]) for row in metrics(run)]
+    best = int(np.argmax(aucs)) + 1
+    assert 1 < best == len(aucs) - 2 < 28
+    for log in (run / "train.log", run / "workers" / "1.log"):
+        assert f"keeps the weights of epoch {best} of {best + 2} (best" in log.read_text()
+    for part in ("", "workers/1-of-2/"):
+        assert (run / f"checkpoints/best/{part}ckpt-{best}.index").exists()
+    evaluate_run(run, rows, split="train", predictions=tmp_path / "all.parquet", device="cpu")
+    table = pq.read_table(tmp_path / "all.parquet").to_pandas()
+    held = table[validation_mask(len(table), 0.2)]
+    assert roc_auc_score(held.label, held.probability) == pytest.approx(aucs[best - 1], abs=1e-5)
 
 
 @pytest.mark.parametrize("given", REFUSED, ids=" ".join)

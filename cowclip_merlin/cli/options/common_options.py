@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from cowclip_merlin import choices
 
@@ -33,6 +34,19 @@ def check_overwrite_used(args: argparse.Namespace, option: str) -> None:
 
     if args.overwrite and not getattr(args, option.removeprefix("--")):
         raise InputError(f"--overwrite has no effect without {option}; remove it, or add {option}")
+
+
+def print_served_epoch(*runs: str | Path | None) -> None:
+    """Print for each run with early stopping which epoch it serves.
+
+    Raises:
+        InputError: if a run is damaged.
+    """
+    from cowclip_merlin.training.stopping.best_epoch import served_epoch
+
+    for run in filter(None, runs):
+        if words := served_epoch(Path(run)):
+            print(f"{run}: {words}")
 
 
 def add_device_option(parser: argparse.ArgumentParser) -> None:

@@ -49,7 +49,7 @@ def score_files(
     overwrite: bool = False,
     device: str = "auto",
 ) -> ScoreSummary:
-    """Score raw files with the last checkpoint of a run; memory does not grow with the files.
+    """Score raw files with the weights of a run; memory does not grow with the files.
 
     Args:
         run: the run folder.

@@ -45,7 +45,9 @@ class ScoredRows:
 
 
 class Scorer:
-    """Scores raw rows with the last checkpoint of a run, which it loads once.
+    """Scores raw rows with the weights of a run, which it loads once.
+
+    `load_run` tells which weights these are.
 
     Args:
         run: the run folder.
@@ -126,7 +128,7 @@ def score(
     data: str | Path | None = None,
     device: str = "auto",
 ) -> npt.NDArray[Any]:
-    """Score raw rows with the last checkpoint of a run, as `evaluate_run` scores prepared rows.
+    """Score raw rows with the weights of a run, as `evaluate_run` scores prepared rows.
 
     Rows need no label. To score often, make one `Scorer`, which loads the run once.
 

@@ -1,0 +1,1 @@
+"""When a run stops early, and which epoch it serves."""

@@ -1,0 +1,111 @@
+"""The best epoch of a run: which it is, where its weights are, and what to tell about it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.training.checkpoint import list_checkpoints
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_logs import parse_metrics_row, read_metrics
+from cowclip_merlin.training.run_settings import RunSettings
+
+FELL = 0.001
+"""A run reports a last AUC that is lower than its highest one by more than this."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def best_row(rows: Rows, split: str) -> Mapping[str, Any]:
+    """Return the first row of metrics with the highest AUC.
+
+    >>> best_row([{"epoch": 1, "test_auc": 0.7}, {"epoch": 2, "test_auc": 0.7}], "test")["epoch"]
+    1
+    """
+    return max(rows, key=lambda row: row[f"{split}_auc"])
+
+
+def epoch_words(rows: Rows) -> str:
+    """Name the best epoch of a run with early stopping.
+
+    >>> epoch_words([{"epoch": n, "validation_auc": auc} for n, auc in ((1, 0.75), (2, 0.625))])
+    'epoch 1 of 2 (best on validation rows)'
+    """
+    best = best_row(rows, "validation")
+    return f"epoch {best['epoch']} of {rows[-1]['epoch']} (best on validation rows)"
+
+
+def end_message(rows: Rows, settings: RunSettings) -> str | None:
+    """Return what a run tells about its best epoch at its end, if anything.
+
+    >>> rows = [{"epoch": 1, "test_auc": 0.75}, {"epoch": 2, "test_auc": 0.625}]
+    >>> end_message(rows, RunSettings(model="dcn", batch_size=8)).partition(";")[0]
+    'test AUC fell from 0.75000 after epoch 1 to 0.62500 after epoch 2'
+    """
+    split, patience = settings.scored_split, settings.early_stopping
+    best, last = best_row(rows, split), rows[-1]
+    was, now = best[f"{split}_auc"], last[f"{split}_auc"]
+    if patience is not None:
+        stopped = last["epoch"] - best["epoch"] >= patience
+        why = f"stopped: no higher validation AUC for {patience} epochs; " if stopped else ""
+        return f"{why}the run keeps the weights of {epoch_words(rows)}, validation AUC {was:.5f}"
+    if was - now <= FELL:
+        return None
+    remedy = (
+        f"train with --epochs {best['epoch']}, or with --early-stopping 1"
+        if split == "validation"
+        else "choose epochs on validation rows: --validation-fraction 0.1 --early-stopping 1"
+    )
+    return (
+        f"{split} AUC fell from {was:.5f} after epoch {best['epoch']} to {now:.5f} after epoch "
+        f"{last['epoch']}; {remedy}"
+    )
+
+
+def best_folder(run: Path) -> Path:
+    """Return where a run with early stopping keeps its best epoch, as `ckpt-EPOCH`."""
+    return run / "checkpoints" / "best"
+
+
+def kept_epochs(run: Path) -> list[int]:
+    """List the epochs whose weights a run with early stopping keeps, the best first."""
+    return [int(path.rpartition("-")[2]) for path in list_checkpoints(best_folder(run))]
+
+
+def weights_folder(run: Path, settings: RunSettings) -> Path:
+    """Return the folder with the weights of a run: of its best epoch, or the last ones.
+
+    Raises:
+        InputError: if a run with early stopping has no best epoch yet.
+    """
+    if settings.early_stopping is None:
+        return run / "checkpoints"
+    if not kept_epochs(run):
+        raise InputError(
+            f"{best_folder(run)}: no checkpoint of the best epoch; resume the run to finish an "
+            "epoch, or copy the whole run folder"
+        )
+    return best_folder(run)
+
+
+def served_epoch(run: Path) -> str | None:
+    """Name the epoch whose weights a run with early stopping serves; None for any other folder.
+
+    Raises:
+        InputError: if the run is damaged.
+    """
+    if not (run / "config.json").exists():
+        return None
+    if RunConfig.load(run).settings.early_stopping is None:
+        return None
+    kept = kept_epochs(run)[:1]
+    rows = [parse_metrics_row(x) for x in read_metrics(run / "metrics.csv", epochs=sys.maxsize)]
+    if not kept or not rows:
+        return f"epoch {kept[0]} (best on validation rows)" if kept else None
+    best = best_row(rows, "validation")["epoch"]
+    if best == kept[0]:
+        return epoch_words(rows)
+    return f"epoch {kept[0]} (epoch {best} is better: continue the run with --resume)"
