@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.cli.options.common_options import add_device_option
@@ -19,7 +21,11 @@ from cowclip_merlin.cli.options.model_options import (
     check_overrides_used,
     model_settings,
 )
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from cowclip_merlin.workflows import PreparedData
 
 HELP = "train a model on a prepared folder"
 EXAMPLES = """examples:
@@ -40,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip train`."""
     parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
-    add_rule_options(parser, preset="the data's kind; criteo for a table")
+    add_rule_options(
+        parser, preset="that of the data; your own table has values by its rows", by_data=True
+    )
     updates = (
         "rows that a step updates: dense (all), exact (the same result, updated when needed) or "
         "lazy (those of the batch)"
@@ -60,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    add_option(parser, "epochs", 10, "N", "passes over the training rows")
+    passes = "passes over the training rows"
+    add_option(parser, "epochs", 10, "N", passes, own_table="by its rows")
     add_option(parser, "seed", 1234, "N", "seed of initial weights and row order")
     tables = "fused (one table for all fields), per_field or sharded (rows divided among workers)"
     add_option(parser, "tables", "fused", "HOW", tables)
@@ -114,20 +123,62 @@ def _add_worker_options(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "restarts", 0, "K", restarts)
 
 
-def settings_from_args(args: argparse.Namespace) -> RunSettings:
-    """Build the run's settings from the arguments."""
-    settings = RunSettings(
-        **model_settings(args),
-        update=args.update,
-        epochs=args.epochs,
-        tables=args.tables,
-        optimizer=args.optimizer,
-        initial_accumulator=args.initial_accumulator,
-        validation_fraction=args.validation_fraction,
-        early_stopping=args.early_stopping,
-    )
+def settings_from_args(
+    args: argparse.Namespace, more: Callable[..., dict[str, Any]] = lambda given: {}
+) -> RunSettings:
+    """Build the run's settings from the arguments.
+
+    Args:
+        args: the arguments.
+        more: maps the settings that are given to those that replace the usual defaults, and the
+            given ones.
+    """
+    names = ("update", "epochs", "tables", "optimizer", "initial_accumulator")
+    names += ("validation_fraction", "early_stopping")
+    given = model_settings(args) | {name: getattr(args, name) for name in names}
+    for name in ("base_batch_size", "rule", "epochs"):
+        if given[name] is None:
+            del given[name]
+    settings = RunSettings(**given | more(given))
     check_overrides_used(settings)
     return settings
+
+
+def _defaults_by_data(args: argparse.Namespace) -> Callable[..., dict[str, Any]]:
+    """Return what completes the given settings: those of the run to resume, or the recipe's."""
+    from cowclip_merlin.training.run_config import RunConfig
+    from cowclip_merlin.workflows import PreparedData
+
+    with suppress(InputError):  # `train` tells what is wrong, also to the other workers
+        if args.resume:
+            before = RunConfig.load(Path(args.out)).settings
+            names = ("base_batch_size", "rule", "epochs", "preset")
+            known = {name: getattr(before, name) for name in names}
+            return lambda given: (
+                known
+                | {name: value for name, value in given.items() if value is not None}
+                | {"overrides": {**before.overrides, **given["overrides"]}}
+            )
+        data = PreparedData.load(args.data)
+        return lambda given: _own_table(data, given)
+    return lambda given: {}
+
+
+def _own_table(data: PreparedData, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe's settings for a table of the user's own, and say what they are."""
+    from cowclip_merlin.recipe import own_table_defaults
+
+    found = own_table_defaults(data, given)
+    if found:
+        values = RunSettings(**dict(given) | found).overrides
+        rates = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
+        print(
+            f"your own table of {data.rows['train']:,} training rows: {found['epochs']} epochs, "
+            f"rule {found['rule']}, at base batch {found['base_batch_size']} {rates}\n"
+            "chosen by the number of rows and ids; give options for other values, or "
+            "--preset criteo for the paper's"
+        )
+    return found
 
 
 def train_command(settings: RunSettings) -> str:
@@ -152,7 +203,7 @@ def train_command(settings: RunSettings) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Train; return 128 + the signal's number after a signal, as shells do."""
-    settings = settings_from_args(args)
+    settings = settings_from_args(args, _defaults_by_data(args))
     from cowclip_merlin.training import Stopped, train
 
     try:

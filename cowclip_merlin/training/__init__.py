@@ -12,6 +12,7 @@ from cowclip_merlin.training.scoring.scorer import Scorer
 from cowclip_merlin.training.trained_run import evaluate_run, export_run, input_columns, load_run
 
 if TYPE_CHECKING:
+    from cowclip_merlin.recipe import settings_for
     from cowclip_merlin.train import train
 
 __all__ = [
@@ -24,12 +25,14 @@ __all__ = [
     "input_columns",
     "load_run",
     "score_files",
+    "settings_for",
     "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # `train` also imports the diagnostics, which import the modules of this folder.
-    if name == "train":
-        return importlib.import_module("cowclip_merlin.train").train
+    # Their modules import those of this folder; `train` imports the diagnostics, too.
+    homes = {"train": "train", "settings_for": "recipe"}
+    if name in homes:
+        return getattr(importlib.import_module(f"cowclip_merlin.{homes[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

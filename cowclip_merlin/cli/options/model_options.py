@@ -33,16 +33,37 @@ _RATES = {
 
 
 def add_option(
-    parser: argparse.ArgumentParser, name: str, value: float | str, like: str, text: str
+    parser: argparse.ArgumentParser,
+    name: str,
+    value: float | str,
+    like: str,
+    text: str,
+    *,
+    own_table: str = "",
 ) -> None:
-    """Add an option and show its default in the help."""
+    """Add an option and show its default in the help.
+
+    Args:
+        parser: the command's parser.
+        name: of the option, without the dashes.
+        value: its default.
+        like: what stands for the value in the help.
+        text: what the option does.
+        own_table: default for a table of the user's own; then None stands for both defaults.
+    """
     shown = f"{value:g}" if isinstance(value, float) else value
+    shown = f"{shown}; for your own table {own_table}" if own_table else shown
+    default = None if own_table else value
     text = f"{text} (default: {shown})"
-    parser.add_argument(f"--{name}", type=type(value), default=value, metavar=like, help=text)
+    parser.add_argument(f"--{name}", type=type(value), default=default, metavar=like, help=text)
 
 
 def add_rule_options(
-    parser: argparse.ArgumentParser, *, preset: str, clips: Iterable[str] | None = None
+    parser: argparse.ArgumentParser,
+    *,
+    preset: str,
+    clips: Iterable[str] | None = None,
+    by_data: bool = False,
 ) -> None:
     """Add the model's name, the batch size, and how rates follow from it.
 
@@ -50,17 +71,26 @@ def add_rule_options(
         parser: the command's parser.
         preset: what the default preset is, for the help.
         clips: the clips that the command can use; None for all.
+        by_data: whether rule and base batch depend on the data; their defaults are None then.
     """
     parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(choices.MODELS))
     parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows per step")
-    add_scaling_options(parser, preset=preset, clips=choices.CLIPS if clips is None else clips)
+    clips = choices.CLIPS if clips is None else clips
+    add_scaling_options(parser, preset=preset, clips=clips, by_data=by_data)
 
 
 def add_scaling_options(
-    parser: argparse.ArgumentParser, *, preset: str, clips: Iterable[str]
+    parser: argparse.ArgumentParser, *, preset: str, clips: Iterable[str], by_data: bool = False
 ) -> None:
     """Add how rates follow from the batch size; see `add_rule_options`."""
-    add_option(parser, "base-batch-size", 1024, "N", "batch size of the rates below")
+    add_option(
+        parser,
+        "base-batch-size",
+        1024,
+        "N",
+        "batch size of the rates below",
+        own_table="by its rows" if by_data else "",
+    )
     parser.add_argument(
         "--preset",
         metavar="NAME",
@@ -68,7 +98,7 @@ def add_scaling_options(
     )
     rules = "how learning rates and L2 (sde: Adam's betas, too) change with the batch size: "
     rules += ", ".join(RULES)
-    add_option(parser, "rule", "cowclip", "RULE", rules)
+    add_option(parser, "rule", "cowclip", "RULE", rules, own_table="sde" if by_data else "")
     parser.add_argument(
         "--clip",
         metavar="CLIP",
