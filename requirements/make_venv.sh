@@ -102,7 +102,10 @@ if [ -n "$extra" ]; then install --no-deps -r "$extra"; fi
 if [ "$line" != triton ]; then install --no-deps --no-build-isolation -e "$root"; fi
 # Where PYTHONDONTWRITEBYTECODE is set, as in many images, each process would compile TensorFlow anew:
 # 19 s instead of 5 to import it. Templates of packages that are no valid Python are passed over.
-"$dir/bin/python" -m compileall -q -j 0 "$dir/lib" >/dev/null 2>&1 || true
+# With a version, the environment is for one smoke run, which imports a part of the packages.
+if [ -z "$wanted" ]; then
+    "$dir/bin/python" -m compileall -q -j 0 "$dir/lib" >/dev/null 2>&1 || true
+fi
 cat "$file" ${extra:+"$extra"} >"$dir/.pins"
 echo "$stamp" >"$dir/.stamp"
 echo "installed: $dir ($("$dir/bin/python" --version))"
