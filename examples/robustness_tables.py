@@ -48,7 +48,7 @@ class Variant:
             small batch.
         auc: test AUC of the small batch without scaling and clip, in %.
         gains: name of `DIFFERENCES` -> points of AUC above the small batch; name of `CLIP` ->
-            points of CowClip above the same rates without the clip.
+            points of CowClip above the same rates without the clip. A name without runs is missing.
         best: the same with the best epoch of every run, chosen by its test AUC. That is no result,
             but it shows how much of a gain is overfitting of the other run.
     """
@@ -79,7 +79,8 @@ def gains_table(variants: Sequence[Variant]) -> str:
     """Return the differences after the last epoch, one row per folder."""
     lines = _head("log", *GAINS)
     for variant in variants:
-        lines.append(_line([variant.name, *(f"{variant.gains[name]:+.2f}" for name in GAINS)]))
+        gains = [f"{variant.gains[name]:+.2f}" if name in variant.gains else "" for name in GAINS]
+        lines.append(_line([variant.name, *gains]))
     return "\n".join(lines)
 
 
@@ -93,7 +94,7 @@ def write_csv(path: Path, variants: Sequence[Variant]) -> None:
         writer = csv.writer(file)
         writer.writerow([*COLUMNS, *(f"{_BEST}{name}" for name in GAINS)])
         for variant in variants:
-            gains = [each[name] for each in (variant.gains, variant.best) for name in GAINS]
+            gains = [each.get(name, "") for each in (variant.gains, variant.best) for name in GAINS]
             writer.writerow(
                 [variant.name, variant.rows, *variant.properties.values(), variant.auc, *gains]
             )
@@ -119,8 +120,8 @@ def _read(row: Mapping[str, str]) -> Variant:
         rows=int(row["training rows"]),
         properties={name: float(row[name]) for name in PROPERTIES},
         auc=float(row["AUC"]),
-        gains={name: float(row[name]) for name in GAINS},
-        best={name: float(row[f"{_BEST}{name}"]) for name in GAINS},
+        gains={name: float(row[name]) for name in GAINS if row[name]},
+        best={name: float(row[f"{_BEST}{name}"]) for name in GAINS if row[name]},
     )
 
 
@@ -129,8 +130,8 @@ def counts(variants: Sequence[Variant]) -> str:
     last = ("at or above 0", "above -0.1", "median", "range")
     lines = _head("", *last, "best epochs: above -0.1", "median", "range")
     for name in GAINS:
-        values = np.array([variant.gains[name] for variant in variants])
-        best = np.array([variant.best[name] for variant in variants])
+        values = np.array([each.gains[name] for each in variants if name in each.gains])
+        best = np.array([each.best[name] for each in variants if name in each.gains])
         at_least = f"{(values >= 0).sum()} of {len(values)}"
         lines.append(_line([name, at_least, *_summary(values), *_summary(best)]))
     return "\n".join(lines)
@@ -145,8 +146,9 @@ def correlations(variants: Sequence[Variant]) -> str:
     """Return rank correlations (Spearman) of the differences with properties of the logs."""
     lines = _head("", *PROPERTIES)
     for name in ("none x32", "cowclip x8", "cowclip x32", "sqrt_star x32", "sde x32", "clip x32"):
-        values = [variant.gains[name] for variant in variants]
-        found = [rank_correlation([c.properties[p] for c in variants], values) for p in PROPERTIES]
+        known = [variant for variant in variants if name in variant.gains]
+        values = [variant.gains[name] for variant in known]
+        found = [rank_correlation([c.properties[p] for c in known], values) for p in PROPERTIES]
         lines.append(_line([name, *("" if np.isnan(x) else f"{x:+.2f}" for x in found)]))
     return "\n".join(lines)
 
