@@ -185,7 +185,7 @@ def test_pins_meet_what_pyproject_asks_for(path):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     gpu, line = "gpu" in path.name, path.name.partition("-")[0]
     extras = project["optional-dependencies"]
-    asked = project["dependencies"] + extras["gpu" if gpu else "cpu"]
+    asked = project["dependencies"] + extras["gpu" if gpu else "cpu"] + extras["tune"]
     if line != "ngc" and not gpu:  # their images have none of it
         asked += extras["online"]
     wanted = [Requirement(r) for r in asked]
