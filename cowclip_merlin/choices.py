@@ -71,6 +71,9 @@ FIT_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
 SPLIT_METHODS = ("random", "time")
 """How `prepare` chooses the test rows."""
 
+VALIDATION_SPLITS = ("random", "last")
+"""Which train rows a run holds out for validation."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClipSettings:

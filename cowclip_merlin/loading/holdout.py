@@ -1,7 +1,8 @@
 """Hold out train rows for validation, so that settings can be chosen without the test rows.
 
-The held-out rows depend only on the number of train rows and the fraction, not on the seed of
-a run. So all runs of a search are compared on the same rows, and no run trains on them.
+The held-out rows do not depend on a run's seed, only on the number of train rows, the fraction and
+how they are chosen. So all runs of a search are compared on the same rows, and no run trains on
+them.
 """
 
 from __future__ import annotations
@@ -34,37 +35,47 @@ def validation_rows(rows: int, fraction: float) -> int:
     return held
 
 
-def validation_mask(rows: int, fraction: float) -> npt.NDArray[np.bool_]:
+def validation_mask(rows: int, fraction: float, how: str = "random") -> npt.NDArray[np.bool_]:
     """Return which train rows are held out, bool [rows].
 
     The rows of a smaller fraction are a subset of the rows of a larger one.
+
+    Args:
+        rows: number of train rows.
+        fraction: share of them to hold out.
+        how: one of `choices.VALIDATION_SPLITS`; "last" holds out the last rows of the folder, which
+            are the latest ones if the log is in order of time.
 
     Raises:
         InputError: as `validation_rows`.
 
     >>> validation_mask(5, 0.4).tolist()
     [False, True, False, True, False]
+    >>> validation_mask(5, 0.4, "last").tolist()
+    [False, False, False, True, True]
     """
-    order = row_numbers(rows)
-    np.random.default_rng(SEED).shuffle(order)
+    count, order = validation_rows(rows, fraction), row_numbers(rows)
+    if how == "random":
+        np.random.default_rng(SEED).shuffle(order)
     held = np.zeros(rows, np.bool_)
-    held[order[: validation_rows(rows, fraction)]] = True
+    held[order[:count] if how == "random" else order[-count:]] = True
     return held
 
 
 def train_validation_split(
-    columns: ColumnArrays, fraction: float
+    columns: ColumnArrays, fraction: float, how: str = "random"
 ) -> tuple[ColumnArrays, ColumnArrays]:
     """Split the train rows into rows to train and to validate on, both copied into host memory.
 
     Args:
         columns: the train split, in host memory or mapped from files.
         fraction: share of its rows to validate on, in (0, 1).
+        how: as for `validation_mask`.
 
     Raises:
         InputError: if a part has no rows, or all validation rows have the same label.
     """
-    held = validation_mask(len(columns), fraction)
+    held = validation_mask(len(columns), fraction, how)
     kept, validation = _select_rows(columns, ~held), _select_rows(columns, held)
     if len(np.unique(validation.label)) < 2:
         raise InputError(

@@ -33,7 +33,12 @@ from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_folder import check_resume, check_run_folder, run_folder
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.several_workers.run_checks import facts_of, run_log
-from cowclip_merlin.training.step_recorder import NoRecorder, RecorderFactory
+from cowclip_merlin.training.step_recorder import (
+    AfterEpoch,
+    NoRecorder,
+    RecorderFactory,
+    ignore_epoch,
+)
 from cowclip_merlin.training.trainer import Trainer
 from cowclip_merlin.workers.agreement import check_alike, raising_together, wait_for_all
 from cowclip_merlin.workers.environment import cluster_of
@@ -53,6 +58,7 @@ def run_training(
     device: str,
     data_memory: float | None,
     recorder: RecorderFactory | None,
+    after_epoch: AfterEpoch = ignore_epoch,
 ) -> list[dict[str, Any]]:
     """Train as `cowclip_merlin.training.train` does, with an optional recorder of the steps.
 
@@ -65,6 +71,8 @@ def run_training(
         device: "auto", "cpu" or "gpu".
         data_memory: MB of device memory for rows.
         recorder: makes the recorder that sees each batch before its step; None: no recorder.
+        after_epoch: gets the record of each epoch, after its checkpoint; it may raise an exception
+            to end the training.
     """
     from cowclip_merlin.workflows import PreparedData
 
@@ -99,7 +107,9 @@ def run_training(
     with naming_lost_workers(group):
         check_alike(group, facts_of(config, checkpoint_every, resume))
         with run_folder(out, config, resume=resume):
-            done = _train(config, prepared, columns, make_trainer, out, resume, used, recorder)
+            done = _train(
+                config, prepared, columns, make_trainer, out, resume, used, recorder, after_epoch
+            )
         wait_for_all(group)
         return done
 
@@ -114,7 +124,9 @@ def _open_splits(
             "test": open_columns(prepared, "test"),
         }
     train, validation = train_validation_split(
-        open_columns(prepared, "train"), settings.validation_fraction
+        open_columns(prepared, "train"),
+        settings.validation_fraction,
+        settings.validation_split,
     )
     return {"train": train, "validation": validation}
 
@@ -138,6 +150,7 @@ def _train(
     resume: bool,
     device: str,
     recorder: RecorderFactory | None,
+    after_epoch: AfterEpoch,
 ) -> list[dict[str, Any]]:
     settings, values = config.settings, config.values
     with run_log(out) as log:
@@ -164,6 +177,7 @@ def _train(
             trainer.resume()
         if first:
             write_json(out / "config.json", config.as_dict())
+        trainer.after_epoch = after_epoch
         return trainer.run()
 
 

@@ -23,6 +23,7 @@ _ADDED = (
     "optimizer",
     "initial_accumulator",
     "validation_fraction",
+    "validation_split",
     "precision",
     "jit_compile",
     "early_stopping",
@@ -56,6 +57,8 @@ class RunSettings:
         tables: one of `choices.RUN_TABLES`; see the models.
         validation_fraction: fraction of the train rows, in [0, 1), to hold out and score instead
             of the test rows; 0: score the test rows. The held-out rows do not depend on `seed`.
+        validation_split: which rows to hold out, one of `choices.VALIDATION_SPLITS`: "random", or
+            "last" for the last train rows, which suit data that `prepare` split by time.
         precision: precision of the hidden and cross layers, one of `choices.PRECISIONS`.
         jit_compile: whether XLA compiles the layers after the lookups.
         early_stopping: stop after so many epochs without a higher validation AUC, and keep the
@@ -86,6 +89,7 @@ class RunSettings:
     optimizer: str = "adam"
     initial_accumulator: float | None = None
     validation_fraction: float = 0.0
+    validation_split: str = "random"
     precision: str = "float32"
     jit_compile: bool = False
     early_stopping: int | None = None
@@ -115,10 +119,19 @@ class RunSettings:
             one_of("override", name, OVERRIDES)
         self._check_accumulator()
         self._check_adam()
+        self._check_validation()
+
+    def _check_validation(self) -> None:
+        one_of("validation_split", self.validation_split, choices.VALIDATION_SPLITS)
         if not 0 <= self.validation_fraction < 1:
             raise InputError(
                 f"validation_fraction is {self.validation_fraction:g}; it must be at least 0 and "
                 "below 1"
+            )
+        if self.validation_split != "random" and not self.validation_fraction:
+            raise InputError(
+                f"validation_split {self.validation_split!r} has no effect without a "
+                "validation_fraction; give one, such as 0.1"
             )
         self._check_early_stopping()
 

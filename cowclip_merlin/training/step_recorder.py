@@ -6,7 +6,7 @@ diagnostics can import training.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -64,3 +64,10 @@ class NoRecorder:
 
 RecorderFactory = Callable[["Trainer", "PreparedData"], StepRecorder]
 """Makes the recorder of a run, from its trainer and its data."""
+
+AfterEpoch = Callable[[Mapping[str, Any]], None]
+"""Gets the record of an epoch; an exception that it raises ends the training."""
+
+
+def ignore_epoch(row: Mapping[str, Any]) -> None:
+    """Do nothing after an epoch."""

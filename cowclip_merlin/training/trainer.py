@@ -25,7 +25,7 @@ from cowclip_merlin.training.several_workers.worker_state import (
     largest_signal,
     logging_traffic,
 )
-from cowclip_merlin.training.step_recorder import NoRecorder, StepRecorder
+from cowclip_merlin.training.step_recorder import AfterEpoch, NoRecorder, StepRecorder, ignore_epoch
 from cowclip_merlin.training.stopping.best_epoch import end_message
 from cowclip_merlin.training.stopping.early_stopping import EarlyStopping
 from cowclip_merlin.training.train_step import (
@@ -58,6 +58,7 @@ class Trainer:
 
     Attributes:
         recorder: records batches before the model trains on them; set it before `run`.
+        after_epoch: gets the record of each epoch, after its checkpoint; set it before `run`.
         steps_per_execution: maximum number of steps in one call of the train function.
     """
 
@@ -108,6 +109,7 @@ class Trainer:
         self._stop = GracefulStop()
         self.rows: list[dict[str, Any]] = []
         self.recorder: StepRecorder = NoRecorder()
+        self.after_epoch: AfterEpoch = ignore_epoch
 
     def wait(self) -> None:
         """Wait until the device has finished all steps so far."""
@@ -168,6 +170,7 @@ class Trainer:
                         break
                     seconds, trained = self._train_epoch(epoch)
                     self._finish_epoch(epoch, seconds, trained, board)
+                    self.after_epoch(self.rows[-1])
         finally:
             board.close()
         if message := end_message(self.rows, self.settings):

@@ -61,6 +61,23 @@ def test_a_smaller_fraction_is_part_of_a_larger_one(rows, a, b):
     assert not (small & ~large).any()
 
 
+@given(rows=st.integers(40, 1000), fraction=st.floats(0.05, 0.9))
+def test_the_last_rows_are_held_out_if_asked_for(rows, fraction):
+    kept, held = train_validation_split(numbered(rows), fraction, "last")
+    assert [*kept.ids[:, 0], *held.ids[:, 0]] == list(range(rows))
+    assert len(held) == round(rows * fraction)
+
+
+def test_the_way_to_hold_out_rows_needs_a_fraction_and_is_random_in_older_runs():
+    with pytest.raises(InputError, match="'last' has no effect without a validation_fraction"):
+        RunSettings(**SMALL, validation_split="last")
+    with pytest.raises(InputError, match="unknown validation_split 'first'"):
+        RunSettings(**SMALL, validation_split="first", validation_fraction=0.1)
+    older = RunSettings(**SMALL, validation_fraction=0.1).as_dict()
+    del older["validation_split"]
+    assert RunSettings.from_dict(older).validation_split == "random"
+
+
 def test_the_rows_are_written_down():
     """Other ones would silently put old and new runs of a search on different rows."""
     assert np.flatnonzero(holdout.validation_mask(20, 0.25)).tolist() == [1, 3, 9, 11, 19]
