@@ -11,12 +11,12 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cowclip_merlin import __version__
-from cowclip_merlin.cli.commands import add_commands
+from cowclip_merlin.cli.options.commands import add_commands
 from cowclip_merlin.errors import (
     ERROR,
     LOST_ANOTHER,
@@ -39,13 +39,26 @@ COMMANDS = (
     "bench",
     "experiment",
     "sweep",
+    "tune",
     "inspect",
     "report",
 )
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that prints errors in one line, without the usage."""
+    """A parser that prints errors in one line, without the usage.
+
+    Attributes:
+        before_parsing: gets the arguments of a command first; None: nothing does.
+    """
+
+    before_parsing: Callable[[Sequence[str]], None] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments, after a command has looked at them."""
+        if self.before_parsing:
+            self.before_parsing(args)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with code 2."""

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from cowclip_merlin.cli.options.model_options import (
     check_overrides_used,
     model_settings,
 )
+from cowclip_merlin.cli.options.settings_option import add_settings_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.run_settings import RunSettings
 
@@ -32,6 +34,7 @@ EXAMPLES = """examples:
   cowclip train DATA --out RUN --model deepfm --batch-size 65536
   cowclip train DATA --out RUN1 --model dcnv2 --batch-size 1024 --rule none --epochs 4
   cowclip train DATA --out RUN --model deepfm --batch-size 65536 --resume
+  cowclip train DATA --out RUN4 --settings TUNED/settings.yaml --seed 2
   cowclip train DATA --out RUN3 --model deepfm --batch-size 65536 --workers 2 --restarts 3
   cowclip train DATA --out RUN2 --model deepfm --batch-size 65536 --rule none \\
       --optimizer adagrad --embedding-lr 0.02 --dense-lr 0.02 --l2 0 --validation-fraction 0.1
@@ -46,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip train`."""
     parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
+    add_settings_option(parser)
     add_rule_options(
         parser, preset="that of the data; your own table has values by its rows", by_data=True
     )
@@ -97,6 +101,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="fraction of the train rows to hold out and score instead of the test rows; the same "
         "rows for every seed",
     )
+    held_out = f"which rows to hold out: {', '.join(choices.VALIDATION_SPLITS)} (of the log)"
+    add_option(parser, "validation-split", "random", "HOW", held_out)
     parser.add_argument(
         "--early-stopping",
         type=int,
@@ -134,12 +140,12 @@ def settings_from_args(
             given ones.
     """
     names = ("update", "epochs", "tables", "optimizer", "initial_accumulator")
-    names += ("validation_fraction", "early_stopping")
+    names += ("validation_fraction", "validation_split", "early_stopping")
     given = model_settings(args) | {name: getattr(args, name) for name in names}
     for name in ("base_batch_size", "rule", "epochs"):
         if given[name] is None:
             del given[name]
-    settings = RunSettings(**given | more(given))
+    settings = _without_unused_of_file(RunSettings(**given | more(given)), args)
     check_overrides_used(settings)
     return settings
 
@@ -179,6 +185,14 @@ def _own_table(data: PreparedData, given: Mapping[str, Any]) -> dict[str, Any]:
             "--preset criteo for the paper's"
         )
     return found
+
+
+def _without_unused_of_file(settings: RunSettings, args: argparse.Namespace) -> RunSettings:
+    """Return the settings without the file's rates that an option made useless, as `--clip` may."""
+    file = getattr(args, "settings_of_file", {})
+    unused = settings.unused_overrides()
+    kept = {k: v for k, v in settings.overrides.items() if k not in unused or file.get(k) != v}
+    return replace(settings, overrides=kept)
 
 
 def train_command(settings: RunSettings) -> str:

@@ -11,8 +11,8 @@ FOLDER = Path(experiments.__file__).parent
 PACKAGE = experiments.__name__
 # Each may import those above it. The report reads results folders; nothing imports it.
 ORDER = (
-    "definitions", "results", "planning", "running", "tables", "figures", "session_settings",
-    "session", "preflight", "outputs", "commands", "online", "report",
+    "definitions", "results", "planning", "running", "tables", "figures", "tuning",
+    "session_settings", "session", "preflight", "outputs", "commands", "online", "report",
 )  # fmt: skip
 MODULES = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("*.py"))
 

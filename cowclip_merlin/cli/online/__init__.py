@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.commands import add_commands
+from cowclip_merlin.cli.options.commands import add_commands
 
 HELP = "train on an event log or stream with growing embedding tables, and serve the model"
 EXAMPLES = """examples:

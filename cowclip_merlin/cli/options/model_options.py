@@ -64,6 +64,7 @@ def add_rule_options(
     preset: str,
     clips: Iterable[str] | None = None,
     by_data: bool = False,
+    **defaults: str,
 ) -> None:
     """Add the model's name, the batch size, and how rates follow from it.
 
@@ -72,15 +73,22 @@ def add_rule_options(
         preset: what the default preset is, for the help.
         clips: the clips that the command can use; None for all.
         by_data: whether rule and base batch depend on the data; their defaults are None then.
+        **defaults: `rule`, and `clip_words` for the help, of `add_scaling_options`.
     """
     parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(choices.MODELS))
     parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows per step")
     clips = choices.CLIPS if clips is None else clips
-    add_scaling_options(parser, preset=preset, clips=clips, by_data=by_data)
+    add_scaling_options(parser, preset=preset, clips=clips, by_data=by_data, **defaults)
 
 
 def add_scaling_options(
-    parser: argparse.ArgumentParser, *, preset: str, clips: Iterable[str], by_data: bool = False
+    parser: argparse.ArgumentParser,
+    *,
+    preset: str,
+    clips: Iterable[str],
+    by_data: bool = False,
+    rule: str = "cowclip",
+    clip_words: str = "cowclip with the rule cowclip, else none",
 ) -> None:
     """Add how rates follow from the batch size; see `add_rule_options`."""
     add_option(
@@ -98,12 +106,12 @@ def add_scaling_options(
     )
     rules = "how learning rates and L2 (sde: Adam's betas, too) change with the batch size: "
     rules += ", ".join(RULES)
-    add_option(parser, "rule", "cowclip", "RULE", rules, own_table="sde" if by_data else "")
+    own_rule = "sde" if by_data and rule != "sde" else ""
+    add_option(parser, "rule", rule, "RULE", rules, own_table=own_rule)
     parser.add_argument(
         "--clip",
         metavar="CLIP",
-        help=f"what limits gradients: {', '.join(clips)} "
-        "(default: cowclip with the rule cowclip, else none)",
+        help=f"what limits gradients: {', '.join(clips)} (default: {clip_words})",
     )
 
 
@@ -142,7 +150,8 @@ def add_layer_options(parser: argparse.ArgumentParser) -> None:
     precision = f"precision of hidden and cross layers: {', '.join(choices.PRECISIONS)}"
     add_option(parser, "precision", "float32", "NAME", precision)
     text = "compile the layers after the lookups with XLA; faster on a GPU"
-    parser.add_argument("--jit-compile", action="store_true", help=text)
+    on_or_off = argparse.BooleanOptionalAction
+    parser.add_argument("--jit-compile", action=on_or_off, default=False, help=text)
 
 
 def model_settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,0 +1,124 @@
+"""`cowclip tune`: search hyper-parameters on validation rows."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cowclip_merlin.cli.options.common_options import add_device_option
+from cowclip_merlin.cli.options.model_options import (
+    add_architecture_options,
+    add_backend_option,
+    add_option,
+    add_rate_options,
+    add_rule_options,
+    check_overrides_used,
+    model_settings,
+)
+
+if TYPE_CHECKING:
+    from cowclip_merlin.experiments.tuning import Tuned
+
+HELP = "search rates, L2, the clip and the number of epochs on validation rows, with Optuna"
+EXAMPLES = """examples:
+  cowclip tune DATA --out TUNED --model deepfm --batch-size 8192 --minutes 30
+  cowclip tune DATA --out TUNED --model deepfm --batch-size 8192 --minutes 30 --resume
+  cowclip tune DATA --out TUNED2 --model dcnv2 --batch-size 65536 --clip cowclip --trials 40
+  cowclip train DATA --settings TUNED/settings.yaml --out RUN
+
+Trials run at the batch size that you give. The searched rates hold at the base batch size, and the
+rule scales them. A rate or clip that you give is kept and not searched. No test row is read.
+Needs Optuna: pip install "cowclip-merlin[tune]"."""
+
+_MINUTES = 30.0
+_UNUSED_RATES = ("bound", "lambda_rel", "lambda_abs")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cowclip tune`."""
+    parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
+    parser.add_argument("--out", required=True, metavar="TUNED", help="folder to write")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help=f"time to search; the running trial ends with its epoch (default: {_MINUTES:g} "
+        "without --trials)",
+    )
+    trials = "number of trials in all, those before --resume included (default: no limit)"
+    parser.add_argument("--trials", type=int, metavar="N", help=trials)
+    add_rule_options(
+        parser,
+        preset="that of the data; criteo for your own table",
+        by_data=True,
+        clips=("none", "cowclip"),
+        rule="sde",
+        clip_words="both are tried",
+    )
+    updates = "rows that a step updates: dense, exact or lazy; see cowclip train"
+    add_option(parser, "update", "exact", "UPDATE", updates)
+    add_backend_option(parser)
+    add_rate_options(parser, without=_UNUSED_RATES)
+    add_option(parser, "epochs", 10, "N", "most passes over the training rows in a trial")
+    add_option(parser, "seed", 1234, "N", "seed of the search, the initial weights, the row order")
+    add_architecture_options(parser)
+    held_out = "fraction of the train rows to hold out and score; the last rows of a split by time"
+    add_option(parser, "validation-fraction", 0.1, "F", held_out)
+    add_device_option(parser)
+    parser.add_argument("--resume", action="store_true", help="go on with the search in TUNED")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search; return 128 + the signal's number after a signal."""
+    from cowclip_merlin.recipe import own_table_defaults
+    from cowclip_merlin.training.run_settings import RunSettings
+    from cowclip_merlin.workflows import PreparedData
+
+    if args.base_batch_size is None:
+        usual = own_table_defaults(PreparedData.load(args.data), {"preset": args.preset})
+        args.base_batch_size = usual.get("base_batch_size", RunSettings.base_batch_size)
+    settings = RunSettings(
+        **model_settings(args),
+        update=args.update,
+        epochs=args.epochs,
+        validation_fraction=args.validation_fraction,
+    )
+    if args.clip is not None:  # else some trials have the clip that uses them
+        check_overrides_used(settings, ("none", "cowclip"))
+    from cowclip_merlin.experiments.tuning import tune
+    from cowclip_merlin.training import Stopped
+
+    minutes = _MINUTES if args.minutes is None and args.trials is None else args.minutes
+    try:
+        found = tune(
+            args.data,
+            settings,
+            out=args.out,
+            trials=args.trials,
+            minutes=minutes,
+            resume=args.resume,
+            device=args.device,
+        )
+    except Stopped as stop:
+        print(f"cowclip: stopped; go on with --resume, trials are in {args.out}", file=sys.stderr)
+        return 128 + stop.signal_number
+    print(_summary(found, args.data, args.out))
+    return 0
+
+
+def _summary(found: Tuned, data: str, out: str) -> str:
+    ended = ", ".join(f"{number} {how}" for how, number in found.ended.items())
+    lines = [
+        f"best validation AUC {found.validation_auc:.5f} in epoch {found.best_epoch} of trial "
+        f"{found.trial}; {found.trials} trials ended by: {ended}"
+    ]
+    if found.starts:
+        starts = ", ".join(f"{name} {auc:.5f}" for name, auc in found.starts.items())
+        lines.append(f"the settings tried first: {starts}")
+    lines.append(f"{out}: settings.yaml, trials.csv, history.svg")
+    words = ["cowclip", "train", data, "--settings", str(Path(out) / "settings.yaml")]
+    command = shlex.join([*words, "--out", "RUN"])
+    return "\n".join([*lines, "to train with the best settings on all train rows:", f"  {command}"])

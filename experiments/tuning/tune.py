@@ -1,0 +1,221 @@
+"""Search hyper-parameters on validation rows: trial after trial, until the budget is spent."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from cowclip_merlin.checks import check_at_least_one, check_positive
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.tuning.outputs import (
+    best_trial,
+    final_settings,
+    settings_of,
+    write_figure,
+    write_trials,
+)
+from cowclip_merlin.experiments.tuning.space import SearchSpace, first_settings
+from cowclip_merlin.experiments.tuning.study import (
+    check_folder,
+    complete_trials,
+    enqueue_missing,
+    finished_trials,
+    make_sampler,
+    open_study,
+    optuna,
+)
+from cowclip_merlin.experiments.tuning.trial_run import TrialContext, outcome_of, run_trial
+from cowclip_merlin.loading import open_columns, train_validation_split, validation_rows
+from cowclip_merlin.scaling import PRESETS
+from cowclip_merlin.system.locks import lock_folder
+from cowclip_merlin.system.new_files import NewFiles
+from cowclip_merlin.training.build import build_optimizer, check_table_memory, choose_device
+from cowclip_merlin.training.run import check_sizes
+from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.workflows import PreparedData
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What a search has found.
+
+    Attributes:
+        settings: train with them on all train rows; `settings.yaml` has the same.
+        trial: number of the best trial.
+        validation_auc: its AUC on validation rows, which is optimistic: it is the best of many.
+        best_epoch: its best epoch, which is `settings.epochs`.
+        trials: number of finished trials, those before a resume included.
+        ended: how the trials ended -> their number.
+        starts: name of the settings tried first -> their validation AUC, if that trial is complete.
+    """
+
+    settings: RunSettings
+    trial: int
+    validation_auc: float
+    best_epoch: int
+    trials: int
+    ended: dict[str, int]
+    starts: dict[str, float]
+
+
+def tune(
+    data: str | Path,
+    settings: RunSettings,
+    *,
+    out: str | Path,
+    trials: int | None = None,
+    minutes: float | None = None,
+    resume: bool = False,
+    device: str = "auto",
+) -> Tuned:
+    """Search the embedding and dense rate, L2, the clip and r, and the number of epochs.
+
+    Optuna's TPE chooses each trial from those before. A trial trains at the batch size of
+    `settings` on the train rows that are not held out, and counts with its best epoch. It ends
+    after two epochs without a better one. It is pruned if its AUC is below the median of the
+    trials before at the same epoch. The first two trials have the defaults of `cowclip train`,
+    and rates by the formula of docs/experiments.md. No test row is read.
+
+    Args:
+        data: folder that `prepare` wrote. If it was split by time, the last train rows are held
+            out; else random ones.
+        settings: what all trials share. `epochs` is the most that a trial trains. A `clip` that
+            is not None and the rates in `overrides` are kept and not searched.
+            `validation_fraction` is the share of the train rows to hold out, and `seed` that of
+            the weights, the row order and the search.
+        out: folder for `settings.yaml`, `trials.csv`, `history.svg`, the study and the run folders
+            of the trials, without checkpoints.
+        trials: number of trials in all, those before a resume included; None: no limit.
+        minutes: minutes of this call; the trial that runs then ends after its epoch. None: no
+            limit.
+        resume: go on with the search in `out`, which must have the same settings and data.
+        device: "auto", "cpu" or "gpu".
+
+    Raises:
+        InputError: if an input is wrong, or every trial diverged.
+        Stopped: after SIGINT or SIGTERM; all finished trials are kept.
+
+    Example:
+        >>> from cowclip_merlin.training import RunSettings
+        >>> run = RunSettings(model="deepfm", batch_size=4096, rule="sde", validation_fraction=0.1)
+        >>> tune("no such folder", run, out="TUNED", trials=20)
+        Traceback (most recent call last):
+        ...
+        cowclip_merlin.errors.InputError: no such folder: no such folder; create it with cowclip prepare
+    """  # noqa: E501
+    out = Path(out)
+    _check_budget(trials, minutes)
+    check_folder(out, resume=resume)
+    prepared = PreparedData.load(data)
+    space = SearchSpace(shared=_shared(settings, prepared))
+    check_sizes(prepared, space.shared)
+    optuna()
+    rows = prepared.rows["train"]
+    rows -= validation_rows(rows, settings.validation_fraction)
+    starts = first_settings(space, prepared, rows=rows, preset=settings.preset)
+    new = NewFiles.since_now(out)
+    with lock_folder(out, "another process searches there; use another --out"):
+        try:
+            check_folder(out, resume=resume)  # another process may have searched since
+            with open_study(out, space.shared, prepared.fingerprint) as study:
+                _check_training(prepared, space, device)
+                for name, first in starts.items():
+                    enqueue_missing(study, name, space.nearest(first), first)
+                context = TrialContext(
+                    data=prepared.path,
+                    out=out,
+                    device=device,
+                    deadline=None if minutes is None else time.monotonic() + 60 * minutes,
+                )
+                _search(study, space, context, trials)
+                return _finish(study, out)
+        except InputError:
+            if not (out / "trials.csv").exists():  # no trial has finished
+                new.remove()
+            raise
+
+
+def _check_budget(trials: int | None, minutes: float | None) -> None:
+    if trials is None and minutes is None:
+        raise InputError("neither trials nor minutes is given; give one, or the search has no end")
+    if trials is not None:
+        check_at_least_one({"--trials": trials})
+    if minutes is not None:
+        check_positive({"--minutes": minutes})
+
+
+def _shared(settings: RunSettings, data: PreparedData) -> RunSettings:
+    """Return the settings of all trials, with the data's preset and way to hold out rows."""
+    if not settings.validation_fraction:
+        raise InputError(
+            "--validation-fraction is 0; give the share of the train rows to score, such as 0.1"
+        )
+    if settings.early_stopping is not None:
+        raise InputError("early_stopping is given, but a trial ends by itself; omit it")
+    split = data.description.get("settings", {}).get("split") or {}
+    preset = settings.preset or (data.kind if data.kind in PRESETS else "criteo")
+    last = {"validation_split": "last"} if split.get("how") == "time" else {}
+    return replace(settings, preset=preset, **last)
+
+
+def _check_training(data: PreparedData, space: SearchSpace, device: str) -> None:
+    """Check before the first trial what each trial checks when it starts."""
+    shared = space.shared
+    check_table_memory(shared, data, choose_device(device))
+    for clip in space.clips:
+        run = replace(shared, clip=clip)
+        build_optimizer(run, run.hyperparameters(data.kind), data, steps=1)
+    how = shared.validation_fraction, shared.validation_split
+    train_validation_split(open_columns(data, "train"), *how)
+
+
+def _search(study: Any, space: SearchSpace, context: TrialContext, most: int | None) -> None:
+    """Run trials until the budget is spent; write the table and the best settings after each."""
+    done = len(finished_trials(study))
+    bar = tqdm(total=most, initial=done, desc="tune", unit="trial", disable=None)
+    with bar:
+        while (most is None or done < most) and not (done and context.is_over):
+            _show_best(bar, study)
+            study.sampler = make_sampler(space.shared.seed, done)
+            trial = study.ask()
+            suggested = space.suggest(trial)
+            if "settings" in trial.user_attrs:  # one of the first settings
+                suggested = settings_of(trial)
+            trial.set_user_attr("settings", suggested.as_dict())
+            run_trial(trial, suggested, context)
+            write_trials(context.out, study)
+            done += 1
+            bar.update()
+
+
+def _show_best(bar: tqdm, study: Any) -> None:
+    best = best_trial(study)
+    if best is not None:
+        bar.set_postfix_str(f"best validation AUC {best.value:.5f}, trial {best.number}")
+
+
+def _finish(study: Any, out: Path) -> Tuned:
+    """Write the outputs; return what was found."""
+    write_trials(out, study)
+    write_figure(out, study)
+    best, finished = best_trial(study), finished_trials(study)
+    if best is None:
+        raise InputError(
+            f"{out}: none of {len(finished)} trials is complete; see {out / 'trials.csv'}, and "
+            "resume with more, or use a smaller batch"
+        )
+    ends = [outcome_of(trial).ended for trial in finished]
+    first = [trial for trial in complete_trials(study) if "start" in trial.user_attrs]
+    return Tuned(
+        settings=final_settings(best),
+        trial=best.number,
+        validation_auc=best.value,
+        best_epoch=outcome_of(best).best_epoch,
+        trials=len(finished),
+        ended={how: ends.count(how) for how in sorted(set(ends))},
+        starts={trial.user_attrs["start"]: trial.value for trial in first},
+    )

@@ -1,0 +1,160 @@
+"""`cowclip train --settings`: which value wins, and what a wrong file says."""
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from cowclip_merlin import choices
+from cowclip_merlin.cli import build_parser, main
+from cowclip_merlin.cli.train import settings_from_args
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.experiments.tuning.settings_file import read_settings, write_settings
+from cowclip_merlin.scaling import RULES
+from cowclip_merlin.training.run_settings import RunSettings
+
+TRAIN = ["train", "DATA", "--out", "RUN"]
+WHOLE = """
+model: dcn
+batch_size: 512
+rule: sde
+clip: cowclip
+mlp: [16, 8]
+jit_compile: true
+l2: 1e-5
+r: 2
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text(WHOLE)
+    return str(path)
+
+
+def settings(*words):
+    return settings_from_args(build_parser().parse_args([*TRAIN, *words]))
+
+
+def test_the_file_gives_what_no_option_gives(file):
+    wanted = {"model": "dcn", "batch_size": 512, "rule": "sde", "clip": "cowclip"}
+    rates = {"l2": 1e-5, "r": 2.0}
+    found = settings("--settings", file)
+    assert found == RunSettings(**wanted, mlp=(16, 8), jit_compile=True, overrides=rates)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_option_wins_wherever_it_stands_even_with_its_default(file, before):
+    options = ["--rule", "cowclip", "--l2", "0", "--mlp", "4", "--no-jit-compile", "--model", "dcn"]
+    words = ["--settings", file]
+    found = settings(*options, *words) if before else settings(*words, *options)
+    assert (found.rule, found.overrides["l2"], found.mlp) == ("cowclip", 0.0, (4,))
+    assert not found.jit_compile and found.batch_size == 512
+
+
+def test_a_rate_of_the_file_goes_with_the_clip_that_an_option_replaces(file):
+    assert settings(f"--settings={file}", "--clip", "none").overrides == {"l2": 1e-5}
+    with pytest.raises(InputError, match="--r has no effect with the clip none"):
+        settings("--settings", file, "--clip", "none", "--r", "3")
+
+
+@pytest.mark.parametrize("words", [[], ["--settings", "FILE"]])
+def test_what_neither_gives_is_missing_as_before(words, tmp_path, capsys):
+    (tmp_path / "settings.yaml").write_text("epochs: 2")
+    words = [str(tmp_path / "settings.yaml") if word == "FILE" else word for word in words]
+    with pytest.raises(SystemExit) as end:
+        main([*TRAIN, *words])
+    assert end.value.code == 2
+    assert capsys.readouterr().err == (
+        "cowclip train: error: the following arguments are required: --model, --batch-size; "
+        "see cowclip train --help\n"
+    )
+
+
+def test_one_of_the_two_may_be_in_the_file(tmp_path, capsys):
+    (tmp_path / "settings.yaml").write_text("model: dcn")
+    assert settings("--settings", str(tmp_path / "settings.yaml"), "--batch-size", "8").model
+    with pytest.raises(SystemExit):
+        main([*TRAIN, "--settings", str(tmp_path / "settings.yaml")])
+    assert "are required: --batch-size; see" in capsys.readouterr().err
+
+
+def test_an_option_may_give_what_a_value_of_the_file_needs(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text("validation_split: last\ninitial_accumulator: 1e-3")
+    words = ["--model", "dcn", "--batch-size", "8", "--settings", str(path)]
+    found = settings(*words, "--validation-fraction", "0.2", "--optimizer", "adagrad")
+    assert (found.validation_split, found.initial_accumulator) == ("last", 1e-3)
+    with pytest.raises(InputError, match="initial_accumulator is for Adagrad"):
+        settings(*words, "--validation-fraction", "0.2")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("batch-size: 8", "unknown key 'batch-size'; did you mean batch_size?"),
+        ("colour: red", "unknown key 'colour'; the keys are model, batch_size"),
+        ("1: 2", "unknown key 1; the keys are"),
+        ("epochs: many", "epochs is 'many', not of type int"),
+        ("epochs: 2.5", "epochs is 2.5, not of type int"),
+        ("jit_compile: 1", "jit_compile is 1, not of type bool"),
+        ("mlp: 8", "mlp is 8, not of type tuple"),
+        ("model: null", "model is None, not of type str"),
+        ("model: nothing", "unknown model 'nothing'; choose one of wide_and_deep"),
+        ("l2: weak", "l2 is 'weak'; give a number"),
+        ("l2: null", "l2 is None; give a number"),
+        ("l2: true", "l2 is True; give a number"),
+        ("l2: -1", "l2 is -1.0; it must be a finite number >= 0"),
+        ("r: .nan", "r is nan; it must be a finite number >= 0"),
+        ("validation_fraction: x", "validation_fraction is 'x'; give a number"),
+        ("overrides: {l2: 1}", "unknown key 'overrides'"),
+        ("clip: none\nr: 1", "r has no effect with the clip none; remove it"),
+        ("epochs: 1\nepochs: 2", "epochs twice"),
+        ("- 1", "is not a mapping; begin with `model:`"),
+        ("a: [", "not valid YAML"),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_names_file_and_key(text, said, tmp_path, capsys):
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    assert main([*TRAIN, "--settings", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"cowclip: error: {path}: ") and said in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("", "settings is empty; give a value"), ("gone", "gone: No such file")],
+)
+def test_a_missing_file_is_one_line(path, said, capsys):
+    assert main([*TRAIN, "--settings", path]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) == 1
+
+
+def test_the_option_needs_a_value(capsys):
+    with pytest.raises(SystemExit):
+        main([*TRAIN, "--settings"])
+    assert "argument --settings: expected one argument" in capsys.readouterr().err
+
+
+@hypothesis.given(st.data())
+def test_a_written_file_gives_its_settings(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("file") / "settings.yaml"
+    known = {
+        "model": st.sampled_from(choices.MODELS),
+        "rule": st.sampled_from(tuple(RULES)),
+        "clip": st.sampled_from((None, "none", "cowclip")),
+        "batch_size": st.integers(1, 2**31),
+        "seed": st.integers(0, 2**32 - 1),
+        "jit_compile": st.booleans(),
+        "mlp": st.lists(st.integers(1, 999), min_size=1, max_size=3).map(tuple),
+        "overrides": st.dictionaries(
+            st.sampled_from(["embedding_lr", "l2", "init_std"]), st.floats(0, 1e9)
+        ),
+    }
+    made = RunSettings(**{name: data.draw(values) for name, values in known.items()})
+    write_settings(path, made, comment="made by a test")
+    assert settings("--settings", str(path)) == made
+    assert {"tables", "precision", "update"} <= read_settings(path).keys()
