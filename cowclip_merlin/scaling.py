@@ -28,7 +28,7 @@ from cowclip_merlin.errors import InputError
 K = 1024
 
 BETA_1_FLOOR = 0.7
-"""The rule `sde` does not lower beta_1 below this value."""
+"""The rule `sde` does not lower beta_1 below this value; docs/method.md says how it was chosen."""
 
 _MOST_BETA = 1 - 1e-6  # float32 holds 1 - beta of a larger one badly
 
