@@ -4,7 +4,7 @@ import signal
 
 ARGUMENTS = (
     "--model", "deepfm", "--mlp", "16,8", "--embedding-dim", "4", "--update", "exact",
-    "--batch-size", "88",  # of 4,049 rows: one is left for the last batch
+    "--preset", "criteo", "--batch-size", "88",  # of 4,049 rows: one is left for the last batch
     "--r", "0.003", "--embedding-lr", "0.001", "--epochs", "2", "--seed", "5", "--device", "cpu",
     "--checkpoint-every", "12", "--diagnostics-every", "10",
 )  # fmt: skip
@@ -18,7 +18,10 @@ STOPPING = (
     "--validation-fraction", "0.2", "--early-stopping", "2", "--embedding-lr", "0.006",
     "--warmup-epochs", "0",
 )  # fmt: skip
-SHARDED = "--model deepfm --batch-size 64 --mlp 8 --update exact --checkpoint-every 20 --device cpu"
+SHARDED = (
+    "--model deepfm --preset criteo --batch-size 64 --mlp 8 --update exact --checkpoint-every 20 "
+    "--device cpu"
+)
 
 
 def train(rows, out, *more):
