@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -92,8 +93,10 @@ def _importance(study: Any) -> dict[str, float]:
         return {}
     importance = optuna().importance
     try:
-        evaluator = importance.PedAnovaImportanceEvaluator()
-        found = importance.get_param_importances(study, evaluator=evaluator)
+        with warnings.catch_warnings():  # few trials have the clip, and so an `r`
+            warnings.simplefilter("ignore", UserWarning)
+            evaluator = importance.PedAnovaImportanceEvaluator()
+            found = importance.get_param_importances(study, evaluator=evaluator)
     except (RuntimeError, ValueError):  # no parameter varies
         return {}
     return dict(found)
