@@ -25,11 +25,13 @@ def check_run_folder(out: Path) -> None:
     """Check that a path can become a run folder.
 
     Raises:
-        InputError: if the path is a file, a folder of prepared data or of experiments, or holds a
-            file that is not a run's and that a run would replace.
+        InputError: if the path is a file, a folder of prepared data, experiments or a search, or
+            holds a file that is not a run's and that a run would replace.
     """
     if holds_results(out):
         raise InputError(f"{out}: holds results of experiments; use another --out for the run")
+    if (out / "study.db").exists():
+        raise InputError(f"{out}: holds a search of cowclip tune; use another --out for the run")
     if (out / "dataset.json").exists():
         raise InputError(f"{out}: holds prepared data; use another --out for the run")
     if out.exists() and not out.is_dir():

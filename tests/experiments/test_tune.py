@@ -116,6 +116,8 @@ def test_the_file_trains_to_the_validation_auc_of_its_trial(folder, tmp_path, ca
     assert main([*run, "--out", str(tmp_path / "run"), *held]) == 0
     (*_, last) = read_metrics(tmp_path / "run" / "metrics.csv", epochs=9)
     assert float(last["validation_auc"]) == best
+    assert main([*run, "--out", str(out)]) == 2
+    assert "holds a search of cowclip tune; use another --out" in capsys.readouterr().err
 
 
 def test_a_trial_ends_two_epochs_after_its_best_and_counts_with_it(search, trained, tmp_path):
