@@ -81,9 +81,10 @@ def own_table_defaults(data: PreparedData, given: Mapping[str, Any]) -> dict[str
         given: the arguments that are given. Those among the result win over the recipe's.
     """
     adam = given.get("optimizer", "adam") == "adam"
-    if data.kind in PRESETS or given.get("preset") is not None or not adam:
+    rows = data.rows["train"]  # none in a folder of `--like`, which `train` refuses
+    if data.kind in PRESETS or given.get("preset") is not None or not adam or not rows:
         return {}
-    recipe = recipe_for(rows=data.rows["train"], ids=sum(data.cardinalities.values()))
+    recipe = recipe_for(rows=rows, ids=sum(data.cardinalities.values()))
     base_batch = given.get("base_batch_size") or recipe.base.batch_size
     base = scale(recipe.base, to=base_batch, rule="sde")
     usual = Hyperparameters()

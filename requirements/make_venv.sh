@@ -102,8 +102,8 @@ if [ -n "$extra" ]; then install --no-deps -r "$extra"; fi
 if [ "$line" != triton ]; then install --no-deps --no-build-isolation -e "$root"; fi
 # Where PYTHONDONTWRITEBYTECODE is set, as in many images, each process would compile TensorFlow anew:
 # 19 s instead of 5 to import it. Templates of packages that are no valid Python are passed over.
-# With a version, the environment is for one smoke run, which imports a part of the packages.
-if [ -z "$wanted" ]; then
+# Elsewhere an environment of a given version, as for one smoke run, is compiled as it is imported.
+if [ -z "$wanted" ] || [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
     "$dir/bin/python" -m compileall -q -j 0 "$dir/lib" >/dev/null 2>&1 || true
 fi
 cat "$file" ${extra:+"$extra"} >"$dir/.pins"

@@ -68,6 +68,15 @@ def test_a_run_says_and_records_what_it_chose(table, tmp_path, capsys):
     assert "was trained with rule sde, not none" in capsys.readouterr().err
 
 
+def test_a_table_without_training_rows_is_refused_in_one_line(table, tmp_path, capsys):
+    new = ["prepare", "table", str(table.parent / "log.csv"), "--like", str(table)]
+    assert main([*new, "--out", str(tmp_path / "NEW")]) == 0
+    capsys.readouterr()
+    assert main(["train", str(tmp_path / "NEW"), "--out", str(tmp_path / "run"), *WORDS]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "prepared with --like" in line and not (tmp_path / "run").exists()
+
+
 def test_what_is_given_wins(table):
     settings = settings_for(table, **GIVEN, rule="sqrt", epochs=9, overrides={"l2": 0.5})
     assert (settings.rule, settings.epochs, settings.base_batch_size) == ("sqrt", 9, 32)

@@ -17,6 +17,7 @@ from cowclip_merlin.experiments.running.runner import hide_retracing_warnings
 from cowclip_merlin.experiments.tuning.study import optuna, trial_folder
 from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.stopping.best_epoch import best_row
 
 PATIENCE = 2
 """Epochs without a better validation AUC after which a trial ends."""
@@ -105,7 +106,7 @@ class _EpochWatch:
     @property
     def best(self) -> Mapping[str, Any]:
         """The record of the best epoch, the first one of equals."""
-        return max(self.rows, key=lambda row: row["validation_auc"])
+        return best_row(self.rows, "validation")
 
 
 def run_trial(trial: Any, settings: RunSettings, context: TrialContext) -> Outcome:

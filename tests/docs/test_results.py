@@ -202,6 +202,26 @@ def test_the_claims_about_the_variants_are_those_of_the_table():
     )  # "never": all four pages
 
 
+def test_the_claims_about_sde_are_those_of_the_table():
+    files = sorted((ROOT / "benchmarks/results").glob("*-robustness-*.csv"))
+    variants = [variant for file in files for variant in robustness_tables.read_csv(file)]
+    ran = [variant for variant in variants if "sde x8" in variant.gains]
+    fits = [variant for variant in ran if variant.properties["overfitting"] > 0.5]
+    rest = [variant for variant in ran if variant not in fits]
+    small, large = (
+        f"{sum(variant.best[name] > -0.1 for variant in ran)} of {len(ran)}"
+        for name in ("sde x8", "sde x32")
+    )
+    assert min(variant.best[name] for variant in ran for name in ("sde x8", "sde x32")) > -0.4
+    for page in ("README.md", "docs/index.md", "docs/results.md", "docs/choosing.md"):
+        assert small in (ROOT / page).read_text()
+    for page in ("README.md", "docs/results.md", "docs/choosing.md"):
+        assert large in (ROOT / page).read_text()
+    for page in ("README.md", "docs/index.md"):
+        text = (ROOT / page).read_text()
+        assert f"| {holds(fits, 'sde x8')} |" in text and f"| {holds(rest, 'sde x8')} |" in text
+
+
 FLIGHTS = {"flights-3M": "three million flights\n", "flights-3M-time": "With a split by time (2"}
 
 
