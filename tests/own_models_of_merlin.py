@@ -3,6 +3,8 @@
 python tests/own_models_of_merlin.py
 """
 
+import sys
+
 import cowclip_merlin as cc  # isort: skip, before Merlin, as the README asks
 import merlin.models.tf as mm
 import numpy as np
@@ -109,6 +111,15 @@ def refuses_exact(name):
     return False
 
 
+def import_keras_3():
+    """The user's `keras` is the installed one, and later imports of Merlin's modules work."""
+    assert "keras" not in sys.modules
+    import keras
+    import merlin.models.tf.utils.testing_utils as utils  # the import above leaves it out
+
+    assert keras.__version__ >= "3" and utils.tf_inspect is not None
+
+
 if __name__ == "__main__":
     for name, (_, expected) in MODELS.items():
         for update in ("dense", "lazy"):
@@ -117,3 +128,5 @@ if __name__ == "__main__":
             assert tables == expected, (name, update, tables)
         assert refuses_exact(name), name
     print("Merlin's own models trained:", ", ".join(MODELS))
+    if tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 16):  # else `keras` is Keras 2
+        import_keras_3()

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any
@@ -101,3 +101,25 @@ class RefusedImport(AfterImport):
                 raise ImportError(str(error), name=self._name) from error
 
         loader.exec_module = execute_or_refuse
+
+
+class WhileImporting(AfterImport):
+    """Import hook that imports a module within a context manager.
+
+    Args:
+        name: of the module.
+        surroundings: makes the context manager.
+    """
+
+    def __init__(self, name: str, surroundings: Callable[[], AbstractContextManager[None]]) -> None:
+        super().__init__(name, lambda module: None)
+        self._surroundings = surroundings
+
+    def _add_change(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def execute_within(module: Any) -> None:
+            with self._surroundings():
+                execute(module)
+
+        loader.exec_module = execute_within

@@ -8,13 +8,14 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import cache, wraps
 from importlib.abc import MetaPathFinder
+from types import ModuleType
 from typing import Any
 
 from cowclip_merlin.compat.gpus import gpu_count
-from cowclip_merlin.compat.import_hooks import AfterImport, without_tensorflow
+from cowclip_merlin.compat.import_hooks import AfterImport, WhileImporting, without_tensorflow
 from cowclip_merlin.compat.keras import request_keras_2, tensorflow, version_of
 from cowclip_merlin.compat.rapids import rapids_hooks
 from cowclip_merlin.errors import StackError
@@ -37,18 +38,53 @@ _MOVED_KERAS_MODULES = (
 _CROSS_MODULE = "merlin.models.tf.blocks.cross"
 
 
+def _aliases(alias: str, home: str) -> dict[str, ModuleType]:
+    """Return the moved modules that `home` has, under their names in `alias`."""
+    found = {}
+    for name in _MOVED_KERAS_MODULES:
+        with suppress(ImportError):
+            found[f"{alias}.{name}"] = importlib.import_module(f"{home}.{name}")
+    return found
+
+
 def _alias_package(alias: str, home: str) -> None:
     """Make `import <alias>.<moved module>` import `<home>.<moved module>`."""
-    for name in _MOVED_KERAS_MODULES:
-        try:
-            module = importlib.import_module(f"{home}.{name}")
-        except ImportError:
-            continue
-        full_name = f"{alias}.{name}"
+    for full_name, module in _aliases(alias, home).items():
         sys.modules.setdefault(full_name, module)
         parent, _, child = full_name.rpartition(".")
         if parent in sys.modules and not hasattr(sys.modules[parent], child):
             setattr(sys.modules[parent], child, sys.modules[full_name])
+
+
+@contextmanager
+def _keras_2_as_keras() -> Iterator[None]:
+    """Let Merlin import Keras 2 as `keras`, and put nothing of Keras 3 in its place.
+
+    Keras 3 is what `keras` means beside TensorFlow >= 2.16. Merlin uses none of it, and importing
+    it takes more than a second.
+    """
+    packages = ("", ".layers", ".saving", ".utils")
+    names = {f"keras{each}": importlib.import_module(f"tf_keras.src{each}") for each in packages}
+    names |= _aliases("keras", "tf_keras.src")
+    sys.modules.update(names)
+    try:
+        yield
+    finally:
+        for name in [each for each in sys.modules if each.partition(".")[0] == "keras"]:
+            del sys.modules[name]
+
+
+@contextmanager
+def _importing_merlin() -> Iterator[None]:
+    """Make the names importable that Merlin's modules import, without changes on disk."""
+    tf = tensorflow()
+    _alias_tensorflow_privates(tf)
+    if version_of(tf.__version__) >= (2, 16) and "keras" not in sys.modules:
+        with _keras_2_as_keras():
+            yield
+    else:
+        _alias_keras()
+        yield
 
 
 def _alias_tensorflow_privates(tf: Any) -> None:
@@ -68,32 +104,36 @@ def _alias_tensorflow_privates(tf: Any) -> None:
 
 
 @cache
-def _prepare_for_merlin() -> None:
-    """Make the names importable that Merlin's modules import, without changes on disk."""
-    tf = tensorflow()
-    version = version_of(tf.__version__)
+def _alias_keras() -> None:
+    """Make the modules importable from the installed `keras` that Merlin expects there."""
+    version = version_of(tensorflow().__version__)
     importlib.import_module("keras")
     if version >= (2, 16):
         _alias_package("keras", "tf_keras.src")
     elif version >= (2, 13):
         _alias_package("keras", "keras.src")
-    _alias_tensorflow_privates(tf)
 
 
-class _BeforeMerlin(MetaPathFinder):
-    """Import hook that runs the preparations before the first import of Merlin's modules."""
+class _AliasesForLaterImports(MetaPathFinder):
+    """Import hook for the modules of Merlin that `import merlin.models.tf` leaves out."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Return None, so that Python's other finders find the module."""
-        if name == "merlin.models.tf":
-            _prepare_for_merlin()
+        keras = sys.modules.get("keras")
+        is_keras_2 = keras is not None and keras.__name__ == "tf_keras.src"
+        if name.startswith("merlin.models.tf.") and not is_keras_2:
+            _alias_keras()
 
 
 def prepare_merlin_on_import() -> None:
     """Prepare a later `import merlin.models.tf`; import nothing now."""
-    if not any(isinstance(finder, _BeforeMerlin) for finder in sys.meta_path):
-        crosses = AfterImport(_CROSS_MODULE, _save_all_of_cross)
-        sys.meta_path[:0] = [_BeforeMerlin(), crosses, *rapids_hooks()]
+    if not any(isinstance(finder, _AliasesForLaterImports) for finder in sys.meta_path):
+        sys.meta_path[:0] = [
+            WhileImporting("merlin.models.tf", _importing_merlin),
+            _AliasesForLaterImports(),
+            AfterImport(_CROSS_MODULE, _save_all_of_cross),
+            *rapids_hooks(),
+        ]
         if _CROSS_MODULE in sys.modules:
             _save_all_of_cross(sys.modules[_CROSS_MODULE])
 
