@@ -7,6 +7,7 @@ import re
 import shutil
 
 import pytest
+import yaml
 from commands import MOST, check, lines, run
 from markdown_pages import PAGES, ROOT, blocks, inline, name
 from sybil import Document
@@ -64,6 +65,13 @@ def test_the_code_of_a_page_runs(page, data, log, tmp_path, monkeypatch):
 def test_no_command_hides_in_a_block_without_a_language(page):
     fences = [block for block in blocks(page) if block.type == "fence"]
     assert not [f.content for f in fences if f.info != "bash" and BY_HAND.search(f.content)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_yaml_on_a_page_can_be_read(page):
+    for block in blocks(page):
+        if block.type == "fence" and block.info == "yaml":
+            assert yaml.safe_load(block.content)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
