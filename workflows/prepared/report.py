@@ -108,7 +108,7 @@ def summary(
         f"- distinct ids {where}: {ids:,}; seen once: {100 * once / max(ids, 1):.1f}%",
         *([] if unknown is None else [f"- {format_shares(unknown)}"]),
         "",
-        "Ids per field, and how many of them are expected at least once in a batch "
+        "Ids per field, and how many of them occur more than once in an average batch "
         "(their frequency is above 1 / batch):",
         "",
         "| field | ids | seen once | " + " | ".join(f"{b // 1024}K" for b in BATCHES) + " |",
