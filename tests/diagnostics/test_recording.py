@@ -35,9 +35,7 @@ def train(*arguments, **given):
     [
         ({"update": "exact", "clip": "cowclip"}, None),
         ({"update": "exact", "clip": "none", "tables": "per_field"}, 0.2),
-        ({"update": "dense", "clip": "cowclip"}, 0.2),
         ({"update": "dense", "clip": "field", "model": "dcnv2"}, None),
-        ({"update": "lazy", "clip": "adaptive_field", "model": "wide_and_deep"}, 0.2),
     ],
 )
 def test_no_weight_changes_and_the_clip_is_as_recorded(data, tmp_path, same_weights, given, memory):

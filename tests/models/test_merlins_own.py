@@ -59,13 +59,9 @@ def losses(tf, schema, make, optimizer):
     return model.fit(clicks(tf), epochs=4, verbose=0).history["loss"]
 
 
-# With lazy updates those whose gradients differ most from one embedding a column and row; the
-# smoke runs have all models.
+# The smoke runs have all models; Wide&Deep differs most from one embedding a column and row.
 @pytest.mark.one_case
-@pytest.mark.parametrize(
-    ("name", "update"),
-    [*((name, "dense") for name in own.MODELS), ("Wide&Deep", "lazy"), ("DeepFM", "lazy")],
-)
+@pytest.mark.parametrize(("name", "update"), [("DLRM", "dense"), ("Wide&Deep", "lazy")])
 def test_it_learns(name, update):
     model, losses, tables = own.fit(name, update)
     assert losses[-1] < 0.1 * losses[0]
@@ -75,14 +71,12 @@ def test_it_learns(name, update):
     assert np.isfinite(model.predict(data, verbose=0)).all()
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("name", own.MODELS)
-def test_exact_updates_are_refused(name):
-    assert own.refuses_exact(name)
+def test_exact_updates_are_refused():
+    assert own.refuses_exact("DLRM")
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("make", [wide_and_deep, deepfm, dlrm, dcn])
+@pytest.mark.parametrize("make", [dlrm, wide_and_deep])
 def test_without_clip_and_l2_it_is_adam(tf, schema, make):
     adam = tf.keras.optimizers.legacy.Adam
     plain = losses(tf, schema, make, adam(1e-2))
@@ -106,7 +100,7 @@ def test_how_often_a_row_of_the_batch_is_counted(tf, schema, make, times):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", own.MODELS)
+@pytest.mark.parametrize("name", ["Wide&Deep", "DeepFM"])
 def test_a_loaded_model_predicts_the_same(name, tmp_path):
     model, *_ = own.fit(name, "lazy")
     data = own.clicks(own.columns_of(name))

@@ -56,13 +56,12 @@ def worst(a, b):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_thousand_steps(tf, seed, kernels):
+def test_a_thousand_steps(tf, kernels):
     dense = TwoTables(tf, update="dense")
-    expected = dense.train(1000, seed)
+    expected = dense.train(1000, 0)
     exact = TwoTables(tf, update="exact")
     assert exact.optimizer.backend == kernels
-    assert worst(expected, exact.train(1000, seed)) <= 1e-6
+    assert worst(expected, exact.train(1000, 0)) <= 1e-6
     assert 0 < dense.optimizer.clipped_share.numpy() == exact.optimizer.clipped_share.numpy()
 
 
@@ -88,10 +87,10 @@ CUTS_L2 = {
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("clip", CUTS_L2)
-@pytest.mark.parametrize("backend", ["auto", "tensorflow"])
-@pytest.mark.parametrize("update", ["exact", "dense"])
-def test_absent_rows_are_clipped(tf, clip, backend, update):
-    backend = "numba" if (update, backend) == ("dense", "auto") else backend
+@pytest.mark.parametrize(
+    ("update", "backend"), [("exact", "auto"), ("exact", "tensorflow"), ("dense", "numba")]
+)
+def test_absent_rows_are_clipped(tf, clip, update, backend):
     expected = TwoTables(tf, update="dense", **CUTS_L2[clip]).train(300, 6)
     other = TwoTables(tf, update=update, backend=backend, **CUTS_L2[clip])
     assert worst(expected, other.train(300, 6)) <= 2e-6
@@ -127,9 +126,7 @@ def test_any_schedule(tf, rates, ends, l2, clip, seed):
 
 # With a large L2 and these betas, steps about 0 are unstable and amplify differences by rounding.
 BETAS = {
-    "sde at x32": {"beta_1": 0.7, "beta_2": 0.968, "epsilon": 1e-7 / 32**0.5},
     "sde at x128": {"beta_1": 0.7, "beta_2": 0.872, "epsilon": 1e-7 / 128**0.5},
-    "no momentum": {"beta_1": 0.0, "beta_2": 0.999},
     "no momentum, a short memory": {"beta_1": 0.0, "beta_2": 0.2},
     "a long memory": {"beta_1": 0.99, "beta_2": 0.9999},
 }

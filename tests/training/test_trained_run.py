@@ -81,7 +81,7 @@ def test_a_loaded_run_scores_as_evaluate_does(run, data, rows, tmp_path):
     np.testing.assert_allclose(got[:, 0], scores_of(run, data, tmp_path), atol=1e-6)
 
 
-@pytest.mark.one_case
+@pytest.mark.parametrize("run", ["deepfm"], indirect=True)
 def test_two_runs_are_compared(run, data, tmp_path, capsys):
     config = RunConfig.load(run).settings
     train(data, replace(config, seed=2), out=tmp_path / "other")
@@ -170,7 +170,7 @@ def test_an_exported_run_scores_without_this_package(run, exported, data, rows, 
     )
 
 
-@pytest.mark.one_case
+@pytest.mark.parametrize("run", ["deepfm"], indirect=True)
 def test_an_id_outside_of_its_table_is_named(exported, data, rows):
     tf, (_, model) = compat.tensorflow(), exported
     score = tf.saved_model.load(str(model)).signatures["serving_default"]
@@ -183,6 +183,7 @@ def test_an_id_outside_of_its_table_is_named(exported, data, rows):
 
 
 @pytest.mark.one_case
+@pytest.mark.parametrize("run", ["deepfm"], indirect=True)
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_a_number_that_is_not_finite_is_refused_with_its_column(run, exported, data, rows, number):
     tf, (_, path) = compat.tensorflow(), exported

@@ -147,16 +147,6 @@ def test_a_workflow_from_python(log, tmp_path):
 
 
 @pytest.mark.system
-def test_two_dask_workers_give_the_same(log, data, tmp_path):
-    from distributed import LocalCluster
-
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers:
-        other = make(log, tmp_path / "data", scheduler=workers.scheduler_address, partition_mb=0.2)
-    assert_same(PreparedData.load(data), other)
-    assert PreparedData.load(data).statistics == other.statistics
-
-
-@pytest.mark.system
 def test_a_cluster_forgets_the_ids_of_a_folder_that_was_prepared_again(tmp_path):
     from distributed import LocalCluster
 
