@@ -1,97 +1,107 @@
 """A stand-in for the Python module `hugectr` that computes nothing and checks every call.
 
-It refuses unknown arguments, missing required ones and wrong types, as pybind11 does
-(hugectr_signatures.py), and graphs that do not fit together (hugectr_graph.py). Its readers read
-the files of `prepare --hugectr`, and its models do only in the right order what HugeCTR's Model
-does in epoch mode (`Model::train` and `Model::eval`): read files, then batches, then copy tensors.
-The logit of a row is its first continuous value. In evaluation, the loss replaces logits by
-probabilities (`BinaryCrossEntropy_Kernel` in HugeCTR/src/loss.cu, both versions).
+Names and types of arguments are those of NVIDIA-Merlin/HugeCTR at the tags v23.12.00 and v24.06.00
+(HugeCTR/include/pybind/*_wrapper.hpp), where they are the same. Of the optional arguments and of
+the members of enumerations, those are here that the benchmark uses. As pybind11 does, a call
+refuses unknown arguments, missing required ones and wrong types.
+
+The readers read the files of `prepare --hugectr`, and the models do only in the right order what
+HugeCTR's Model does in epoch mode (`Model::train` and `Model::eval`): read files, then batches,
+then copy tensors. The logit of a row is its first continuous value. In evaluation, the loss
+replaces logits by probabilities (`BinaryCrossEntropy_Kernel` in HugeCTR/src/loss.cu).
 """
 
 from __future__ import annotations
 
-import enum
+import functools
+import inspect
 import types
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hugectr_graph import Graph, require
-from hugectr_signatures import ENUMS, TEXTS, VERSIONS, Argument, arguments, members
 
-SCALARS = {"str": str, "int": int, "float": (int, float), "bool": bool, "dict": dict}
-ITEMS = {
-    "strs": str,
-    "ints": int,
-    "floats": (int, float),
-    "lists": list,
-    "pairs": tuple,
-    "objects": object,
-}
+__version__ = "24.6.0"
+
+Check_t = Enum("Check_t", "Sum Non")
+DataReaderType_t = Enum("DataReaderType_t", "Norm Raw Parquet RawAsync")
+Embedding_t = Enum("Embedding_t", "LocalizedSlotSparseEmbeddingHash")
+Initializer_t = Enum("Initializer_t", "Default Uniform XavierNorm XavierUniform Zero")
+LAYERS = "Add BinaryCrossEntropyLoss Concat FmOrder2 InnerProduct MultiCross ReduceSum ReLU"
+Layer_t = Enum("Layer_t", f"{LAYERS} Reshape Slice")
+Optimizer_t = Enum("Optimizer_t", "Ftrl Adam RMSProp AdaGrad MomentumSGD Nesterov SGD")
+Tensor_t = Enum("Tensor_t", "Train Evaluate")
+Update_t = Enum("Update_t", "Local Global LazyGlobal")
 
 
-class Fake(types.ModuleType):
-    """The module.
+def require(holds: bool, message: str) -> None:
+    """Raise an error where HugeCTR would end with one, or compute something else."""
+    if not holds:
+        raise RuntimeError(message)
 
-    Attributes:
-        calls: name and arguments of every call so far.
-        models: every model so far.
-    """
 
-    def __init__(self, version: str) -> None:
-        super().__init__("hugectr")
-        self.version, self.__version__ = version, VERSIONS[version]
-        self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.models: list[Model] = []
-        for name in ENUMS:
-            setattr(self, name, enum.Enum(name, members(name, version)))
-        for name in TEXTS:
-            if "." not in name and name != "Model":
-                setattr(self, name, self._maker(name))
+def fits(value: Any, kind: Any) -> bool:
+    """Whether pybind11 takes a value as an argument of this type."""
+    if get_args(kind):
+        return isinstance(value, list) and all(fits(each, get_args(kind)[0]) for each in value)
+    if inspect.isfunction(kind):
+        return getattr(value, "made_by", None) is kind
+    kinds = (int, float) if kind is float else kind
+    return isinstance(value, kinds) and isinstance(value, bool) == (kind is bool)
 
-    def _maker(self, name: str) -> Any:
-        def make(**given: Any) -> types.SimpleNamespace:
-            self.calls.append((name, given))
-            return types.SimpleNamespace(made_by=name, **self.checked(name, given))
 
-        return make
+def checked(signature: Any) -> Any:
+    """Make a function that checks its arguments and returns them, with the defaults."""
 
-    def Model(self, **given: Any) -> Model:
-        self.calls.append(("Model", given))
-        self.models.append(Model(self, **self.checked("Model", given)))
-        return self.models[-1]
+    @functools.wraps(signature)
+    def call(**given: Any) -> types.SimpleNamespace:
+        bound = inspect.signature(signature).bind(**given)  # raises a TypeError
+        for name, kind in get_type_hints(signature).items():
+            if name in given and not fits(given[name], kind):
+                raise TypeError(f"{signature.__name__}: incompatible type of {name}, not {kind}")
+        bound.apply_defaults()
+        return types.SimpleNamespace(made_by=call, **bound.arguments)
 
-    def checked(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
-        """Return all arguments of a call, with the defaults.
+    return call
 
-        Raises:
-            TypeError: if the call does not fit the signature.
-        """
-        known = arguments(name, self.version)
-        for argument in given:
-            if argument not in known:
-                raise TypeError(f"{name}: incompatible arguments: {argument} is unknown")
-        for argument, described in known.items():
-            if argument in given:
-                self._check_type(f"{name}: {argument}", described, given[argument])
-            elif described.default is None:
-                raise TypeError(f"{name}: incompatible arguments: {argument} is missing")
-        return {a: given.get(a, described.value) for a, described in known.items()}
 
-    def _check_type(self, where: str, described: Argument, value: Any) -> None:
-        kind = described.kind
-        if kind in SCALARS:
-            fits = isinstance(value, SCALARS[kind]) and isinstance(value, bool) == (kind == "bool")
-        elif kind in ITEMS:
-            fits = isinstance(value, list) and all(isinstance(x, ITEMS[kind]) for x in value)
-        elif kind in ENUMS:
-            fits = isinstance(value, getattr(self, kind))
-        else:
-            fits = getattr(value, "made_by", None) == kind
-        if not fits:
-            raise TypeError(f"{where}: incompatible type {type(value).__name__}, not {kind}")
+# A default that nothing reads is `...`.
+# fmt: off
+@checked
+def CreateSolver(*, model_name: str = ..., seed: int = ..., lr: float = 0.001,
+                 max_eval_batches: int = 100, batchsize_eval: int = 2048, batchsize: int = 2048,
+                 vvgpu: list[list] = ..., repeat_dataset: bool = True, i64_input_key: bool = False,
+                 drop_incomplete_batch: bool = True): ...
+@checked
+def CreateOptimizer(*, optimizer_type: Optimizer_t = ..., update_type: Update_t = ...,
+                    beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-7): ...
+@checked
+def DataReaderParams(*, data_reader_type: DataReaderType_t, source: list[str], eval_source: str,
+                     check_type: Check_t, slot_size_array: list[int] = ...): ...
+@checked
+def DataReaderSparseParam(*, top_name: str, nnz_per_slot: int, is_fixed_length: bool,
+                          slot_num: int): ...
+@checked
+def Input(*, label_dim: int, label_name: str, dense_dim: int, dense_name: str,
+          data_reader_sparse_param_array: list[DataReaderSparseParam]): ...
+@checked
+def SparseEmbedding(*, embedding_type: Embedding_t, embedding_vec_size: int, combiner: str,
+                    sparse_embedding_name: str, bottom_name: str, slot_size_array: list[int] = ...,
+                    optimizer: CreateOptimizer = ...): ...
+@checked
+def DenseLayer(*, layer_type: Layer_t, bottom_names: list[str], top_names: list[str],
+               num_output: int = 1, bias_init_type: Initializer_t = ..., num_layers: int = 0,
+               leading_dim: int = 0, ranges: list[tuple] = ..., out_dim: int = 0,
+               axis: int = 1): ...
+@checked
+def _model(*, solver: CreateSolver, reader_params: DataReaderParams,
+           opt_params: CreateOptimizer): ...
+@checked
+def _check_out_tensor(*, tensor_name: str, tensor_type: Tensor_t): ...
+# fmt: on
 
 
 class Reader:
@@ -99,19 +109,17 @@ class Reader:
 
     def __init__(self, batch: int, *, drop_incomplete: bool) -> None:
         self.batch, self.drop_incomplete = batch, drop_incomplete
-        self.left: list[pa.Table] = []
-        self.started = False
+        self.left: list[pa.Table] | None = None
 
     def set_source(self, file_name: str) -> None:
         lines = Path(file_name).read_text(encoding="utf-8").splitlines()
         table = pa.concat_tables(pq.read_table(name) for name in lines[1 : 1 + int(lines[0])])
         batches = [table.slice(i, self.batch) for i in range(0, len(table), self.batch)]
-        if self.drop_incomplete:
-            batches = [each for each in batches if len(each) == self.batch]
-        self.left, self.started = batches, True
+        least = self.batch if self.drop_incomplete else 1
+        self.left = [each for each in batches if len(each) >= least]
 
     def next(self) -> pa.Table | None:
-        require(self.started, "Start the data reader first")
+        require(self.left is not None, "Start the data reader first")
         return self.left.pop(0) if self.left else None
 
 
@@ -119,47 +127,49 @@ class Model:
     """A model, and what was done with it.
 
     Attributes:
-        graph: its tensors.
-        trained: rows of every training step.
-        rates: learning rates that were set.
-        shown: what the tensors hold that can be copied, by name.
+        given: its arguments.
+        parts: what was added.
+        tensors: names of the tensors.
+        read: those that a layer reads.
     """
 
-    def __init__(self, fake: Fake, *, solver: Any, reader_params: Any, opt_params: Any) -> None:
+    def __init__(self, **given: Any) -> None:
+        self.given = _model(**given)
+        self.solver = solver = self.given.solver
         require(not solver.repeat_dataset, "only the epoch mode is checked here")
         require(solver.i64_input_key, "the keys of the files are 64-bit")
-        self.fake, self.solver, self.reader_params = fake, solver, reader_params
-        self.optimizer = opt_params
-        self.graph = Graph(solver.batchsize)
-        self.trained: list[int] = []
-        self.rates: list[float] = []
-        self.shown: dict[str, np.ndarray] | None = None
-        self.compiled = self.synchronized = False
-        drop = solver.drop_incomplete_batch
-        self._train = Reader(solver.batchsize, drop_incomplete=drop)
+        self.parts, self.tensors, self.read = [], set(), set()
+        self.compiled = self.synchronized = self.trained = False
+        self.shown, self.evaluated = {}, 0
+        self._train = Reader(solver.batchsize, drop_incomplete=solver.drop_incomplete_batch)
         self._eval = Reader(solver.batchsize_eval, drop_incomplete=False)
-        self._evaluated = 0
 
     def add(self, part: Any) -> None:
         require(not self.compiled, "add before compile")
-        kinds = {
-            "Input": self.graph.add_input,
-            "SparseEmbedding": self.graph.add_embedding,
-            "DenseLayer": self.graph.add_layer,
-        }
-        kinds[part.made_by](part)
-        if part.made_by == "SparseEmbedding":
-            require(part.slot_size_array == self.reader_params.slot_size_array, "slot sizes differ")
+        if part.made_by is Input:
+            sparse = [each.top_name for each in part.data_reader_sparse_param_array]
+            bottoms, tops = [], [part.label_name, part.dense_name, *sparse]
+        elif part.made_by is SparseEmbedding:
+            sizes = self.given.reader_params.slot_size_array
+            require(part.slot_size_array == sizes, "slot sizes differ")
+            bottoms, tops = [part.bottom_name], [part.sparse_embedding_name]
+        else:
+            bottoms, tops = part.bottom_names, part.top_names
+        require({*bottoms} <= self.tensors, f"{bottoms}: a bottom tensor name does not exist")
+        require(not {*tops} & self.tensors, f"{tops}: a top tensor name already exists")
+        self.tensors |= {*tops}
+        self.read |= {*bottoms}
+        self.parts.append(part)
 
     def compile(self) -> None:
-        require(self.graph.loss, "no loss")
+        require("loss" in self.tensors, "no loss")
         self.compiled = True
 
     def get_learning_rate_scheduler(self) -> Any:
         return types.SimpleNamespace(get_next=lambda: self.solver.lr)  # warmup_steps is 1
 
     def set_learning_rate(self, lr: float) -> None:
-        self.rates.append(self.fake.checked("Model.set_learning_rate", {"lr": lr})["lr"])
+        require(lr == self.solver.lr, "another rate")
 
     def get_data_reader_train(self) -> Reader:
         return self._train
@@ -169,34 +179,31 @@ class Model:
 
     def train(self) -> bool:
         require(self.compiled, "compile first")
-        batch = self._train.next()
-        self.synchronized = False
-        if batch is not None:
-            self.trained.append(len(batch))
+        self.synchronized, batch = False, self._train.next()
+        self.trained |= batch is not None
         return batch is not None
 
     def eval(self) -> bool:
-        batch = self._eval.next()
-        self._evaluated += 1
-        require(self._evaluated <= self.solver.max_eval_batches, "the metrics have no more room")
-        self.synchronized, size = False, self.solver.batchsize_eval
+        self.synchronized, batch = False, self._eval.next()
+        self.evaluated += 1
+        require(self.evaluated <= self.solver.max_eval_batches, "the metrics have no more room")
         if batch is None:
             return False
-        columns = [batch.column(name).to_numpy() for name in ("label", "I1")]
-        columns[1] = 1 / (1 + np.exp(-columns[1].astype(np.float64)))
+        label, logit = (batch.column(name).to_numpy() for name in ("label", "I1"))
+        probability = 1 / (1 + np.exp(-logit.astype(np.float64)))
         # Rows after the last one of the files hold what an earlier batch left there.
-        label, logit = (np.append(c, np.full(size - len(c), np.nan)) for c in columns)
-        self.shown = {"label": label[:, None], "logit": logit[:, None]}
+        rest = np.full(self.solver.batchsize_eval - len(batch), np.nan)
+        for name, column in (("label", label), ("logit", probability)):
+            self.shown[name] = np.append(column, rest)[:, None].astype(np.float32)
         return True
 
     def get_current_loss(self) -> float:
-        require(bool(self.trained), "no step was made")
+        require(self.trained, "no step was made")
         self.synchronized = True
         return 0.5
 
     def check_out_tensor(self, **given: Any) -> np.ndarray:
-        at = self.fake.checked("Model.check_out_tensor", given)
-        require(at["tensor_type"].name == "Evaluate", "only the evaluation has tensors here")
-        require(at["tensor_name"] in self.graph.shapes, f"Cannot find {at['tensor_name']}")
-        require(self.synchronized and self.shown is not None, "the GPU still computes")
-        return self.shown[at["tensor_name"]].astype(np.float32)
+        at = _check_out_tensor(**given)
+        require(at.tensor_type is Tensor_t.Evaluate, "only the evaluation has tensors here")
+        require(self.synchronized, "the GPU still computes")
+        return self.shown[at.tensor_name]

@@ -22,14 +22,6 @@ def errors(load):
     return load("harness.errors")
 
 
-def main_of(module):
-    return module.BENCHMARK.main
-
-
-def parser_of(module):
-    return module.BENCHMARK.parser()
-
-
 def left(run, capsys):
     """Exit code and words on stderr of what must end the process."""
     with pytest.raises(SystemExit) as stopped:
@@ -43,7 +35,7 @@ def test_the_help_names_every_option(load, script):
     from cowclip_merlin.training.run_settings import OVERRIDES
 
     module = load(script)
-    shown = [a for a in parser_of(module)._actions if a.help != "==SUPPRESS=="]
+    shown = [a for a in module.BENCHMARK.parser()._actions if a.help != "==SUPPRESS=="]
     assert all(action.help for action in shown)
     options = {action.option_strings[-1] for action in shown} - {"--help"}
     named = set(re.findall(r"--[a-z][a-z0-9]*(?:-[a-z]+)*", module.__doc__))
@@ -60,40 +52,35 @@ def test_every_benchmark_ends_orderly(load, script, monkeypatch, capsys):
             raise error
 
         monkeypatch.setattr("argparse.ArgumentParser.parse_args", refuse)
-        return left(lambda: main_of(module)([]), capsys)
+        return left(lambda: module.BENCHMARK.main([]), capsys)
 
     assert ended_by(KeyboardInterrupt()) == (130, "interrupted; no result was written\n")
     assert ended_by(InputError("x is 3;\ngive 4")) == (2, "error: x is 3; give 4\n")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_word_for_a_number_is_one_line(load, script, capsys):
+def test_a_word_for_a_number_is_one_line(refused, script):
     wrong = ["--rounds=x", "--runs=x", "--lookups=x", "--kills=x", "--seconds=x"]
     wrong += ["--seeds=x", "--minutes=x", "--steps=x"]
-    code, told = left(lambda: main_of(load(script))(wrong), capsys)
-    assert code == 2 and told.count("\n") == 1 and "'x'" in told and "--help" in told
+    code, told = refused(script, *wrong)
+    assert code == 2 and "'x'" in told and "--help" in told
 
 
-@pytest.mark.parametrize(
-    "error, words",
-    [
-        (NotADirectoryError(20, "Not a directory", "a/b"), "a/b: Not a directory"),
-        (OSError(28, "No space left", None), "no space left"),
-        (MemoryError("Unable to allocate 9 TiB"), "9 TiB"),
-    ],
-)
-def test_paths_and_memory_are_told_in_one_line(errors, error, words, capsys):
-    def run():
+def test_paths_and_memory_are_told_in_one_line_and_a_fault_of_ours_is_not_hidden(errors, capsys):
+    def run(error):
         with errors.one_line_errors():
             raise error
 
-    code, told = left(run, capsys)
-    assert code == 2 and told.startswith("error: ") and words in told and told.count("\n") == 1
-
-
-def test_a_fault_of_ours_is_not_hidden(errors):
-    with pytest.raises(ZeroDivisionError), errors.one_line_errors():
-        raise ZeroDivisionError
+    for error, words in (
+        (NotADirectoryError(20, "Not a directory", "a/b"), "a/b: Not a directory"),
+        (OSError(28, "No space left", None), "no space left"),
+        (MemoryError("Unable to allocate 9 TiB"), "9 TiB"),
+    ):
+        code, told = left(lambda error=error: run(error), capsys)
+        assert code == 2 and told.startswith("error: ") and words in told
+        assert told.count("\n") == 1
+    with pytest.raises(ZeroDivisionError):
+        run(ZeroDivisionError())
 
 
 def test_files_that_cannot_be_written_are_refused_and_others_left_as_they_are(errors, tmp_path):
@@ -130,43 +117,45 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
 @pytest.mark.parametrize(
     "script, bad, named",
     [
-        ("kernels", ["--batches", "0"], "--batches is 0"),
+        ("baseline", ["--multipliers", "8,8"], "--multipliers 8,8"),
+        ("baseline", ["--mlp", "x"], "--mlp"),
+        ("baseline", ["--data", "somewhere", "--rows", "9"], "--rows and --seed"),
+        ("diagnostics", ["--every", "0"], "--every is 0"),
+        ("diagnostics", ["--seconds", "inf"], "--seconds is inf"),
         ("kernels", ["--gaps", "1", "1"], "--gaps 1,1"),
         ("kernels", ["--vocabulary", "3000000000"], "3000000000"),
-        ("kernels", ["--json", "no-such-folder/a.json"], "no-such-folder"),
-        ("loading", ["--rows", "0"], "--rows is 0"),
-        ("loading", ["--seconds", "inf"], "--seconds is inf"),
         ("loading", ["--data-memory", "0"], "--data-memory is 0"),
-        ("loading", ["--batch-sizes", "8", "8"], "--batch-sizes 8,8"),
         ("loading", ["--model", "fm"], "'fm'"),
         ("loading", ["--json", "no-such-folder/a.json"], "no-such-folder"),
-        ("prepare", ["--runs", "0"], "--runs is 0"),
+        ("message_logs", ["--round-trips", "3"], "--round-trips is 3"),
+        ("message_logs", ["--logs", "amqp://host/a"], "unknown kind of log 'amqp'"),
+        ("online", ["--seconds", "5"], "--seconds is 5"),
+        ("online", ["--sync-every", "0"], "--sync-every is 0"),
+        ("outages", ["--seeds", "0"], "--seeds is 0"),
+        ("peers", ["--contestants", "nobody"], "'nobody'"),
+        ("peers", ["--rows", "600", "--batches", "512"], "--batches 512"),
+        ("peers", ["--deepctr-python", "no-such/python"], "no-such/python"),
         ("prepare", ["--rows", "5,5"], "--rows 5,5"),
         ("prepare", ["--workers", "x"], "--workers 'x'"),
         ("prepare", ["--work", __file__], __file__),
-        ("peers", ["--batches", "x"], "'x'"),
-        ("peers", ["--json", "no-such-folder/a.json"], "no-such-folder"),
+        ("step_profile", ["--update", "eager"], "eager"),
+        ("step_profile", ["--steps", "0"], "--steps is 0"),
+        ("tables", ["--tfra-python", "no-such/python"], "no-such/python: no such program"),
+        ("triton_serving", ["--batches", "1,5000"], "--batches 5000 is larger than"),
+        ("vocabulary", ["--vocabularies", "4000,2000"], "--vocabularies 4000,2000"),
+        ("vocabulary", ["--memory-factor", "nan"], "--memory-factor is nan"),
+        ("vocabulary", ["--figure", "a.svg", "--json", "a.svg"], "a.svg"),
+        ("workers", ["--workers", "2,3"], "add 1"),
+        ("workers", ["--part", "measured", "--figure", "a.svg"], "--figure a.svg"),
+        ("workers", ["--part", "computed", "--vocabularies", "1234"], "with 1234 ids"),
     ],
 )
-def test_odd_values(load, script, bad, named, capsys):
-    code, told = left(lambda: main_of(load(script))(bad), capsys)
-    assert code == 2 and told.startswith("error: ") and named in told and told.count("\n") == 1
-
-
-@pytest.mark.runs
-@pytest.mark.thorough
-def test_loading_end_to_end(load, tmp_path, capsys):
-    loading, file = load("loading"), tmp_path / "loading.json"
-    small = ["--rows", "2000", "--rounds", "1", "--seconds", "0.01", "--work", str(tmp_path / "w")]
-    loading.BENCHMARK.main([*small, "--batch-sizes", "64", "--json", str(file)])
-    out, result = capsys.readouterr().out, json.loads(file.read_text())
-    assert [r["what"] for r in result["results"]] == list(loading.LOADERS)
-    assert result["results"][-1]["ratio_to_step"] == 1 and "| 64 | merlin |" in out
-    assert result["command"].startswith("python benchmarks/loading.py --rows 2000")
-    assert result["load_before"] >= 0 and result["date"] and str(tmp_path) not in file.read_text()
-    assert [folder.name for folder in (tmp_path / "w").iterdir()] == ["data-2000"]
-    code, told = left(lambda: loading.BENCHMARK.main([*small, "--batch-sizes", "1999"]), capsys)
-    assert code == 2 and "--batch-sizes 1999" in told and "training rows" in told
+def test_odd_values(refused, script, bad, named, tmp_path, monkeypatch):
+    """One line, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    code, told = refused(script, *bad)
+    assert code == 2 and told.startswith("error: ") and named in told
+    assert not list(tmp_path.iterdir())
 
 
 def test_prepare_deletes_nothing_of_others(load, tmp_path, monkeypatch):

@@ -1,109 +1,124 @@
-"""HugeCTR's models of `peers.py`: every call fits the signatures, and every tensor the graph."""
+"""HugeCTR's models of `peers.py`, with a stand-in of its module that checks every call."""
 
-import re
+import importlib
+import json
+import os
+import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
-ROWS_OF_MODELS = {"wide_and_deep": "W&D", "deepfm": "DeepFM", "dcn": "DCN"}
-VERSIONS = ("23.12", "24.06")
+from cowclip_merlin import roc_auc
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
 
-def parameters_on_the_page(name):
-    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
-    found = re.search(rf"^\| {re.escape(ROWS_OF_MODELS[name])} \| ([\d,]+) \|", page, re.MULTILINE)
-    return int(found[1].replace(",", ""))
+@pytest.fixture
+def peer(load, monkeypatch, tmp_path):
+    """The module of `peers.py` on the stand-in, a job and its rows."""
+    monkeypatch.syspath_prepend(str(HERE))
+    fake = importlib.import_module("hugectr_fake")
+    monkeypatch.setitem(sys.modules, "hugectr", fake)
+    monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=None))
+    module, rows = load("contestants.hugectr"), load("contestants.rows")
+    log = rows.generate(rows=1000, held_out=137, ids=400, seed=3)
+    rows.write_hugectr_folder(log, tmp_path / "data")
+    job = load("contestants.job").Job(
+        rows_file=tmp_path / "data", predictions=tmp_path / "p.npy", batch=64, epochs=2, lr=0.002,
+        embedding_dim=10, mlp="400,400,400", seed=7, **module.UNUSED,
+    )  # fmt: skip
+    monkeypatch.setattr(module, "SCORING_BATCH", 50)  # 137 rows are three batches
+    monkeypatch.chdir(tmp_path)
+    data = module.read_folder(job.rows_file)
+
+    def build(name="deepfm", update="Local"):
+        return module.build(data, job, name=name, update=update)
+
+    return types.SimpleNamespace(fake=fake, module=module, data=data, job=job, log=log, build=build)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ROWS_OF_MODELS)
-def test_every_model_fits_together_and_has_our_weights(peer, generated_log, version, name):
-    model = peer(version).build(name)
-    assert model.graph.parameters == parameters_on_the_page(name)
-    columns = 10 if name == "dcn" else 11  # the last one is the first-order weight
-    assert model.graph.tables == [(list(generated_log.fields.values()), columns)]
-    assert model.graph.unread() == {"loss"} and model.compiled
-
-
-def test_the_adam_is_that_of_the_other_peers(peer):
-    made = peer("24.06")
+@pytest.mark.parametrize("name", ["wide_and_deep", "deepfm", "dcn"])
+def test_every_call_fits_the_signatures_and_every_tensor_is_read(peer, name):
     for update in ("Local", "Global", "LazyGlobal"):
-        made.build("deepfm", update)
-        fake = made.fake
-        (given,) = [given for name, given in fake.calls if name == "CreateOptimizer"]
-        assert given == {
-            "optimizer_type": fake.Optimizer_t.Adam,
-            "update_type": fake.Update_t[update],
-            "beta1": 0.9,
-            "beta2": 0.999,
-            "epsilon": 1e-7,
-        }
+        model = peer.build(name, update)
+        assert model.given.opt_params == peer.fake.CreateOptimizer(
+            optimizer_type=peer.fake.Optimizer_t.Adam, update_type=peer.fake.Update_t[update],
+            beta1=0.9, beta2=0.999, epsilon=1e-7,
+        )  # fmt: skip
+    (embedding,) = (part for part in model.parts if part.made_by is peer.fake.SparseEmbedding)
+    # With the first-order weight as the last column.
+    assert embedding.embedding_vec_size == (10 if name == "dcn" else 11)
+    assert embedding.slot_size_array == list(peer.log.fields.values())
+    assert model.tensors - model.read == {"loss"} and model.compiled
+    for wrong in ({"misspelled": 1}, {"seed": 0.5}, {"vvgpu": [0]}):
+        with pytest.raises(TypeError):
+            peer.fake.CreateSolver(**wrong)
 
 
-def test_the_stand_in_refuses_missing_unknown_and_wrong_arguments(peer):
-    """Each call of the benchmark, with one argument removed, added or replaced."""
-    from hugectr_signatures import arguments
+def test_rows_are_scored_in_order_and_others_or_logits_are_refused(peer, monkeypatch):
+    def trained():
+        model = peer.build()
+        assert peer.module.train(model, peer.data, peer.job) > 0
+        return model
 
-    made, removed = peer("24.06"), 0
-    fake = made.fake
-    for name in ROWS_OF_MODELS:
-        made.build(name)
-        for call, given in fake.calls:
-            fake.checked(call, given)
-            with pytest.raises(TypeError, match="misspelled is unknown"):
-                fake.checked(call, given | {"misspelled": 1})
-            for argument, described in arguments(call, "24.06").items():
-                if argument in given:
-                    with pytest.raises(TypeError, match="incompatible type"):
-                        fake.checked(call, given | {argument: object})
-                if described.default is None:
-                    rest = {k: v for k, v in given.items() if k != argument}
-                    with pytest.raises(TypeError, match=f"{argument} is missing"):
-                        fake.checked(call, rest)
-                    removed += 1
-    assert removed > 100
+    wanted = 1 / (1 + np.exp(-peer.log.test.continuous[:, 0].astype(np.float64)))
+    found = peer.module.score(trained(), peer.data)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    for tensor, change, words in (
+        ("label", np.flip, "another order"),
+        ("logit", lambda copied: copied - 2, "logits, not probabilities"),
+    ):
+        model = trained()
+        copy = model.check_out_tensor
 
+        def changed(copy=copy, tensor=tensor, change=change, **at):
+            return change(copy(**at)) if at["tensor_name"] == tensor else copy(**at)
 
-def rebuilt(fake, changed=None, **changes):
-    """Build a recorded model again; optionally change the arguments of one call."""
-    from hugectr_graph import Graph
-
-    graph = Graph(64)
-    add = {
-        "Input": graph.add_input,
-        "SparseEmbedding": graph.add_embedding,
-        "DenseLayer": graph.add_layer,
-    }
-    for index, (call, given) in enumerate(fake.calls):
-        if call in add:
-            values = given | changes if index == changed else given
-            add[call](types.SimpleNamespace(**fake.checked(call, values)))
-    return graph
+        monkeypatch.setattr(model, "check_out_tensor", changed)
+        with pytest.raises(RuntimeError, match=words):
+            peer.module.score(model, peer.data)
+    model = peer.build()
+    model.get_data_reader_train().drop_incomplete = True
+    with pytest.raises(RuntimeError, match="another number of rows"):
+        peer.module.train(model, peer.data, peer.job)
 
 
-def test_a_misspelled_tensor_is_refused(peer):
-    from hugectr_graph import GraphError
+@pytest.mark.system
+def test_the_comparison_runs_it_in_a_process_of_its_own(load, tmp_path, monkeypatch):
+    """With the stand-in as the environment's `hugectr`."""
+    peers = load("peers")
+    (tmp_path / "mpi4py.py").write_text("MPI = None\n")
+    (tmp_path / "hugectr.py").write_text(
+        f"import sys\nsys.path.append({str(HERE)!r})\n"
+        "import hugectr_fake\nsys.modules['hugectr'] = hugectr_fake\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    settings = peers.PeerSettings(
+        work=tmp_path / "work", rows=600, ids=400, batches=(64,), rounds=1, mlp=(8,),
+        contestants=("hugectr", "hugectr-dcn"), pythons={"hugectr": sys.executable},
+    )  # fmt: skip
+    result = peers.compare(settings)
+    log = load("contestants.rows").generate(rows=600, held_out=60, ids=400, seed=settings.seed)
+    auc = round(roc_auc(log.test.label, log.test.continuous[:, 0]), 5)
+    for row, name in zip(result["results"], settings.contestants, strict=True):
+        assert row["contestant"] == name and row["rows_per_second"] > 0, row
+        assert (row["auc"], row["versions"]) == (auc, {"hugectr": "24.6.0"})
+    assert "hugectr-dcn" in peers.table(result)
 
-    made = peer("24.06")
-    fake, model = made.fake, made.build("deepfm")
-    assert rebuilt(fake).shapes == model.graph.shapes
-    tried = 0
-    for index, (_, given) in enumerate(fake.calls):
-        for argument in ("bottom_names", "top_names"):
-            for place, tensor in enumerate(given.get(argument, ())):
-                names = [*given[argument]]
-                if tensor == "loss":
-                    continue
-                for wrong in (tensor + "x", "label" if argument == "top_names" else "nothing"):
-                    names[place] = wrong
-                    with pytest.raises(GraphError):
-                        rebuilt(fake, index, **{argument: names})
-                    tried += 1
-        for argument in ("bottom_name", "sparse_embedding_name", "label_name", "dense_name"):
-            if argument in given:
-                with pytest.raises(GraphError):
-                    rebuilt(fake, index, **{argument: "misspelled"})
-                tried += 1
-    assert tried > 50
+
+def test_the_folder_is_what_prepare_would_write(peer, monkeypatch):
+    """By the reader that checks the files of `prepare --hugectr`."""
+    monkeypatch.syspath_prepend(str(HERE.parent / "workflows"))
+    from hugectr_reader import open_source
+
+    monkeypatch.chdir(peer.job.rows_file)
+    known = json.loads(Path("hugectr.json").read_text(encoding="utf-8"))
+    for source, rows in (("train_source", peer.log.train), ("eval_source", peer.log.test)):
+        found = open_source(known[source], known["slot_size_array"])
+        assert list(found.keys) == known["slot_names"] == list(peer.log.fields)
+        np.testing.assert_array_equal(np.stack([*found.keys.values()], 1), rows.ids)
+        np.testing.assert_array_equal(np.stack([*found.dense.values()], 1), rows.continuous)
+        np.testing.assert_array_equal(found.labels["label"], rows.label)

@@ -1,13 +1,8 @@
 """The comparison with other projects, as far as it goes without their packages."""
 
-import argparse
-import json
 import sys
-from pathlib import Path
 
 import pytest
-
-from cowclip_merlin.errors import InputError
 
 
 @pytest.fixture
@@ -15,25 +10,25 @@ def peers(load):
     return load("peers")
 
 
-def small(peers, work, **changes):
-    values = {"rows": 600, "ids": 400, "batches": (64,), "rounds": 1, "mlp": (8,)} | changes
-    return peers.PeerSettings(work=work, **values)
-
-
 @pytest.mark.runs
 @pytest.mark.thorough
-def test_ours_run_and_the_others_say_what_they_need(peers, tmp_path):
-    result = peers.compare(small(peers, tmp_path))
+def test_ours_run_and_the_others_say_what_they_need(peers, measured, tmp_path, monkeypatch):
+    made, original = [], peers.cowclip._model
+    monkeypatch.setattr(peers.cowclip, "_model", lambda *a: made.append(original(*a)) or made[-1])
+    little = "--rows=600 --ids=400 --batches=64 --rounds=1"
+    result, text = measured("peers", little, "--work", tmp_path / "work")
     rows = {row["contestant"]: row for row in result["results"]}
     assert tuple(rows) == peers.PeerSettings.contestants
     assert rows["bare-mlp"]["ratio_to_bare_mlp"] == 1 and rows["bare-mlp"]["auc"] is None
     for name in peers.OURS[1:]:
         assert rows[name]["rows_per_second"] > 0 and 0 < rows[name]["auc"] < 1
-    text = peers.table(result)
     for kind in ("deepctr", "fuxictr"):
         assert f"not run: give --{kind}-python" in text
     assert "not run: give --authors-python and --authors" in text
-    assert str(tmp_path) not in json.dumps(result)
+    precisions = [{getattr(x, "compute_dtype", None) for x in model.submodules} for model in made]
+    assert ["bfloat16" in each for each in precisions] == [
+        name.endswith("bfloat16") for name in peers.OURS[1:]
+    ]
 
 
 def test_the_clock_starts_after_the_warm_up(load, monkeypatch):
@@ -48,57 +43,23 @@ def test_the_clock_starts_after_the_warm_up(load, monkeypatch):
     assert clock.rate() == 400 / 4 and len(waited) == 2
 
 
-def test_ratios_are_those_of_the_rounds(peers):
-    others = [{"rows_per_second": 10.0}, {"rows_per_second": 40.0}, {"rows_per_second": 10.0}]
-    assert peers._ratio([20.0, 20.0, 30.0], others) == 2.0
-    assert peers._ratio([20.0], None) is None
+def test_ratios_are_those_of_the_rounds_and_of_the_same_model(peers):
+    def turns(*speeds):
+        return [{"rows_per_second": speed, "auc": 0.5} for speed in speeds]
 
-
-@pytest.mark.runs
-@pytest.mark.thorough
-def test_the_third_word_is_the_precision(peers, tmp_path, monkeypatch):
-    settings = small(peers, tmp_path, contestants=("cowclip exact", "cowclip exact bfloat16"))
-    made, original = [], peers.cowclip._model
-    monkeypatch.setattr(peers.cowclip, "_model", lambda *a: made.append(original(*a)) or made[-1])
-    peers.compare(settings)
-    kinds = [
-        {layer.compute_dtype for layer in model.submodules if hasattr(layer, "compute_dtype")}
-        for model in made
-    ]
-    assert "bfloat16" not in kinds[0] and "bfloat16" in kinds[1]
+    made = {(64, name): turns(20.0, 20.0, 30.0) for name in peers.PeerSettings.contestants}
+    made[64, peers.REFERENCE] = turns(10.0, 40.0, 10.0)
+    rows = {name: peers._result((64, name), made) for _, name in made}
+    assert rows["deepctr"]["ratio_to_cowclip"] == 2.0  # of 2, 0.5 and 3
+    others = [name for name, row in rows.items() if row["ratio_to_cowclip"] is None]
+    assert others == ["hugectr-wide-and-deep", "hugectr-dcn"]
 
 
 @pytest.mark.system
 def test_a_peer_that_fails_is_told(peers, tmp_path):
-    settings = small(peers, tmp_path, contestants=("deepctr",), pythons={"deepctr": sys.executable})
+    settings = peers.PeerSettings(
+        work=tmp_path, rows=600, ids=400, batches=(64,), rounds=1,
+        contestants=("deepctr",), pythons={"deepctr": sys.executable},
+    )  # fmt: skip
     (row,) = peers.compare(settings)["results"]
     assert row["status"].startswith("failed: ModuleNotFoundError")
-
-
-def test_a_job_survives_the_command_line(peers, load, tmp_path, monkeypatch):
-    job = peers.make_job("authors", small(peers, tmp_path), 64)
-    monkeypatch.setattr(sys, "argv", ["peer", *job.arguments()])
-    assert load("contestants.job").read_job(argparse.ArgumentParser())[0] == job
-
-
-@pytest.mark.runs
-@pytest.mark.thorough
-def test_the_command_gives_its_result_with_its_record(peers, tmp_path, capsys):
-    file = tmp_path / "peers.json"
-    little = ["--rows=600", "--ids=400", "--batches=64", "--rounds=1", "--contestants=bare-mlp"]
-    peers.BENCHMARK.main([*little, "--work", str(tmp_path), "--json", str(file)])
-    result = json.loads(file.read_text())
-    assert result["command"].startswith("python benchmarks/peers.py --rows=600")
-    assert result["date"] and result["hardware"] and result["versions"]["tensorflow"]
-    assert str(tmp_path) not in file.read_text() and "bare-mlp" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [{"contestants": ("nobody",)}, {"rule": "cubic"}, {"batches": (512,)}, {"rounds": 0},
-     {"batches": (64, 64)}, {"contestants": ("deepctr", "deepctr")}, {"ids": 3}, {"rows": 9},
-     {"lr": float("nan")}, {"pythons": {"deepctr": "no-such/python"}}, {"checkout": Path("none")}],
-)  # fmt: skip
-def test_wrong_settings(peers, tmp_path, bad):
-    with pytest.raises(InputError):
-        small(peers, tmp_path, **bad)

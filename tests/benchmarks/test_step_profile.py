@@ -1,19 +1,14 @@
-"""The profile of a step end to end on tiny sizes, and its counted limit."""
-
-import json
+"""The profile of a step: tiny, its counted limit, and what is read from the profiler."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cowclip_merlin.bench.random_data import criteo_fields, random_rows
+from cowclip_merlin import compat
+from cowclip_merlin.bench.random_data import criteo_fields, random_model, random_rows
 
-SMALL = ["--batch-sizes", "64", "--vocabulary", "2000", "--steps", "3", "--rounds", "2",
-         "--squares", "32,64", "--copy-mb", "1"]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def benchmark(load):
-    return load("step_profile")
+MS = 10**9  # picoseconds
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +18,9 @@ def limits(load):
 
 @pytest.mark.runs
 @pytest.mark.thorough
-def test_a_small_profile(benchmark, tmp_path, capsys):
-    file = tmp_path / "profile.json"
-    benchmark.BENCHMARK.main([*SMALL, "--json", str(file)])
-    out, result = capsys.readouterr().out, json.loads(file.read_text())
-    assert result["command"].startswith("python benchmarks/step_profile.py --batch-sizes 64")
-    assert result["hardware"] and result["versions"]["tensorflow"] and result["date"]
+def test_a_small_profile(measured):
+    small = "--batch-sizes 64 --vocabulary 2000 --steps 3 --rounds 2 --squares 32,64 --copy-mb 1"
+    result, out = measured("step_profile", small)
     assert min(result["machine"].values()) > 0
     (found,) = result["results"]
     profile, counted = found["profile"], found["limit"]
@@ -48,86 +40,104 @@ def test_a_small_profile(benchmark, tmp_path, capsys):
         assert word in out
 
 
-def test_distinct_rows_are_those_of_the_batches(benchmark, limits):
+def test_distinct_rows_are_those_of_the_batches(load, limits):
     fields = criteo_fields(500)
     ids = random_rows(96, fields).ids
-    batches = benchmark.batches_of(96, 32)
+    batches = load("step_profile").batches_of(96, 32)
     assert sorted(np.concatenate(batches)) == list(range(96))
     counts = [len({(f, i) for row in ids[b] for f, i in enumerate(row)}) for b in batches]
     assert limits.mean_distinct(ids, fields, batches) == np.mean(counts)
 
 
-def parts_of(limits, model):
-    return limits.flop_per_row(limits.ModelSizes(model=model, vocabulary=1000))
-
-
-def test_the_arithmetic_of_the_four_models(limits):
-    mlp = 2 * (273 * 400 + 400 * 400 + 400 * 400 + 400)
-    backward = mlp + 2 * (400 * 400 + 400 * 400 + 400) + 2 * 273 * 400
-    for model in ("deepfm", "wide_and_deep"):
-        assert sum(parts_of(limits, model).values()) == mlp + backward
-    # The last logit reads the crosses' 260 numbers, too: forward, weights, input.
-    for model, layer in (("dcn", 4 * 260), ("dcnv2", 2 * 260 * 260)):
-        expected = mlp + backward + 3 * 2 * 260 + 3 * 3 * layer
-        assert sum(parts_of(limits, model).values()) == expected
-
-
-def test_matrix_products_are_those_that_the_weights_ask_for(limits):
-    """Forward, 2 FLOP for each dense weight that is no bias."""
-    from cowclip_merlin.bench.random_data import random_model
-
-    for model in ("deepfm", "dcnv2"):
+def test_the_arithmetic_is_what_the_weights_ask_for(limits):
+    """Forward, 2 FLOP for each dense weight that is no bias; twice as much backward."""
+    for model in ("deepfm", "wide_and_deep", "dcn", "dcnv2"):
+        parts = limits.flop_per_row(limits.ModelSizes(model=model, vocabulary=1000))
+        forward = parts["MLP forward"] + parts.get("crosses forward", 0)
+        assert sum(parts.values()) == 3 * forward
         weights = random_model(model, criteo_fields(1000)).trainable_variables
         kernels = [w for w in weights if w.shape.rank == 2 and "embeddings" not in w.name]
-        parts = parts_of(limits, model)
-        forward = parts["MLP forward"] + parts.get("crosses forward", 0)
-        assert forward == 2 * sum(int(np.prod(w.shape)) for w in kernels)
+        more = 3 * 2 * 260 if model == "dcn" else 0  # a cross scales its input and adds to it
+        assert forward == 2 * sum(int(np.prod(w.shape)) for w in kernels) + more
 
 
-@pytest.mark.parametrize("update, touched", [("dense", 1000), ("exact", 600), ("lazy", 300)])
-def test_the_bytes_of_a_step(limits, update, touched):
-    for model, numbers in (("deepfm", 11), ("dcn", 10)):
-        sizes = limits.ModelSizes(model=model, vocabulary=1000)
-        moved = limits.bytes_of_step(sizes, update=update, batch=64, distinct=300)
-        batch = 64 * (160 + 26 * numbers * 4 * 2)
-        assert sum(moved.values()) == batch + touched * numbers * 4 * 6
+def test_the_bytes_of_a_step(limits):
+    for update, touched in (("dense", 1000), ("exact", 600), ("lazy", 300)):
+        for model, numbers in (("deepfm", 11), ("dcn", 10)):
+            sizes = limits.ModelSizes(model=model, vocabulary=1000)
+            moved = limits.bytes_of_step(sizes, update=update, batch=64, distinct=300)
+            batch = 64 * (160 + 26 * numbers * 4 * 2)
+            assert sum(moved.values()) == batch + touched * numbers * 4 * 6
 
 
-def test_a_turn_ends_when_its_time_is_up(benchmark):
-    assert len(benchmark.timed(lambda: None, 5, 60.0)) == 5
-    assert len(benchmark.timed(lambda: None, 5, 1e-9)) == benchmark.LEAST_STEPS
+@pytest.fixture(scope="module")
+def events(load):
+    return load("step_profiling.events")
 
 
-def test_a_gpu_is_told_by_kernels_and_copies(benchmark):
-    text = benchmark.text
-    one = [{"name": "k" * 200, "ms": 2.0, "calls": 3.0}]
-    profile = {"steps": 1, "ms": 4.0, "groups": one, "operations": one}
-    gpu = {"device": "/device:GPU:0", "busy_ms": 1.0, "busy_share": 0.25, "kernels": one}
-    times = {"ms": 1.0, "fastest": 1.0, "slowest": 1.0, "steps": 1}
-    counted = {"ms": 1.0, "arithmetic_ms": 1.0, "traffic_ms": 0.0, "flop": {}, "bytes": {}}
-    found = {"batch": 1, "distinct_rows": 1.0, "step": times, "bare_mlp": times, "limit": counted}
-    found |= {"step_to_limit": 1.0, "step_to_mlp": 1.0}
-    result = {"device": "gpu", "model": "m", "update": "u", "precision": "p", "vocabulary": 1}
-    result["machine"] = {"flop_per_second": 1.0, "bytes_per_second": 1.0}
-    copies = [{"name": "HtoD", "ms": 1.5, "calls": 1.0}]
-    seen = found | {"profile": profile | {"gpus": [gpu | {"copies": copies}]}}
-    out = text(result | {"results": [seen]})
-    assert "/device:GPU:0: busy for 1.000 ms of a step, 25%" in out
-    assert "HtoD" in out and "k" * 24 in out and "CUPTI" not in out
-    unseen = found | {"profile": profile | {"gpus": []}}
-    assert "saw no kernel on the GPU" in text(result | {"results": [unseen]})
+def add_line(plane, name, recorded, timestamp_ns=0):
+    """A thread or stream with events (name, start and duration in picoseconds)."""
+    line = plane.lines.add(name=name, timestamp_ns=timestamp_ns)
+    known = {metadata.name: key for key, metadata in plane.event_metadata.items()}
+    for event, start, duration in recorded:
+        key = known.setdefault(event, len(known) + 1)
+        plane.event_metadata[key].id, plane.event_metadata[key].name = key, event
+        line.events.add(metadata_id=key, offset_ps=start, duration_ps=duration)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [["--model", "fm"], ["--update", "eager"], ["--precision", "float8"], ["--batch-sizes", "x"],
-     ["--batch-sizes", "0"], ["--vocabulary", "3"], ["--steps", "0"], ["--seconds", "nan"],
-     ["--squares", "0"], ["--batch-sizes", "8,8"], ["--copy-mb", "0"],
-     ["--json", "no-such-folder/a.json"]],
-)  # fmt: skip
-def test_wrong_arguments_are_told_in_one_line(benchmark, bad, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        benchmark.BENCHMARK.main(bad)
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2
-    assert told.startswith("error: ") and told.count("\n") == 1
+def test_kernels_and_copies_of_a_gpu(events):
+    """Two steps of 10 ms with two streams."""
+    made = compat.xplane().XSpace()
+    gpu = made.planes.add(name="/device:GPU:0")
+    kernel = "void sgemm_128x64<float>(float*)"
+    add_line(gpu, "Stream #13(Kernel)", [(kernel, 0, 4 * MS), (kernel, 6 * MS, MS)])
+    # Begins 3 ms after the other: on one clock, its copy overlaps with the first kernel.
+    copies = [("MemcpyH2D", 0, 2 * MS), ("MemcpyD2H", 7 * MS, MS), ("replay_rows", 9 * MS, MS)]
+    add_line(gpu, "Stream #14(MemcpyH2D)", copies, timestamp_ns=3_000_000)
+    add_line(gpu, "TensorFlow Ops", [("MatMul", 0, 100 * MS)])  # the same again, derived
+    (gpu,) = events.summary(made, steps=2, ms=10.0)["gpus"]
+    # In milliseconds: kernels 0 to 4, 6 to 7 and 12 to 13, copies 3 to 5 and 10 to 11.
+    assert gpu["device"] == "/device:GPU:0"
+    assert (gpu["busy_ms"], gpu["busy_share"]) == (pytest.approx(4.0), pytest.approx(0.4))
+    assert gpu["kernels"] == [
+        {"name": "void sgemm_128x64<float>(float*)", "ms": 2.5, "calls": 1.0},
+        {"name": "replay_rows", "ms": 0.5, "calls": 0.5},
+    ]
+    assert gpu["copies"] == [
+        {"name": "HtoD", "ms": 1.0, "calls": 0.5},
+        {"name": "DtoH", "ms": 0.5, "calls": 0.5},
+    ]
+
+
+def test_an_operation_has_its_group_and_what_encloses_operations_is_none(events):
+    for event, group in {
+        "deep_fm/dense_7/BiasAdd:_MklNativeFusedMatMul": "FORWARD",
+        "gradient_tape/dcn/vector_cross/MatMul_2/MatMul:MatMul": "BACKWARD",
+        "gradient_tape/deep_fm/dense/BiasAdd/BiasAddGrad:BiasAddGrad": "ACTIVATION",
+        "deep_fm/fused_embedding/CowClipCatchUp:CowClipCatchUp": "CATCH_UP",
+        "CowClipStep:CowClipStep": "UPDATE",
+        "gradient_tape/deep_fm/BroadcastTo_3:BroadcastTo": "ELEMENTWISE",
+        "AddN_1:AddN": "ELEMENTWISE",
+        "deep_fm/fused_embedding/Gather:ResourceGather": "GATHER",
+        "ArithmeticOptimizer/ReplaceMulWithSquare_mul_12:Square": "ROWS",
+        "ResourceScatterUpdate_1:ResourceScatterUpdate": "ROWS",
+        "mul_5:Mul": "ROWS",
+        "Adam/Adam/update_4/ResourceApplyAdam:ResourceApplyAdam": "ADAM",
+        "dc_nv2/matrix_cross/Cast:Cast": "CAST",
+        "gradient_tape/Sum:Sum": "REST",
+        "Adam_1/add:AddV2": "REST",
+        "logistic_loss/mul:Mul": "REST",
+    }.items():
+        assert events.is_operation(events.Event(event, 0, 1)), event
+        assert events.group_of(event) == getattr(events, group), event
+    for event in ("EagerLocalExecute: Identity", "PartitionedCall:PartitionedCall"):
+        assert not events.is_operation(events.Event(event, 0, 1)), event
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12))
+def test_the_union_is_what_is_covered(events, pairs):
+    covered = np.zeros(80, bool)
+    for start, duration in pairs:
+        covered[start : start + duration] = True
+    made = [events.Event("x", start, duration) for start, duration in pairs]
+    assert events.union(made) == covered.sum()

@@ -1,6 +1,5 @@
 """Several workers: the formulas of what they send, the computed scaling, and runs that are read."""
 
-import json
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -15,32 +14,13 @@ from cowclip_merlin.cli.train import settings_from_args
 from cowclip_merlin.training import run_logs
 from cowclip_merlin.training.several_workers.worker_state import logging_traffic
 from cowclip_merlin.workers import Workers
-from cowclip_merlin.workers.collectives import padded_size
 
 DIM = 3
-COMPUTED = ["--part", "computed", "--global-batch", "8192", "--machines", "1,2,8", "--gpus", "1,4",
-            "--vocabularies", "1000000"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def traffic(load):
     return load("worker_scaling.traffic")
-
-
-@pytest.fixture(scope="module")
-def model(load):
-    return load("worker_scaling.model")
-
-
-@pytest.fixture(scope="module")
-def settings(load):
-    return load("worker_scaling.settings").WorkerSettings
-
-
-@pytest.fixture(scope="module")
-def computed(model, settings):
-    """Computed steps of two vocabularies, as the command computes them, at a smaller batch."""
-    return model.compute(settings(global_batch=16384, machines=(1, 2, 4, 16), gpus=(1, 2, 8)))
 
 
 def parts_of(ids, workers):
@@ -78,132 +58,37 @@ def test_distinct_ids_are_those_of_the_largest_part(traffic, seed, rows, workers
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 5))
-def test_mirrored_bytes_are_the_messages_of_the_largest_worker(traffic, seed, rows, workers):
+def test_bytes_are_the_messages_of_the_largest_worker(traffic, seed, rows, workers):
     ids = np.random.default_rng(seed).integers(0, 50, (rows, 4))
     sent = messages("mirrored", parts_of(ids, workers), DIM)
     distinct = traffic.largest_distinct(ids, [np.arange(rows)], workers)
     assert traffic.row_bytes("mirrored", distinct, workers, DIM) == max(sent)
+    every = np.arange(10 * workers)  # every worker reads all rows: this formula is exact, too
+    sent = messages("sharded", [set(every.tolist())] * workers, DIM)
+    assert sent == [pytest.approx(traffic.row_bytes("sharded", len(every), workers, DIM))] * workers
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_sharded_bytes_are_the_messages(traffic, workers):
-    every = np.arange(10 * workers)
-    parts = [set(every.tolist())] * workers  # every worker reads all rows: the formula is exact
-    assert (
-        messages("sharded", parts, DIM)
-        == [pytest.approx(traffic.row_bytes("sharded", len(every), workers, DIM))] * workers
-    )
-    ids = np.random.default_rng(workers).integers(0, 5000, (3000, 3))
-    distinct = traffic.largest_distinct(ids, [np.arange(3000)], workers)
-    sent = messages("sharded", parts_of(ids, workers), DIM)
-    assert max(sent) == pytest.approx(
-        traffic.row_bytes("sharded", distinct, workers, DIM), rel=0.05
-    )
-
-
-def test_padding_adds_at_most_what_the_page_says():
-    counts = np.random.default_rng(0).integers(16, 10**6, 50)
-    sizes = np.array([int(padded_size(int(n))[0]) for n in counts])
-    assert (sizes >= counts).all() and (sizes / counts).max() <= 1.0625
-
-
-@pytest.mark.parametrize("dim, mlp", [(10, (400, 400, 400)), (3, (8,))])
-def test_dense_weights_are_those_of_the_model(traffic, dim, mlp):
-    model = random_model("deepfm", criteo_fields(1000), embedding_dim=dim, mlp=mlp)
+def test_dense_weights_are_those_of_the_model(traffic):
+    model = random_model("deepfm", criteo_fields(1000), embedding_dim=3, mlp=(8,))
     dense = [x for x in model.trainable_variables if "embeddings" not in x.name]
     assert len(dense) == len(model.trainable_variables) - 2  # the embeddings, the wide part
-    counted = traffic.count_dense_weights(dim, mlp)
+    counted = traffic.count_dense_weights(3, (8,))
     assert counted == sum(int(np.prod(x.shape)) for x in dense)
-    assert traffic.dense_bytes(counted, 1) == 0
 
 
-def test_one_worker_is_the_measured_step(computed):
-    for kind in ("machines", "gpus"):
-        for r in computed[kind]["results"]:
-            if r["workers"] == 1:
-                assert r["speed_up"] == r["speed_up_without_exchange"] == 1
-                assert r["ms"] == r["step_ms"] > 0 == r["sent_bytes"]
-
-
-def test_exchange_costs_time_and_grows_with_workers(computed):
-    for kind in ("machines", "gpus"):
-        for name in ("mirrored", "sharded"):
-            for vocabulary in (1_000_000, 33_800_000):
-                steps = [
-                    r
-                    for r in computed[kind]["results"]
-                    if (r["tables"], r["vocabulary"]) == (name, vocabulary)
-                ]
-                workers = [r["workers"] for r in steps]
-                assert workers == sorted(set(workers)) and len(workers) == len(steps) > 2
-                for fewer, more in pairwise(steps):
-                    assert more["step_ms"] < fewer["step_ms"]
-                    assert more["distinct"] < fewer["distinct"]
-                    assert more["exchanges_ms"] >= fewer["exchanges_ms"]
-                    if name == "mirrored":
-                        assert more["sent_bytes"] > fewer["sent_bytes"]
-                for r in steps[1:]:
-                    assert r["speed_up"] < r["speed_up_without_exchange"] <= r["workers"]
-                    parts = ("step_ms", "update_ms", "transfer_ms", "exchanges_ms")
-                    assert r["ms"] == pytest.approx(sum(r[part] for part in parts))
-                    assert all(r[part] > 0 for part in parts)
-
-
-def test_sharded_workers_send_and_update_less(computed):
-    for kind in ("machines", "gpus"):
-        found = {(r["vocabulary"], r["workers"], r["tables"]): r for r in computed[kind]["results"]}
-        for (vocabulary, workers, tables), r in found.items():
-            if tables == "sharded" and workers > 2:
-                mirrored = found[vocabulary, workers, "mirrored"]
-                assert r["sent_bytes"] < mirrored["sent_bytes"]
-                assert r["update_ms"] <= mirrored["update_ms"]
-
-
-def test_a_slower_network_makes_slower_steps(model, settings):
-    small = {"global_batch": 4096, "machines": (4,), "gpus": (4,), "vocabularies": (1_000_000,)}
-
-    def milliseconds(**network):
-        made = model.compute(settings(**small, **network))
-        return [[r["ms"] for r in made[kind]["results"]] for kind in ("machines", "gpus")]
-
-    machines, gpus = milliseconds()
-    for worse in ({"bandwidth": 0.5}, {"latency": 2.0}, {"hop": 1.0}):
-        slower, same = milliseconds(**worse)
-        assert same == gpus and all(a > b for a, b in zip(slower, machines, strict=True))
-        same, slower = milliseconds(**{f"gpu_{name}": x / 7 for name, x in worse.items()})
-        assert same == machines and all(a > b for a, b in zip(slower, gpus, strict=True))
-
-
-def test_exchanges_of_a_ring_take_its_hops(model):
-    network = model.Network(bandwidth=1, latency=10, hop=1)
+def test_exchanges_of_a_ring_take_its_hops(load):
+    network = load("worker_scaling.model").Network(bandwidth=1, latency=10, hop=1)
     # Two gathers with 2 hops, a sum with 4; each exchange's first hop is in its latency.
     assert network.exchanges_ms("mirrored", 3) == 30 + 1 + 1 + 3
     assert network.exchanges_ms("sharded", 3) == 50 + 1 + 3
     assert network.transfer_ms(2_000_000) == 2
 
 
-def test_curves_pass_through_the_recorded_times(load, tmp_path):
-    times = load("worker_scaling.measured_times")
-    step = {"model": "deepfm", "update": "exact", "clip": "cowclip", "precision": "float32"}
-    rows = [{**step, "batch": b, "rows_per_second": 1000.0} for b in (64, 8, 16)]
-    others = [{**rows[0], name: "other"} for name in (*step, "jit_compile")]
-    file = tmp_path / "step.json"
-    file.write_text(json.dumps({"vocabulary": 9, "results": others + rows}))
-    curve = times.step_curve([str(file)], 9)
-    assert (curve.x, curve.ms) == ((8, 16, 64), (8.0, 16.0, 64.0))
-    assert [curve.at(x) for x in (1, 8, 40, 128)] == [8, 8, 40, 128]
-    with pytest.raises(times.InputError, match="with 7 ids at 0 batch"):
-        times.step_curve([str(file)], 7)
-    kernels = [{"kernel": "group", "bytes": 5, "ms": 1.0}]
-    file.write_text(json.dumps({"results": kernels}))
-    with pytest.raises(times.InputError, match="kernel group at 1 batch"):
-        times.kernel_curves(str(file))
-
-
-def test_the_computed_part_is_printed_and_drawn(load, tmp_path, capsys):
-    workers, file, figure = load("workers"), tmp_path / "w.json", tmp_path / "w.svg"
-    workers.BENCHMARK.main([*COMPUTED, "--json", str(file), "--figure", str(figure)])
-    out, result = capsys.readouterr().out, json.loads(file.read_text())
+def test_the_computed_part_is_printed_and_drawn(measured, tmp_path):
+    figure, small = tmp_path / "w.svg", "--global-batch 8192 --machines 1,2,8 --gpus 1,4"
+    result, out = measured(
+        "workers", f"--part computed {small} --vocabularies 1000000", "--figure", figure
+    )
     assert result["measured"] is None and out.count("Computed, not measured") == 2
     assert "| ids | machines |" in out and "| ids | GPUs |" in out
     for name, counts in (("machines", (1, 2, 8)), ("gpus", (1, 4))):
@@ -211,9 +96,16 @@ def test_the_computed_part_is_printed_and_drawn(load, tmp_path, capsys):
         assert found == [(t, n) for t in ("mirrored", "sharded") for n in counts]
     assert out.count("\n| 1,000,000 |") == 5
     assert result["computed"]["from"]["machine_kernels"].endswith("kernels.json")
-    drawn = figure.read_bytes()
-    workers.draw_figure(result["computed"], figure)
-    assert drawn == figure.read_bytes() and b"Computed, not measured" in drawn
+    assert b"Computed, not measured" in figure.read_bytes()
+    for r in (r for kind in ("machines", "gpus") for r in result["computed"][kind]["results"]):
+        parts = [r[part] for part in ("step_ms", "update_ms", "transfer_ms", "exchanges_ms")]
+        assert r["ms"] == pytest.approx(sum(parts))
+        if r["workers"] == 1:  # the measured step
+            assert r["speed_up"] == r["speed_up_without_exchange"] == 1
+            assert r["ms"] == r["step_ms"] > 0 == r["sent_bytes"]
+        else:
+            assert r["speed_up"] < r["speed_up_without_exchange"] <= r["workers"]
+            assert r["sent_bytes"] > 0 and min(parts) > 0
 
 
 def metrics_row(epoch, rows_per_second):
@@ -224,9 +116,9 @@ def metrics_row(epoch, rows_per_second):
 
 @pytest.mark.runs
 @pytest.mark.thorough
-def test_runs_are_read_without_their_first_epoch(load, tmp_path, monkeypatch, capsys):
+def test_runs_are_read_without_their_first_epoch(load, measured, tmp_path, monkeypatch):
     """Runs of `cowclip train`, replaced by the files that they write."""
-    workers, runs, file = load("workers"), load("worker_scaling.runs"), tmp_path / "w.json"
+    runs = load("worker_scaling.runs")
     sent = {2: 2_000_000, 3: 3_000_000}
 
     def train(case, data, out, epochs):
@@ -245,17 +137,16 @@ def test_runs_are_read_without_their_first_epoch(load, tmp_path, monkeypatch, ca
                     counter.sent += 10 * sent.get(case.workers, 0)
 
     monkeypatch.setattr(runs, "train", train)
-    small = ["--part", "measured", "--rows", "2000", "--batch-sizes", "100,64"]
-    workers.BENCHMARK.main([*small, "--work", str(tmp_path / "w"), "--json", str(file)])
-    out, result = capsys.readouterr().out, json.loads(file.read_text())
+    small = "--part measured --rows 2000 --batch-sizes 100,64"
+    result, out = measured("workers", small, "--work", tmp_path / "w")
     assert result["computed"] is None
-    measured = result["measured"]
-    keys = [(r["batch"], r["tables"], r["workers"]) for r in measured["results"]]
+    rows, results = result["measured"]["rows"], result["measured"]["results"]
+    keys = [(r["batch"], r["tables"], r["workers"]) for r in results]
     assert keys == [
         (b, t, n) for b in (100, 64) for t in ("mirrored", "sharded") for n in (1, 2, 3)
     ]
-    for r in measured["results"]:
-        steps = -(-measured["rows"] // r["batch"])
+    for r in results:
+        steps = -(-rows // r["batch"])
         alone = r["workers"] == 1
         assert r["ms_per_step"] == pytest.approx(1000 * (2 if alone else 4) / steps)
         assert r["speed_up"] == pytest.approx(1 if alone else 0.5)
@@ -287,41 +178,13 @@ def test_a_run_that_fails_is_told_by_its_last_line(load, tmp_path, monkeypatch):
 
 
 def test_runs_are_trained_as_the_page_says(load):
+    """`distinct_in_runs` and the formulas rely on these settings."""
     runs = load("worker_scaling.runs")
     for tables, value in (("mirrored", "fused"), ("sharded", "sharded")):
-        args = build_parser().parse_args(
-            runs.train_words(runs.Case(64, tables, 3), "DATA", "RUN", 4)
-        )
+        words = runs.train_words(runs.Case(64, tables, 3), "DATA", "RUN", 4)
+        args = build_parser().parse_args(words)
         assert (args.tables, args.workers, args.epochs) == (value, 3, 4)
         made = settings_from_args(args)
-        # `distinct_in_runs` and the formulas rely on these.
-        assert (made.seed, made.embedding_dim, made.mlp) == (
-            runs.MODEL.seed,
-            runs.MODEL.embedding_dim,
-            runs.MODEL.mlp,
-        )
+        for name in ("seed", "embedding_dim", "mlp"):
+            assert getattr(made, name) == getattr(runs.MODEL, name)
         assert (made.update, made.batch_size, made.validation_fraction) == ("exact", 64, 0)
-
-
-@pytest.mark.parametrize(
-    "bad, named",
-    [
-        (["--workers", "2,3"], "add 1"),
-        (["--workers", "1,1"], "--workers 1,1"),
-        (["--epochs", "1"], "--epochs is 1"),
-        (["--tables", "growing"], "'growing'"),
-        (["--bandwidth", "0"], "--bandwidth is 0"),
-        (["--gpu-hop", "-1"], "--gpu-hop is -1"),
-        (["--vocabularies", "5"], "--vocabularies is 5"),
-        (["--part", "measured", "--figure", "a.svg"], "--figure a.svg"),
-        (["--part", "computed", "--vocabularies", "1234"], "with 1234 ids"),
-        (["--part", "computed", "--gpu-kernels", "none.json"], "none.json"),
-        ([*COMPUTED, "--machines", "512"], "512 workers have 16 rows each"),
-    ],
-)
-def test_wrong_arguments_are_told_in_one_line(load, bad, named, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        load("workers").BENCHMARK.main(bad)
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2 and told.startswith("error: ")
-    assert named in told and told.count("\n") == 1
