@@ -140,9 +140,9 @@ def test_the_identity_scale():
         (lambda: Hyperparameters(l2=-1.0), "l2 is -1.0"),
         (lambda: Hyperparameters(dense_lr=float("nan")), "dense_lr is nan"),
         (lambda: Hyperparameters(batch_size=0), "batch_size is 0"),
-        (lambda: Hyperparameters(beta_1=1.0), "beta_1 is 1.0; it must be at most 1 - 1e-6"),
+        (lambda: Hyperparameters(beta_1=1.0), "beta_1 is 1.0; .*1 - 1e-6"),
         (lambda: Hyperparameters(beta_2=-0.1), "beta_2 is -0.1"),
-        (lambda: Hyperparameters(epsilon=0.0), "epsilon is 0; it must be above 0"),
+        (lambda: Hyperparameters(epsilon=0.0), "epsilon is 0; .*above 0"),
     ],
 )
 def test_wrong_input_is_named(call, message):

@@ -91,14 +91,14 @@ def test_small_vocabularies_have_no_empty_field():
 @pytest.mark.parametrize(
     "bad, words",
     [
-        ({"models": ["fm"]}, "model: unknown 'fm'; choose one of wide_and_deep, deepfm, dcn"),
+        ({"models": ["fm"]}, "model: unknown 'fm'; .* deepfm, dcn"),
         ({"updates": ["eager"]}, "update: unknown 'eager'"),
-        ({"clips": ["global"]}, "clip: unknown 'global'; choose one of cowclip, none"),
-        ({"updates": ["lazy", "lazy"]}, "update lazy,lazy: give every value once"),
-        ({"batches": [8, 8]}, "batch sizes 8,8: give every value once"),
-        ({"batches": [0]}, "batch sizes is 0; give 1 or more"),
+        ({"clips": ["global"]}, "clip: unknown 'global'; .* cowclip, none"),
+        ({"updates": ["lazy", "lazy"]}, "update lazy,lazy: .* once"),
+        ({"batches": [8, 8]}, "batch sizes 8,8: .* once"),
+        ({"batches": [0]}, "batch sizes is 0;"),
         ({"rows_per_turn": 0}, "rows per turn is 0"),
-        ({"vocabulary": 3}, "vocabulary is 3; give 104 or more, below 2"),
+        ({"vocabulary": 3}, "vocabulary is 3; .*104"),
         ({"vocabulary": 2**31}, "vocabulary is 2147483648"),
     ],
 )

@@ -94,31 +94,31 @@ CASES = {
         lambda p: p.prepare(
             "table", p.write("t.csv", csv("0,1,1", "1,1,1", "7,1,1")), *TABLE_OPTIONS
         ),
-        r"t\.csv:4: y is '7', neither 0 nor 1",
+        r"t\.csv:4: y is '7'",
     ),
     "header that is not UTF-8": (
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE.decode().encode("utf-16")), *TABLE_OPTIONS
         ),
-        r"t\.csv: the header is not UTF-8 text; convert",
+        r"t\.csv: .*not UTF-8",
     ),
     "other separator": (
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE.replace(b",", b";")), *TABLE_OPTIONS
         ),
-        r"t\.csv: no column 'y' in the header \('y;a;b'\); in .* add --separator ';'",
+        r"t\.csv: no column 'y' .*\('y;a;b'\).* --separator ';'",
     ),
     "space in a name": (
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE.replace(b"a", b" a", 1)), *TABLE_OPTIONS
         ),
-        r"no column 'a' in the header \('y', ' a', 'b'\); check the names",
+        r"no column 'a' .*\('y', ' a', 'b'\)",
     ),
     "binary header": (
         lambda p: p.prepare(
             "table", p.write("t.csv", b"\0" * 5000 + b"\n" + GOOD_TABLE), *TABLE_OPTIONS
         ),
-        r"no column 'y' in the header \('[x0\\]{1,160}'\); check the names; .* --separator",
+        r"no column 'y' .*\('[x0\\]{1,160}'\).* --separator",
     ),
     "name that occurs twice": (
         lambda p: p.prepare(
@@ -129,11 +129,11 @@ CASES = {
             "--categorical",
             "a",
         ),
-        r"t\.csv: column 'a' occurs twice in the header; rename one",
+        r"t\.csv: column 'a' occurs twice",
     ),
     "name that occurs twice in parquet": (
         lambda p: p.prepare("table", parquet_with_two(p, "a"), *TABLE_OPTIONS),
-        r"t\.parquet: column 'a' occurs twice; rename one",
+        r"t\.parquet: column 'a' occurs twice",
     ),
     "slash in a name": (
         lambda p: p.prepare(
@@ -146,10 +146,7 @@ CASES = {
         ),
         r"column '\.\./a'.*rename",
     ),
-    "folder as a file": (
-        lambda p: p.prepare("table", p.path, *TABLE_OPTIONS),
-        r"is a folder; give the files in it",
-    ),
+    "folder as a file": (lambda p: p.prepare("table", p.path, *TABLE_OPTIONS), r"is a folder"),
     "prepared folder exists": (
         lambda p: [
             "prepare",
@@ -165,14 +162,14 @@ CASES = {
             *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),
             *("--out", str(p.write("mine/thesis.txt", b"years of work").parent)),
         ],
-        r"mine: has no dataset\.json.*another --out",
+        r"mine: has no dataset\.json",
     ),
     "results to replace, beside the description of their data": (
         lambda p: [
             *p.prepare("table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--overwrite"),
             *("--out", str(p.inside(p.data(), "results.csv", b"hours of work").parent)),
         ],
-        r"data: holds results of experiments, so --overwrite does not delete it; use another",
+        r"data: holds results of experiments",
     ),
     "file to replace": (
         lambda p: [
@@ -186,11 +183,11 @@ CASES = {
             *p.prepare("table", p.inside(p.data(), "t.csv", GOOD_TABLE), *TABLE_OPTIONS),
             *("--overwrite", "--out", str(p.path / "data")),
         ],
-        r"data/t\.csv: is inside .*data, which would be replaced",
+        r"data/t\.csv: is inside .*data",
     ),
     "like the folder to replace": (
         lambda p: like(p, p.data(), p.path / "data", "--overwrite"),
-        r"data: shares files with --like .*data, which must stay as it is; use another --out",
+        r"data: shares files with --like .*data",
     ),
     "like a link to the folder to replace": (like_behind_a_link, r"data: shares files with --like"),
     "like a folder in the folder to replace": (
@@ -203,7 +200,7 @@ CASES = {
     ),
     "seed of a split by time": (
         lambda p: p.prepare("criteo", p.write("x.txt"), "--split", "time", "--seed", "1234"),
-        r"--seed has no effect with --split time; remove it",
+        r"--seed has no effect.* --split time",
     ),
     "seed beside like": (
         lambda p: like(p, p.data(), p.path / "new", "--seed", "7"),
@@ -213,13 +210,13 @@ CASES = {
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--partition-mb", "1e-7"
         ),
-        r"--partition-mb is 1e-07; use 0\.001 to 1024",
+        r"--partition-mb is 1e-07;",
     ),
     "partitions without end": (
         lambda p: p.prepare(
             "table", p.write("t.csv", GOOD_TABLE), *TABLE_OPTIONS, "--partition-mb", "inf"
         ),
-        r"--partition-mb is inf; use 0\.001 to 1024",
+        r"--partition-mb is inf;",
     ),
     "like a folder of other columns": (
         lambda p: p.prepare(
@@ -230,7 +227,7 @@ CASES = {
             "--continuous",
             "I1,I2",
         ),
-        r"--continuous: .*data has other columns; omit --continuous",
+        r"--continuous: .*data has other columns",
     ),
     "like a folder of another kind": (
         lambda p: p.prepare(
@@ -242,7 +239,7 @@ CASES = {
         lambda p: p.prepare(
             "criteo", p.write("x.txt", b"\n".join(p.lines())), "--like", without(p.data(), "C5")
         ),
-        r"data/categories/unique\.C5\.parquet: no such file; prepare .*data again",
+        r"data/categories/unique\.C5\.parquet: no such file",
     ),
     "GPU asked for to prepare": (
         lambda p: p.prepare(
@@ -260,7 +257,7 @@ CASES = {
     ),
     "generate crossed columns in a log that drifts": (
         lambda p: ["generate", "--rows", "9", "--crossed", "--drift", "--out", str(p.path / "out")],
-        r"--crossed: a log with --drift has no crossed columns; drop one option",
+        r"--crossed: .*--drift",
     ),
 }
 

@@ -57,7 +57,7 @@ def test_what_could_only_fail_later_is_refused(data, tmp_path, monkeypatch):
 
 
 def test_a_step_beyond_the_run_is_refused(data, tmp_path):
-    with pytest.raises(InputError, match="step 22: .* 0 to 21"):
+    with pytest.raises(InputError, match=r"step 22: .* 0 to 21"):
         probe_run(data, SETTINGS, step=22, out=tmp_path / "rows.parquet")
     assert not any(tmp_path.iterdir())
 
@@ -109,7 +109,7 @@ def test_every_row_of_the_batch_is_in_one_curve_or_counted(cnt):
     [
         ([1, 2], [0.1], r"\(2,\) counts but \(1,\) norms"),
         ([0, 0], [0.0, 1.0], "no row is in"),
-            ],
+    ],
 )
 def test_what_is_no_batch_is_refused(cnt, g_norm, message):
     with pytest.raises(ValueError, match=message):

@@ -59,7 +59,7 @@ def test_the_table_has_a_row_per_group(tmp_path, capsys):
 
 def test_wrong_folders(tmp_path, capsys):
     assert loss_by_steps.main([str(tmp_path)]) == 2
-    assert "has no results.csv; give folders of cowclip experiment" in capsys.readouterr().err
+    assert "has no results.csv" in capsys.readouterr().err
     write_results(tmp_path, [run(8, 0.8)])
     assert loss_by_steps.main([str(tmp_path)]) == 2
-    assert "no runs of DeepFM with CowClip at two batches" in capsys.readouterr().err
+    assert "no runs of DeepFM" in capsys.readouterr().err

@@ -156,7 +156,7 @@ def test_an_unknown_column_and_a_short_log(events, features, settings):
     with pytest.raises(InputError, match="the log has 2 rows"):
         split_rows(2)
     one = replace(events, labels=np.zeros_like(events.labels))
-    with pytest.raises(InputError, match="all test rows have one label; an AUC"):
+    with pytest.raises(InputError, match="have one label"):
         next(run_collisions(one, features, settings, CollisionSettings(), [1]))
 
 

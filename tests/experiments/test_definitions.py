@@ -80,35 +80,35 @@ def test_every_file_is_sound(name):
         ({"kind": "sweep", "lines": [LINE, LINE | {"label": "b"}]}, "needs one line, not 2"),
         ({"kind": "sweep"}, "grid and grid_factors are missing"),
         ({"kind": "sweep", "grid": {"r": 1}}, r"grid\.r is 1"),
-        ({"kind": "curves", "lines": []}, "lines is missing; curves needs"),
+        ({"kind": "curves", "lines": []}, "lines is missing; .*curves"),
         ({"kind": "run"}, "kind is 'run'"),
         ({"measure": "auroc"}, "measure is 'auroc'"),
         ({"preset": "criteo2"}, "preset is 'criteo2'"),
         ({"reference": ["b", 1]}, "not a cell; "),
-        ({"title": 5}, "title is 5; give a text"),
-        ({"notes": "one"}, "notes is 'one'; give a list of texts"),
-        ({"reference": "a"}, "reference is 'a'; give a label and a multiplier"),
-        ({"lines": [LINE | {"label": False}]}, r"lines\[1\]\.label is False; give a text"),
-        ({"lines": [LINE, LINE]}, r"lines\[2\]\.label is 'a', the same as lines\[1\]"),
+        ({"title": 5}, "title is 5; "),
+        ({"notes": "one"}, "notes is 'one'; "),
+        ({"reference": "a"}, "reference is 'a'; "),
+        ({"lines": [LINE | {"label": False}]}, r"lines\[1\]\.label is False; "),
+        ({"lines": [LINE, LINE]}, r"lines\[2\]\.label is 'a', .*lines\[1\]"),
         ({"lines": [LINE | {"multipliers": [True]}]}, "multipliers holds True"),
         ({"lines": [LINE | {"multipliers": [[1]]}]}, r"multipliers holds \[1\]"),
         ({"lines": [LINE | {"multipliers": [1, 8, 1]}]}, "multipliers holds 1 twice"),
-        ({"lines": [LINE | {"rule": ["none"]}]}, r"rule is \['none'\]; give a text"),
-        ({"lines": [LINE | {"epochs": "3"}]}, r"epochs is '3'; give a whole number"),
-        ({"lines": [LINE | {"keep_top": 0}]}, "keep_top is 0; give a whole number from 1 on"),
-        ({"lines": [LINE | {"published": 80.76}]}, "published is 80.76; give numbers by"),
-        ({"lines": [LINE | {"published": {1: "80.76"}}]}, "give numbers by multiplier"),
-        ({"lines": [LINE | {"published": {8: 80.31}}]}, "published is for 8, which is not among"),
-        ({"lines": [LINE | {"overrides": [1]}]}, r"overrides is \[1\]; give numbers by name"),
-        ({"kind": "sweep", "grid": [1]}, r"grid is \[1\]; give lists of numbers by name"),
-        ({"kind": "sweep", "grid": {"r": [1, 1.0]}}, r"grid\.r is \[1, 1\.0\]; give each .* once"),
+        ({"lines": [LINE | {"rule": ["none"]}]}, r"rule is \['none'\]; .*text"),
+        ({"lines": [LINE | {"epochs": "3"}]}, r"epochs is '3'; "),
+        ({"lines": [LINE | {"keep_top": 0}]}, "keep_top is 0; "),
+        ({"lines": [LINE | {"published": 80.76}]}, "published is 80.76; "),
+        ({"lines": [LINE | {"published": {1: "80.76"}}]}, "numbers by multiplier"),
+        ({"lines": [LINE | {"published": {8: 80.31}}]}, "published is for 8, "),
+        ({"lines": [LINE | {"overrides": [1]}]}, r"overrides is \[1\]; "),
+        ({"kind": "sweep", "grid": [1]}, r"grid is \[1\]; "),
+        ({"kind": "sweep", "grid": {"r": [1, 1.0]}}, r"grid\.r is \[1, 1\.0\]; .*once"),
         (
             {"kind": "sweep", "grid": {"r": [1]}, "grid_factors": {"r": [2]}},
-            "r is in grid and in grid_factors",
+            "r is in grid .*grid_factors",
         ),
         (
             {"kind": "parameters", "lines": [LINE | {"multipliers": ["largest"]}]},
-            "'largest', which parameters cannot take",
+            "'largest', .*parameters",
         ),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_key_without_a_value_is_as_good_as_absent(tmp_path):
 def test_a_key_that_is_given_twice(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("title: t\nclaim: c\nlines: [{label: a, label: b, multipliers: [1]}]")
-    with pytest.raises(InputError, match=r"mine\.yaml: not valid YAML \(label twice in line 3"):
+    with pytest.raises(InputError, match=r"mine\.yaml: .*\(label twice in line 3"):
         load_experiment(str(file))
 
 
@@ -159,7 +159,7 @@ def test_a_file_that_is_no_yaml(tmp_path):
         load_experiment(str(file))
     assert "\n" not in str(error.value)
     file.write_text("title: 2024-13-45")
-    with pytest.raises(InputError, match=r"mine\.yaml: not valid YAML .*in line 1 is no timestamp"):
+    with pytest.raises(InputError, match=r"mine\.yaml: .*in line 1 is no timestamp"):
         load_experiment(str(file))
     file.write_text("just words")
     with pytest.raises(InputError, match="is not a mapping"):

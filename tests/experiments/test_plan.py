@@ -85,14 +85,14 @@ def test_a_sizing_keeps_what_it_promises(rows, epochs):
 
 
 def test_too_few_rows_are_refused():
-    with pytest.raises(InputError, match="1000 training rows are too few for 50 steps"):
+    with pytest.raises(InputError, match="1000 training rows"):
         sizing_for(1000)
     assert sizing_for(1000, steps=10, max_multiplier=8).base_batch == 8
 
 
 def test_the_papers_size_has_its_own_base_batch():
     assert sizing_for(PAPER_ROWS, max_multiplier=8).max_multiplier == 8
-    with pytest.raises(InputError, match=r"--steps 30: .* the paper's 1,024; give --max-multi"):
+    with pytest.raises(InputError, match=r"--steps 30: .* 1,024; .*--max-multi"):
         sizing_for(PAPER_ROWS, steps=30)
 
 

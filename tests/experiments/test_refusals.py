@@ -34,8 +34,8 @@ def refused(capsys, words, *arguments, left=()):
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("dataset.json", "results: holds prepared data; use another --out for the results"),
-        ("config.json", "results: holds a run; use another --out for the results"),
+        ("dataset.json", "results: holds prepared data"),
+        ("config.json", "results: holds a run"),
     ],
 )
 def test_folders_of_something_else(mine, data, tmp_path, capsys, file, words):
@@ -55,7 +55,7 @@ def test_a_results_folder_may_hold_the_description_of_its_data(tmp_path, file):
 def test_a_file_in_place_of_the_folder(mine, data, tmp_path, capsys):
     (tmp_path / "results").write_text("")
     assert experiment(mine, data, tmp_path / "results") == 2
-    assert "results: is a file; give --out a folder" in capsys.readouterr().err
+    assert "results: is a file" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written(mine, data, tmp_path, capsys, monkeypatch):
@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_written(mine, data, tmp_path, capsys, monkeypat
     out = tmp_path / "results"
     out.mkdir()
     monkeypatch.setattr(Path, "touch", touch)
-    words = "results.csv: cannot be written (Read-only file system); use another path"
+    words = "results.csv: cannot be written (Read-only"
     assert refused(capsys, words, mine, data, out)
 
 
@@ -76,7 +76,7 @@ def test_outputs_of_other_data_are_not_replaced(mine, data, tmp_path, capsys, ki
     name = "mine" if kind == "tables" else "mine_auc"
     file = out / kind / f"{name}.json"
     file.write_text(json.dumps({"data": "another log: 5 rows", "fingerprint": "abc"}))
-    words = f"{file}: is of other data (another log: 5 rows); use another --out, or delete it"
+    words = f"{file}: is of other data (another log: 5 rows)"
     assert refused(capsys, words, mine, data, out, left={kind})
     assert "abc" in file.read_text()
 
@@ -99,8 +99,8 @@ def test_outputs_of_another_share_of_the_rows_are_not_replaced(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"name": ', "damaged JSON (Expecting value: line 1 column 10 (char 9)); delete it, and"),
-        ("[1]", "is no table or figure; delete it, or use another --out"),
+        ('{"name": ', "damaged JSON ("),
+        ("[1]", "is no table or figure"),
     ],
 )
 def test_a_damaged_output_can_be_deleted(data, tmp_path, capsys, text, words):
@@ -141,15 +141,15 @@ def test_two_files_of_one_name(tmp_path, mine):
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine.yaml").write_text(MINE)
-    with pytest.raises(ValueError, match="two experiments write the files mine; give it once"):
+    with pytest.raises(ValueError, match=r"two experiments .* mine; "):
         load_experiments([mine, str(other / "mine.yaml")], sweeps=False)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("rule: none, overrides: {r: 0.5}", "no scaling: r has no effect with the clip none"),
-        ("rule: none, factors: {bound: 2}", "no scaling: bound has no effect with the clip none"),
+        ("rule: none, overrides: {r: 0.5}", "no scaling: r has no effect"),
+        ("rule: none, factors: {bound: 2}", "no scaling: bound has no effect"),
     ],
 )
 def test_values_without_effect(data, tmp_path, capsys, change, words):
@@ -164,19 +164,19 @@ def test_a_sweep_over_a_value_without_effect(data, tmp_path, capsys):
     head = "kind: sweep\ntitle: A sweep\nclaim: Nothing.\n"
     file.write_text(f"{head}{lines}\ngrid: {{r: [1.0, 0.1]}}\n")
     assert experiment(str(file), data, tmp_path / "results", verb="sweep") == 2
-    assert "r has no effect with the clip none" in capsys.readouterr().err
+    assert "sweep.yaml, r 1: r has no effect" in capsys.readouterr().err
 
 
 def test_lines_of_an_experiment_without_runs(data, tmp_path, capsys):
     arguments = ["figure3", data, tmp_path / "results", "--lines", "CowClip"]
-    assert refused(capsys, "figure3 has no runs, so --lines has no effect", *arguments)
+    assert refused(capsys, "figure3 has no runs, ", *arguments)
 
 
 def test_a_figure_of_ids_without_ids(log, tmp_path, capsys, recwarn):
     data = tmp_path / "data"
     prepare = ["prepare", "criteo", str(log), "--out", str(data), "--freq-threshold", "1000000"]
     assert main(prepare) == 0
-    words = f"{data}: every id is missing or out of vocabulary; prepare with a smaller"
+    words = f"{data}: every id is missing"
     assert refused(capsys, words, "figure3", data, tmp_path / "results")
     assert not [str(each.message) for each in recwarn.list if "legend" in str(each.message)]
 
@@ -190,10 +190,10 @@ def test_spaces_around_the_names_of_lines_do_not_matter(mine, data, tmp_path, ca
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (lambda text: text.replace("auc,", "", 1), "results.csv: no column auc; restore a copy"),
+        (lambda text: text.replace("auc,", "", 1), "results.csv: no column auc;"),
         (lambda text: text.replace("auc,", "auc,note,", 1), "unknown column 'note'"),
         (lambda text: text.replace("auc,log_loss", "log_loss,auc", 1), "have another order"),
-        (lambda text: "", "results.csv: is empty; restore a copy, or delete it"),
+        (lambda text: "", "results.csv: is empty"),
     ],
 )
 def test_a_table_of_results_with_other_columns(tmp_path, how, words):
@@ -206,7 +206,7 @@ def test_a_table_of_results_with_other_columns(tmp_path, how, words):
 
 def test_a_table_of_replays_with_other_columns(tmp_path):
     (tmp_path / REPLAYS_CSV).write_text("run_id,auc\n")
-    with pytest.raises(ValueError, match=r"replays\.csv: no column .*; restore a copy"):
+    with pytest.raises(ValueError, match=r"replays\.csv: no column "):
         read_rows(tmp_path / REPLAYS_CSV, ReplayResult)
 
 

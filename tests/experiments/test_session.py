@@ -99,7 +99,7 @@ def test_a_stopped_experiment_goes_on(mine, data, tmp_path, capsys):
         assert experiment(mine, data, stopped, *only) == 130
     finally:
         signal.signal(signal.SIGINT, before)
-    assert "run the same command again" in capsys.readouterr().err
+    assert "same command again" in capsys.readouterr().err
     assert read_results(stopped) == []
     assert experiment(mine, data, stopped, *only) == 0
     (a,), (b,) = read_results(whole), read_results(stopped)
@@ -155,14 +155,14 @@ def test_a_figure_by_epoch_needs_the_run_folders(mine, data, tmp_path, capsys):
     drawn = (out / "figures" / "curves.svg").read_bytes()
     shutil.rmtree(out / "runs")
     assert experiment(str(own), data, out, *only) == 2
-    assert "metrics.csv: has 0 of 1 epochs; a figure by epoch needs" in capsys.readouterr().err
+    assert "metrics.csv: has 0 of 1 epochs" in capsys.readouterr().err
     assert (out / "figures" / "curves.svg").read_bytes() == drawn
 
 
 def test_a_file_named_like_an_experiment_is_refused(data, tmp_path, capsys):
     (tmp_path / "table2.yaml").write_text(MINE)
     assert experiment(str(tmp_path / "table2.yaml"), data, tmp_path / "results") == 2
-    assert "table2 is an experiment of this package; rename the file" in capsys.readouterr().err
+    assert "table2 is an experiment" in capsys.readouterr().err
 
 
 def test_a_dry_run_of_a_figure_tells_what_it_trains(data, tmp_path, capsys):
@@ -225,8 +225,8 @@ def test_a_figure_of_runs_that_all_diverged(kind, data, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("lines: [{label: a, multipliers: [512]}]", "a at 512 times the base batch: too large"),
-        ("kind: gradients\nlines: [{label: a, multipliers: [512]}]", "use more rows, or smaller"),
+        ("lines: [{label: a, multipliers: [512]}]", "a at 512 times"),
+        ("kind: gradients\nlines: [{label: a, multipliers: [512]}]", "a at 512 times"),
         ("lines: [{label: a, clip: global, update: exact, multipliers: [1]}]", "mine.yaml, a: up"),
     ],
 )
@@ -253,12 +253,12 @@ def test_the_command_takes_the_same_share_of_the_rows(data, tmp_path):
         (["table2"], "--data is missing"),
         (["table2", "--data", "nowhere"], "nowhere: no such folder"),
         (["table2", "--data", "DATA", "--scale", "2"], "--scale is 2"),
-        (["table2", "--data", "DATA", "--scale", "half"], "--scale 'half' is not a fraction"),
+        (["table2", "--data", "DATA", "--scale", "half"], "--scale 'half' "),
         (["table2", "--data", "DATA", "--seeds", "0"], "--seeds is 0"),
         (["table2", "--data", "DATA", "--lines", "x"], "table2 has no line 'x'"),
         (["table2", "table6", "--data", "DATA", "--lines", "linear"], "table6 has no line"),
         (["table2", "--data", "DATA", "--steps", "5000"], "too few for 5000 steps"),
-        (["sweep_r", "--data", "DATA"], "run by `cowclip sweep sweep_r`"),
+        (["sweep_r", "--data", "DATA"], "`cowclip sweep sweep_r`"),
         (["tabel2", "--data", "DATA"], "did you mean table2"),
         (["mine.yaml", "--data", "DATA"], "mine.yaml: no such file"),
     ],
@@ -307,7 +307,7 @@ def test_one_process_at_a_time_works_in_a_folder(mine, data, tmp_path, capsys):
     out = tmp_path / "results"
     with lock_folder(out, "taken"):
         assert experiment(mine, data, out) == 2
-    assert "another experiment or sweep uses this folder" in capsys.readouterr().err
+    assert "results: another experiment" in capsys.readouterr().err
     assert read_results(out) == []
 
 

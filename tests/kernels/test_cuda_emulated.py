@@ -148,10 +148,10 @@ def test_state_that_cannot_be_written_in_place_is_refused(emulated):
     case = make_case(9, 20, 10, 5)
     groups = emulated.kernels.group_rows(case.ids)
     wide = case.w.astype(np.float64)
-    with pytest.raises(InputError, match="w must be a contiguous float32 array"):
+    with pytest.raises(InputError, match=r"w must be .*float32"):
         emulated.kernels.update_rows(wide, case.m, case.v, groups, case.values, 1, RowSettings())
     state = (case.w, case.m, np.asfortranarray(case.v))
-    with pytest.raises(InputError, match="v must be a contiguous float32 array"):
+    with pytest.raises(InputError, match=r"v must be .*float32"):
         emulated.kernels.replay_rows(*state, np.zeros(len(case.w), int), [1.0], 1, RowSettings())
 
 
@@ -159,7 +159,7 @@ def test_a_replay_with_clipped_absent_rows_is_refused(emulated):
     """The optimizer does not choose these kernels for it."""
     case = make_case(1, 9, 4, 5)
     state = [emulated.put(x) for x in (case.w, case.m, case.v)]
-    with pytest.raises(InputError, match="do not clip absent rows, as 'column' does"):
+    with pytest.raises(InputError, match=r"absent rows, .*'column'"):
         emulated.kernels.replay_rows(
             *state, np.zeros(len(case.w), int), [1.0], 1, RowSettings(l2=1e-3, clip="column")
         )

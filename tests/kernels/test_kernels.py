@@ -225,7 +225,7 @@ def test_a_gradient_that_is_not_finite_writes_nothing(module, poison):
 
 
 def test_unknown_kernels_are_named():
-    with pytest.raises(InputError, match="unknown kernels 'cuda'; choose one of reference, numba"):
+    with pytest.raises(InputError, match=r"unknown kernels 'cuda'; .* reference, numba"):
         kernels.load("cuda")
 
 

@@ -147,26 +147,26 @@ def test_a_restart_waits_for_the_dask_worker_that_was_lost(fake, scheduler, quic
 
 
 def test_too_few_workers_are_one_line(fake, scheduler):
-    with pytest.raises(InputError, match=r"has 2 workers, but the training needs 3; start more, "):
+    with pytest.raises(InputError, match=r"has 2 workers, .* 3; "):
         run(fake, scheduler, "", workers=3)
     assert not fake.pids()
 
 
 def test_no_workers_are_one_line(fake):
     options = {"dashboard_address": ":0", "n_workers": 0, "silence_logs": 50}
-    line = r"has 0 workers, .* at least 1; start some"
+    line = r"has 0 workers, .* 1; "
     with LocalCluster(**options) as empty, pytest.raises(InputError, match=line):
         run(fake, empty.scheduler_address, "", workers=None)
 
 
 def test_a_scheduler_that_does_not_answer_is_one_line(fake):
-    with pytest.raises(InputError, match=r"tcp://127\.0\.0\.1:1: no Dask scheduler answers"):
+    with pytest.raises(InputError, match=r"tcp://127\.0\.0\.1:1: no Dask scheduler"):
         run(fake, "tcp://127.0.0.1:1", "")
 
 
 def test_a_folder_that_a_dask_worker_does_not_see_is_one_line(fake, scheduler):
     fake.call = replace(fake.call, data="/no/such/folder")
-    with pytest.raises(InputError, match=r"/no/such/folder: the Dask worker tcp://.* does not see"):
+    with pytest.raises(InputError, match=r"/no/such/folder: .* worker tcp://.* see"):
         run(fake, scheduler, "")
 
 
@@ -185,7 +185,7 @@ def test_dask_workers_without_this_package_are_one_line(fake, scheduler):
     with Client(scheduler, set_as_default=False) as client:
         client.run(hide_module)
         try:
-            line = r"cannot use cowclip_merlin .*install the same version"
+            line = r"cannot use cowclip_merlin .*same version"
             with pytest.raises(InputError, match=line):
                 run(fake, scheduler, "")
         finally:

@@ -24,9 +24,9 @@ from cowclip_merlin.training import RunSettings
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"update": "dense"}, "update='dense' also updates rows that are absent"),
+        ({"update": "dense"}, "update='dense' .*absent"),
         ({"update": "exact"}, 'use update="lazy"'),
-        ({"clip": "field"}, "clip='field' does not take each row by itself; use one of cowclip"),
+        ({"clip": "field"}, "clip='field' .* cowclip"),
         ({"embedding_optimizer": "adagrad"}, "must be Adam, not Adagrad"),
     ],
 )
@@ -38,19 +38,19 @@ def test_optimizers_that_do_not_fit_are_refused(settings, said):
 def test_other_arguments_that_do_not_fit_are_refused(tf, schema):
     with pytest.raises(cc.InputError, match="needs CowClip, not Adam"):
         growing_table(growing(), tf.keras.optimizers.legacy.Adam())
-    with pytest.raises(cc.InputError, match="the model has tables='fused'; build it with"):
+    with pytest.raises(cc.InputError, match="tables='fused'; "):
         growing_table(deepfm(schema, **SMALL), cowclip())
     model = growing()
-    with pytest.raises(cc.InputError, match="no field 'd'; the model has a, b, c"):
+    with pytest.raises(cc.InputError, match=r"no field 'd'; .*a, b, c"):
         growing_table(model, cowclip(), fields={"d": FieldRules()})
-    with pytest.raises(cc.InputError, match="unknown absent 'ones'; choose one of trained, zeros"):
+    with pytest.raises(cc.InputError, match=r"unknown absent 'ones'; .* trained, zeros"):
         growing_table(model, optimizer := cowclip(), absent="ones")
     growing_table(model, optimizer)  # a mistake can be corrected
-    with pytest.raises(cc.InputError, match="has a growing table already"):
+    with pytest.raises(cc.InputError, match="growing table already"):
         growing_table(model, optimizer)
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         mirrored = growing()
-    with pytest.raises(cc.InputError, match="outside of the scope of"):
+    with pytest.raises(cc.InputError, match="scope of"):
         growing_table(mirrored, cowclip())
 
 
@@ -64,9 +64,9 @@ def test_several_workers_are_refused(monkeypatch):
 def test_capacity_goes_with_growing_tables(schema):
     with pytest.raises(cc.InputError, match='tables="growing" needs capacity'):
         deepfm(schema, tables="growing")
-    with pytest.raises(cc.InputError, match="tables is 'fused'; leave it out"):
+    with pytest.raises(cc.InputError, match="tables is 'fused'; "):
         deepfm(schema, capacity=10)
-    with pytest.raises(cc.InputError, match="capacity is 0; give 1 or more, below 2"):
+    with pytest.raises(cc.InputError, match="capacity is 0; "):
         deepfm(schema, tables="growing", capacity=0)
 
 
@@ -77,7 +77,7 @@ def test_training_needs_the_table_and_its_optimizer(tf):
         trainer(tf, model, optimizer)(ids, x, label)
     table = growing_table(model, optimizer)
     rows = table.admit(ids, 0)
-    with pytest.raises(cc.InputError, match="another optimizer than growing_table was called with"):
+    with pytest.raises(cc.InputError, match=r"another optimizer .*growing_table"):
         trainer(tf, model, cowclip())(rows, x, label)
     trainer(tf, model, optimizer)(rows, x, label)
 
@@ -93,7 +93,7 @@ def test_nothing_is_predicted_from_rows_without_values(tf):
         "predict": [data],
         "evaluate": [data],
     }.items():
-        with pytest.raises(cc.InputError, match=r"no row has a value yet; call .*growing_table"):
+        with pytest.raises(cc.InputError, match=r"no row has .*growing_table"):
             getattr(model, method)(*arguments)
     growing_table(model, model.optimizer)
     assert np.isfinite(model.predict_on_batch(batch)).all()
@@ -105,9 +105,9 @@ def test_weights_of_its_optimizer_are_not_read_or_replaced_as_a_whole(tf):
     table = growing_table(model, optimizer)
     ids, x, label = next(batches(1))
     trainer(tf, model, optimizer)(table.admit(ids, 0), x, label)
-    with pytest.raises(cc.InputError, match=r"^get_weights of an optimizer .* reserved rows"):
+    with pytest.raises(cc.InputError, match=r"^get_weights of an optimizer .* reserved"):
         optimizer.get_weights()
-    with pytest.raises(cc.InputError, match=r"^set_weights of an optimizer .* reserved rows"):
+    with pytest.raises(cc.InputError, match=r"^set_weights of an optimizer .* reserved"):
         optimizer.set_weights([])
 
 
@@ -122,9 +122,7 @@ def test_whole_tables_are_not_written_or_replaced(tf, tmp_path):
         "get_weights": [],
         "set_weights": [[]],
     }.items():
-        with pytest.raises(
-            cc.InputError, match=f"^{name} of a model .* all 400 reserved rows: use"
-        ):
+        with pytest.raises(cc.InputError, match=f"^{name} of a model .* 400 reserved"):
             getattr(model, name)(*arguments)
     with pytest.raises(cc.InputError, match="a checkpoint of a model"):
         tf.train.Checkpoint(model=model).save(path)
@@ -134,7 +132,7 @@ def test_whole_tables_are_not_written_or_replaced(tf, tmp_path):
 def test_a_run_on_a_prepared_folder_has_no_growing_tables(capsys):
     from cowclip_merlin.cli import build_parser
 
-    with pytest.raises(cc.InputError, match="tables 'growing' is for online training"):
+    with pytest.raises(cc.InputError, match=r"tables 'growing' .*online"):
         RunSettings(model="deepfm", batch_size=8, tables="growing")
     with pytest.raises(SystemExit):
         build_parser().parse_args(["train", "--help"])
@@ -153,7 +151,7 @@ def test_a_table_whose_memory_moved_is_refused():
     table.admit(raw(ids), 1)  # nothing has moved yet
     train(rows, x, label)
     for call in (lambda: table.admit(raw(ids) + 1, 2), table.state):
-        with pytest.raises(cc.InputError, match="no longer where new rows are written"):
+        with pytest.raises(cc.InputError, match="new rows are written"):
             call()
     assert kept.shape[0] == CAPACITY
 
@@ -166,8 +164,8 @@ def test_an_error_names_the_field_and_the_id(tf):
     assert [table.owner_of(int(row)) for row in rows[0]] == [(0, 5), (1, 6), None]
     assert table.owner_of(CAPACITY) is table.owner_of(-1) is None
     for given, said in (
-        (rows, "the gradient of the ids without a row of field 'c' is not finite"),
-        (np.repeat(rows[:, 1:2], 3, axis=1), "the gradient of id 6 of field 'b' is not finite"),
+        (rows, "gradient of .*without a row of field 'c'"),
+        (np.repeat(rows[:, 1:2], 3, axis=1), "gradient of id 6 of field 'b'"),
     ):
         with pytest.raises(tf.errors.OpError, match=said):
             step(given, np.ones((1, 1), np.float32), np.full((1, 1), np.nan, np.float32))

@@ -65,9 +65,7 @@ def test_a_saturated_sigmoid_keeps_its_gradient(tf, schema, batch):
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize(
-    ("name", "eager"), [*((name, False) for name in NAMES), ("deepfm", True)]
-)
+@pytest.mark.parametrize(("name", "eager"), [*((name, False) for name in NAMES), ("deepfm", True)])
 def test_fit_evaluate_predict(tf, schema, batch, name, eager):
     model = MODELS[name](schema, **SMALL)
     model.compile(

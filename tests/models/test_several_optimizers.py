@@ -20,7 +20,7 @@ def test_two_cowclips_are_refused_if_rows_may_wait(tf, schema, updates):
     blocks = [mm.OptimizerBlocks(second, model.blocks[0].wide)]
     both = mm.MultiOptimizer(default_optimizer=first, optimizers_and_blocks=blocks)
     if "exact" in updates:
-        with pytest.raises(InputError, match=r"two CowClips in one optimizer.*all tables"):
+        with pytest.raises(InputError, match=r"two CowClips .*all tables"):
             model.compile(both, "mse")
     else:
         model.compile(both, "mse")
@@ -37,7 +37,7 @@ def test_each_part_of_several_optimizers_has_patterns_of_its_own(tf, schema):
         both = mm.MultiOptimizer(default_optimizer=one, optimizers_and_blocks=blocks)
         model.compile(both, "binary_crossentropy")
         if pattern == "typo":
-            with pytest.raises(InputError, match="embeddings: 'typo' matches no table of this ste"):
+            with pytest.raises(InputError, match="embeddings: 'typo' matches no table"):
                 model.fit(clicks(tf), verbose=0)
         else:
             assert np.isfinite(model.fit(clicks(tf), verbose=0).history["loss"]).all()

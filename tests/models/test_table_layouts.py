@@ -34,7 +34,7 @@ def test_a_field_is_named_in_an_error_of_its_own_table(tf, schema, batch, update
     table = next(v for v in model.trainable_variables if "b_embeddings" in v.name)
     g = tape.gradient(loss, table)
     g = tf.IndexedSlices(g.values * np.nan, g.indices, g.dense_shape)
-    said = rf"gradient of id {int(batch['b'].min())} of field 'b' is not finite"
+    said = rf"gradient of id {int(batch['b'].min())} of field 'b'"
     with pytest.raises((cc.InputError, tf.errors.OpError), match=said):
         optimizer.apply_gradients([(g, table)])
         optimizer.flush()

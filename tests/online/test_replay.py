@@ -134,7 +134,7 @@ def test_a_damaged_snapshot_names_the_one_before(tmp_path, settings_of, features
     newest = tmp_path / "snapshots" / str(max(numbers(tmp_path / "snapshots")))
     (newest / "trainer.dense0.bin").write_bytes(b"")
     again = replay_of(tmp_path, OnlineTrainer(settings, features), events, ("1h",))
-    with pytest.raises(InputError, match=rf"remove {newest} to go on from the one before"):
+    with pytest.raises(InputError, match=rf"remove {newest} "):
         again.resume()
     shutil.rmtree(newest)
     again.resume()

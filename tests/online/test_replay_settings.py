@@ -10,10 +10,10 @@ from cowclip_merlin.online.trainer import OnlineTrainer
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"sync": ("never", "1 week")}, "sync is '1 week'; give whole seconds"),
+        ({"sync": ("never", "1 week")}, "sync is '1 week'; "),
         ({"sync": ("1h", "1h")}, "give every value once"),
         ({"sync": ()}, "sync is empty"),
-        ({"batch_days": -1.0}, "batch_days is -1.0; give a number from 0 on"),
+        ({"batch_days": -1.0}, "batch_days is -1.0; "),
         ({"snapshot_every": float("nan")}, "snapshot_every is nan"),
     ],
 )
@@ -25,11 +25,11 @@ def test_settings_that_cannot_be_are_refused(values, message):
 @pytest.mark.parametrize(
     ("run", "table", "message"),
     [
-        ({"update": "exact"}, {}, "also changes rows that are absent"),
+        ({"update": "exact"}, {}, "exact.* rows that are absent"),
         ({"optimizer": "adagrad"}, {}, "growing tables need adam"),
         ({}, {"capacity": 0}, "capacity is 0"),
         ({}, {"absent": "ones"}, "unknown absent 'ones'"),
-        ({"clip": "global"}, {}, "does not take each row by itself.*choose one of cowclip"),
+        ({"clip": "global"}, {}, "global.*each row by itself.* cowclip"),
         ({}, {"window": 9, "admission_filter": "probabilistic"}, "window has no effect"),
     ],
 )
@@ -40,5 +40,5 @@ def test_settings_of_the_model_that_cannot_be_are_refused(settings_of, run, tabl
 
 @pytest.mark.parametrize("table", [{"window": 9}, {"admission_filter": "probabilistic"}])
 def test_a_filter_that_counts_nothing_is_refused(settings_of, features, table):
-    with pytest.raises(InputError, match=r"has no effect, since no column .* `admit` above 1"):
+    with pytest.raises(InputError, match=r"has no effect, .* `admit` above 1"):
         OnlineTrainer(settings_of(table=table), features)

@@ -99,18 +99,18 @@ def test_what_does_not_fit_is_refused(offline, run, settings_of, features):
     def start(settings, columns):
         OfflineStart(run, offline / "data", OnlineTrainer(settings, columns)).apply(0)
 
-    with pytest.raises(InputError, match=r"was trained with mlp \(8,\), not \(4,\); use the same"):
+    with pytest.raises(InputError, match=r"mlp \(8,\), not \(4,\); "):
         start(settings_of(mlp=(4,)), fitting)
-    with pytest.raises(InputError, match="was trained with model deepfm, not dcn"):
+    with pytest.raises(InputError, match="model deepfm, not dcn"):
         start(settings_of("dcn"), fitting)
-    with pytest.raises(InputError, match=r"'price' is not transformed as in .*`prepared: FOLDER`"):
+    with pytest.raises(InputError, match=r"'price' is not transformed.*`prepared: FOLDER`"):
         start(settings_of(), features)
     swapped = dataclasses.replace(fitting, categorical=fitting.categorical[::-1])
-    with pytest.raises(InputError, match="those of the features file are hour, device, site"):
+    with pytest.raises(InputError, match="are hour, device, site"):
         start(settings_of(), swapped)
     hashed = dataclasses.replace(fitting.categorical[0], buckets=9)
     hashed = dataclasses.replace(fitting, categorical=(hashed, *fitting.categorical[1:]))
     with pytest.raises(InputError, match="column 'user' has buckets"):
         start(settings_of(), hashed)
-    with pytest.raises(InputError, match=r"table is full: .*max_rows allows 9"):
+    with pytest.raises(InputError, match=r"full: .*max_rows allows 9"):
         start(settings_of(table={"max_rows": 9}), fitting)

@@ -108,9 +108,9 @@ def test_the_configuration_keeps_what_was_asked_for(tf):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"l2": 1e-5}, r"not with Adagrad and l2 1e-05; use l2=0 or update=\"dense\"$"),
-        ({"l2": 0.0, "backend": "numba"}, "works with Adam, not with Adagrad; use backend="),
-        ({"l2": 0.0, "embedding_optimizer": "rmsprop"}, 'not with RMSprop; use update="dense"$'),
+        ({"l2": 1e-5}, r"not with Adagrad and l2 1e-05; .*\"dense\"$"),
+        ({"l2": 0.0, "backend": "numba"}, "not with Adagrad; .*backend="),
+        ({"l2": 0.0, "embedding_optimizer": "rmsprop"}, 'not with RMSprop; .*"dense"$'),
     ],
 )
 def test_what_exact_cannot_do_is_refused(tf, arguments, message):

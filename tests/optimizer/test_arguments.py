@@ -10,28 +10,25 @@ from cowclip_merlin.errors import InputError
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"update": "exact", "clip": "field"},
-            "update=\"exact\" works with the clips cowclip, none, column: 'field' clips",
-        ),
-        ({"update": "eager"}, "unknown update 'eager'; choose one of dense, exact, lazy"),
+        ({"update": "exact", "clip": "field"}, "update=\"exact\" .*clips .*: 'field' "),
+        ({"update": "eager"}, "unknown update 'eager'; .* dense, exact, lazy"),
         ({"clip": "cow"}, "unknown clip 'cow'"),
         ({"backend": "cuda"}, "unknown backend 'cuda'"),
         (
             {"update": "exact", "l2": 0.7, "backend": "cupy"},
-            "needs 2 \\* l2 <= r with update='exact', or L2 alone .*; use backend=\"tensorflow\"",
+            "2 \\* l2 <= r .*update='exact', .*backend=\"tensorflow\"",
         ),
         (
             {"update": "dense", "clip": "column", "backend": "cupy"},
-            "does not work with the clip 'column' and update='dense'",
+            "clip 'column' and update='dense'",
         ),
         (
             {"update": "exact", "embedding_optimizer": "adagrad"},
-            'update="exact" works with Adam, .*not with Adagrad and l2 1e-05; use l2=0',
+            'update="exact" .*not with Adagrad and l2 1e-05; .*l2=0',
         ),
         (
             {"update": "lazy", "clip": "field", "backend": "numba"},
-            "does not work with the clip 'field'; use backend=\"tensorflow\"",
+            "clip 'field'; .*backend=\"tensorflow\"",
         ),
         ({"l2": -1.0}, "l2 is -1.0"),
         ({"r": float("nan")}, "r is nan"),
@@ -40,7 +37,7 @@ from cowclip_merlin.errors import InputError
         ({"embedding_optimizer": 3}, "builtins.int is not an optimizer"),
         ({"embedding_optimizer": "nadam", "update": "lazy"}, "not with Nadam"),
         ({"skip": ["("]}, "not a regular expression"),
-        ({"embeddings": [3]}, "neither a name, a regex nor a variable"),
+        ({"embeddings": [3]}, "neither a name"),
     ],
 )
 def test_wrong_arguments_are_named(tf, arguments, message):
@@ -54,7 +51,7 @@ def test_an_optimizer_without_a_legacy_form_is_refused(tf, name, serialized):
     new = getattr(tf.keras.optimizers, name)()
     given = {"class_name": name, "config": new.get_config()} if serialized else new
     for slots in ((given, "adam"), ("adam", given)):
-        with pytest.raises(InputError, match=rf"^{name} has no form in .*choose one of .*adam"):
+        with pytest.raises(InputError, match=rf"^{name} has no form .*adam"):
             cc.CowClip(*slots)
 
 
@@ -68,7 +65,7 @@ def test_an_optimizer_with_weight_decay_is_refused(tf):
 def test_a_setting_that_rows_would_not_follow_is_refused(tf, setting, given):
     """Neither kernels nor replayed steps know a clip of the whole gradient."""
     adam = tf.keras.optimizers.legacy.Adam(**{setting: 1e-3})
-    with pytest.raises(InputError, match=f"not with Adam with {setting}; use "):
+    with pytest.raises(InputError, match=f"Adam with {setting}; "):
         cc.CowClip(adam, **given)
 
 
@@ -96,7 +93,7 @@ def test_lazy_keeps_what_the_optimizer_does_to_gradients(tf, setting):
 
 def test_one_object_as_both_optimizers_is_refused(tf):
     adam = tf.keras.optimizers.legacy.Adam()
-    with pytest.raises(InputError, match="one object, which would count each step twice"):
+    with pytest.raises(InputError, match="one object"):
         cc.CowClip(adam, adam)
 
 
@@ -106,7 +103,7 @@ def test_a_cowclip_in_a_cowclip_is_refused(tf, role):
     inner = cc.CowClip()
     scaled = tf.keras.mixed_precision.LossScaleOptimizer(inner)
     for given in (inner, scaled, tf.keras.optimizers.serialize(inner)):
-        with pytest.raises(InputError, match=f"^{role} is or holds a CowClip.* be clipped once"):
+        with pytest.raises(InputError, match=f"^{role} is or holds a CowClip"):
             cc.CowClip(**{role: given})
 
 
@@ -130,7 +127,7 @@ def test_a_pattern_that_matches_no_table_is_named(tf, argument, update):
     before = table.numpy()
     for patterns in (["typo"], ["users", "typo"]):
         optimizer = cc.CowClip(**{argument: patterns, "update": update})
-        with pytest.raises(InputError, match=f"{argument}: 'typo' matches no table of this .*'use"):
+        with pytest.raises(InputError, match=f"{argument}: 'typo' matches no table .*'use"):
             optimizer.apply_gradients(pairs)
         np.testing.assert_array_equal(table.numpy(), before)
     with pytest.raises(InputError, match="skip: 'kernel' matches no table"):
@@ -141,9 +138,7 @@ def test_gradients_may_come_in_several_calls(tf):
     one, two = (tf.Variable(tf.ones([3, 2]), name=name) for name in ("one", "two"))
     for argument in ("embeddings", "skip"):
         optimizer = cc.CowClip(**{argument: ["one", "two"]})
-        with pytest.raises(
-            InputError, match=r"'two' .*in another call .*, call register_tables\(\[table\]"
-        ):
+        with pytest.raises(InputError, match=r"'two' .*another call .*register_tables\(\[table\]"):
             optimizer.apply_gradients([sparse(tf, one)])
         optimizer.register_tables([two])
         for table in (one, two, one):

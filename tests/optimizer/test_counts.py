@@ -137,7 +137,7 @@ def test_a_lookup_of_distinct_ids_is_refused(tf, table, look_up):
             loss = tf.reduce_sum(look_up(tf, table, ids)) + tf.reduce_sum(tf.gather(table, more))
         opt.apply_gradients([(tape.gradient(loss, table), table)])
 
-    with pytest.raises(InputError, match=r"'embeddings:0' has one entry for each distinct id"):
+    with pytest.raises(InputError, match=r"'embeddings:0' .*each distinct id"):
         step(tf.constant([1, 2, 2]), tf.constant([3]))
     np.testing.assert_array_equal(table.numpy(), before)
 

@@ -176,7 +176,7 @@ def test_all_variables_are_all_weights(tf):
 
 
 def test_the_counters_are_three(tf):
-    with pytest.raises(InputError, match=r"cannot be replaced: assign to iterations, embedding_op"):
+    with pytest.raises(InputError, match=r"cannot be replaced: .*iterations, embedding_op"):
         cc.CowClip().iterations = tf.Variable(5, dtype=tf.int64)
     rates = tf.keras.optimizers.schedules.PiecewiseConstantDecay([10], [1.0, 0.0])
     optimizer, kernel = cc.CowClip("sgd", tf.keras.optimizers.legacy.SGD(rates)), tf.Variable([1.0])
@@ -189,7 +189,7 @@ def test_the_counters_are_three(tf):
 @pytest.mark.parametrize("name", ["lr", "learning_rate"])
 def test_a_single_learning_rate_is_refused(name):
     """Merlin gives one to every optimizer under Horovod."""
-    with pytest.raises(InputError, match=r"two learning rates.*Horovod is not supported"):
+    with pytest.raises(InputError, match=r"two learning rates.*Horovod"):
         cc.CowClip.from_config(cc.CowClip().get_config() | {name: 1e-3})
 
 
@@ -206,7 +206,7 @@ def test_every_variable_has_a_name_of_its_own(tf):
 def test_a_table_of_another_type_is_refused(tf, given):
     table = tf.Variable(tf.ones([5, 2], tf.float64), name="embeddings")
     slices = tf.IndexedSlices(tf.ones([1, 2], tf.float64), tf.constant([1]), tf.constant([5, 2]))
-    with pytest.raises(InputError, match="is float64, but rows are updated"):
+    with pytest.raises(InputError, match="is float64, "):
         cc.CowClip(**given).apply_gradients([(slices, table)])
 
 

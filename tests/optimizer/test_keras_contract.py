@@ -47,7 +47,7 @@ def test_a_checkpoint_holds_every_slot_once(tf, table, kernel, tmp_path):
 def test_a_setting_of_the_two_optimizers_is_not_ignored(name):
     optimizer = cc.CowClip()
     assert getattr(optimizer, name) is None
-    with pytest.raises(InputError, match=f"does not follow {name}: give it to dense_optimizer"):
+    with pytest.raises(InputError, match=f"does not follow {name}: .*dense_optimizer"):
         setattr(optimizer, name, 1.0)
 
 

@@ -53,8 +53,8 @@ def test_fields_are_those_of_every_table(tf, tables):
 def test_a_table_that_fields_do_not_fill_is_refused(tf, tables, update):
     before = [table.numpy() for table in tables]
     optimizer = cc.CowClip(fields=FIELDS, update=update)
-    said = r"table 'b_embeddings:0' has 2 rows, but the fields of CowClip have 7 in all: correct .*"
-    with pytest.raises(InputError, match=said + r"fields=\{'b_embeddings:0': \{field: number of"):
+    said = r"'b_embeddings:0' has 2 rows, .* 7 in all: .*fields=\{'b_embeddings:0': \{field: "
+    with pytest.raises(InputError, match=said):
         optimizer.apply_gradients([(gradient(tf, table), table) for table in tables])
     for a, b in zip(before, tables, strict=True):
         np.testing.assert_array_equal(a, b.numpy())
@@ -71,7 +71,7 @@ def test_fields_by_name_of_the_table(tf, tables):
 
 def test_a_table_of_fields_that_is_not_there_is_named(tf, tables):
     optimizer = cc.CowClip(fields={"^a_": FIELDS, "typo": {"shop": 2}})
-    with pytest.raises(InputError, match=r"fields: 'typo' matches no table of this step"):
+    with pytest.raises(InputError, match=r"fields: 'typo' matches no table"):
         optimizer.apply_gradients([(gradient(tf, table), table) for table in tables])
 
 
@@ -85,18 +85,18 @@ def test_a_registered_layout_wins(tf, tables):
 
 
 def test_a_layout_of_other_rows_is_refused(tables):
-    with pytest.raises(InputError, match=r"'b_embeddings:0' has 2 rows, but its layout has 7 in"):
+    with pytest.raises(InputError, match=r"'b_embeddings:0' has 2 rows, .*layout has 7"):
         cc.CowClip().register_tables(tables, [TableLayout(FIELDS)] * 2)
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({}, "fields is empty: give each field"),
-        ({"a": 0}, "fields: 'a' has 0 rows; give a whole number of at least 1"),
+        ({}, "fields is empty"),
+        ({"a": 0}, "fields: 'a' has 0 rows; "),
         ({"a": 2.5}, "fields: 'a' has 2.5 rows"),
-        ({"a": 3, "table": {"b": 4}}, "fields: give either field -> number of rows for all"),
-        ({"(": {"b": 4}}, r"fields: '\(' is not a regular expression"),
+        ({"a": 3, "table": {"b": 4}}, "fields: give either "),
+        ({"(": {"b": 4}}, r"fields: '\(' .*regular expression"),
     ],
 )
 def test_fields_of_another_form_are_refused(fields, said):

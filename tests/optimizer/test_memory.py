@@ -181,7 +181,7 @@ def test_a_variable_that_is_assigned_between_steps(tf, on_cpu):
 def test_a_table_in_other_memory_is_refused(backend, device):
     """numba would be given a copy of a table on a GPU, and its writes would be lost."""
     table = SimpleNamespace(name="t:0", device=f"/job:localhost/replica:0/task:0/device:{device}")
-    with pytest.raises(cc.InputError, match=f"table 't:0' is in the memory of .*{device}, but"):
+    with pytest.raises(cc.InputError, match=f"table 't:0' is in .*{device}, "):
         refuse_elsewhere(table, backend)
 
 
@@ -198,5 +198,5 @@ def test_where_a_table_lies_is_looked_at(tf, monkeypatch):
 def test_cupy_that_is_not_installed_is_named(tf):
     if find_spec("cupy"):
         pytest.skip("CuPy is installed")
-    with pytest.raises(cc.InputError, match="need CuPy, and cupy cannot be loaded: pip install"):
+    with pytest.raises(cc.InputError, match=r"need CuPy, .*: pip install"):
         cc.CowClip(update="exact", backend="cupy")

@@ -61,7 +61,7 @@ def test_a_constraint_is_refused(tf):
     table = tf.Variable(tf.ones([4, 2]), constraint=tf.keras.constraints.NonNeg())
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), (4, 2))
     for update in ("exact", "lazy"):
-        with pytest.raises(InputError, match=r"has a constraint.* use update=\"dense\" with back"):
+        with pytest.raises(InputError, match=r"has a constraint.* update=\"dense\" "):
             cc.CowClip(update=update).apply_gradients([(slices, table)])
     cc.CowClip(update="dense").apply_gradients([(slices, table)])
 
@@ -80,7 +80,7 @@ def test_a_table_of_sok_is_refused_with_the_reason(tf, update):
     table = variable_of(tf, "sparse_operation_kit.experiment.dynamic_variable")
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), (4, 2))
     optimizer = cc.CowClip(update=update)
-    said = "'hashed:0' belongs to HugeCTR's Sparse Operation Kit, which sums the gradients of equal"
+    said = "'hashed:0' belongs to .*Sparse Operation Kit"
     for call in (
         lambda: optimizer.apply_gradients([(slices, table)]),
         lambda: optimizer.apply_gradients([(tf.ones([4, 2]), table)]),
@@ -101,7 +101,7 @@ def test_a_dense_table_too_large_for_tensorflows_adam_on_a_gpu_is_refused(tf):
         return SimpleNamespace(device=device, name="ids", shape=tf.TensorShape([rows, 64]))
 
     adam, sgd = cc.CowClip("adam")._update, cc.CowClip("sgd")._update
-    with pytest.raises(InputError, match=r"'ids' has 2,147,483,648 numbers.*fewer than 2\^31: use"):
+    with pytest.raises(InputError, match=r"'ids' has 2,147,483,648 numbers.* 2\^31"):
         adam.create_state([table("GPU", 1 << 25)])
     for update, fine in ((adam, ("CPU", 1 << 25)), (adam, ("GPU", (1 << 25) - 1)),
                          (sgd, ("GPU", 1 << 25))):  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_dense_table_too_large_for_tensorflows_adam_on_a_gpu_is_refused(tf):
 def test_a_table_that_is_no_matrix_is_refused(tf):
     for shape in ([4], [4, 2, 2]):
         slices = tf.IndexedSlices(tf.ones([1, *shape[1:]]), tf.constant([1]), tuple(shape))
-        with pytest.raises(InputError, match=r"give it \[rows, d\], and \[rows, 1\] for one"):
+        with pytest.raises(InputError, match=r"\[rows, d\], .*\[rows, 1\]"):
             cc.CowClip().apply_gradients([(slices, tf.Variable(tf.ones(shape)))])
 
 

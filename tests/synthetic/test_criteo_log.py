@@ -81,7 +81,7 @@ def test_an_integer_and_an_id_are_printed_as_they_are_and_missing_ones_as_nothin
 def test_what_is_no_file_is_left_alone(tmp_path):
     """A device or a pipe would be replaced by a file of its name."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="pipe: is not a regular file; give the name"):
+    with pytest.raises(InputError, match="pipe: is not a regular"):
         generate(tmp_path / "pipe", rows=10)
     (tmp_path / "a.txt.json").mkdir()
     with pytest.raises(InputError, match=r"a.txt.json: is a folder"):
@@ -90,7 +90,7 @@ def test_what_is_no_file_is_left_alone(tmp_path):
 
 
 def test_more_rows_than_there_can_be(tmp_path):
-    with pytest.raises(InputError, match=r"--rows 1000\d+ needs [\d,]+ GiB of memory; use few"):
+    with pytest.raises(InputError, match=r"--rows 1000\d+ needs [\d,]+ GiB"):
         generate(tmp_path / "a.txt", rows=10**19)
 
 

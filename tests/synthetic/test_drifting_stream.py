@@ -60,7 +60,7 @@ def test_features_file(tmp_path):
     stream = next(iter(DriftingStream(events=10)))
     assert {*features.inputs} <= {*stream.columns} and "probability" not in features.inputs
     write_stream_features(path, seconds_per_day=20)
-    with pytest.raises(InputError, match="is not the features file of this stream"):
+    with pytest.raises(InputError, match="is not the features file"):
         write_stream_features(path, seconds_per_day=30)
     write_stream_features(tmp_path / "g.yaml", seconds_per_day=None)
     assert load_features(tmp_path / "g.yaml").rules["item"].ttl == 0
@@ -68,7 +68,7 @@ def test_features_file(tmp_path):
 
 @pytest.mark.parametrize("options", [{"events": 0}, {"events": 9, "days": 101}])
 def test_numbers_out_of_range(options):
-    with pytest.raises(InputError, match=r"--(events|days) is \d+; give 1 to"):
+    with pytest.raises(InputError, match=r"--(events|days) is \d+; "):
         DriftingStream(**options)
 
 
@@ -92,22 +92,17 @@ def test_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["--to", "log"], "no file to play; give one, or --generate"),
-        (["a.csv", "--to", "log", "--generate"], "--generate plays no file; give one of them"),
-        (["a.csv", "--to", "log", "--days", "3"], "--days 3: a file has its own; add --generate"),
-        (
-            ["--generate", "--max-bad-fraction", "0.1"],
-            "has no damaged rows; drop it, or give a file",
-        ),
-        (
-            ["a.csv", "--to", "log", "--delay", "2"],
-            "--delay 2: only clicks have one; add --actions, or drop it",
-        ),
-        (["--generate"], "give --to, or both --impressions and --actions"),
-        (["--generate", "--to", "log", "--rate", "-1"], "--rate is -1.0; give a number from 0 on"),
+        (["--to", "log"], "no file to play; "),
+        (["a.csv", "--to", "log", "--generate"], "--generate plays no file"),
+        (["a.csv", "--to", "log", "--days", "3"], "--days 3: "),
+        (["--generate", "--max-bad-fraction", "0.1"], "--max-bad-fraction"),
+        (["a.csv", "--to", "log", "--delay", "2"], "--delay 2: "),
+        (["--generate"], "--to, or both --impressions and --actions"),
+        (["--generate", "--to", "log", "--rate", "-1"], "--rate is -1.0; "),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, capsys, options, error):
     monkeypatch.chdir(tmp_path)
     assert main(["online", "produce", "--features", "f.yaml", *options]) == 2
-    assert capsys.readouterr().err.rstrip().endswith(error)
+    said = capsys.readouterr().err
+    assert error in said and said.count("\n") == 1

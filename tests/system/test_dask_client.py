@@ -9,7 +9,7 @@ from cowclip_merlin.system.dask_client import connect
 
 @pytest.mark.parametrize("scheme", ["tls", "wss"])
 def test_an_encrypted_connection_needs_certificates(scheme):
-    with pytest.raises(InputError, match=rf"{scheme}://x:1: Dask has no certificates .*tcp://"):
+    with pytest.raises(InputError, match=rf"{scheme}://x:1: .*certificates .*tcp://"):
         connect(f"{scheme}://x:1")
 
 
@@ -18,5 +18,5 @@ def test_a_kind_of_connection_whose_package_is_missing(monkeypatch):
         raise ModuleNotFoundError("No module named 'ucp'")
 
     monkeypatch.setattr(distributed, "Client", client)
-    with pytest.raises(InputError, match=r"ucx://x:1: No module named 'ucp'; install it, or use"):
+    with pytest.raises(InputError, match=r"ucx://x:1: .*'ucp'; "):
         connect("ucx://x:1")

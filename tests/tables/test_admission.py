@@ -123,9 +123,9 @@ def test_wrong_options_of_the_table():
         GrowingTable([], memory=[], capacity=9)
     with pytest.raises(InputError, match="unknown absent 'ones'"):
         table(absent="ones")
-    with pytest.raises(InputError, match="max_rows is 49 at capacity 50; give 1 to 48"):
+    with pytest.raises(InputError, match="max_rows is 49 at capacity 50; "):
         table(max_rows=49)
-    with pytest.raises(InputError, match=r"ids have shape \(1, 3\); give \[rows, 2\]"):
+    with pytest.raises(InputError, match=r"ids .*\(1, 3\); .*\[rows, 2\]"):
         table().admit(np.zeros((1, 3), int), 0)
     for time in (-1, 2**32):
         with pytest.raises(InputError, match="event times must be"):

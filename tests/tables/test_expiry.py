@@ -82,7 +82,7 @@ def test_ids_of_the_batch_stay_and_too_large_a_batch_is_refused():
     # 0 to 4 are the oldest by their late event, but they are in the batch.
     later = grown.admit(np.arange(5, 15)[:, None], 3)
     assert later[:5].tolist() == rows[5:].tolist() and len(set(later[:, 0].tolist())) == 10
-    with pytest.raises(InputError, match="2 more need one, and max_rows allows 10"):
+    with pytest.raises(InputError, match=r"2 more .* max_rows allows 10"):
         grown.admit(column(*range(5, 15), 90, 91), 6)
     assert all(has(grown, *range(5, 15))) and has(grown, 90, 91) == [False, False]
 

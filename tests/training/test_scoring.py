@@ -140,7 +140,7 @@ def test_columns_of_parquet_keep_their_types(made, tmp_path):
     score_files(made / "RUN", [tmp_path / "new.parquet"] * 2, out=out, keep=keep)
     found = pq.read_table(out).select(keep).to_pandas()
     pd.testing.assert_frame_equal(found, pd.concat([frame[keep]] * 2, ignore_index=True))
-    with pytest.raises(InputError, match="the files have other types of these columns"):
+    with pytest.raises(InputError, match="files have other types"):
         files = [tmp_path / "new.parquet", made / "new.tsv"]
         score_files(made / "RUN", files, out=tmp_path / "other.parquet", keep=["user"])
     assert not (tmp_path / "other.parquet").exists()
@@ -154,7 +154,7 @@ def test_damaged_rows_are_told_and_leave_a_gap(made, scorer, expected, tmp_path,
     command = ["score", str(made / "RUN"), str(file), "--out", str(out)]
     assert main(command) == 2
     told = capsys.readouterr().err.splitlines()[-1]
-    assert "new.tsv:9: price is 'cheap', not a number; repair the file or raise" in told
+    assert "new.tsv:9: price is 'cheap'" in told
     assert [path.name for path in tmp_path.iterdir()] == ["new.tsv"]
     assert main([*command, "--max-bad-fraction", "0.1"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -163,17 +163,17 @@ def test_damaged_rows_are_told_and_leave_a_gap(made, scorer, expected, tmp_path,
     found = pd.read_parquet(out)
     assert found["row"].tolist() == [*range(7), *range(8, 151)]
     assert (found["probability"] == expected).all()
-    with pytest.raises(InputError, match=r"new\.tsv:9: price is 'cheap', not a number; repair"):
+    with pytest.raises(InputError, match=r"new\.tsv:9: price is 'cheap'"):
         scorer.score(file)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"price": np.inf}, "the frame: row 0, counted from 0: price is inf, not a finite number"),
-        ({"price": [1.0] * 9 + [1e308] * 141}, "row 9, counted from 0: price is 1e.308, too large"),
-        ({"price": "cheap"}, "the frame: column 'price' is string, not numbers"),
-        ({"price": [1, "2"] * 75}, "column 'price' is object with values of several types"),
+        ({"price": np.inf}, "the frame: row 0,.* price is inf,"),
+        ({"price": [1.0] * 9 + [1e308] * 141}, "row 9,.* price is 1e.308, too large"),
+        ({"price": "cheap"}, "the frame: column 'price' is string"),
+        ({"price": [1, "2"] * 75}, "column 'price' is object"),
         ({"user": 0.5}, "column 'user' has 0.5"),
         ({"user": pd.Timestamp("2020-01-01")}, "column 'user' is timestamp"),
     ],
@@ -185,9 +185,9 @@ def test_values_of_a_frame_that_are_refused(scorer, change, reason):
 
 def test_columns_of_a_frame_that_are_missing_or_repeated(scorer):
     frame = new_frame()
-    with pytest.raises(InputError, match="the frame has no column 'user'"):
+    with pytest.raises(InputError, match=r"the frame .*no column 'user'"):
         scorer.score(frame.drop(columns=["user"]))
-    with pytest.raises(InputError, match="the frame has 2 columns 'user'"):
+    with pytest.raises(InputError, match=r"the frame .*2 columns 'user'"):
         scorer.score(pd.concat([frame, frame["user"]], axis=1))
 
 
@@ -199,13 +199,13 @@ def test_data_that_moved_are_asked_for(made, expected, tmp_path, capsys):
     command = ["score", str(tmp_path / "RUN"), str(made / "new.tsv"), "--out", str(out)]
     gone = {"data_path": str(tmp_path / "gone")}
     del config["data_path"]  # as in runs of earlier versions
-    cases = [(gone, "gone: no such folder, but .*RUN was trained on it"), ({}, "RUN: does not say")]
+    cases = [(gone, "gone: no such folder.*RUN"), ({}, "RUN: does not say")]
     for more, reason in cases:
         (tmp_path / "RUN/config.json").write_text(json.dumps(config | more))
         with pytest.raises(InputError, match=f"{reason}.*as --data$"):
             Scorer(tmp_path / "RUN")
     assert main(command) == 2
-    assert "give that folder as --data" in capsys.readouterr().err
+    assert "as --data" in capsys.readouterr().err
     assert not out.exists()
     assert main([*command, "--data", str(made / "DATA")]) == 0
     assert (pd.read_parquet(out).probability == expected).all()
@@ -216,13 +216,13 @@ def test_nothing_of_the_users_is_replaced_and_nothing_half_written_left(made, tm
     shutil.copy(made / "new.tsv", tmp_path / "new.tsv")
     new, out = str(tmp_path / "new.tsv"), str(tmp_path / "mine")
     for files, more, reason in (
-        ([new], ["--out", out], "mine: already exists; use --overwrite"),
-        ([new], ["--out", new, "--overwrite"], "is one of the files to score; use another --out"),
+        ([new], ["--out", out], "mine: already exists"),
+        ([new], ["--out", new, "--overwrite"], "new.tsv: is one of the files"),
         ([new, out], ["--out", str(tmp_path / "scores")], "mine"),
-        ([str(tmp_path)], ["--out", str(tmp_path / "scores")], "is a folder; give the files in it"),
-        ([new], ["--out", out, "--overwrite", "--keep", "row"], "'row' is a column of the scores"),
+        ([str(tmp_path)], ["--out", str(tmp_path / "scores")], "is a folder"),
+        ([new], ["--out", out, "--overwrite", "--keep", "row"], "'row' is a column"),
         ([new], ["--out", out, "--overwrite", "--keep", "y,y"], "'y' is given twice"),
-        ([new], ["--out", out, "--overwrite", "--keep", "no"], "no column 'no' in the header"),
+        ([new], ["--out", out, "--overwrite", "--keep", "no"], "no column 'no'"),
     ):
         assert main(["score", str(made / "RUN"), *files, *more]) == 2
         errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]

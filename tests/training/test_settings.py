@@ -204,15 +204,15 @@ def test_a_run_from_before_these_settings_is_read_and_resumed(data, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rule": "sde", "optimizer": "adagrad"}, "scales Adam's betas, .* use 'sqrt_star'"),
+        ({"rule": "sde", "optimizer": "adagrad"}, "'sde'.* Adam's betas.*'sqrt_star'"),
         ({"overrides": {"beta_1": 0.8}, "optimizer": "adagrad"}, "beta_1 is for Adam, but"),
-        ({"optimizer": "lamb"}, "unknown optimizer 'lamb'; choose one of adam, adagrad"),
-        ({"initial_accumulator": 0.1}, "is for Adagrad, but the optimizer is 'adam'"),
+        ({"optimizer": "lamb"}, "unknown optimizer 'lamb'.* adam, adagrad"),
+        ({"initial_accumulator": 0.1}, "initial_accumulator.* Adagrad.* 'adam'"),
         ({"optimizer": "adagrad", "initial_accumulator": -1.0}, "initial_accumulator is -1"),
         ({"validation_fraction": 1.0}, "validation_fraction is 1;"),
         ({"validation_fraction": float("nan")}, "validation_fraction is nan"),
-        ({"validation_fraction": 0.1, "early_stopping": 0}, "early_stopping is 0; .* at least 1"),
-        ({"early_stopping": 1}, "early_stopping is 1, but validation_fraction is 0 and test rows"),
+        ({"validation_fraction": 0.1, "early_stopping": 0}, "early_stopping is 0;"),
+        ({"early_stopping": 1}, "early_stopping is 1,.* validation_fraction is 0"),
     ],
 )
 def test_wrong_settings_are_named(given, message):
@@ -231,5 +231,5 @@ def test_a_device_is_chosen_after_tensorflow_has_started(monkeypatch):
     monkeypatch.setattr(config, "set_visible_devices", too_late)
     monkeypatch.setattr(config.experimental, "set_memory_growth", too_late)
     assert choose_device("auto") == choose_device("gpu") == "gpu"
-    with pytest.raises(InputError, match=r"has started with a GPU.*CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(InputError, match=r"started with a GPU.*CUDA_VISIBLE_DEVICES"):
         choose_device("cpu")

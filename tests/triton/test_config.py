@@ -37,7 +37,7 @@ def test_names_that_are_no_folders_are_refused(name):
 @pytest.mark.parametrize("option", ["model_version", "max_batch_size"])
 @pytest.mark.parametrize("number", [0, -1, 2**31])
 def test_numbers_that_triton_cannot_read_are_refused(option, number):
-    with pytest.raises(InputError, match=f"--{option.replace('_', '-')} is {number}; give"):
+    with pytest.raises(InputError, match=f"--{option.replace('_', '-')} is {number}; "):
         RepositorySettings(**{option: number})
 
 
@@ -60,5 +60,5 @@ def test_the_config_of_another_model_is_refused(inputs, wrong):
     if wrong is None:
         check_inputs(given_inputs, COLUMNS_OF_MODEL)
         return
-    with pytest.raises(ValueError, match=f"differ in the inputs {wrong}; use the config.pbtxt"):
+    with pytest.raises(ValueError, match=f"inputs {wrong}; .*config.pbtxt"):
         check_inputs(given_inputs, COLUMNS_OF_MODEL)

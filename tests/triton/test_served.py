@@ -41,14 +41,14 @@ def test_raw_rows_get_the_probabilities_of_evaluate(exported, requests, serve):
     answers = serve([*batches, *refused])
     got = [p for batch in answers[:-3] for request in batch for p in request]
     np.testing.assert_allclose(got, np.tile(exported.expected, 10), rtol=0, atol=1e-6)
-    told = "self is infinite; give a finite number, or NaN if missing"
-    assert answers[-2] == [told]
+    (told,) = answers[-2]
+    assert told.startswith("self is infinite; ")
     before, refusal, after = answers[-3]
     assert refusal == told
     np.testing.assert_allclose([*before, *after], exported.expected[:3], rtol=0, atol=1e-6)
     fine, refusal = answers[-1]
     np.testing.assert_allclose(fine, exported.expected[:1], rtol=0, atol=1e-6)
-    assert refusal == "row 2 has a number too large for 32 bits"
+    assert refusal.startswith("row 2 ") and "32 bits" in refusal
 
 
 def test_the_rows_are_of_all_kinds(exported):
@@ -89,5 +89,5 @@ def test_the_config_of_another_model_is_not_used(exported, serve, capfd):
             serve([])
     finally:
         shutil.move(kept, config)
-    told = "config.pbtxt and the model differ in the inputs cost, price"
+    told = "differ in the inputs cost, price"
     assert told in capfd.readouterr().err

@@ -148,7 +148,7 @@ def test_workers_with_other_arguments_are_refused(by_two, ended, given):
 
 def test_workers_with_other_versions_or_data_are_refused(ended):
     for name, words in (
-        ("versions", "has version of numpy 0.1, worker 0 (127.0.0.1:"),
+        ("versions", "numpy 0.1, worker 0 (127.0.0.1:"),
         ("data", "has the data "),
         ("no data", "none"),
     ):

@@ -75,7 +75,7 @@ def test_any_number_of_workers_reads_its_rows(saved, tables, size):
 def test_a_missing_part_is_one_line(saved):
     (saved / "workers" / "2-of-3" / "ckpt-7.index").unlink()
     files = ShardFiles(saved, 0, 2, [3])
-    missing = pytest.raises(InputError, match="2-of-3/ckpt-7: no such checkpoint, but 3 workers")
+    missing = pytest.raises(InputError, match="2-of-3/ckpt-7: no such checkpoint")
     with missing, files.own_path(str(saved / "ckpt-7")):
         pass
 

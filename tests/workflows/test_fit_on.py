@@ -49,10 +49,10 @@ def test_what_does_nothing_beside_like_is_refused(log, data, tmp_path, given):
 
 
 def test_a_seed_of_a_split_by_time_is_refused(log, tmp_path):
-    with pytest.raises(InputError, match="--seed has no effect with --split time; remove it"):
+    with pytest.raises(InputError, match=r"--seed has no effect.* --split time"):
         PrepareSettings(files=(log,), out=tmp_path / "new", split="time", seed=1234)
 
 
 def test_rows_to_fit_on_are_known():
-    with pytest.raises(InputError, match="--fit-on is 'test'; choose one of train, all"):
+    with pytest.raises(InputError, match=r"--fit-on is 'test'; .* train, all"):
         Recipe(fit_on="test")

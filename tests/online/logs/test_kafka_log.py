@@ -52,10 +52,10 @@ def test_a_topic_with_several_partitions_needs_one_of_them(kafka_server):
     made[name].result(10)
     url, _, options = kafka_server.url(name).partition("?")
     for create in (False, True):
-        with pytest.raises(InputError, match=rf"has 3 partitions, .* such as {url}/0") as told:
+        with pytest.raises(InputError, match=rf"3 partitions, .* {url}/0") as told:
             open_log(url, create=create)
         assert "\n" not in str(told.value)
-    with pytest.raises(InputError, match="no partition 3; the topic has 3"):
+    with pytest.raises(InputError, match="no partition 3; "):
         open_log(f"{url}/3", create=True)
     with pytest.raises(InputError, match="'x' is no partition"):
         open_log(f"{url}/x")
@@ -97,10 +97,10 @@ def test_a_broker_that_forgot_its_messages_is_noticed(server, impatient):
     with pytest.raises(LogUnavailable):
         open_log(url)
     server.start()
-    with pytest.raises(MessagesLost, match=r"the topic is gone|ends at message 0"):
+    with pytest.raises(MessagesLost, match=r"topic is gone|ends at message 0"):
         later(lambda: log.read(place, 1))
     later(lambda: open_log(url, create=True)).close()
-    with pytest.raises(MessagesLost, match="ends at message 0, but message 2 is asked for"):
+    with pytest.raises(MessagesLost, match="ends at message 0, but message 2 "):
         later(lambda: log.read(place, 1, wait=60))
     assert later(lambda: log.append([b"c"])) >= (1,)
     assert [m.value for m in later(lambda: log.read(log.start(), 1))] == [b"c"]
@@ -144,13 +144,13 @@ def test_messages_below_the_low_watermark_are_lost(topic, monkeypatch):
     log.trim((5,))
     assert asked == [(0, 5)] and log.start() == (5,)
     monkeypatch.setattr(log, "_consume", lambda most, wait: [])
-    with pytest.raises(MessagesLost, match="begins at message 5, but message 4 is asked for"):
+    with pytest.raises(MessagesLost, match="begins at message 5, but message 4 "):
         log.read((4,), 1)
 
 
 def test_a_message_that_is_too_large_says_what_to_change(topic):
     log = open_log(topic() + "&message.max.bytes=1000", create=True)
-    with pytest.raises(InputError, match=r"raise max\.message\.bytes of the topic") as told:
+    with pytest.raises(InputError, match=r"max\.message\.bytes of the topic") as told:
         log.append([b"x" * 2000])
     assert not isinstance(told.value, LogUnavailable)
     assert log.append([b"x"]) == (1,)
@@ -159,7 +159,7 @@ def test_a_message_that_is_too_large_says_what_to_change(topic):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ("no.such.option=1", 'No such configuration property: "no.such.option"; check the options'),
+        ("no.such.option=1", '"no.such.option"; '),
         ("acks=x", "acks"),
     ],
 )
@@ -171,7 +171,7 @@ def test_wrong_options_are_one_line(topic, options, words):
 
 
 def test_passwords_are_options_and_are_not_shown():
-    with pytest.raises(InputError, match="give user and password as options") as told:
+    with pytest.raises(InputError, match="password as options") as told:
         open_log("kafka://me:secret@localhost/a")
     assert "secret" not in str(told.value)
     place = f"localhost:{free_ports(1)[0]}"

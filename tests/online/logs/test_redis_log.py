@@ -152,7 +152,7 @@ def test_entries_of_other_programs_are_messages(server):
     assert [m.value for m in log.read(log.start(), 9)] == [b"0", b"1", b"2", b"3", b"4"]
     assert log.end()[0] == 5
     redis.set("text", "x")
-    with pytest.raises(LogRefused, match="text: is not a stream; give another name"):
+    with pytest.raises(LogRefused, match="text: is not a stream"):
         open_log(server.url("text"))
 
 
@@ -176,7 +176,7 @@ def test_rights_and_logins_that_are_taken_away_are_refused(server):
     client(server).execute_command("ACL DELUSER me")  # ends its connections
     with pytest.raises(LogRefused, match="check user and password"):
         log.read(place, 1)
-    with pytest.raises(LogRefused, match="DB index is out of range; check db= in the address"):
+    with pytest.raises(LogRefused, match=r"DB index .*; check db="):
         open_log(server.url("a") + "?db=999")
 
 
@@ -239,7 +239,7 @@ def test_tls(tmp_path):
         url = f"rediss://127.0.0.1:{tls}/a"
         log = open_log(f"{url}?ssl_ca_certs={names['certificate']}", create=True)
         assert log.append([b"a"])[0] == 1
-        with pytest.raises(LogRefused, match="check the certificates and ssl_ca_certs"):
+        with pytest.raises(LogRefused, match="certificates and ssl_ca_certs"):
             open_log(url)
         with pytest.raises(InputError, match=r"none\.pem"):
             open_log(f"{url}?ssl_ca_certs=none.pem")

@@ -102,13 +102,13 @@ def test_rows_that_are_not_whole_are_left_out_and_counted(features, tmp_path):
     log = RawLog([file], features, max_bad_fraction=1)
     assert [events.columns["request"] for events in log] == [["a"]]
     assert (log.rows, log.damaged.count) == (3, 2)
-    with pytest.raises(InputError, match=r"log.csv: 2 or more of 3 rows are damaged"):
+    with pytest.raises(InputError, match=r"log.csv: 2 .* of 3 rows are damaged"):
         list(RawLog([file], features))
 
 
 @pytest.mark.parametrize("share", [float("nan"), float("inf"), -5])
 def test_a_share_of_damaged_rows_out_of_range(features, share):
-    with pytest.raises(InputError, match=r"max_bad_fraction is .*; give 0 <= x <= 1"):
+    with pytest.raises(InputError, match=rf"max_bad_fraction is {share};"):
         RawLog(["log.csv"], features, max_bad_fraction=share)
 
 
@@ -141,5 +141,5 @@ def test_new_times_have_the_form_that_the_features_file_names(tmp_path):
 
 def test_a_time_that_is_an_input_is_not_replaced(tmp_path):
     (tmp_path / "f.yaml").write_text("label: click\ntime: hour\ncategorical: [hour]\n")
-    with pytest.raises(InputError, match="'hour' is also an input of the model; keep the times"):
+    with pytest.raises(InputError, match="'hour' is also an input"):
         EventMessages(load_features(tmp_path / "f.yaml"), new_times=True)

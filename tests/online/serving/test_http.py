@@ -130,7 +130,7 @@ def test_without_a_model_it_says_why(tmp_path, rows):
     with client_of(follower) as client:
         answer = client.post(URL, json={"events": rows[:1]})
         assert answer.status_code == 503 and answer.headers["retry-after"] == "5"
-        assert "the log names no snapshot yet" in answer.json()["error"]
+        assert "no snapshot" in answer.json()["error"]
         assert client.get("/ready").status_code == 503
         status = client.get("/v1/status").json()
         assert status["state"] == "waiting" and status["model"] is None

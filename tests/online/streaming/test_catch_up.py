@@ -71,7 +71,7 @@ def test_sde_goes_on_from_a_state_between_two_sizes(settings_of):
 def test_exact_updates_have_one_l2():
     optimizer = cc.CowClip(update="exact")
     with (
-        pytest.raises(InputError, match='update="exact" has one L2'),
+        pytest.raises(InputError, match=r'update="exact" .*one L2'),
         optimizer.tracing_with(l2=1.0, clip_settings=ClipSettings()),
     ):
         pass

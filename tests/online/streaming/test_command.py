@@ -44,15 +44,15 @@ def test_trains_and_goes_on(folder, capsys):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"from": "NONE"}, "NONE: no such folder; check the path"),
-        ({"to": "EVENTS"}, "--from and --to are both folder EVENTS; use two logs"),
-        ({"to": "./EVENTS"}, "--from and --to are both folder EVENTS; use two logs"),
-        ({"to": "amqp://h/x"}, "amqp://h/x: unknown kind of log 'amqp'"),
-        ({"catch-up": "0"}, "catch_up is 0; give a whole number from 1 to 128"),
-        ({"sync-every": "-1"}, "sync_every is -1.0; give a number from 0 on"),
-        ({"features": "EVENTS"}, "EVENTS: no such file; check the path"),
-        ({"out": "f.yaml"}, "f.yaml: is a file; give --out a folder"),
-        ({"out": "EVENTS"}, "give --out a new or empty folder"),
+        ({"from": "NONE"}, "NONE: no such folder"),
+        ({"to": "EVENTS"}, "--from and --to are both folder EVENTS"),
+        ({"to": "./EVENTS"}, "--from and --to are both folder EVENTS"),
+        ({"to": "amqp://h/x"}, "amqp://h/x: unknown kind"),
+        ({"catch-up": "0"}, "catch_up is 0; "),
+        ({"sync-every": "-1"}, "sync_every is -1.0; "),
+        ({"features": "EVENTS"}, "EVENTS: no such file"),
+        ({"out": "f.yaml"}, "f.yaml: is a file"),
+        ({"out": "EVENTS"}, "EVENTS: holds"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(folder, capsys, options, message):
@@ -68,7 +68,7 @@ def test_a_damaged_configuration_names_the_file(folder):
     config = json.loads((folder / "RUN/config.json").read_text())
     config["settings"]["run"]["overrides"] = {"l2": 10**400}
     (folder / "RUN/config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"RUN/config\.json: damaged \(.*; use a new folder"):
+    with pytest.raises(InputError, match=r"RUN/config\.json: damaged \("):
         load_online_config("RUN")
 
 

@@ -81,7 +81,7 @@ def test_damaged_messages_are_counted_and_set_aside_once(tmp_path):
         assert damaged.count == 2
     lines = [json.loads(line) for line in (tmp_path / "damaged.jsonl").read_text().splitlines()]
     assert [line["after"][0] for line in lines] == [4, 5]
-    assert lines[0]["reason"] == "no 'user'; give null for a missing value"
+    assert lines[0]["reason"].startswith("no 'user'; ")
     assert lines[1]["text"] == "\\xff"
 
 
@@ -133,7 +133,7 @@ def test_an_event_in_the_future_is_damaged(tmp_path):
     reader = reader_of(log, tmp_path)
     assert len(reader.next_batch(3, wait=0, rest=True) or reader.next_batch(2, wait=0)) == 2
     (line,) = (tmp_path / "damaged.jsonl").read_text().splitlines()
-    assert "in the future; check clocks and time zones" in json.loads(line)["reason"]
+    assert "in the future" in json.loads(line)["reason"]
 
 
 def test_events_in_no_batch_are_refused_by_the_clock_after_a_replay(tmp_path):

@@ -146,19 +146,19 @@ def test_a_generation_that_is_no_number_is_refused(tmp_path, settings, events):
     stream_trainer(tmp_path / "run", settings, events, sync).run()
     for text in ('"x"', "[1]", "true", "-1"):
         (tmp_path / "run/generation.json").write_text(text)
-        with pytest.raises(InputError, match=r"generation\.json: .* is no number of a generation"):
+        with pytest.raises(InputError, match=r"generation\.json: .* is no number"):
             stream_trainer(tmp_path / "run", settings, events, sync).run()
 
 
 def test_a_header_that_cannot_be_read_is_no_message():
     arrays = b'"arrays": [["a", "<f4", [%s]]]' % (b"9" * 30)
     for header in (b"[" * 100_000, b"{" + arrays + b"}"):
-        with pytest.raises(InputError, match="not a message of a trainer"):
+        with pytest.raises(InputError, match="not a message"):
             SyncMessage.decode(len(header).to_bytes(4, "little") + header)
 
 
 def test_the_log_of_another_run_is_refused(tmp_path, settings, events):
     sync = FileLog(tmp_path / "sync")
     stream_trainer(tmp_path / "run", settings, events, sync).run()
-    with pytest.raises(InputError, match=r"has the model of .*run; use another --to"):
+    with pytest.raises(InputError, match=r"has the model of .*run; "):
         stream_trainer(tmp_path / "other", settings, events, sync)

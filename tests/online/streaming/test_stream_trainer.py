@@ -178,7 +178,7 @@ def test_a_start_from_a_run_that_never_came_is_made_later(tmp_path, settings):
     with pytest.raises(Stopped):
         work(wait=True).run()
     assert numbers(tmp_path / "run" / "snapshots") == [] and not started
-    with pytest.raises(InputError, match="has no events; write some first"):
+    with pytest.raises(InputError, match="has no events"):
         work(wait=False).run()
     log.append(messages(range(50)))
     work(wait=False).run()
@@ -212,7 +212,7 @@ def test_a_log_without_the_next_events_is_an_error(tmp_path, settings):
     for first in range(320, 640, 32):
         log.append(messages(range(first, first + 32)))
     log.trim((500, 480, 0))
-    with pytest.raises(MessagesLost, match="begins at message 480, but message 320 is asked for"):
+    with pytest.raises(MessagesLost, match="begins at message 480, but message 320 "):
         stream_trainer(tmp_path / "run", settings, log).run()
 
 

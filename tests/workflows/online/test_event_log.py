@@ -79,8 +79,8 @@ def test_times_in_a_format_of_their_own(read):
     log, pieces = read(text, features=features, max_bad_fraction=0.5)
     assert joined(pieces, "times") == [1413849600, 1413849600, 1413853200]
     assert joined(pieces, "ids") == [[14102100], [14102100], [14102101]]
-    reasons = ["hour is '2014-10-21', not a time like %y%m%d%H", "hour is missing"]
-    assert [bad.reason for bad in log.damaged.first] == reasons
+    reasons = ["hour is '2014-10-21'", "hour is missing"]
+    assert [bad.reason.partition(",")[0] for bad in log.damaged.first] == reasons
 
 
 def test_a_zone_in_a_format(read):
@@ -101,18 +101,18 @@ def test_dates_and_seconds_in_one_column(read):
     ("row", "reason"),
     [
         ("1,5,a", "3 columns instead of 4"),
-        ("2,5,a,1", "y is '2', neither 0 nor 1; write 1, true or yes for a click"),
-        (",5,a,1", "y is '', neither 0 nor 1"),
-        ("1,5,a,tall", "x is 'tall', not a number"),
-        ("1,5,a,inf", "x is 'inf', not a finite number"),
-        ("1,5,a,1e308", "x is '1e308', too large for a 32-bit number"),
+        ("2,5,a,1", "y is '2', "),
+        (",5,a,1", "y is '', "),
+        ("1,5,a,tall", "x is 'tall', "),
+        ("1,5,a,inf", "x is 'inf', not a finite"),
+        ("1,5,a,1e308", "x is '1e308', too large"),
         ("1,,a,1", "t is missing"),
-        ("1,soon,a,1", "t is 'soon', neither seconds since 1970 nor a date like"),
+        ("1,soon,a,1", "t is 'soon', neither"),
         ("1,2001-02-30,a,1", "t is '2001-02-30', neither"),
         ("1,nan,a,1", "t is 'nan', neither"),
         ("1,-0.5,a,1", "t is '-0.5', before 1970"),
         ("1,1969-12-31 23:59:59.5,a,1", "before 1970"),
-        ("1,1700000000000,a,1", "t is '1700000000000', after 2106; give seconds, not millisec"),
+        ("1,1700000000000,a,1", "t is '1700000000000', after 2106"),
     ],
 )
 def test_damaged_rows_are_set_aside_with_line_and_reason(read, tmp_path, row, reason):
@@ -162,7 +162,7 @@ def test_a_missing_key_is_damage(read):
     log, _ = read(
         "y,t,a,x,k\n1,1,a,1,\n1,1,a,1,r\n", features=SMALL + "key: k\n", max_bad_fraction=0.5
     )
-    assert log.damaged.first[0].reason == "k is missing; an event needs its key"
+    assert log.damaged.first[0].reason.startswith("k is missing; ")
 
 
 def test_every_row_is_an_event_or_damaged(read):
@@ -176,7 +176,7 @@ def test_every_row_is_an_event_or_damaged(read):
 
 
 def test_too_many_damaged_rows_end_it(read):
-    with pytest.raises(InputError, match=r"1 or more of 3 rows are damaged, above 0.10%; .*:3:"):
+    with pytest.raises(InputError, match=r"1 or more of 3 rows .* 0.10%; .*:3:"):
         read(HEADER + "1,1,a,1\n1,1,a,?\n1,1,a,1\n")
     rows = "".join(f"1,{i},a,{'?' if i == 1500 else 1}\n" for i in range(3000))
     assert len(read(HEADER + rows)[1]) == 1  # one in 3000 is below 0.1%
@@ -185,15 +185,14 @@ def test_too_many_damaged_rows_end_it(read):
 def test_times_that_go_backwards_name_the_line(read):
     with pytest.raises(InputError) as error:
         read(HEADER + "1,100,a,1\n1,200,a,1\n1,?,a,1\n1,199,a,1\n", max_bad_fraction=0.5)
-    assert str(error.value).partition("log.csv: ")[2] == (
-        "line 5: t is 1970-01-01 00:03:19 UTC, before 1970-01-01 00:03:20 UTC of line 3; sort the "
-        "log by t"
-    )
+    said = str(error.value).partition("log.csv: ")[2]
+    assert said.startswith("line 5: t is 1970-01-01 00:03:19 UTC, ")
+    assert " 1970-01-01 00:03:20 UTC of line 3; " in said
 
 
 def test_times_of_the_next_piece_and_file_do_not_go_backwards(read, tmp_path):
     rows = "".join(f"1,{i},a,1\n" for i in range(50))
-    with pytest.raises(InputError, match=r"line 52: t is .*00:00:07.* of .*log.csv, line 51; sort"):
+    with pytest.raises(InputError, match=r"line 52: t is .*00:00:07.* of .*log.csv, line 51"):
         read(HEADER + rows + "1,7,a,1\n", block_bytes=10)
     log, _ = read(HEADER + rows)
     (tmp_path / "next.csv").write_text(HEADER + "1,48,a,1\n")
@@ -211,11 +210,11 @@ def test_a_file_without_a_header(read):
 @pytest.mark.parametrize(
     ("text", "name", "complaint"),
     [
-        ("", "log.csv", "log.csv: the file is empty"),
-        (HEADER, "log.csv", "log.csv: no events; give a log"),
-        ("y,t,a\n1,1,a\n", "log.csv", "no column 'x' in the header"),
+        ("", "log.csv", "log.csv: .*empty"),
+        (HEADER, "log.csv", "log.csv: no events"),
+        ("y,t,a\n1,1,a\n", "log.csv", "log.csv: no column 'x'"),
         (HEADER.replace(",", "\t") + "1\t1\ta\t1\n", "log.csv", "or by tabs|separate columns"),
-        (b"\xff\xfe", "log.csv", "the header is not UTF-8 text"),
+        (b"\xff\xfe", "log.csv", "log.csv: .*header .*not UTF-8"),
         ("PAR?", "log.parquet", "not a parquet file"),
     ],
 )
@@ -231,7 +230,7 @@ def test_a_missing_file(features_file, tmp_path):
 
 
 def test_no_files(features_file):
-    with pytest.raises(InputError, match="files is empty; give at least one file"):
+    with pytest.raises(InputError, match="files is empty"):
         EventLog([], features_file(SMALL))
 
 
@@ -279,7 +278,7 @@ def test_dates_of_parquet(features_file, tmp_path):
 )
 def test_parquet_ids_that_are_no_text(features_file, tmp_path, column, kind):
     file = parquet(tmp_path / "a.parquet", y=[1], t=[1], a=column, x=[1])
-    with pytest.raises(InputError, match=f"a.parquet: column 'a' is {kind}.*; convert it to text"):
+    with pytest.raises(InputError, match=f"a.parquet: column 'a' is {kind}"):
         list(EventLog([file], features_file(SMALL)))
 
 
@@ -294,7 +293,7 @@ def test_parquet_with_two_columns_of_one_name(features_file, tmp_path, name):
     table = pa.table([[1], [1], [1], [1], [1]], names=["y", "t", "a", "x", name])
     pq.write_table(table, tmp_path / "a.parquet")
     for log in (EventLog, RawLog):
-        with pytest.raises(InputError, match=f"a.parquet: column '{name}' occurs twice; rename"):
+        with pytest.raises(InputError, match=f"a.parquet: column '{name}' occurs twice"):
             list(log([tmp_path / "a.parquet"], features_file(SMALL)))
 
 
@@ -336,13 +335,13 @@ def test_the_logarithm_of_a_prepared_folder(prepared, tmp_path):
 def test_a_prepared_folder_gives_its_own_columns_only(prepared, features_file):
     data = prepared("y,a,b,x\n" + "0,a,b,1\n1,a,b,2\n" * 20)
     begin = f"label: y\ntime: t\nprepared: {data.path}\n"
-    with pytest.raises(InputError, match=r"line 4: 'z': .*: no continuous column 'z'; prepare"):
+    with pytest.raises(InputError, match=r"line 4: 'z': .*: no continuous column 'z'"):
         features_file(begin + "continuous: [z]\n")
-    with pytest.raises(InputError, match="line 4: 'x': the prepared folder gives the transform"):
+    with pytest.raises(InputError, match=r"line 4: 'x': .*the transform"):
         features_file(begin + "continuous: [{name: x, transform: none}]\n")
 
 
 @pytest.mark.parametrize("share", [-1, 1.1, float("nan")])
 def test_a_share_of_damaged_rows_that_cannot_be_is_refused(read, share):
-    with pytest.raises(InputError, match=r"max_bad_fraction is .*; give 0 <= x <= 1"):
+    with pytest.raises(InputError, match=rf"max_bad_fraction is {share};"):
         read(HEADER + "1,10,a,1\n", max_bad_fraction=share)
