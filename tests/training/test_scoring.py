@@ -140,7 +140,7 @@ def test_columns_of_parquet_keep_their_types(made, tmp_path):
     score_files(made / "RUN", [tmp_path / "new.parquet"] * 2, out=out, keep=keep)
     found = pq.read_table(out).select(keep).to_pandas()
     pd.testing.assert_frame_equal(found, pd.concat([frame[keep]] * 2, ignore_index=True))
-    with pytest.raises(InputError, match="files have other types"):
+    with pytest.raises(InputError, match="--keep user: one file has int64 and another string"):
         files = [tmp_path / "new.parquet", made / "new.tsv"]
         score_files(made / "RUN", files, out=tmp_path / "other.parquet", keep=["user"])
     assert not (tmp_path / "other.parquet").exists()

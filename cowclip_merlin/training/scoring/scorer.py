@@ -205,12 +205,16 @@ def _joined(pieces: Sequence[RawRows]) -> RawRows:
 def _concatenated_kept(pieces: Sequence[RawRows]) -> Any:
     import pyarrow as pa
 
-    try:
-        return pa.concat_tables([piece.kept for piece in pieces])
-    except pa.ArrowInvalid:
-        raise InputError(
-            "--keep: the files have other types of these columns; convert the columns to one type"
-        ) from None
+    first = pieces[0].kept.schema
+    for column in first:
+        for piece in pieces[1:]:
+            other = piece.kept.schema.field(column.name).type
+            if other != column.type:
+                raise InputError(
+                    f"--keep {column.name}: one file has {column.type} and another {other}; "
+                    "convert the column to one type"
+                )
+    return pa.concat_tables([piece.kept for piece in pieces])
 
 
 def _part(rows: RawRows, first: int, end: int) -> RawRows:
