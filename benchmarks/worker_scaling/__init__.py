@@ -1,1 +1,1 @@
-"""Parts of `workers.py`: settings, real runs, the formulas, the computed scaling, text, figure."""
+"""Parts of `workers.py` and `worker_soak.py`: settings, runs, the formulas, text."""

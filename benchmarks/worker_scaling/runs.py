@@ -191,7 +191,7 @@ def _median_ms(runs: list[RunNumbers]) -> float:
 
 
 def _traffic(case: Case, runs: list[RunNumbers], distinct: float, dense: int) -> dict[str, Any]:
-    """Return measured and computed bytes; None for the ratios of a worker alone."""
+    """Return the bytes, measured and by the formula; None for the ratios of a worker alone."""
     sent = statistics.mean([x for each in runs for x in each.sent] or [0.0])
     rows = row_bytes(case.tables, distinct, case.workers, MODEL.embedding_dim)
     weights = dense_bytes(dense, case.workers)

@@ -146,8 +146,7 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
         ("vocabulary", ["--memory-factor", "nan"], "--memory-factor is nan"),
         ("vocabulary", ["--figure", "a.svg", "--json", "a.svg"], "a.svg"),
         ("workers", ["--workers", "2,3"], "add 1"),
-        ("workers", ["--part", "measured", "--figure", "a.svg"], "--figure a.svg"),
-        ("workers", ["--part", "computed", "--vocabularies", "1234"], "with 1234 ids"),
+        ("workers", ["--epochs", "1"], "--epochs is 1"),
     ],
 )
 def test_odd_values(refused, script, bad, named, tmp_path, monkeypatch):

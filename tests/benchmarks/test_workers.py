@@ -1,4 +1,4 @@
-"""Several workers: the formulas of what they send, the computed scaling, and runs that are read."""
+"""Several workers: the formulas of what they send, and runs that are read."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -76,38 +76,6 @@ def test_dense_weights_are_those_of_the_model(traffic):
     assert counted == sum(int(np.prod(x.shape)) for x in dense)
 
 
-def test_exchanges_of_a_ring_take_its_hops(load):
-    network = load("worker_scaling.model").Network(bandwidth=1, latency=10, hop=1)
-    # Two gathers with 2 hops, a sum with 4; each exchange's first hop is in its latency.
-    assert network.exchanges_ms("mirrored", 3) == 30 + 1 + 1 + 3
-    assert network.exchanges_ms("sharded", 3) == 50 + 1 + 3
-    assert network.transfer_ms(2_000_000) == 2
-
-
-def test_the_computed_part_is_printed_and_drawn(measured, tmp_path):
-    figure, small = tmp_path / "w.svg", "--global-batch 8192 --machines 1,2,8 --gpus 1,4"
-    result, out = measured(
-        "workers", f"--part computed {small} --vocabularies 1000000", "--figure", figure
-    )
-    assert result["measured"] is None and out.count("Computed, not measured") == 2
-    assert "| ids | machines |" in out and "| ids | GPUs |" in out
-    for name, counts in (("machines", (1, 2, 8)), ("gpus", (1, 4))):
-        found = [(r["tables"], r["workers"]) for r in result["computed"][name]["results"]]
-        assert found == [(t, n) for t in ("mirrored", "sharded") for n in counts]
-    assert out.count("\n| 1,000,000 |") == 5
-    assert result["computed"]["from"]["machine_kernels"].endswith("kernels.json")
-    assert b"Computed, not measured" in figure.read_bytes()
-    for r in (r for kind in ("machines", "gpus") for r in result["computed"][kind]["results"]):
-        parts = [r[part] for part in ("step_ms", "update_ms", "transfer_ms", "exchanges_ms")]
-        assert r["ms"] == pytest.approx(sum(parts))
-        if r["workers"] == 1:  # the measured step
-            assert r["speed_up"] == r["speed_up_without_exchange"] == 1
-            assert r["ms"] == r["step_ms"] > 0 == r["sent_bytes"]
-        else:
-            assert r["speed_up"] < r["speed_up_without_exchange"] <= r["workers"]
-            assert r["sent_bytes"] > 0 and min(parts) > 0
-
-
 def metrics_row(epoch, rows_per_second):
     """A row of `metrics.csv`; the benchmark reads these two columns."""
     unread = {n: 0.5 for n in run_logs.METRICS if not n.startswith("validation_")}
@@ -137,9 +105,8 @@ def test_runs_are_read_without_their_first_epoch(load, measured, tmp_path, monke
                     counter.sent += 10 * sent.get(case.workers, 0)
 
     monkeypatch.setattr(runs, "train", train)
-    small = "--part measured --rows 2000 --batch-sizes 100,64"
+    small = "--rows 2000 --batch-sizes 100,64"
     result, out = measured("workers", small, "--work", tmp_path / "w")
-    assert result["computed"] is None
     rows, results = result["measured"]["rows"], result["measured"]["results"]
     keys = [(r["batch"], r["tables"], r["workers"]) for r in results]
     assert keys == [
