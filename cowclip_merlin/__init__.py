@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cowclip_merlin import (
         diagnostics,
         models,
+        online,
         tables,
         training,
         triton,
@@ -41,6 +42,7 @@ __all__ = [
     "load_model",
     "log_loss",
     "models",
+    "online",
     "roc_auc",
     "scale",
     "score",
@@ -57,7 +59,16 @@ _LAZY = {
     "log_loss": "metrics",
     "score": "training.scoring.scorer",
 }
-_LAZY_MODULES = ("diagnostics", "models", "tables", "training", "triton", "workers", "workflows")
+_LAZY_MODULES = (
+    "diagnostics",
+    "models",
+    "online",
+    "tables",
+    "training",
+    "triton",
+    "workers",
+    "workflows",
+)
 
 # TensorFlow chooses its version of Keras when it is imported.
 request_keras_2()

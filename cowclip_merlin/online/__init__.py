@@ -1,1 +1,49 @@
-"""Online training: a model that is trained on a log in time order (Monolith)."""
+"""Online training: a model that is trained on a log in time order (Monolith).
+
+Read a log as events, replay it, and open the message logs between the parts of a stream. The
+commands `cowclip online` train and serve from a stream.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cowclip_merlin.online.logs.file_log import FileLog
+    from cowclip_merlin.online.logs.open_log import open_log
+    from cowclip_merlin.online.replay import ReplaySettings
+    from cowclip_merlin.online.replay_folder import replay_log
+    from cowclip_merlin.online.settings import OnlineSettings
+    from cowclip_merlin.workflows.online.event_log import EventLog
+    from cowclip_merlin.workflows.online.features_file import load_features
+    from cowclip_merlin.workflows.online.requests import encode_requests
+
+__all__ = [
+    "EventLog",
+    "FileLog",
+    "OnlineSettings",
+    "ReplaySettings",
+    "encode_requests",
+    "load_features",
+    "open_log",
+    "replay_log",
+]
+
+# A part of a stream imports only what it needs: a server needs no replay.
+_LAZY = {
+    "EventLog": "workflows.online.event_log",
+    "FileLog": "online.logs.file_log",
+    "OnlineSettings": "online.settings",
+    "ReplaySettings": "online.replay",
+    "encode_requests": "workflows.online.requests",
+    "load_features": "workflows.online.features_file",
+    "open_log": "online.logs.open_log",
+    "replay_log": "online.replay_folder",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"cowclip_merlin.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,13 +10,14 @@ import pytest
 from markdown_pages import ROOT
 
 import cowclip_merlin as cc
-from cowclip_merlin import diagnostics, models, tables, training, triton, workflows
+from cowclip_merlin import diagnostics, models, online, tables, training, triton, workflows
 from cowclip_merlin.cli import COMMANDS
 
 MODULES = {
     "cc": cc,
     "cc.diagnostics": diagnostics,
     "cc.models": models,
+    "cc.online": online,
     "cc.tables": tables,
     "cc.training": training,
     "cc.triton": triton,
