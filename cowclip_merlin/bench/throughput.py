@@ -71,10 +71,10 @@ class BenchSettings:
         for name, (values, possible) in known.items():
             check_choices(name, values, possible)
             check_unique({name: values})
-        check_unique({"batch sizes": self.batches})
-        check_at_least_one({"batch sizes": self.batches, "rounds": self.rounds})
+        check_unique({"batch_sizes": self.batches})
+        check_at_least_one({"batch_sizes": self.batches, "rounds": self.rounds})
         if self.rows_per_turn is not None:
-            check_at_least_one({"rows per turn": self.rows_per_turn})
+            check_at_least_one({"rows_per_turn": self.rows_per_turn})
         criteo_fields(self.vocabulary)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -102,6 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = error_message(error, target=_output_path(vars(args)))
         if message is None:
             return _crash()
+        message = _as_option(message, sys.argv[1:] if argv is None else argv)
         return _fail(message, code=LOST_ANOTHER if isinstance(error, WorkerLost) else WRONG_INPUT)
 
 
@@ -137,6 +139,22 @@ def _output_path(given: Mapping[str, object]) -> str | None:
     """Return the path that the command writes."""
     paths = (given.get(name) for name in ("out", "predictions", "json"))
     return next((str(path) for path in paths if path), None)
+
+
+def _as_option(message: str, argv: Sequence[str]) -> str:
+    """Name the option that the user typed, where a message begins with the name of its setting.
+
+    >>> _as_option("sync_every is -1.0; give a number from 0 on", ["--sync-every", "-1"])
+    '--sync-every is -1.0; give a number from 0 on'
+    >>> _as_option("r has no effect with the clip none; remove r", ["--r=2", "--clip", "none"])
+    '--r has no effect with the clip none; remove --r'
+    """
+    name = re.match("([a-z][a-z0-9_]*)(?= is | has no effect )", message)
+    if name is None:
+        return message
+    option = f"--{name[1].replace('_', '-')}"
+    typed = any(word.partition("=")[0] == option for word in argv)
+    return re.sub(rf"\b{name[1]}\b", option, message) if typed else message
 
 
 def _fail(message: str, *, code: int = WRONG_INPUT) -> int:

@@ -133,7 +133,7 @@ CASES = {
     "no prepared folder": (lambda p: p.train(p.path / "nothing"), r"nothing"),
     "folder that was not prepared": (lambda p: p.train(p.path), r"dataset\.json|prepare"),
     "batch larger than the data": (lambda p: p.train(p.data(), batch="100000"), r"100000.*rows"),
-    "batch of 0": (lambda p: p.train(p.data(), batch="0"), r"batch_size is 0"),
+    "batch of 0": (lambda p: p.train(p.data(), batch="0"), r"--batch-size is 0"),
     "batch that is no number": (lambda p: p.train(p.data(), batch="64K"), r"64K"),
     "unknown model": (lambda p: p.train(p.data(), model="deepfn"), r"'deepfn'.*deepfm"),
     "unknown rule": (lambda p: p.train(p.data(), "--rule", "cow"), r"'cow'.*cowclip"),
@@ -153,7 +153,7 @@ CASES = {
     ),
     "accumulator of Adam": (
         lambda p: p.train(p.data(), "--initial-accumulator", "0"),
-        r"initial_accumulator.*Adagrad.*'adam'",
+        r"--initial-accumulator.*Adagrad.*'adam'",
     ),
     "exact update under Clippy": (
         lambda p: p.train(p.data(), "--update", "exact", "--clip", "clippy"),
@@ -161,7 +161,7 @@ CASES = {
     ),
     "validation fraction of 1": (
         lambda p: p.train(p.data(), "--validation-fraction", "1"),
-        r"validation_fraction is 1;",
+        r"--validation-fraction is 1;",
     ),
     "validation fraction of no row": (
         lambda p: p.train(p.data(), "--validation-fraction", "1e-5"),
@@ -172,7 +172,7 @@ CASES = {
         r"256 is larger.* 1\d\d training rows",
     ),
     "negative l2": (lambda p: p.train(p.data(), "--l2", "-1"), r"l2 is -1"),
-    "rate that is not finite": (lambda p: p.train(p.data(), "--dense-lr", "nan"), r"dense_lr"),
+    "rate that is not finite": (lambda p: p.train(p.data(), "--dense-lr", "nan"), r"--dense-lr"),
     "mlp that is no list": (lambda p: p.train(p.data(), "--mlp", "40x"), r"40x"),
     "no epochs": (lambda p: p.train(p.data(), "--epochs", "0"), r"epochs is 0"),
     "diverging rates": (
@@ -277,7 +277,7 @@ CASES = {
     ),
     "warm-up of a googol of epochs": (
         lambda p: p.train(p.data(), "--warmup-epochs", "1e100"),
-        r"warmup_epochs is 1e\+100,.*too long",
+        r"--warmup-epochs is 1e\+100,.*too long",
     ),
     "more workers than rows in a batch": (
         lambda p: p.train(p.data(), "--workers", "300"),
