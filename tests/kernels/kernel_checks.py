@@ -98,9 +98,20 @@ def settings_of_rows(clips=CLIPS):
     )
 
 
+def settings_of_replays():
+    """Strategy for `RowSettings` under which rounding stays small over many steps.
+
+    With a short memory and little momentum, L2 makes weights near 0 jump from side to side, and any
+    difference grows from step to step.
+    """
+    return settings_of_rows(ROW_CLIPS).filter(
+        lambda rows: rows.l2 == 0 or rows.beta_2 > 0.5 or rows.beta_1 == 0.9
+    )
+
+
 def replays_on_gpu():
     """Strategy for `RowSettings` of the replays that the CUDA kernels have."""
-    return settings_of_rows(ROW_CLIPS).filter(lambda rows: not rows.clips_absent_rows)
+    return settings_of_replays().filter(lambda rows: not rows.clips_absent_rows)
 
 
 def close(actual, expected):
