@@ -80,7 +80,7 @@ check() {
     run "$python" benchmarks/loading.py --device gpu --json "$stem-loading.json"
     run "$python" benchmarks/baseline.py --device gpu --json "$stem-baseline.json"
     # One GPU can tell what sharded tables cost, but not what workers exchange: NCCL refuses two on it.
-    run "$python" benchmarks/workers.py --part measured --workers 1 --batch-sizes 1024,65536 \
+    run "$python" benchmarks/workers.py --workers 1 --batch-sizes 1024,65536 \
         --json "$stem-workers.json"
     if [ -n "${HUGECTR_PYTHON:-}" ]; then
         run "$python" benchmarks/peers.py --device gpu --hugectr-python "$HUGECTR_PYTHON" \
