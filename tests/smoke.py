@@ -55,6 +55,7 @@ def smoke(work: Path) -> None:
         save_and_load(settings, data, work / f"{name}.model")
         export_and_call(work / name, data, work / f"{name}.exported")
         print(f"{name}: {rows[-1]['step']} steps, saved, loaded and exported", flush=True)
+    # The last model again: exact updates give the numbers of dense ones.
     dense = train(work / "data", replace(settings, update="dense"), out=work / "dense")
     assert abs(dense[-1]["test_auc"] - again.auc) < 1e-5, (dense[-1], again)
 

@@ -13,7 +13,7 @@ def text(result: dict[str, Any]) -> str:
         "batch", "tables", "workers", "ms per step", "speed-up", "MB per step", "formula, MB",
         "measured / formula", "rows alone",
     )  # fmt: skip
-    return markdown(head, "rlrrrrrrr", [_row(r) for r in result["measured"]["results"]])
+    return markdown(head, "rlrrrrrrr", [_row(r) for r in result["results"]])
 
 
 def _row(r: dict[str, Any]) -> tuple[str, ...]:

@@ -148,13 +148,15 @@ def _as_option(message: str, argv: Sequence[str]) -> str:
     '--sync-every is -1.0; give a number from 0 on'
     >>> _as_option("r has no effect with the clip none; remove r", ["--r=2", "--clip", "none"])
     '--r has no effect with the clip none; remove --r'
+    >>> _as_option("epochs is 2; give --epochs 3, or more", ["--epochs", "2"])
+    '--epochs is 2; give --epochs 3, or more'
     """
     name = re.match("([a-z][a-z0-9_]*)(?= is | has no effect )", message)
     if name is None:
         return message
     option = f"--{name[1].replace('_', '-')}"
     typed = any(word.partition("=")[0] == option for word in argv)
-    return re.sub(rf"\b{name[1]}\b", option, message) if typed else message
+    return re.sub(rf"(?<![\w-]){name[1]}\b", option, message) if typed else message
 
 
 def _fail(message: str, *, code: int = WRONG_INPUT) -> int:

@@ -119,10 +119,10 @@ class _AliasesForLaterImports(MetaPathFinder):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Return None, so that Python's other finders find the module."""
-        keras = sys.modules.get("keras")
-        is_keras_2 = keras is not None and keras.__name__ == "tf_keras.src"
-        if name.startswith("merlin.models.tf.") and not is_keras_2:
-            _alias_keras()
+        if name.startswith("merlin.models.tf."):
+            keras = sys.modules.get("keras")
+            if keras is None or keras.__name__ != "tf_keras.src":
+                _alias_keras()
 
 
 def prepare_merlin_on_import() -> None:

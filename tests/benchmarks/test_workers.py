@@ -107,7 +107,7 @@ def test_runs_are_read_without_their_first_epoch(load, measured, tmp_path, monke
     monkeypatch.setattr(runs, "train", train)
     small = "--rows 2000 --batch-sizes 100,64"
     result, out = measured("workers", small, "--work", tmp_path / "w")
-    rows, results = result["measured"]["rows"], result["measured"]["results"]
+    rows, results = result["rows"], result["results"]
     keys = [(r["batch"], r["tables"], r["workers"]) for r in results]
     assert keys == [
         (b, t, n) for b in (100, 64) for t in ("mirrored", "sharded") for n in (1, 2, 3)

@@ -67,11 +67,12 @@ def test_no_command_hides_in_a_block_without_a_language(page):
     assert not [f.content for f in fences if f.info != "bash" and BY_HAND.search(f.content)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "```yaml" in page.read_text()], ids=name
+)
 def test_yaml_on_a_page_can_be_read(page):
-    for block in blocks(page):
-        if block.type == "fence" and block.info == "yaml":
-            assert yaml.safe_load(block.content)
+    found = [b.content for b in blocks(page) if b.type == "fence" and b.info == "yaml"]
+    assert found and all(yaml.safe_load(text) for text in found)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

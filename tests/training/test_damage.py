@@ -87,7 +87,7 @@ def test_the_list_of_checkpoints_is_not_needed(run, spoil):
     file = folder / "checkpoints/checkpoint"
     if spoil == "gone":
         file.unlink()
-    elif spoil == "flipped":
+    else:
         flip(file)
     assert evaluate_run(folder, data) == whole
     with pytest.raises(InputError, match="already holds a run; use --resume"):
