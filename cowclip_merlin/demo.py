@@ -1,7 +1,8 @@
 """The main job end to end on a generated log: `make demo`.
 
 It generates and prepares a raw log in Criteo's format. Then it trains DeepFM at a small batch
-without the clip, and at a large batch without scaling and with CowClip, and compares the results.
+without the clip. At a large batch it trains without scaling, with CowClip and with the rule `sde`,
+and compares the results.
 Batches and rates follow from the number of rows (`cowclip_merlin.experiments.planning.sizing`).
 docs/demo.md explains the result.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError, error_message
 from cowclip_merlin.experiments.planning.sizing import sizing_for
-from cowclip_merlin.plotting.colors import BLACK, BLUE, VERMILION
+from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, VERMILION
 from cowclip_merlin.plotting.style import new_figure, save_figure
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.signals import exit_on_sigterm
@@ -54,7 +55,7 @@ def plan_runs(demo: DemoSettings, train_rows: int) -> Runs:
 
     >>> runs = plan_runs(DemoSettings(), 900_000)
     >>> [(name, each.batch_size) for name, each in runs.items()]
-    [('baseline', 512), ('large-unscaled', 16384), ('large-cowclip', 16384)]
+    [('baseline', 512), ('large-unscaled', 16384), ('large-cowclip', 16384), ('large-sde', 16384)]
     """
     size = sizing_for(train_rows, epochs=demo.epochs)
     small, large = size.base_batch, size.base_batch * size.max_multiplier
@@ -62,6 +63,7 @@ def plan_runs(demo: DemoSettings, train_rows: int) -> Runs:
         "baseline": ("none", small, size.baseline),
         "large-unscaled": ("none", large, size.baseline),
         "large-cowclip": ("cowclip", large, size.cowclip),
+        "large-sde": ("sde", large, size.baseline),
     }
     return {
         name: RunSettings(
@@ -171,8 +173,8 @@ def draw_auc(demo: DemoSettings, runs: Runs, work: Path, bayes_auc: float) -> Pa
     """Draw the test AUC after each epoch of every run to `auc.svg`."""
     figure = new_figure(6.4, 3.6)
     axes = figure.add_subplot()
-    styles = ((BLACK, "o", "-"), (VERMILION, "s", "--"), (BLUE, "D", "-"))
-    names = {"none": "unscaled", "cowclip": "CowClip"}
+    styles = ((BLACK, "o", "-"), (VERMILION, "s", "--"), (BLUE, "D", "-"), (GREEN, "^", "-."))
+    names = {"none": "unscaled", "cowclip": "CowClip", "sde": "sde"}
     for (name, settings), (color, marker, line) in zip(runs.items(), styles, strict=True):
         rows = read_metrics(work / "runs" / name / "metrics.csv", epochs=settings.epochs)
         auc = [100 * float(row["test_auc"]) for row in rows]
@@ -195,15 +197,14 @@ def draw_auc(demo: DemoSettings, runs: Runs, work: Path, bayes_auc: float) -> Pa
 
 
 def verdict(results: dict[str, dict[str, Any]]) -> str:
-    """Describe whether the runs show the effect of CowClip."""
-    auc = {name: 100 * float(row["test_auc"]) for name, row in results.items()}
-    lost = auc["baseline"] - auc["large-unscaled"]
-    kept = auc["large-cowclip"] - auc["baseline"]
+    """Describe whether the runs show the effect of CowClip, and what `sde` does."""
+    small, unscaled, cowclip, sde = (100 * float(row["test_auc"]) for row in results.values())
     speed = results["baseline"]["seconds"] / results["large-cowclip"]["seconds"]
-    shown = lost > 0.1 and kept > -0.1
+    shown = small - unscaled > 0.1 and cowclip - small > -0.1
     return (
-        f"the large batch without scaling: {-lost:+.2f} AUC points against the small batch; "
-        f"with CowClip: {kept:+.2f}, {speed:.1f} times as fast\n"
+        f"the large batch without scaling: {unscaled - small:+.2f} AUC points against the small "
+        f"batch; with CowClip: {cowclip - small:+.2f}, {speed:.1f} times as fast; "
+        f"with sde: {sde - small:+.2f}\n"
         + ("" if shown else "so the expected effect of CowClip is not visible in this run\n")
     )
 

@@ -56,10 +56,11 @@ def test_it_runs_end_to_end_and_a_second_run_reuses_the_first(tmp_path, capsys):
     ],
 )
 def test_the_verdict_is_what_the_numbers_say(unscaled, cowclip, words):
-    names = ("baseline", "large-unscaled", "large-cowclip")
-    auc, seconds = (0.79, unscaled, cowclip), (30.0, 20.0, 10.0)
+    names = ("baseline", "large-unscaled", "large-cowclip", "large-sde")
+    auc, seconds = (0.79, unscaled, cowclip, 0.7912), (30.0, 20.0, 10.0, 5.0)
     rows = [{"test_auc": a, "seconds": s} for a, s in zip(auc, seconds, strict=True)]
     said = demo.verdict(dict(zip(names, rows, strict=True)))
+    assert "with sde: +0.12\n" in said
     assert words in said and ("does not show" in said) == ("does not show" in words)
 
 

@@ -29,7 +29,7 @@ def epochs(path):
 
 def auc_of_demo(path):
     settings = demo.plan_runs(demo.DemoSettings(), 100_000)["baseline"]
-    runs = dict.fromkeys(("baseline", "large-unscaled", "large-cowclip"), settings)
+    runs = dict.fromkeys(("baseline", "large-unscaled", "large-cowclip", "large-sde"), settings)
     for name in runs:
         folder = path.parent / "runs" / name
         folder.mkdir(parents=True, exist_ok=True)
