@@ -116,8 +116,8 @@ def ours(data: Data, batch_size: int) -> Callable[[int], Iterator[int]]:
 
     @tf.function(input_signature=[data.signature], autograph=False)
     def take(batch: Any) -> Any:
-        inputs, label = data.unpack(batch)
-        return inputs["categorical"], inputs["continuous"], label
+        columns = data.unpack(batch)
+        return columns.ids, columns.numbers, columns.labels
 
     def epoch(number: int) -> Iterator[int]:
         for batch in data.batches(batch_size, seed=1, epoch=number):

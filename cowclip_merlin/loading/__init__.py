@@ -13,10 +13,11 @@ from cowclip_merlin.loading.placement import (
     megabytes_to_bytes,
     open_train_columns,
 )
-from cowclip_merlin.loading.row_order import Data, batches, steps_per_epoch
+from cowclip_merlin.loading.row_order import Batch, Data, batches, steps_per_epoch
 from cowclip_merlin.loading.streamed_data import StreamedData
 
 __all__ = [
+    "Batch",
     "ColumnArrays",
     "Data",
     "DeviceData",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.columns import ColumnArrays
-from cowclip_merlin.loading.row_order import Data
+from cowclip_merlin.loading.row_order import Batch, Data
 
 ALIGNMENT = 64  # bytes; alignment that TensorFlow's CPU kernels expect
 
@@ -25,8 +25,8 @@ class DeviceData(Data):
     >>> columns = ColumnArrays(np.array([[3], [5]], np.int32), np.ones((2, 1), np.float32),
     ...                   np.array([0, 1], np.float32))
     >>> data = DeviceData(columns)
-    >>> inputs, label = data.unpack([1])
-    >>> inputs["categorical"].numpy().tolist(), label.numpy().tolist()
+    >>> batch = data.unpack([1])
+    >>> batch.ids.numpy().tolist(), batch.labels.numpy().tolist()
     ([[5]], [1.0])
     >>> [rows.numpy().tolist() for rows in data.batches(1, seed=0, epoch=0)]
     [[0], [1]]
@@ -67,8 +67,8 @@ class DeviceData(Data):
         """Return the rows from `first` on and before `end` of a batch, as a batch."""
         return batch[first:end]
 
-    def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
-        """Return the model's inputs and the labels [b] for these row numbers, integer [b]."""
+    def unpack(self, batch: Any) -> Batch:
+        """Return the columns of these rows, integer [b]."""
         return unpack_tensors([self._tf.gather(tensor, batch) for tensor in self._tensors])
 
 
@@ -97,14 +97,11 @@ def _writable(array: Any) -> Any:
         ) from error
 
 
-def unpack_tensors(tensors: Any) -> tuple[dict[str, Any], Any]:
-    """Return the model's inputs and the labels from the three tensors of a batch."""
+def unpack_tensors(tensors: Any) -> Batch:
+    """Return the batch from its three tensors; see `as_float_arrays`."""
     tf = compat.tensorflow()
-    bits, continuous, label = tensors
-    inputs = {"categorical": tf.bitcast(bits, tf.int32)}
-    if continuous.shape[1]:
-        inputs["continuous"] = continuous
-    return inputs, label
+    bits, numbers, labels = tensors
+    return Batch(tf.bitcast(bits, tf.int32), numbers, labels)
 
 
 def to_device(array: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,11 +79,33 @@ class PermutationPrefetcher:
         return order
 
 
+class Batch(NamedTuple):
+    """A batch within a step.
+
+    Attributes:
+        ids: rows of the embedding tables, int32 [b, F].
+        numbers: continuous columns, float32 [b, C].
+        labels: 0 or 1, float32 [b].
+        offsets: what a step subtracts from the logits, float32 [b]; None: nothing.
+    """
+
+    ids: Any
+    numbers: Any
+    labels: Any
+    offsets: Any | None = None
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The inputs of a model: "categorical", and "continuous" if there are such columns."""
+        inputs = {"categorical": self.ids}
+        return inputs | {"continuous": self.numbers} if self.numbers.shape[1] else inputs
+
+
 class Data(ABC):
     """Rows for training or evaluation steps, batch by batch.
 
     A batch is a value that is cheap to pass to a `tf.function` with `signature`. Within the
-    function, `unpack` converts it to the model's inputs and the labels.
+    function, `unpack` converts it to a `Batch`.
 
     Attributes:
         rows: number of rows.
@@ -121,5 +143,5 @@ class Data(ABC):
         """Return the rows from `first` on and before `end` of a batch, as a batch."""
 
     @abstractmethod
-    def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
-        """Return the model's inputs and the labels, float32 [b], of a batch."""
+    def unpack(self, batch: Any) -> Batch:
+        """Return the columns of a batch."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cowclip_merlin import compat
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import ALIGNMENT, to_device, unpack_tensors
-from cowclip_merlin.loading.row_order import Data
+from cowclip_merlin.loading.row_order import Batch, Data
 
 BATCHES_PER_CHUNK = 64
 ROWS_AT_ONCE = 1 << 16
@@ -34,7 +34,7 @@ class StreamedData(Data):
     >>> columns = ColumnArrays(np.array([[3], [5]], np.int32), np.ones((2, 1), np.float32),
     ...                   np.array([0, 1], np.float32))
     >>> data = StreamedData(columns)
-    >>> [data.unpack(b)[0]["categorical"].numpy().tolist() for b in data.batches_in_file_order(1)]
+    >>> [data.unpack(b).ids.numpy().tolist() for b in data.batches_in_file_order(1)]
     [[[3]], [[5]]]
     """
 
@@ -57,8 +57,8 @@ class StreamedData(Data):
         """Return the rows from `first` on and before `end` of a batch, as a batch."""
         return tuple(tensor[first:end] for tensor in batch)
 
-    def unpack(self, batch: Any) -> tuple[dict[str, Any], Any]:
-        """Return the model's inputs and the labels [b] of a batch from this object."""
+    def unpack(self, batch: Any) -> Batch:
+        """Return the columns of a batch from this object."""
         return unpack_tensors(batch)
 
     def _iterate(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:

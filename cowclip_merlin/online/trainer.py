@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from cowclip_merlin import compat, models
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import Batch
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.optimizer.lazy_adam import Moments
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.divergence import check_loss, raising_diverged
-from cowclip_merlin.training.train_step import OFFSETS, make_train_step
+from cowclip_merlin.training.train_step import make_train_step
 
 if TYPE_CHECKING:
     from cowclip_merlin.scaling import Hyperparameters
@@ -50,11 +51,9 @@ class BatchForm:
             self.signature += (tf.TensorSpec([None], tf.float32),)
 
     @staticmethod
-    def unpack(batch: Any) -> tuple[dict[str, Any], Any]:
-        """Return the inputs of the model and the labels."""
-        rows, numbers, labels = batch[:3]
-        inputs = {"categorical": rows, "continuous": numbers}
-        return (inputs | {OFFSETS: batch[3]} if len(batch) > 3 else inputs), labels
+    def unpack(batch: Any) -> Batch:
+        """Return the columns of a batch."""
+        return Batch(*batch)
 
 
 class OnlineTrainer:

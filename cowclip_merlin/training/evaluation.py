@@ -111,7 +111,7 @@ def logits_function(model: Any, data: Data) -> Any:
 
     @tf.function(input_signature=[data.signature], autograph=False)
     def score(batch: Any) -> Any:
-        inputs, _ = data.unpack(batch)
+        inputs = data.unpack(batch).inputs
         return models.logits(model, inputs, training=False)[:, 0]
 
     return score

@@ -11,16 +11,11 @@ if TYPE_CHECKING:
     from cowclip_merlin.loading import Data, DeviceData
 
 
-OFFSETS = "offsets"
-"""Input that `make_train_step` subtracts from the logits; no model reads it."""
-
-
 def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
     """Return a graph that trains on one batch of `data` and adds its loss to `loss_sum`.
 
-    The gradient is that of the batch's mean binary cross-entropy, computed from logits. If the
-    inputs that `data.unpack` returns have `OFFSETS`, float32 [b], they are subtracted from the
-    logits.
+    The gradient is that of the batch's mean binary cross-entropy, computed from the logits minus
+    the offsets, if the batch has offsets.
 
     With several workers, each one trains on its part of the batch. The optimizer takes the mean of
     their gradients, so each worker's loss is its sum, divided by the mean number of rows.
@@ -36,13 +31,12 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
     @tf.function(input_signature=[data.signature], autograph=False)
     def step(batch: Any) -> None:
         batch, rows = own_part(batch, data, group)
-        inputs, label = data.unpack(batch)
-        offsets = inputs.pop(OFFSETS, None)
+        batch = data.unpack(batch)
         with tf.GradientTape() as tape:
-            z = models.logits(model, inputs, training=True)[:, 0]
-            if offsets is not None:
-                z -= offsets
-            losses = losses_of(label, z)
+            z = models.logits(model, batch.inputs, training=True)[:, 0]
+            if batch.offsets is not None:
+                z -= batch.offsets
+            losses = losses_of(batch.labels, z)
             # With `tf.size` or the gradient of `reduce_mean`, the host would wait for the device.
             count = tf.reduce_sum(tf.ones_like(losses)) if rows is None else rows
             loss = tf.reduce_sum(losses) / tf.cast(count, tf.float32)

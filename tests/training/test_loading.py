@@ -35,8 +35,8 @@ def small_chunks(monkeypatch):
 
 
 def taken(data, batch):
-    inputs, label = data.unpack(batch)
-    return [inputs["categorical"].numpy(), inputs["continuous"].numpy(), label.numpy()]
+    columns = data.unpack(batch)
+    return [columns.ids.numpy(), columns.numbers.numpy(), columns.labels.numpy()]
 
 
 def epoch(data, **how):
@@ -94,8 +94,8 @@ def test_streamed_rows_are_the_resident_ones(columns, small_chunks):
 def test_without_continuous_columns(columns):
     without = type(columns)(columns.ids, columns.continuous[:, :0], columns.label)
     for data in (DeviceData(without), StreamedData(without)):
-        inputs, _ = data.unpack(next(data.batches(BATCH, seed=0, epoch=0)))
-        assert list(inputs) == ["categorical"]
+        batch = data.unpack(next(data.batches(BATCH, seed=0, epoch=0)))
+        assert list(batch.inputs) == ["categorical"]
 
 
 def test_the_order_is_written_down():
