@@ -1,10 +1,11 @@
 """The choices of every setting, listed only here.
 
 The optimizer, the row kernels, the command line, the experiments and the benchmarks read them
-from here. This module imports neither TensorFlow nor NumPy. It names functions and classes; their
-users look them up.
+from here. This module imports neither TensorFlow nor NumPy. It names classes; their users look them
+up.
 
-- To add a clip, write its function in `cowclip_merlin/clip.py` and add an entry to `CLIPS`.
+- To add a clip, write its function in `cowclip_merlin/clip.py`, with the decorator
+  `clip_function(name)`, and add an entry to `CLIPS`.
 - To add a model, write `models/<name>.py` with a builder `<name>`, and add the name to `MODELS`.
 
 >>> clips_using("bound")
@@ -111,7 +112,6 @@ class Clip:
     """Properties of a clip.
 
     Attributes:
-        function: name of its function in `cowclip_merlin.clip`.
         settings: fields of `ClipSettings` that it uses.
         acts_on: "gradient": scales gradients before the optimizer's step; "update": scales the
             weight changes of the step.
@@ -123,7 +123,6 @@ class Clip:
             They compute a row's factor from this row alone.
     """
 
-    function: str
     settings: tuple[str, ...] = ()
     acts_on: Literal["gradient", "update"] = "gradient"
     all_tables: bool = False
@@ -148,20 +147,13 @@ class Clip:
 
 CLIPS: Mapping[str, Clip] = MappingProxyType(
     {
-        "cowclip": Clip(
-            function="cowclip_factor",
-            settings=("r", "zeta"),
-            spares_absent_rows=True,
-            kernel_id=1,
-        ),
-        "none": Clip(function="unclipped_factor", spares_absent_rows=True, kernel_id=0),
-        "global": Clip(function="global_factors", settings=("bound",), all_tables=True),
-        "field": Clip(function="field_factor", settings=("bound",)),
-        "column": Clip(function="column_factor", settings=("bound",), kernel_id=2),
-        "adaptive_field": Clip(function="adaptive_field_factor", settings=("r",)),
-        "clippy": Clip(
-            function="clippy_factor", settings=("lambda_rel", "lambda_abs"), acts_on="update"
-        ),
+        "cowclip": Clip(settings=("r", "zeta"), spares_absent_rows=True, kernel_id=1),
+        "none": Clip(spares_absent_rows=True, kernel_id=0),
+        "global": Clip(settings=("bound",), all_tables=True),
+        "field": Clip(settings=("bound",)),
+        "column": Clip(settings=("bound",), kernel_id=2),
+        "adaptive_field": Clip(settings=("r",)),
+        "clippy": Clip(settings=("lambda_rel", "lambda_abs"), acts_on="update"),
     }
 )
 """Clips by name; `cowclip` is the adaptive column-wise clip of Table 6."""

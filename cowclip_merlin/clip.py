@@ -4,7 +4,7 @@ Each clip returns a factor in [0, 1] for the gradient of each embedding row; `cl
 it for the row's update. Source: Zheng et al., arXiv 2204.06240, section 3.2, equation 6 and
 Algorithm 1 (`cowclip`), Table 6 (the others).
 
-`choices.CLIPS` has the function and the properties of each clip.
+`FUNCTIONS` has the function of each clip, and `choices.CLIPS` its properties.
 """
 
 from __future__ import annotations
@@ -58,6 +58,24 @@ class RowUpdates:
     num_fields: int
 
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+"""The function of each clip, by the clip's name in `choices.CLIPS`."""
+
+
+def clip_function(name: str) -> Callable[[Any], Any]:
+    """Return a decorator that makes a function the one of this clip.
+
+    The function takes `ClipRows`, or `RowUpdates` if the clip acts on updates, and `ClipSettings`.
+    It returns the factor of each row, [n]. With `Clip.all_tables`, it takes and returns lists.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        FUNCTIONS[name] = function
+        return function
+
+    return register
+
+
 def row_norms(x: Tensor) -> Tensor:
     """Compute the Euclidean norm of each row, [n, d] -> [n]."""
     return tf.sqrt(tf.reduce_sum(tf.square(x), axis=-1))
@@ -74,6 +92,7 @@ def shrink_factor(norm: Tensor, threshold: Tensor) -> Tensor:
     return tf.where(norm > 0, tf.minimum(one, threshold / safe), one)
 
 
+@clip_function("cowclip")
 def cowclip_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
     """Clip as Algorithm 1: `threshold = max(cnt, 1) * max(r * ||w||, sqrt(d) * zeta)`, [n].
 
@@ -87,17 +106,20 @@ def cowclip_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
     return shrink_factor(row_norms(rows.g), threshold)
 
 
+@clip_function("column")
 def column_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
     """Clip column-wise with a constant: each row's gradient norm is at most `bound`, [n]."""
     return shrink_factor(row_norms(rows.g), settings.bound)
 
 
+@clip_function("field")
 def field_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
     """Clip field-wise with a constant bound on the gradient norm of a whole field, [n]."""
     factor = shrink_factor(_field_norms(rows.g, rows), settings.bound)
     return tf.gather(factor, rows.field)
 
 
+@clip_function("adaptive_field")
 def adaptive_field_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
     """Clip field-wise, adaptively: threshold `cnt_f * r * ||W_f||`, with the field's count, [n]."""
     cnt = tf.cast(rows.cnt, rows.w.dtype)
@@ -111,6 +133,7 @@ def _field_norms(x: Tensor, rows: ClipRows) -> Tensor:
     return tf.sqrt(tf.math.unsorted_segment_sum(squares, rows.field, rows.num_fields))
 
 
+@clip_function("global")
 def global_factors(tables: Sequence[ClipRows], settings: ClipSettings) -> list[Tensor]:
     """Clip all tables by one factor: the norm of all gradients together is at most `bound`."""
     squares = tf.add_n([tf.reduce_sum(tf.square(rows.g)) for rows in tables])
@@ -118,11 +141,13 @@ def global_factors(tables: Sequence[ClipRows], settings: ClipSettings) -> list[T
     return [tf.fill(tf.shape(rows.cnt), factor) for rows in tables]
 
 
+@clip_function("none")
 def unclipped_factor(rows: ClipRows, settings: ClipSettings) -> Tensor:
     """Return 1 for each row, [n]: no clip."""
     return tf.ones_like(rows.g[:, 0])
 
 
+@clip_function("clippy")
 def clippy_factor(rows: RowUpdates, settings: ClipSettings) -> Tensor:
     """Clip by field: no coordinate changes by more than `lambda_rel * |w| + lambda_abs`.
 
@@ -161,7 +186,7 @@ def gradient_factors(name: str, tables: Sequence[ClipRows], settings: ClipSettin
     Returns:
         One tensor per table, with the factor of each row, [n].
     """
-    function = _function_of(name)
+    function = FUNCTIONS[name]
     if choices.CLIPS[name].all_tables:
         return function(tables, settings)
     return [function(rows, settings) for rows in tables]
@@ -169,8 +194,4 @@ def gradient_factors(name: str, tables: Sequence[ClipRows], settings: ClipSettin
 
 def update_factor(name: str, rows: RowUpdates, settings: ClipSettings) -> Tensor:
     """Compute the factor of each row with a clip that acts on updates, [n]."""
-    return _function_of(name)(rows, settings)
-
-
-def _function_of(name: str) -> Callable[..., Any]:
-    return globals()[choices.CLIPS[name].function]
+    return FUNCTIONS[name](rows, settings)

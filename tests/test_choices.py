@@ -22,7 +22,7 @@ from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run_config import RunConfig
 
 tf = compat.tensorflow()
-SHARE = choices.Clip(function="share_factor", settings=("r",))
+SHARE = choices.Clip(settings=("r",))
 W, IDS = np.ones((4, 2), np.float32), [1, 3]
 
 
@@ -31,7 +31,7 @@ def add_clip(monkeypatch):
     """Register a clip as its author would: a function in `clip`, an entry in `choices.CLIPS`."""
 
     def add(name, entry, function):
-        monkeypatch.setattr(clip, entry.function, function, raising=False)
+        monkeypatch.setitem(clip.FUNCTIONS, name, function)
         monkeypatch.setattr(choices, "CLIPS", {**choices.CLIPS, name: entry})
 
     return add
@@ -91,10 +91,10 @@ def test_a_new_clip_says_whether_it_spares_absent_rows(add_clip):
     def half(rows, settings):
         return tf.fill(tf.shape(rows.cnt), 0.5)
 
-    add_clip("half", choices.Clip(function="half_factor"), half)
+    add_clip("half", choices.Clip(), half)
     with pytest.raises(InputError, match=r"exact.*'half'"):
         cc.CowClip(clip="half", update="exact")
-    add_clip("half", choices.Clip(function="half_factor", spares_absent_rows=True), half)
+    add_clip("half", choices.Clip(spares_absent_rows=True), half)
     exact, dense = (cc.CowClip(clip="half", update=u, l2=0.1) for u in ("exact", "dense"))
     assert exact.backend == "tensorflow"
     np.testing.assert_allclose(after_steps(exact, 3), after_steps(dense, 3), rtol=1e-6)
@@ -111,7 +111,7 @@ def test_a_clip_that_spares_absent_rows_by_r_has_a_limit_for_l2(add_clip):
 
 
 def test_a_new_clip_may_act_on_updates(add_clip):
-    entry = choices.Clip(function="quarter_factor", acts_on="update")
+    entry = choices.Clip(acts_on="update")
     add_clip("quarter", entry, lambda rows, settings: tf.fill(tf.shape(rows.update)[:1], 0.25))
     optimizer = cc.CowClip(sgd(), clip="quarter", l2=0.0)
     assert after_steps(optimizer)[:, 0].tolist() == [1, 0.75, 1, 0.75]
