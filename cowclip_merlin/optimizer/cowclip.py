@@ -18,8 +18,10 @@ from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import apply_locally, sum_gradients
 from cowclip_merlin.optimizer.exchange.worker_gradients import exchange_gradients
 from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, adams_of, refused_setting
+from cowclip_merlin.optimizer.keras_update import KerasUpdate
 from cowclip_merlin.optimizer.lazy_adam import Moments
-from cowclip_merlin.optimizer.row_updates.row_update import make_update
+from cowclip_merlin.optimizer.row_updates.row_update import RowUpdate
+from cowclip_merlin.optimizer.update import Update
 from cowclip_merlin.tables import TableLayout
 
 if TYPE_CHECKING:
@@ -147,11 +149,11 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         adams = adams_of(values, steps_per_epoch)
         return cls(*adams, l2=values.l2, **asdict(values.clip_settings), **arguments)
 
-    def _make_update(self, config: Config) -> Any:
-        return make_update(
-            config=config, tables=self.tables, optimizer=self.embedding_optimizer,
-            add_weight=self.add_weight, create_state=self._create_state,
-        )  # fmt: skip
+    def _make_update(self, config: Config) -> Update:
+        parts = {"config": config, "tables": self.tables, "optimizer": self.embedding_optimizer}
+        if config.update != "exact" and config.backend == "tensorflow":
+            return KerasUpdate(**parts)
+        return RowUpdate(add_weight=self.add_weight, create_state=self._create_state, **parts)
 
     @contextmanager
     def tracing_with(
@@ -234,8 +236,9 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
     def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """Compute gradients as in Keras; `fit` calls this right after its forward pass."""
         pairs = super()._compute_gradients(*args, **kwargs)
-        sparse = [v for g, v in pairs if isinstance(g, tf.IndexedSlices)]
-        self._update.refuse_never_caught_up(sparse)
+        if self.config.update == "exact":
+            sparse = [v for g, v in pairs if isinstance(g, tf.IndexedSlices)]
+            self._update.refuse_never_caught_up(sparse)
         return pairs
 
     def register_tables(
@@ -268,7 +271,8 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
             table: the variable, or several variables that are read at the same rows.
             ids: numbers of the rows to read, any shape, ragged or sparse, with duplicates.
         """
-        self._update.catch_up(table, ids)
+        if self.config.update == "exact":
+            self._update.catch_up(table, ids)
 
     def flush(self) -> None:
         """Bring every row of every table up to date, with `update="exact"`.

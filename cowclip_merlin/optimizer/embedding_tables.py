@@ -93,6 +93,10 @@ class EmbeddingTables:
         """Whether a table gets L2 but no clip."""
         return table.shape[-1] == 1 if self.skip is None else matches(table, self.skip)
 
+    def clips(self, pairs: Sequence[tuple[Any, Any]]) -> list[bool]:
+        """Return for each pair of gradient and table whether the table is clipped."""
+        return [not self.skips(table) for _, table in pairs]
+
     def layout_of(self, table: Any) -> TableLayout | None:
         """Return the fields of a table; None if they are unknown and the table is one field.
 

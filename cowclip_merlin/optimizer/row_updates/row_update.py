@@ -11,6 +11,7 @@ from cowclip_merlin import compat, kernels
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer import embedding_variables
 from cowclip_merlin.optimizer.config import Config
+from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import run_in_replicas
 from cowclip_merlin.optimizer.lazy_adam import moments_of
 from cowclip_merlin.optimizer.row_updates import gpu_ops, variable_memory
@@ -19,29 +20,33 @@ from cowclip_merlin.optimizer.row_updates.engine import Engine
 from cowclip_merlin.optimizer.row_updates.gpu_engine import GpuEngine
 from cowclip_merlin.optimizer.row_updates.row_state import RowStates
 from cowclip_merlin.optimizer.row_updates.tensorflow_engine import TensorFlowEngine
-from cowclip_merlin.optimizer.table_update import Summary, TableUpdate
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, flat_ids
+from cowclip_merlin.optimizer.update import Summary
 
 tf = compat.tensorflow()
 
 
-class RowUpdate(TableUpdate):
-    """Updates the rows of a batch; with "exact", also applies the steps that rows have missed.
+class RowUpdate:
+    """An `Update` of the rows of a batch; with "exact", also of the steps that rows have missed.
 
     Args:
+        config: settings of the steps.
+        tables: the embedding tables.
+        optimizer: the embedding optimizer.
         add_weight: method `add_weight` of the CowClip optimizer.
         create_state: creates the complete state of tables; it also calls this class's method.
-        **parts: arguments of `TableUpdate`.
     """
 
     def __init__(
         self,
         *,
+        config: Config,
+        tables: EmbeddingTables,
+        optimizer: Any,
         add_weight: Callable[..., Any],
         create_state: Callable[[list[Any]], None],
-        **parts: Any,
     ) -> None:
-        super().__init__(**parts)
+        self.config, self.tables, self.optimizer = config, tables, optimizer
         self._create_state = create_state
         self._states = RowStates(add_weight, self.optimizer, self.config)
         # Read them now: in the graph of a first step they are tensors without a value.
@@ -50,8 +55,8 @@ class RowUpdate(TableUpdate):
         self._caught_up: set[Any] = set()
 
     def apply(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], Summary]:
-        """Make one step of all tables; see `TableUpdate.apply`."""
-        done = self._engine.update(pairs, self.clips(pairs))
+        """Make one step of all tables; see `Update.apply`."""
+        done = self._engine.update(pairs, self.tables.clips(pairs))
         if self.config.update == "dense":
             self._flush(wait=False)
         return done
@@ -66,17 +71,15 @@ class RowUpdate(TableUpdate):
 
     def catch_up(self, tables: Any, ids: Any) -> None:
         """Bring the rows of these ids, of any shape, up to date in one or several tables."""
-        if self.config.update == "exact":
-            tables = list(tables) if isinstance(tables, (list, tuple)) else [tables]
-            embedding_variables.refuse_foreign(tables)
-            self._create_missing(self.tables.registered, *([table] for table in tables))
-            self._caught_up.update(compat.stored(table).ref() for table in tables)
-            self._engine.catch_up(tables, flat_ids(ids))
+        tables = list(tables) if isinstance(tables, (list, tuple)) else [tables]
+        embedding_variables.refuse_foreign(tables)
+        self._create_missing(self.tables.registered, *([table] for table in tables))
+        self._caught_up.update(compat.stored(table).ref() for table in tables)
+        self._engine.catch_up(tables, flat_ids(ids))
 
     def refuse_never_caught_up(self, tables: Sequence[Any]) -> None:
         """Refuse tables that a forward pass has read if `catch_up` was never called for them."""
-        if self.config.update == "exact":
-            embedding_variables.refuse_never_caught_up(tables, self._caught_up)
+        embedding_variables.refuse_never_caught_up(tables, self._caught_up)
 
     def flush(self, steps_made: Callable[[], int]) -> None:
         """Bring all rows of all tables up to date.
@@ -144,16 +147,3 @@ class RowUpdate(TableUpdate):
             epsilon=self.optimizer.epsilon,
             **self._moments,
         )
-
-
-def make_update(
-    *,
-    config: Config,
-    add_weight: Callable[..., Any],
-    create_state: Callable[[list[Any]], None],
-    **parts: Any,
-) -> TableUpdate:
-    """Make the update of tables for a configuration; for the arguments, see `RowUpdate`."""
-    if config.update == "exact" or config.backend != "tensorflow":
-        return RowUpdate(config=config, add_weight=add_weight, create_state=create_state, **parts)
-    return TableUpdate(config=config, **parts)

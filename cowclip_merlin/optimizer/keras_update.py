@@ -15,16 +15,15 @@ from cowclip_merlin.optimizer.config import Config
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import apply_locally
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
+from cowclip_merlin.optimizer.update import Summary
 
 tf = compat.tensorflow()
 
-Summary = tuple[Any, Any] | None  # result of `clip_statistics.summarize`
 
+class KerasUpdate:
+    """An `Update` by the Keras optimizer, with clipped gradients or (Clippy) clipped steps.
 
-class TableUpdate:
-    """Updates tables with the Keras optimizer, with clipped gradients or (Clippy) clipped steps.
-
-    The subclass `RowUpdate` updates single rows instead. In this class, rows are always up to date.
+    Rows are always up to date.
 
     Args:
         config: settings of the steps.
@@ -36,16 +35,8 @@ class TableUpdate:
         self.config, self.tables, self.optimizer = config, tables, optimizer
 
     def apply(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], Summary]:
-        """Make one step of all tables.
-
-        Args:
-            pairs: `tf.IndexedSlices` with one entry per occurrence, and table.
-
-        Returns:
-            Tensors to wait for the step; share of clipped rows and mean factor, or None if no
-            table is clipped.
-        """
-        arguments = pairs, self.config, self.clips(pairs), self.tables.layout_of
+        """Make one step of all tables; see `Update.apply`."""
+        arguments = pairs, self.config, self.tables.clips(pairs), self.tables.layout_of
         if choices.CLIPS[self.config.clip].acts_on == "update":
             steps = factors = bounded_step(*arguments, partial(apply_locally, self.optimizer))
         else:
@@ -53,18 +44,12 @@ class TableUpdate:
             steps = [apply_locally(self.optimizer, gradients)]
         return steps, summarize(factors)
 
-    def clips(self, pairs: Sequence[tuple[Any, Any]]) -> list[bool]:
-        """Return for each pair whether its table is clipped; all tables get L2."""
-        return [not self.tables.skips(table) for _, table in pairs]
-
     def sum_rows(self, slices: Any) -> UniqueRows:
         """Sum the gradients of equal ids and count them, without a check; see `sum_duplicates`."""
         return sum_duplicates(slices)
 
-    # AutoGraph warns of functions with only a docstring, so return None.
-
     def create_state(self, tables: Sequence[Any]) -> None:
-        """Create state of tables in addition to the embedding optimizer's slots, which exist.
+        """Check the tables; they have no state but the optimizer's slots.
 
         Raises:
             InputError: if TensorFlow's dense Adam cannot count the numbers of a table.
@@ -75,21 +60,8 @@ class TableUpdate:
             for table in tables:
                 _refuse_large(table)
 
-    def catch_up(self, tables: Any, ids: Any) -> None:
-        """Bring the rows of these ids, of any shape, up to date in one or several tables."""
-        return None
-
     def flush(self, steps_made: Callable[[], int]) -> None:
-        """Bring all rows of all tables up to date.
-
-        Args:
-            steps_made: returns the optimizer's steps, including those of a restored checkpoint.
-        """
-        return None
-
-    def refuse_never_caught_up(self, tables: Sequence[Any]) -> None:
-        """Refuse tables that a forward pass has read before their rows were up to date."""
-        return None
+        """Do nothing: all rows are up to date."""
 
 
 def _refuse_large(table: Any) -> None:
