@@ -17,8 +17,8 @@ from cowclip_merlin.diagnostics.row_norms import RowNorms, row_norms_by_field
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import logits
 from cowclip_merlin.models.row_sync import attached, find_cowclip
-from cowclip_merlin.optimizer.clipped_gradients import clips_whole_table, rows_to_clip
 from cowclip_merlin.optimizer.embedding_variables import looks_like_table
+from cowclip_merlin.optimizer.keras_updates.clipped_gradients import clips_whole_table, rows_to_clip
 from cowclip_merlin.optimizer.unique_rows import sum_duplicates
 
 tf = compat.tensorflow()

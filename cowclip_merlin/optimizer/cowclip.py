@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat, workers
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer import inner_optimizers
 from cowclip_merlin.optimizer.clip_statistics import ClipStatistics
 from cowclip_merlin.optimizer.config import Config, check, resolve
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import apply_locally, sum_gradients
 from cowclip_merlin.optimizer.exchange.worker_gradients import exchange_gradients
-from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, adams_of, refused_setting
-from cowclip_merlin.optimizer.keras_update import KerasUpdate
+from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, adams_of
+from cowclip_merlin.optimizer.keras_updates.keras_update import KerasUpdate
 from cowclip_merlin.optimizer.lazy_adam import Moments
 from cowclip_merlin.optimizer.row_updates.row_update import RowUpdate
 from cowclip_merlin.optimizer.update import Update
+from cowclip_merlin.optimizer.wrapping_optimizer import WrappingOptimizer
 from cowclip_merlin.tables import TableLayout
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _log = logging.getLogger("cowclip_merlin")
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
-class CowClip(tf.keras.optimizers.legacy.Optimizer):
+class CowClip(WrappingOptimizer):
     """Adam (or another Keras optimizer) with adaptive column-wise clipping of embeddings.
 
     One step is Algorithm 1 of Zheng et al. (arXiv 2204.06240). It sums gradients and counts over
@@ -319,80 +319,3 @@ class CowClip(tf.keras.optimizers.legacy.Optimizer):
         """Mean factor of the batch's distinct rows in the last step, scalar variable."""
         self._create_own_weights()
         return self._statistics.mean_factor
-
-    @property
-    def learning_rate(self) -> Any:
-        """The dense optimizer's learning rate: a variable or a schedule."""
-        return self.dense_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        self.dense_optimizer.learning_rate = value
-
-    lr = learning_rate
-    clipnorm = refused_setting("clipnorm")
-    clipvalue = refused_setting("clipvalue")
-    global_clipnorm = refused_setting("global_clipnorm")
-
-    @property
-    def iterations(self) -> Any:
-        """Number of steps. The inner optimizers have their own counters for their schedules."""
-        return super().iterations
-
-    @iterations.setter
-    def iterations(self, _: Any) -> None:
-        raise InputError(
-            "the counters of CowClip cannot be replaced: assign to iterations, "
-            "embedding_optimizer.iterations and dense_optimizer.iterations"
-        )
-
-    @property
-    def weights(self) -> list[Any]:
-        """Own counters, then the embedding optimizer's and the dense optimizer's variables."""
-        return self._weights + self._inner.weights
-
-    def variables(self) -> list[Any]:
-        """Return `weights`: Keras's method leaves out the variables of the inner optimizers."""
-        return self.weights
-
-    # get_slot_names is not overridden: with it, checkpoints would contain each slot twice.
-    def get_slot(self, var: Any, slot_name: str) -> Any:
-        """Return an inner optimizer's slot of a variable, such as Adam's "m".
-
-        With `update="exact"`, call `flush` first: a row may have missed steps.
-        """
-        return self._inner.get_slot(var, slot_name)
-
-    def get_weights(self) -> list[Any]:
-        """Return the weights as in Keras, after `flush`, since they leave out missed steps."""
-        self._refuse_reserved("get_weights")
-        self.flush()
-        return super().get_weights()
-
-    def set_weights(self, weights: list[Any]) -> None:
-        """Set the weights as in Keras, after `flush`, so that no missed step changes them."""
-        self._refuse_reserved("set_weights")
-        self.flush()
-        super().set_weights(weights)
-
-    def _refuse_reserved(self, what: str) -> None:
-        if self.reserved_rows is not None:
-            raise InputError(
-                f"{what} of an optimizer of growing tables would take all {self.reserved_rows:,} "
-                "reserved rows: use state() and restore() of the GrowingTable"
-            )
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments as given; variables among them raise an error."""
-        parts = self._inner.get_config() | self._asked.as_dict() | self.tables.get_config()
-        return {"name": self._name} | parts
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Build as in Keras; a single learning rate, as Merlin sets for Horovod, is an error."""
-        inner_optimizers.refuse_one_rate(config)
-        return super().from_config(config, custom_objects=custom_objects)
-
-    def __repr__(self) -> str:
-        """Return the text that Keras 3 quotes when it refuses this optimizer."""
-        return inner_optimizers.keras_2_words(self)

@@ -13,14 +13,14 @@ from typing import Any
 
 from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
-from cowclip_merlin.optimizer.clipped_gradients import (
+from cowclip_merlin.optimizer.config import Config
+from cowclip_merlin.optimizer.exchange.replica import assign_locally, assign_rows_locally
+from cowclip_merlin.optimizer.keras_updates.clipped_gradients import (
     LayoutOf,
     clipped,
     field_of_row,
     num_fields,
 )
-from cowclip_merlin.optimizer.config import Config
-from cowclip_merlin.optimizer.exchange.replica import assign_locally, assign_rows_locally
 from cowclip_merlin.tables import TableLayout
 
 tf = compat.tensorflow()

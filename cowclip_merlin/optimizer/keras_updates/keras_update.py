@@ -9,11 +9,11 @@ from typing import Any
 from cowclip_merlin import choices, compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.clip_statistics import summarize
-from cowclip_merlin.optimizer.clipped_gradients import clipped
-from cowclip_merlin.optimizer.clippy import bounded_step
 from cowclip_merlin.optimizer.config import Config
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.exchange.replica import apply_locally
+from cowclip_merlin.optimizer.keras_updates.clipped_gradients import clipped
+from cowclip_merlin.optimizer.keras_updates.clippy import bounded_step
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
 from cowclip_merlin.optimizer.update import Summary
 

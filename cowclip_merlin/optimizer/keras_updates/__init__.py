@@ -1,0 +1,1 @@
+"""The update of tables by a Keras optimizer."""

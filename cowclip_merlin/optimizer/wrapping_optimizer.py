@@ -1,0 +1,114 @@
+"""What Keras asks of an optimizer that wraps one for embeddings and one for the rest."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer import inner_optimizers
+from cowclip_merlin.optimizer.config import Config
+from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
+from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, refused_setting
+
+tf = compat.tensorflow()
+
+
+class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
+    """Base of `CowClip`: learning rate, counters, slots, weights and configuration.
+
+    Attributes:
+        embedding_optimizer: optimizer of the tables.
+        dense_optimizer: optimizer of all other weights.
+        tables: the embedding tables, which of them are clipped, and their fields.
+        reserved_rows: rows that a growing table reserves, most of them without values; or None.
+    """
+
+    embedding_optimizer: Any
+    dense_optimizer: Any
+    tables: EmbeddingTables
+    reserved_rows: int | None
+    _inner: InnerOptimizers
+    _asked: Config
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Bring every row of every table up to date."""
+
+    @property
+    def learning_rate(self) -> Any:
+        """The dense optimizer's learning rate: a variable or a schedule."""
+        return self.dense_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.dense_optimizer.learning_rate = value
+
+    lr = learning_rate
+    clipnorm = refused_setting("clipnorm")
+    clipvalue = refused_setting("clipvalue")
+    global_clipnorm = refused_setting("global_clipnorm")
+
+    @property
+    def iterations(self) -> Any:
+        """Number of steps. The inner optimizers have their own counters for their schedules."""
+        return super().iterations
+
+    @iterations.setter
+    def iterations(self, _: Any) -> None:
+        raise InputError(
+            "the counters of CowClip cannot be replaced: assign to iterations, "
+            "embedding_optimizer.iterations and dense_optimizer.iterations"
+        )
+
+    @property
+    def weights(self) -> list[Any]:
+        """Own counters, then the embedding optimizer's and the dense optimizer's variables."""
+        return self._weights + self._inner.weights
+
+    def variables(self) -> list[Any]:
+        """Return `weights`: Keras's method leaves out the variables of the inner optimizers."""
+        return self.weights
+
+    # get_slot_names is not overridden: with it, checkpoints would contain each slot twice.
+    def get_slot(self, var: Any, slot_name: str) -> Any:
+        """Return an inner optimizer's slot of a variable, such as Adam's "m".
+
+        With `update="exact"`, call `flush` first: a row may have missed steps.
+        """
+        return self._inner.get_slot(var, slot_name)
+
+    def get_weights(self) -> list[Any]:
+        """Return the weights as in Keras, after `flush`, since they leave out missed steps."""
+        self._refuse_reserved("get_weights")
+        self.flush()
+        return super().get_weights()
+
+    def set_weights(self, weights: list[Any]) -> None:
+        """Set the weights as in Keras, after `flush`, so that no missed step changes them."""
+        self._refuse_reserved("set_weights")
+        self.flush()
+        super().set_weights(weights)
+
+    def _refuse_reserved(self, what: str) -> None:
+        if self.reserved_rows is not None:
+            raise InputError(
+                f"{what} of an optimizer of growing tables would take all {self.reserved_rows:,} "
+                "reserved rows: use state() and restore() of the GrowingTable"
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments as given; variables among them raise an error."""
+        parts = self._inner.get_config() | self._asked.as_dict() | self.tables.get_config()
+        return {"name": self._name} | parts
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Build as in Keras; a single learning rate, as Merlin sets for Horovod, is an error."""
+        inner_optimizers.refuse_one_rate(config)
+        return super().from_config(config, custom_objects=custom_objects)
+
+    def __repr__(self) -> str:
+        """Return the text that Keras 3 quotes when it refuses this optimizer."""
+        return inner_optimizers.keras_2_words(self)
