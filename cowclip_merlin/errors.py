@@ -89,7 +89,7 @@ def error_message(error: Exception, *, target: str | None = None) -> str | None:
     if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
         tensor = _TENSOR.search(str(error))
         words = f"no room for {tensor[1]}" if tensor else f"{error!s:.80}"
-        return f"not enough memory ({words}); use a smaller batch or --mlp, fewer ids or fewer rows"
+        return f"not enough memory ({words}); use a smaller batch or `mlp`, fewer ids or fewer rows"
     if isinstance(error, ModuleNotFoundError) and not _is_own_module(error.name or ""):
         return f"{error.name} is not installed; install this package as '.[cpu]' or '.[gpu]'"
     return _path_error_message(error, target) if isinstance(error, OSError) else None

@@ -62,11 +62,11 @@ def train(
         Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
     """
     if diagnostics_every < 0:
-        raise InputError(f"--diagnostics-every is {diagnostics_every}; it must be 0 or more")
+        raise InputError(f"`diagnostics_every` is {diagnostics_every}; it must be 0 or more")
     check_counts(workers, scheduler, restarts)
     if workers is not None and workers > settings.batch_size:
         raise InputError(
-            f"--workers is {workers}, but a batch has {settings.batch_size} rows; use fewer"
+            f"`workers` is {workers}, but a batch has {settings.batch_size} rows; use fewer"
         )
     if workers not in (None, 1) or scheduler is not None:
         call = TrainCall(

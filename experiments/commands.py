@@ -16,7 +16,7 @@ from cowclip_merlin.system.files import check_writable
 from cowclip_merlin.system.locks import lock_folder
 
 FOLDER_IS_USED = (
-    "another experiment or sweep uses this folder; wait until it ends, or use another --out"
+    "another experiment or sweep uses this folder; wait until it ends, or use another `out`"
 )
 
 

@@ -72,8 +72,8 @@ def _check_lines(session: Session, experiment: Experiment, runs: Sequence[Planne
     known = sorted({run.label for run in runs})
     for label in session.settings.lines:
         if not known:
-            raise InputError(f"{experiment.cli_name} has no runs, so --lines has no effect")
+            raise InputError(f"{experiment.cli_name} has no runs, so `lines` has no effect")
         if label not in known:
             raise InputError(
-                f"{experiment.name} has no line {label!r}; --lines takes {'; '.join(known)}"
+                f"{experiment.name} has no line {label!r}; `lines` takes {'; '.join(known)}"
             )

@@ -26,7 +26,7 @@ def use_gpu(device: str) -> bool:
         return False
     missing = _missing_for_gpu()
     if missing and device == "gpu":
-        raise InputError(f"--device gpu: {missing}; use --device cpu, or a machine with a GPU")
+        raise InputError(f"`device` gpu: {missing}; use `device` cpu, or a machine with a GPU")
     return not missing
 
 

@@ -37,10 +37,10 @@ class Recipe:
     def __post_init__(self) -> None:
         """Reject a negative threshold and an unknown `fit_on`."""
         if self.freq_threshold < 0:
-            raise InputError(f"--freq-threshold is {self.freq_threshold}; it must be at least 0")
+            raise InputError(f"`freq_threshold` is {self.freq_threshold}; it must be at least 0")
         if self.fit_on not in choices.FIT_ON:
             raise InputError(
-                f"--fit-on is {self.fit_on!r}; choose one of {', '.join(choices.FIT_ON)}"
+                f"`fit_on` is {self.fit_on!r}; choose one of {', '.join(choices.FIT_ON)}"
             )
 
     @property

@@ -94,8 +94,8 @@ def _check_like_apart(settings: PrepareSettings) -> None:
     like, out = (Path(os.path.realpath(path)) for path in (settings.like, settings.out))
     if like == out or like in out.parents or out in like.parents:
         raise InputError(
-            f"{settings.out}: shares files with --like {settings.like}, which must stay as it is; "
-            "use another --out"
+            f"{settings.out}: shares files with `like` {settings.like}, which must stay as it is; "
+            "use another `out`"
         )
 
 
@@ -105,19 +105,19 @@ def _check_target(settings: PrepareSettings) -> None:
     if not out.exists():
         return
     if not settings.overwrite:
-        raise InputError(f"{out}: already exists; use --overwrite to replace it")
+        raise InputError(f"{out}: already exists; use `overwrite` to replace it")
     if not (out / "dataset.json").is_file():
         raise InputError(
-            f"{out}: has no dataset.json, so --overwrite does not delete it; use another --out"
+            f"{out}: has no dataset.json, so `overwrite` does not delete it; use another `out`"
         )
     if holds_results(out):  # beside a copy of dataset.json
         raise InputError(
-            f"{out}: holds results of experiments, so --overwrite does not delete it; use another "
-            "--out"
+            f"{out}: holds results of experiments, so `overwrite` does not delete it; use another "
+            "`out`"
         )
     for file in settings.files:
         if out.resolve() in file.resolve().parents:
-            raise InputError(f"{file}: is inside {out}, which would be replaced; use another --out")
+            raise InputError(f"{file}: is inside {out}, which would be replaced; use another `out`")
 
 
 def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat:

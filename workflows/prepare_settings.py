@@ -85,9 +85,9 @@ class PrepareSettings:
         if not self.files:
             raise InputError("no input files; give at least one")
         if not 0 <= self.max_bad_fraction < 1:
-            raise InputError(f"--max-bad-fraction is {self.max_bad_fraction}; use 0 <= x < 1")
+            raise InputError(f"`max_bad_fraction` is {self.max_bad_fraction}; use 0 <= x < 1")
         if not 0.001 <= self.partition_mb <= 1024:
-            raise InputError(f"--partition-mb is {self.partition_mb}; use 0.001 to 1024")
+            raise InputError(f"`partition_mb` is {self.partition_mb}; use 0.001 to 1024")
         self._check_text_options()
         self._check_effects()
 
@@ -99,7 +99,7 @@ class PrepareSettings:
         """
         if self.separator is not None:
             object.__setattr__(self, "separator", parse_separator(self.separator))
-        given = "--columns" if self.columns else "--separator"
+        given = "`columns`" if self.columns else "`separator`"
         if not self.columns and self.separator is None:
             return
         if self.kind != TABLE:
@@ -109,18 +109,18 @@ class PrepareSettings:
         for name in self.columns:
             if not name or self.columns.count(name) > 1:
                 what = f"has {name!r} twice" if name else "has a column without a name"
-                raise InputError(f"--columns {what}; give each column a name of its own")
+                raise InputError(f"`columns` {what}; give each column a name of its own")
 
     def _check_effects(self) -> None:
         """Reject settings that have no effect together with `like` or a split by time."""
         given = (self.recipe, self.split, self.test_fraction, self.seed)
         if self.like is not None and given != (Recipe(), "random", None, None):
             raise InputError(
-                f"--like {self.like}: columns are transformed as there and all rows are test rows; "
-                "omit --freq-threshold, --log, --fit-on, --split, --test-fraction and --seed"
+                f"`like` {self.like}: columns are transformed as there and all rows are test rows; "
+                "omit `freq_threshold`, `log`, `fit_on`, `split`, `test_fraction` and `seed`"
             )
         if self.split == "time" and self.seed is not None:
-            raise InputError("--seed has no effect with --split time; remove it")
+            raise InputError("`seed` has no effect with `split` time; remove it")
 
     def log_format(self) -> LogFormat:
         """Return the columns of the log.
@@ -131,14 +131,14 @@ class PrepareSettings:
         if self.kind in KINDS:
             if self.label or self.categorical or self.continuous:
                 raise InputError(
-                    f"--label, --categorical and --continuous are for the kind table; a "
+                    f"`label`, `categorical` and `continuous` are for the kind table; a "
                     f"{self.kind} log has its own columns"
                 )
             return KINDS[self.kind]
         if self.kind != "table":
             raise InputError(f"unknown kind {self.kind!r}; choose criteo, avazu or table")
         if not self.label or not self.categorical:
-            raise InputError("a table needs --label and --categorical; name its columns")
+            raise InputError("a table needs `label` and `categorical`; name its columns")
         names = (self.label, *self.categorical, *self.continuous)
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -173,7 +173,7 @@ class PrepareSettings:
         for name in log_format.columns:
             if name not in self.columns:
                 raise InputError(
-                    f"--columns has no {name!r}, which is the label, categorical or continuous; "
+                    f"`columns` has no {name!r}, which is the label, categorical or continuous; "
                     "name all columns of the file, in its order"
                 )
         return replace(log_format, file_columns=self.columns, header=False)

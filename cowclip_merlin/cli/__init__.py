@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = error_message(error, target=_output_path(vars(args)))
         if message is None:
             return _crash()
-        message = _as_option(message, sys.argv[1:] if argv is None else argv)
+        message = _with_options(message, sys.argv[1:] if argv is None else argv)
         return _fail(message, code=LOST_ANOTHER if isinstance(error, WorkerLost) else WRONG_INPUT)
 
 
@@ -141,22 +141,41 @@ def _output_path(given: Mapping[str, object]) -> str | None:
     return next((str(path) for path in paths if path), None)
 
 
-def _as_option(message: str, argv: Sequence[str]) -> str:
-    """Name the option that the user typed, where a message begins with the name of its setting.
+def _with_options(message: str, argv: Sequence[str]) -> str:
+    """Write the settings of a message as options: those in backquotes, and one at its beginning.
 
-    >>> _as_option("sync_every is -1.0; give a number from 0 on", ["--sync-every", "-1"])
+    >>> _with_options("run: is a file; give `out` a folder", [])
+    'run: is a file; give --out a folder'
+    >>> _with_options("sync_every is -1.0; give a number from 0 on", ["--sync-every", "-1"])
     '--sync-every is -1.0; give a number from 0 on'
-    >>> _as_option("r has no effect with the clip none; remove r", ["--r=2", "--clip", "none"])
+    >>> _with_options("r has no effect with the clip none; remove r", ["--r=2", "--clip", "none"])
     '--r has no effect with the clip none; remove --r'
-    >>> _as_option("epochs is 2; give --epochs 3, or more", ["--epochs", "2"])
-    '--epochs is 2; give --epochs 3, or more'
     """
+    options = set(_options_of(build_parser()))
+    message = re.sub(
+        r"`([a-z][a-z0-9_]*)`",
+        lambda m: _option(m[1]) if _option(m[1]) in options else m[0],
+        message,
+    )
     name = re.match("([a-z][a-z0-9_]*)(?= is | has no effect )", message)
     if name is None:
         return message
-    option = f"--{name[1].replace('_', '-')}"
+    option = _option(name[1])
     typed = any(word.partition("=")[0] == option for word in argv)
     return re.sub(rf"(?<![\w-]){name[1]}\b", option, message) if typed else message
+
+
+def _option(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
+
+
+def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the options of a parser and of its commands."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from _options_of(each)
 
 
 def _fail(message: str, *, code: int = WRONG_INPUT) -> int:

@@ -167,7 +167,7 @@ def _complete_rows(path: Path, before: int) -> list[Record]:
 
 
 _REMEDY = (
-    "restore a copy, or delete it: --resume then continues without the probes of earlier steps"
+    "restore a copy, or delete it: `resume` then continues without the probes of earlier steps"
 )
 
 
@@ -187,7 +187,7 @@ def read_diagnostics(run: str | Path) -> Any:
     if not path.exists():
         raise InputError(
             f"{run}: no {FILE}; the run was trained without diagnostics; train with "
-            "--diagnostics-every 100"
+            "`diagnostics_every` 100"
         )
     rows = _complete_rows(path, sys.maxsize)
     try:

@@ -100,10 +100,10 @@ def _counts(data: PreparedData, field: str) -> npt.NDArray[np.int64]:
     try:
         count = read_counts(data, field)["count"].to_numpy()
     except InputError as error:
-        raise InputError(f"{error}, or train with --diagnostics-every 0") from None
+        raise InputError(f"{error}, or train with `diagnostics_every` 0") from None
     if len(count) != data.cardinalities[field]:
         raise InputError(
             f"{file}: {len(count)} ids, but the field has {data.cardinalities[field]}; prepare the "
-            "data again, or train with --diagnostics-every 0"
+            "data again, or train with `diagnostics_every` 0"
         )
     return count

@@ -74,13 +74,13 @@ def check_counts(workers: int | None, scheduler: str | None, restarts: int) -> N
         InputError: if one is out of range, or restarts are of no use.
     """
     if workers is not None and workers < 1:
-        raise InputError(f"--workers is {workers}; it must be at least 1")
+        raise InputError(f"`workers` is {workers}; it must be at least 1")
     if restarts < 0:
-        raise InputError(f"--restarts is {restarts}; it must be 0 or more")
+        raise InputError(f"`restarts` is {restarts}; it must be 0 or more")
     if restarts and scheduler is None and workers in (None, 1):
         raise InputError(
-            f"--restarts is {restarts}, but there is one process only; add --workers with at least "
-            "2, or --scheduler"
+            f"`restarts` is {restarts}, but there is one process only; add `workers` with at least "
+            "2, or `scheduler`"
         )
 
 
@@ -90,14 +90,14 @@ def _refuse_inside_worker(environment: Mapping[str, str]) -> None:
         cluster = json.loads(environment.get("TF_CONFIG") or "{}").get("cluster", {})
         count = sum(len(addresses) for addresses in cluster.values())
     except (ValueError, AttributeError, TypeError):
-        raise InputError("TF_CONFIG is damaged; unset it, or omit --workers") from None
+        raise InputError("TF_CONFIG is damaged; unset it, or omit `workers`") from None
     source = "TF_CONFIG"
     if count < 2:
         count, source = number_of_tasks(environment), "Slurm"
     if count > 1:
         raise InputError(
-            f"--workers: {source} has already started {count} workers, and this is one of them; "
-            "omit --workers and --scheduler"
+            f"`workers`: {source} has already started {count} workers, and this is one of them; "
+            "omit `workers` and `scheduler`"
         )
 
 
@@ -156,8 +156,8 @@ def _remove_without_checkpoint(new: NewFiles) -> None:
 def _remedy(out: str, restarts: int) -> str:
     """Return what the user can do after the last attempt."""
     done = f"after {restarts} restarts; " if restarts else ""
-    again = "repeat the command with --resume" if has_checkpoint(out) else "train again"
-    return f"{done}{again}, or let --restarts {restarts + 1} do it"
+    again = "repeat the command with `resume`" if has_checkpoint(out) else "train again"
+    return f"{done}{again}, or let `restarts` {restarts + 1} do it"
 
 
 def _start(call: TrainCall, number: int, restarts: int) -> str:

@@ -138,9 +138,9 @@ def choose_workers(client: Any, scheduler: str, workers: int | None, wait: float
         if time.monotonic() > until:
             break
         time.sleep(0.5)
-    remedy = f"start more, or use --workers {len(found)}" if found else "start some"
+    remedy = f"start more, or use `workers` {len(found)}" if found else "start some"
     raise InputError(
-        f"--scheduler {scheduler}: the Dask cluster has {len(found)} workers, but the training "
+        f"`scheduler` {scheduler}: the Dask cluster has {len(found)} workers, but the training "
         f"needs {workers or 'at least 1'}; {remedy}"
     )
 
@@ -167,7 +167,7 @@ def _describe(client: Any, call: TrainCall, chosen: Sequence[str]) -> dict[str, 
         places = client.run(dask_side.describe_place, folders, workers=list(chosen))
     except Exception as error:  # Dask does not keep the type of an error in an import
         raise InputError(
-            f"--scheduler: the Dask workers cannot use cowclip_merlin ({error}); install the same "
+            f"`scheduler`: the Dask workers cannot use cowclip_merlin ({error}); install the same "
             "version there"
         ) from error
     for address in chosen:

@@ -51,7 +51,7 @@ def one_gpu_each(visible: Sequence[Sequence[str]], device: str, host: str) -> li
     every = list(dict.fromkeys(name for names in visible for name in names))
     if len(every) < len(visible):
         raise InputError(
-            f"--workers: {host} has {len(every)} visible GPUs for {len(visible)} workers, and each "
-            "needs its own; use fewer workers, or --device cpu"
+            f"`workers`: {host} has {len(every)} visible GPUs for {len(visible)} workers, and each "
+            "needs its own; use fewer workers, or `device` cpu"
         )
     return every[: len(visible)]

@@ -93,7 +93,7 @@ def _writable(array: Any) -> Any:
     except OSError as error:
         raise InputError(
             f"{array.filename}: cannot be mapped into memory ({error.strerror}); use "
-            "--data-memory to stream the rows"
+            "`data_memory` to stream the rows"
         ) from error
 
 

@@ -57,7 +57,7 @@ def megabytes_to_bytes(megabytes: float | None) -> int | None:
     if megabytes is None:
         return None
     if not (math.isfinite(megabytes) and megabytes > 0):
-        raise InputError(f"--data-memory is {megabytes:g}; use a number of MB above 0")
+        raise InputError(f"`data_memory` is {megabytes:g}; use a number of MB above 0")
     return int(megabytes * 1e6)
 
 
@@ -147,7 +147,7 @@ def load_split_to_device(
 def _check_memory(memory: int, least: int) -> None:
     if memory < least:
         raise InputError(
-            f"--data-memory: {memory / 1e6:g} MB hold less than three batches; use at least "
+            f"`data_memory`: {memory / 1e6:g} MB hold less than three batches; use at least "
             f"{math.ceil(least / 1e3) / 1e3:g}"
         )
 

@@ -122,7 +122,7 @@ def generate_drifting(
 
 def _check_arguments(path: Path, days: int) -> None:
     if not 1 <= days <= MOST_DAYS:
-        raise InputError(f"--days is {days}; give 1 to {MOST_DAYS}")
+        raise InputError(f"`days` is {days}; give 1 to {MOST_DAYS}")
     if path.suffix == ".parquet":
         raise InputError(f"{path}: the log is text; name it .csv, .tsv, or .csv.gz")
 

@@ -78,9 +78,9 @@ class LogWriter:
         self.path, self.rows, self.seed = path, rows, seed
         self.facts_path = path.with_name(path.name + ".json")
         if rows < 1:
-            raise InputError(f"--rows is {rows}; it must be at least 1")
+            raise InputError(f"`rows` is {rows}; it must be at least 1")
         if not 0 <= seed < 2**64:
-            raise InputError(f"--seed is {seed}; it must be between 0 and 2**64 - 1")
+            raise InputError(f"`seed` is {seed}; it must be between 0 and 2**64 - 1")
         for file in (path, self.facts_path):
             check_writable(file, overwrite=overwrite)
         self.clicks, self.probabilities = _allocate(rows)
@@ -173,7 +173,7 @@ def _allocate(rows: int) -> tuple[npt.NDArray[np.int8], Floats]:
     except (MemoryError, ValueError):  # too large for the memory, or for an array
         needed = 9 * rows / 2**30
         raise InputError(
-            f"--rows {rows} needs {needed:,.0f} GiB of memory; use fewer rows"
+            f"`rows` {rows} needs {needed:,.0f} GiB of memory; use fewer rows"
         ) from None
 
 

@@ -24,10 +24,10 @@ def connect(scheduler: str, *, default: bool = True) -> Any:
         return Client(scheduler, timeout="10s", set_as_default=default)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"--scheduler {scheduler}: no Dask scheduler answers; start one, or omit the option"
+            f"`scheduler` {scheduler}: no Dask scheduler answers; start one, or omit the option"
         ) from error
     except ImportError as error:
-        raise InputError(f"--scheduler {scheduler}: {error}; install it, or use tcp://") from error
+        raise InputError(f"`scheduler` {scheduler}: {error}; install it, or use tcp://") from error
 
 
 def _check_certificates(scheduler: str) -> None:
@@ -38,6 +38,6 @@ def _check_certificates(scheduler: str) -> None:
         return
     if Security().get_connection_args("client").get("ssl_context") is None:
         raise InputError(
-            f"--scheduler {scheduler}: Dask has no certificates for an encrypted connection; set "
+            f"`scheduler` {scheduler}: Dask has no certificates for an encrypted connection; set "
             "distributed.comm.tls in its configuration, or use tcp://"
         )

@@ -76,7 +76,7 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
     """
     path = Path(path)
     if path.exists():
-        raise InputError(f"{path}: already exists; use another --out")
+        raise InputError(f"{path}: already exists; use another `out`")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; create it first")
     clear_leftovers(path)
@@ -97,7 +97,7 @@ def rename_if_free(made: Path, target: Path) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise InputError(
-            f"{target}: another process has created it in the meantime; use another --out"
+            f"{target}: another process has created it in the meantime; use another `out`"
         ) from None
 
 
@@ -211,7 +211,7 @@ def check_writable(path: Path | str, *, overwrite: bool = False) -> None:
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: is not a regular file; give the name of a file to write")
     if path.exists() and not overwrite:
-        raise InputError(f"{path}: already exists; use --overwrite to replace it")
+        raise InputError(f"{path}: already exists; use `overwrite` to replace it")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; create it first")
     temporary = _temporary_name(path)

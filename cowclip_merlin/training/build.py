@@ -34,15 +34,15 @@ def choose_device(device: str) -> str:
             tf.config.set_visible_devices([], "GPU")
         except RuntimeError as error:
             raise InputError(
-                "--device cpu: TensorFlow has started with a GPU in this process; set "
+                "`device` cpu: TensorFlow has started with a GPU in this process; set "
                 'CUDA_VISIBLE_DEVICES="" before it starts'
             ) from error
         return "cpu"
     gpus = tf.config.list_physical_devices("GPU")
     if device == "gpu" and not gpus:
         raise InputError(
-            "--device gpu: TensorFlow sees no GPU; install the GPU build and its CUDA libraries, "
-            "or use --device cpu"
+            "`device` gpu: TensorFlow sees no GPU; install the GPU build and its CUDA libraries, "
+            "or use `device` cpu"
         )
     for gpu in gpus:
         with suppress(
@@ -79,8 +79,8 @@ def check_table_memory(settings: RunSettings, data: PreparedData, device: str) -
     if needed > left:
         raise InputError(
             f"not enough memory: the tables of {data.path} take {needed / 1e9:.2f} GB with the "
-            f"optimizer's state, and this process may take {left / 1e9:.2f} GB more; use --tables "
-            "sharded with more --workers, a smaller --embedding-dim, or fewer ids"
+            f"optimizer's state, and this process may take {left / 1e9:.2f} GB more; use `tables` "
+            "sharded with more `workers`, a smaller `embedding_dim`, or fewer ids"
         )
 
 

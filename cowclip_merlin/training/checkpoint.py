@@ -97,7 +97,7 @@ class Checkpoints:
         if not paths:
             raise InputError(
                 f"{self._folder}: no checkpoint; the run ended before its first one; delete "
-                f"{self._folder.parent} and train again without --resume"
+                f"{self._folder.parent} and train again without `resume`"
             )
         for path in paths:
             damages = texts_of_all(self._workers, self._read(path) or "")

@@ -87,7 +87,7 @@ def run_training(
         check_sizes(prepared, settings)
         check_run_folder(out)
         if checkpoint_every < 0:
-            raise InputError(f"--checkpoint-every is {checkpoint_every}; it must be 0 or more")
+            raise InputError(f"`checkpoint_every` is {checkpoint_every}; it must be 0 or more")
         memory = megabytes_to_bytes(data_memory)
         make_trainer = partial(Trainer, checkpoint_every=checkpoint_every, data_memory=memory)
         config = RunConfig(
@@ -102,7 +102,7 @@ def run_training(
         check_table_memory(settings, prepared, used)
         columns = _open_splits(prepared, settings, memory)
         split = settings.scored_split
-        remedy = "prepare with a larger --test-fraction, or another --split"
+        remedy = "prepare with a larger `test_fraction`, or another `split`"
         check_both_labels(prepared.path, split, columns[split].label, remedy=remedy)
     with naming_lost_workers(group):
         check_alike(group, facts_of(config, checkpoint_every, resume))
@@ -171,7 +171,7 @@ def _train(
             log.info("no diagnostics: a probe of sharded tables would need all workers")
             recorder = None
         made = recorder(trainer, prepared) if recorder else NoRecorder()
-        check_alike(trainer.workers, {"--diagnostics-every": made.every})
+        check_alike(trainer.workers, {"`diagnostics_every`": made.every})
         trainer.recorder = made if first else NoRecorder(made.every)
         if resume:
             trainer.resume()
@@ -238,11 +238,11 @@ def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
     if settings.validation_fraction:
         rows -= validation_rows(rows, settings.validation_fraction)
     elif prepared.rows["test"] == 0:
-        raise InputError(f"{prepared.path}: no test rows; prepare with a larger --test-fraction")
+        raise InputError(f"{prepared.path}: no test rows; prepare with a larger `test_fraction`")
     if settings.batch_size > rows:
         raise InputError(
             f"batch size {settings.batch_size} is larger than the {rows} training rows of "
-            f"{prepared.path}; use a smaller --batch-size"
+            f"{prepared.path}; use a smaller `batch_size`"
         )
 
 
@@ -258,6 +258,6 @@ def check_train_rows(prepared: PreparedData) -> None:
     if like is None:
         raise InputError(f"{prepared.path}: no training rows; prepare a log with more rows")
     raise InputError(
-        f"{prepared.path}: prepared with --like {like}, so all of its rows are test rows; train on "
-        f"{like}, score these rows with cowclip evaluate, or prepare the log without --like"
+        f"{prepared.path}: prepared with `like` {like}, so all of its rows are test rows; train on "
+        f"{like}, score these rows with cowclip evaluate, or prepare the log without `like`"
     )

@@ -29,17 +29,17 @@ def check_run_folder(out: Path) -> None:
             holds a file that is not a run's and that a run would replace.
     """
     if holds_results(out):
-        raise InputError(f"{out}: holds results of experiments; use another --out for the run")
+        raise InputError(f"{out}: holds results of experiments; use another `out` for the run")
     if (out / "study.db").exists():
-        raise InputError(f"{out}: holds a search of cowclip tune; use another --out for the run")
+        raise InputError(f"{out}: holds a search of cowclip tune; use another `out` for the run")
     if (out / "dataset.json").exists():
-        raise InputError(f"{out}: holds prepared data; use another --out for the run")
+        raise InputError(f"{out}: holds prepared data; use another `out` for the run")
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give --out a folder")
+        raise InputError(f"{out}: is a file; give `out` a folder")
     if not (out / "config.json").exists():
         for name in RUN_FILES:
             if (out / name).exists():
-                raise InputError(f"{out}: holds {name} but no run; use another --out")
+                raise InputError(f"{out}: holds {name} but no run; use another `out`")
 
 
 def check_resume(out: Path, config: RunConfig, resume: bool) -> None:
@@ -51,7 +51,7 @@ def check_resume(out: Path, config: RunConfig, resume: bool) -> None:
     """
     if _holds_other_kind(out):
         raise InputError(
-            f"{out}: holds another kind of run, such as online training; use another --out"
+            f"{out}: holds another kind of run, such as online training; use another `out`"
         )
     if resume:
         _check_same_run(out, config)
@@ -83,10 +83,10 @@ def _check_same_run(out: Path, config: RunConfig) -> None:
         if name != "epochs" and old[name] != new[name]:
             raise InputError(
                 f"{out}: was trained with {name} {old[name]}, not {new[name]}; resume with the "
-                "same settings, or use another --out"
+                "same settings, or use another `out`"
             )
     if before.values != config.values:
-        raise InputError(f"{out}: was trained with other presets; use another --out")
+        raise InputError(f"{out}: was trained with other presets; use another `out`")
     if before.fingerprint != config.fingerprint:
         raise InputError(f"{out}: was trained on other data; resume with the same folder")
 
@@ -94,9 +94,9 @@ def _check_same_run(out: Path, config: RunConfig) -> None:
 def _existing_run_message(out: Path) -> str:
     """Return the error for an existing run folder, with the remedy."""
     if list_checkpoints(out / "checkpoints"):
-        return "already holds a run; use --resume or another --out"
+        return "already holds a run; use `resume` or another `out`"
     return (
-        "holds a run without a checkpoint; use another --out, or delete the folder if no process "
+        "holds a run without a checkpoint; use another `out`, or delete the folder if no process "
         "trains there"
     )
 
@@ -117,7 +117,7 @@ def run_folder(out: Path, config: RunConfig, *, resume: bool) -> Iterator[None]:
     with ExitStack() as stack:
         with raising_together(group):
             new = NewFiles.since_now(out)
-            lock = lock_folder(out, "another process writes a run there; use another --out")
+            lock = lock_folder(out, "another process writes a run there; use another `out`")
             stack.enter_context(lock)
             check_resume(out, config, resume)  # again: another process may have trained since
             if resume:  # any other folder may hold the user's files

@@ -77,7 +77,7 @@ def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
             raise ValueError("epochs that no run writes")
     except (csv.Error, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: damaged ({error!s:.80}); restore a copy, or delete it: --resume then "
+            f"{path}: damaged ({error!s:.80}); restore a copy, or delete it: `resume` then "
             "continues from the checkpoint, without the records of earlier epochs"
         ) from error
     return [row for row, epoch in zip(rows, known, strict=True) if epoch <= epochs]

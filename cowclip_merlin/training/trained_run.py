@@ -68,7 +68,7 @@ def evaluate_run(
     columns = open_columns(prepared, split)
     if against is not None:
         others = all(prepared.rows.values())  # a folder of --like has test rows only
-        remedy = ("choose the other split, or " if others else "") + "omit --against"
+        remedy = ("choose the other split, or " if others else "") + "omit `against`"
         evaluation.check_both_labels(prepared.path, split, columns.label, remedy=remedy)
     set_up_tensorflow(configs[0].settings.seed, device)
     rows = load_split_to_device(columns, batch_size=evaluation.PREDICTION_BATCH_SIZE)
@@ -109,7 +109,7 @@ def _check_vocabulary(run: Path, config: RunConfig, prepared: PreparedData) -> N
     if len({config.vocabulary, prepared.vocabulary} - {None}) > 1:
         raise InputError(
             f"{prepared.path}: its ids or scaled numbers have other meanings than in the data "
-            f"of {run}; prepare it with --like and the folder that the run was trained on"
+            f"of {run}; prepare it with `like` and the folder that the run was trained on"
         )
 
 

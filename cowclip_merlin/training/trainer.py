@@ -141,7 +141,7 @@ class Trainer:
         if done >= self.settings.epochs and not self.rows:
             raise InputError(
                 f"{self.folder}: all {done} epochs are trained, but metrics.csv has none of them; "
-                "score the run with cowclip evaluate, or train more --epochs"
+                "score the run with cowclip evaluate, or train more `epochs`"
             )
         self._early.resume(self.rows, done, step)
         self.log.info("resumed from %s: epoch %d, step %d", path, done, step)
@@ -150,8 +150,8 @@ class Trainer:
         """Refuse fewer epochs than the checkpoint has trained or begun."""
         if begun > self.settings.epochs:
             raise InputError(
-                f"{self.folder}: --epochs is {self.settings.epochs}, but epoch {begun} is trained "
-                f"or begun; resume with --epochs {begun} or more"
+                f"{self.folder}: `epochs` is {self.settings.epochs}, but epoch {begun} is trained "
+                f"or begun; resume with `epochs` {begun} or more"
             )
 
     def run(self) -> list[dict[str, Any]]:

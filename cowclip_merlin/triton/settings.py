@@ -34,8 +34,8 @@ class RepositorySettings:
     def __post_init__(self) -> None:
         """Reject names and numbers that Triton does not accept."""
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", self.model_name):
-            raise InputError(f"--model-name {self.model_name!r}: use letters, digits, _, - and .")
-        counts = {"--model-version": self.model_version, "--max-batch-size": self.max_batch_size}
+            raise InputError(f"`model_name` {self.model_name!r}: use letters, digits, _, - and .")
+        counts = {"`model_version`": self.model_version, "`max_batch_size`": self.max_batch_size}
         check_at_least_one(counts)
         for option, count in counts.items():
             if count >= 2**31:

@@ -40,4 +40,4 @@ def _message(workers: Workers, text: str) -> str:
     others = {int(number) for number in _TASK.findall(text)} - {workers.rank}
     named = min((n for n in others if n < workers.size), default=None)
     who = "another worker" if named is None else f"worker {named} ({workers.addresses[named]})"
-    return f"{workers}: lost {who}; see its messages, and go on with --resume"
+    return f"{workers}: lost {who}; see its messages, and go on with `resume`"

@@ -70,7 +70,7 @@ def _metrics(runs_folder: Path, result: Result) -> list[dict[str, str]]:
     if len(found) < result.epochs:
         raise InputError(
             f"{path}: has {len(found)} of {result.epochs} epochs; a figure by epoch needs the run "
-            "folders; restore them, or use another --out"
+            "folders; restore them, or use another `out`"
         )
     return found
 
@@ -142,7 +142,7 @@ def id_frequency_figure(data: PreparedData) -> Any:
     if not any(map(len, counts.values())):
         raise InputError(
             f"{data.path}: every id is missing or out of vocabulary; prepare with a smaller "
-            "--freq-threshold"
+            "`freq_threshold`"
         )
     return draw_ids(counts)
 

@@ -42,9 +42,9 @@ class LogSettings:
     def __post_init__(self) -> None:
         """Reject values that would fail later."""
         if self.seeds < 1:
-            raise InputError(f"--seeds is {self.seeds}; it must be at least 1")
+            raise InputError(f"`seeds` is {self.seeds}; it must be at least 1")
         if not 0 <= self.batch_days < math.inf:
-            raise InputError(f"--batch-days is {self.batch_days}; give a number from 0 on")
+            raise InputError(f"`batch_days` is {self.batch_days}; give a number from 0 on")
         for path in self.files:
             if not path.is_file():
                 raise InputError(f"{path}: no such file; check the path")

@@ -35,7 +35,7 @@ class DataVariant:
     def __post_init__(self) -> None:
         """Reject values that would keep nothing."""
         if not 0 < self.fraction <= 1:
-            raise InputError(f"--scale is {self.fraction:g}; use a share above 0, at most 1")
+            raise InputError(f"`scale` is {self.fraction:g}; use a share above 0, at most 1")
         for name in ("keep_top", "min_count"):
             value = getattr(self, name)
             if value is not None and value < 1:

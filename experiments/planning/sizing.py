@@ -117,8 +117,8 @@ def sizing_for(
         return _reduced(rows, preset, epochs, max_multiplier or 32, steps or 50)
     if steps is not None:
         raise InputError(
-            f"--steps {steps}: with {rows} training rows the base batch is the paper's 1,024; "
-            "give --max-multiplier instead"
+            f"`steps` {steps}: with {rows} training rows the base batch is the paper's 1,024; "
+            "give `max_multiplier` instead"
         )
     return Sizing(
         rows=rows,
@@ -135,7 +135,7 @@ def _reduced(rows: int, preset: str, epochs: int, max_multiplier: int, steps: in
     if rows < steps * max_multiplier:
         raise InputError(
             f"{rows} training rows are too few for {steps} steps at {max_multiplier} times the "
-            "batch; use more rows, fewer --steps or a smaller --max-multiplier"
+            "batch; use more rows, fewer `steps` or a smaller `max_multiplier`"
         )
     known = PRESETS[preset].cowclip
     base = 1 << int(math.log2(rows / (steps * max_multiplier)))

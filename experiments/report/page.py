@@ -37,7 +37,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path, *, overwrite: b
     """
     out = Path(out)
     if out.is_dir():
-        raise InputError(f"{out}: is a folder; give --out a file, such as {out / 'report.html'}")
+        raise InputError(f"{out}: is a folder; give `out` a file, such as {out / 'report.html'}")
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder for the report; create it first")
     check_writable(out, overwrite=overwrite)

@@ -20,12 +20,12 @@ def check_results_folder(out: Path) -> None:
         InputError: if it is one of them.
     """
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give --out a folder")
+        raise InputError(f"{out}: is a file; give `out` a folder")
     if holds_results(out):
         return
     for file, content in (("dataset.json", "prepared data"), ("config.json", "a run")):
         if (out / file).exists():
-            raise InputError(f"{out}: holds {content}; use another --out for the results")
+            raise InputError(f"{out}: holds {content}; use another `out` for the results")
 
 
 def check_outputs_replaceable(out: Path, name: str, fingerprint: str) -> None:
@@ -44,7 +44,7 @@ def check_outputs_replaceable(out: Path, name: str, fingerprint: str) -> None:
         before = value.get("fingerprint")
         if before and before != fingerprint:
             raise InputError(
-                f"{path}: is of other data ({value.get('data')!s:.60}); use another --out, or "
+                f"{path}: is of other data ({value.get('data')!s:.60}); use another `out`, or "
                 "delete it"
             )
 
@@ -61,7 +61,7 @@ def _read_output(path: Path) -> dict[str, Any]:
         what, _, _ = str(error).rpartition("; ")
         raise InputError(f"{what}; delete it, and run the command again") from None
     if not isinstance(value, dict):
-        raise InputError(f"{path}: is no table or figure; delete it, or use another --out")
+        raise InputError(f"{path}: is no table or figure; delete it, or use another `out`")
     return value
 
 

@@ -44,20 +44,20 @@ def check_folder(out: Path, *, resume: bool) -> None:
         InputError: if it does not, or holds something else.
     """
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give --out a folder")
+        raise InputError(f"{out}: is a file; give `out` a folder")
     if holds_results(out):
-        raise InputError(f"{out}: holds results of experiments; use another --out")
+        raise InputError(f"{out}: holds results of experiments; use another `out`")
     for file, content in (("dataset.json", "prepared data"), ("config.json", "a run")):
         if (out / file).exists():
-            raise InputError(f"{out}: holds {content}; use another --out")
+            raise InputError(f"{out}: holds {content}; use another `out`")
     there = (out / STUDY).exists()
     if there and not resume:
-        raise InputError(f"{out}: already holds a search; use --resume or another --out")
+        raise InputError(f"{out}: already holds a search; use `resume` or another `out`")
     if resume and not there:
-        raise InputError(f"{out}: has no {STUDY}, so there is no search to resume; omit --resume")
+        raise InputError(f"{out}: has no {STUDY}, so there is no search to resume; omit `resume`")
     for name in OUTPUTS if not there else ():
         if (out / name).exists():
-            raise InputError(f"{out}: holds {name} but no search; use another --out")
+            raise InputError(f"{out}: holds {name} but no search; use another `out`")
 
 
 @contextmanager
@@ -160,13 +160,13 @@ def _check_same(
         old = RunSettings.from_dict(before["settings"]).as_dict()
     except MALFORMED as error:
         raise InputError(
-            f"{out / STUDY}: damaged settings ({error!s:.80}); use another --out"
+            f"{out / STUDY}: damaged settings ({error!s:.80}); use another `out`"
         ) from None
     for name, value in settings.as_dict().items():
         if old[name] != value:
             raise InputError(
                 f"{out}: was searched with {name} {old[name]}, not {value}; resume with the same "
-                "settings, or use another --out"
+                "settings, or use another `out`"
             )
     if before.get("fingerprint") != fingerprint:
         raise InputError(f"{out}: was searched on other data; resume with the same folder")
@@ -188,7 +188,7 @@ def naming_study(path: Path) -> Iterator[None]:
         words = " ".join(str(getattr(cause, "orig", cause)).split())
         raise InputError(
             f"{path}: SQLite cannot use it ({words:.80}); free the disk, restore a copy, or use "
-            "another --out"
+            "another `out`"
         ) from error
 
 

@@ -118,7 +118,7 @@ def tune(
     rows -= validation_rows(rows, settings.validation_fraction)
     starts = first_settings(space, prepared, rows=rows, preset=settings.preset)
     new = NewFiles.since_now(out)
-    with lock_folder(out, "another process searches there; use another --out"):
+    with lock_folder(out, "another process searches there; use another `out`"):
         try:
             check_folder(out, resume=resume)  # another process may have searched since
             with open_study(out, space.shared, prepared.fingerprint) as study:
@@ -143,16 +143,16 @@ def _check_budget(trials: int | None, minutes: float | None) -> None:
     if trials is None and minutes is None:
         raise InputError("neither trials nor minutes is given; give one, or the search has no end")
     if trials is not None:
-        check_at_least_one({"--trials": trials})
+        check_at_least_one({"`trials`": trials})
     if minutes is not None:
-        check_positive({"--minutes": minutes})
+        check_positive({"`minutes`": minutes})
 
 
 def _shared(settings: RunSettings, data: PreparedData) -> RunSettings:
     """Return the settings of all trials, with the data's preset and way to hold out rows."""
     if not settings.validation_fraction:
         raise InputError(
-            "--validation-fraction is 0; give the share of the train rows to score, such as 0.1"
+            "`validation_fraction` is 0; give the share of the train rows to score, such as 0.1"
         )
     if settings.early_stopping is not None:
         raise InputError("early_stopping is given, but a trial ends by itself; omit it")

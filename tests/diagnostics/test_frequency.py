@@ -72,7 +72,7 @@ def copied(data, tmp_path):
 
 def test_a_folder_without_counts_is_named(copied):
     (copied / "counts" / "C3.parquet").unlink()
-    with pytest.raises(InputError, match=r"counts/C3.parquet: no such file.*-every 0"):
+    with pytest.raises(InputError, match=r"counts/C3.parquet: no such file.*_every` 0"):
         read_deciles(PreparedData.load(copied), batch_size=64)
 
 

@@ -92,7 +92,7 @@ def test_too_few_rows_are_refused():
 
 def test_the_papers_size_has_its_own_base_batch():
     assert sizing_for(PAPER_ROWS, max_multiplier=8).max_multiplier == 8
-    with pytest.raises(InputError, match=r"--steps 30: .* 1,024; .*--max-multi"):
+    with pytest.raises(InputError, match=r"`steps` 30: .* 1,024; .*`max_multi"):
         sizing_for(PAPER_ROWS, steps=30)
 
 

@@ -90,7 +90,7 @@ def test_the_worker_that_failed_is_named(fake, quick, body, how, rank):
     with pytest.raises(WorkerLost) as caught:
         fake.run(both, patience=quick)
     line = f"worker {rank} of 2 on {socket.gethostname()} failed ({how})"
-    assert str(caught.value).startswith(f"{line}; ") and "--restarts 1" in str(caught.value)
+    assert str(caught.value).startswith(f"{line}; ") and "`restarts` 1" in str(caught.value)
 
 
 def test_if_all_lost_another_the_first_is_named(fake, quick):
@@ -172,10 +172,10 @@ def test_a_worker_that_stopped_before_a_checkpoint_is_lost(fake, quick):
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"workers": 0}, "--workers is 0; "),
-        ({"workers": 2, "restarts": -1}, "--restarts is -1; "),
-        ({"workers": 1, "restarts": 1}, "--restarts is 1, "),
-        ({"workers": None, "restarts": 2}, "--restarts is 2, "),
+        ({"workers": 0}, "`workers` is 0; "),
+        ({"workers": 2, "restarts": -1}, "`restarts` is -1; "),
+        ({"workers": 1, "restarts": 1}, "`restarts` is 1, "),
+        ({"workers": None, "restarts": 2}, "`restarts` is 2, "),
     ],
 )
 def test_wrong_numbers_are_one_line(fake, given, line):

@@ -98,7 +98,7 @@ def test_a_lost_run_without_a_checkpoint_leaves_no_folder(fake, quick):
 
 
 def test_a_lost_run_with_a_checkpoint_can_be_resumed(fake, quick):
-    with pytest.raises(WorkerLost, match=r"after 1 restarts; .*--resume"):
+    with pytest.raises(WorkerLost, match=r"after 1 restarts; .*`resume`"):
         fake.run("checkpoint(); sys.exit(1)", restarts=1, patience=quick)
     assert len(fake.pids("0")) == 2
 

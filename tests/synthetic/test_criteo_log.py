@@ -90,7 +90,7 @@ def test_what_is_no_file_is_left_alone(tmp_path):
 
 
 def test_more_rows_than_there_can_be(tmp_path):
-    with pytest.raises(InputError, match=r"--rows 1000\d+ needs [\d,]+ GiB"):
+    with pytest.raises(InputError, match=r"`rows` 1000\d+ needs [\d,]+ GiB"):
         generate(tmp_path / "a.txt", rows=10**19)
 
 
@@ -146,11 +146,11 @@ def test_second_order_effects_are_between_fields():
 @pytest.mark.parametrize(
     ("rows", "seed", "name", "complaint"),
     [
-        (0, 1, "log", "--rows is 0"),
-        (-5, 1, "log", "--rows is -5"),
+        (0, 1, "log", "`rows` is 0"),
+        (-5, 1, "log", "`rows` is -5"),
         (10**15, 1, "log", "GiB of memory"),
-        (10, -1, "log", "--seed is -1"),
-        (10, 2**64, "log", "--seed is 18446744073709551616"),
+        (10, -1, "log", "`seed` is -1"),
+        (10, 2**64, "log", "`seed` is 18446744073709551616"),
         (10, 1, ".", "is a folder"),
         (10, 1, "missing/log", "no such folder"),
     ],

@@ -90,7 +90,7 @@ def test_the_list_of_checkpoints_is_not_needed(run, spoil):
     else:
         flip(file)
     assert evaluate_run(folder, data) == whole
-    with pytest.raises(InputError, match="already holds a run; use --resume"):
+    with pytest.raises(InputError, match="already holds a run; use `resume`"):
         train(data, SMALL, out=folder)
     assert [row["epoch"] for row in train(data, LONGER, out=folder, resume=True)] == [1, 2, 3]
     assert len(list_checkpoints(folder / "checkpoints")) == 2  # older ones are still deleted

@@ -317,7 +317,7 @@ def test_a_finished_run_can_be_lengthened(data, uninterrupted, tmp_path):
 
 def refused_to_shorten(data, out):
     before = {file: file.read_bytes() for file in (out / "config.json", out / "metrics.csv")}
-    words = "run: --epochs is 1, but epoch 2 "
+    words = "run: `epochs` is 1, but epoch 2 "
     with pytest.raises(InputError, match=words):
         train(data, RunSettings(model="deepfm", epochs=1, **SMALL), out=out, resume=True)
     return {file: file.read_bytes() for file in before} == before

@@ -140,7 +140,7 @@ def test_columns_of_parquet_keep_their_types(made, tmp_path):
     score_files(made / "RUN", [tmp_path / "new.parquet"] * 2, out=out, keep=keep)
     found = pq.read_table(out).select(keep).to_pandas()
     pd.testing.assert_frame_equal(found, pd.concat([frame[keep]] * 2, ignore_index=True))
-    with pytest.raises(InputError, match="--keep user: one file has int64 and another string"):
+    with pytest.raises(InputError, match="`keep` user: one file has int64 and another string"):
         files = [tmp_path / "new.parquet", made / "new.tsv"]
         score_files(made / "RUN", files, out=tmp_path / "other.parquet", keep=["user"])
     assert not (tmp_path / "other.parquet").exists()
@@ -202,7 +202,7 @@ def test_data_that_moved_are_asked_for(made, expected, tmp_path, capsys):
     cases = [(gone, "gone: no such folder.*RUN"), ({}, "RUN: does not say")]
     for more, reason in cases:
         (tmp_path / "RUN/config.json").write_text(json.dumps(config | more))
-        with pytest.raises(InputError, match=f"{reason}.*as --data$"):
+        with pytest.raises(InputError, match=f"{reason}.*as `data`$"):
             Scorer(tmp_path / "RUN")
     assert main(command) == 2
     assert "as --data" in capsys.readouterr().err

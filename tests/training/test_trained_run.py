@@ -122,7 +122,7 @@ def test_a_run_on_other_data_is_refused_before_any_row_is_scored(tmp_path, monke
             folder, RunSettings(model="deepfm", **SMALL | {"batch_size": 64}), out=tmp_path / name
         )
     monkeypatch.setattr(evaluation.Predictor, "predict", None)
-    with pytest.raises(InputError, match=r"first: its ids .* of .*theirs; prepare it with --like"):
+    with pytest.raises(InputError, match=r"first: its ids .* of .*theirs; prepare it with `like`"):
         evaluate_run(tmp_path / "mine", first, against=tmp_path / "theirs")
 
 
@@ -219,7 +219,7 @@ def test_ids_that_stand_for_other_values_are_refused(tmp_path):
     small = SMALL | {"batch_size": 64}
     train(first, RunSettings(model="deepfm", **small), out=tmp_path / "run")
     for use in (evaluate_run, load_run):
-        with pytest.raises(InputError, match=r"other: its ids .* prepare it with --like"):
+        with pytest.raises(InputError, match=r"other: its ids .* prepare it with `like`"):
             use(tmp_path / "run", other)
     assert evaluate_run(tmp_path / "run", like).rows == 300
     description = json.loads((other / "dataset.json").read_text())
@@ -230,7 +230,7 @@ def test_ids_that_stand_for_other_values_are_refused(tmp_path):
 
 def test_nothing_is_left_of_what_cannot_be_exported(run, data, tmp_path):
     (tmp_path / "taken").mkdir()
-    with pytest.raises(InputError, match="taken: already exists; use another --out"):
+    with pytest.raises(InputError, match="taken: already exists; use another `out`"):
         export_run(run, data, out=tmp_path / "taken")
     with pytest.raises(InputError, match="no such folder; create it first"):
         export_run(run, data, out=tmp_path / "a/b")

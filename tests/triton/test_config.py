@@ -30,14 +30,14 @@ def test_the_text_says_what_the_layout_is(columns, split, batch, name):
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a b", "ü", "a\n"])
 def test_names_that_are_no_folders_are_refused(name):
-    with pytest.raises(InputError, match="--model-name"):
+    with pytest.raises(InputError, match="`model_name`"):
         RepositorySettings(model_name=name)
 
 
 @pytest.mark.parametrize("option", ["model_version", "max_batch_size"])
 @pytest.mark.parametrize("number", [0, -1, 2**31])
 def test_numbers_that_triton_cannot_read_are_refused(option, number):
-    with pytest.raises(InputError, match=f"--{option.replace('_', '-')} is {number}; "):
+    with pytest.raises(InputError, match=f"`{option}` is {number}; "):
         RepositorySettings(**{option: number})
 
 

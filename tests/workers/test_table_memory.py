@@ -33,7 +33,7 @@ def test_each_worker_needs_its_part(monkeypatch):
     monkeypatch.setattr(build.workers, "current", lambda: group)
     monkeypatch.setattr(build, "bytes_left", lambda: 334 * 120)
     build.check_table_memory(settings(tables="sharded"), DATA, "cpu")
-    with pytest.raises(cc.InputError, match=r"--tables sharded .*--workers"):
+    with pytest.raises(cc.InputError, match=r"`tables` sharded .*`workers`"):
         build.check_table_memory(settings(), DATA, "cpu")
 
 

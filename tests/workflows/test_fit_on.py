@@ -44,15 +44,15 @@ def test_the_split_is_seeded_where_theirs_is_not(log, tmp_path):
     ],
 )
 def test_what_does_nothing_beside_like_is_refused(log, data, tmp_path, given):
-    with pytest.raises(InputError, match="omit --freq-threshold"):
+    with pytest.raises(InputError, match="omit `freq_threshold`"):
         PrepareSettings(files=(log,), out=tmp_path / "new", like=data, **given)
 
 
 def test_a_seed_of_a_split_by_time_is_refused(log, tmp_path):
-    with pytest.raises(InputError, match=r"--seed has no effect.* --split time"):
+    with pytest.raises(InputError, match=r"`seed` has no effect.* `split` time"):
         PrepareSettings(files=(log,), out=tmp_path / "new", split="time", seed=1234)
 
 
 def test_rows_to_fit_on_are_known():
-    with pytest.raises(InputError, match=r"--fit-on is 'test'; .* train, all"):
+    with pytest.raises(InputError, match=r"`fit_on` is 'test'; .* train, all"):
         Recipe(fit_on="test")

@@ -191,9 +191,9 @@ def test_the_error_names_the_option(tmp_path, capsys, content, more, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "criteo", "separator": ","}, "--separator is for .* table"),
-        ({"kind": "avazu", "columns": ("a",)}, "--columns is for .* table"),
-        ({"files": ("t.parquet",), "separator": ";"}, "--separator .*t.parquet is parquet"),
+        ({"kind": "criteo", "separator": ","}, "`separator` is for .* table"),
+        ({"kind": "avazu", "columns": ("a",)}, "`columns` is for .* table"),
+        ({"files": ("t.parquet",), "separator": ";"}, "`separator` .*t.parquet is parquet"),
     ],
 )
 def test_an_option_without_effect_is_refused(settings, message):

@@ -191,7 +191,7 @@ class _FeaturesFile:
                     what = f"column {name!r} is also {first}; give each column one role"
                     self._refuse(what, *keys)
             if features.columns and name not in features.columns:
-                self._refuse(f"column {name!r} is not among `columns`; check the names", *keys)
+                self._refuse(f"column {name!r} is not among the columns; check the names", *keys)
 
 
 def _scaling(entry: Mapping[str, Any]) -> NumberScaling:

@@ -187,7 +187,7 @@ class Ingest:
         for name, count in result.rows.items():
             if count == 0:
                 raise InputError(
-                    f"{files[0]}: the {name} split is empty; change --test-fraction or add rows"
+                    f"{files[0]}: the {name} split is empty; change `test_fraction` or add rows"
                 )
 
 

@@ -145,7 +145,7 @@ def parse_separator(text: str) -> str:
         or separator in _NO_SEPARATORS
     ):
         raise InputError(
-            f"--separator is {text!r}; give one ASCII character that is no letter, digit, quote or "
+            f"`separator` is {text!r}; give one ASCII character that is no letter, digit, quote or "
             "line end, such as ',' or ';', or the word tab"
         )
     return separator

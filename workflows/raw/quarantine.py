@@ -73,5 +73,5 @@ class Quarantine:
             raise InputError(
                 f"{file}: {self.count} or more of {total} rows are damaged, above "
                 f"{self.max_bad_fraction:.2%}; the first is {first.file}:{first.line}: "
-                f"{first.reason}; repair the file or raise --max-bad-fraction"
+                f"{first.reason}; repair the file or raise `max_bad_fraction`"
             )

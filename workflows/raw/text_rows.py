@@ -129,7 +129,7 @@ def _remedy_without_header(line: str, log_format: LogFormat) -> str:
 
 def _setting(log_format: LogFormat) -> str:
     """Return where the columns of a file without a header come from."""
-    found = {TABLE: "--columns", EVENTS: "`columns` of the features file"}
+    found = {TABLE: "`columns`", EVENTS: "the columns of the features file"}
     return found.get(log_format.kind, f"a {log_format.kind} log")
 
 
@@ -149,13 +149,13 @@ def _remedy(line: str, names: list[str], log_format: LogFormat) -> str:
             return _use(other.separator, log_format)
     known = set(names) & set(log_format.columns)
     if log_format.kind == TABLE and not known:
-        separator = "--separator, or " if len(names) == 1 else ""
+        separator = "`separator`, or " if len(names) == 1 else ""
         return (
-            f"check the names; prepare table reads other files with {separator}--columns "
+            f"check the names; prepare table reads other files with {separator}`columns` "
             "NAME,NAME,... if there is no header"
         )
     if log_format.kind == EVENTS and not known and len(names) > 1:
-        return "check the names; if the file has no header, list `columns` in the features file"
+        return "check the names; if the file has no header, list its columns in the features file"
     if len(names) > 1 or log_format.kind == TABLE:
         return "check the names"
     return _rename(log_format)
@@ -169,7 +169,7 @@ def _other_separators(log_format: LogFormat) -> Iterator[LogFormat]:
 def _use(separator: str, log_format: LogFormat) -> str:
     """Say how to read a file with this separator."""
     if log_format.kind == TABLE:
-        return f"in prepare table, add --separator {'tab' if separator == TAB else repr(separator)}"
+        return f"in prepare table, add `separator` {'tab' if separator == TAB else repr(separator)}"
     return _rename(log_format)
 
 

@@ -34,10 +34,10 @@ class Split:
         one_of("split", self.how, choices.SPLIT_METHODS)
         if not 0 < self.test_fraction < 1:
             raise InputError(
-                f"--test-fraction is {self.test_fraction}; it must lie between 0 and 1"
+                f"`test_fraction` is {self.test_fraction}; it must lie between 0 and 1"
             )
         if self.seed < 0:
-            raise InputError(f"--seed is {self.seed}; it must not be negative")
+            raise InputError(f"`seed` is {self.seed}; it must not be negative")
 
 
 def position_hash(position: Any, seed: int) -> Any:

@@ -72,7 +72,7 @@ def score_files(
     for name in keep:
         if name in _OWN or list(keep).count(name) > 1:
             what = "is a column of the scores itself" if name in _OWN else "is given twice"
-            raise InputError(f"--keep: {name!r} {what}; remove it")
+            raise InputError(f"`keep`: {name!r} {what}; remove it")
     scorer = Scorer(run, data, device=device)
     reader = LogReader(
         scorer.data.log_format, labels=False, keep=keep, max_bad_fraction=max_bad_fraction
@@ -92,7 +92,7 @@ def score_files(
 def _check_apart(out: Path, files: Sequence[Path]) -> None:
     for file in files:
         if out.exists() and out.samefile(file):
-            raise InputError(f"{out}: is one of the files to score; use another --out")
+            raise InputError(f"{out}: is one of the files to score; use another `out`")
 
 
 def _written(parts: Iterator[ScoredRows], file: Path) -> Iterator[ScoredRows]:

@@ -157,12 +157,12 @@ def _data_of(run: Path, config: RunConfig) -> Path:
     if config.data is None:
         raise InputError(
             f"{run}: does not say on which prepared folder it was trained; give that folder as "
-            "--data"
+            "`data`"
         )
     path = Path(config.data)
     if not path.is_dir():
         raise InputError(
-            f"{path}: no such folder, but {run} was trained on it; give its new path as --data"
+            f"{path}: no such folder, but {run} was trained on it; give its new path as `data`"
         )
     return path
 
@@ -211,7 +211,7 @@ def _concatenated_kept(pieces: Sequence[RawRows]) -> Any:
             other = piece.kept.schema.field(column.name).type
             if other != column.type:
                 raise InputError(
-                    f"--keep {column.name}: one file has {column.type} and another {other}; "
+                    f"`keep` {column.name}: one file has {column.type} and another {other}; "
                     "convert the column to one type"
                 )
     return pa.concat_tables([piece.kept for piece in pieces])

@@ -35,8 +35,8 @@ def facts_of(config: RunConfig, checkpoint_every: int, resume: bool) -> dict[str
         "the data": config.fingerprint,
         **{f"setting {name}": value for name, value in settings.items()},
         **{f"version of {name}": value for name, value in versions.items()},
-        "--checkpoint-every": checkpoint_every,
-        "--resume": resume,
+        "`checkpoint_every`": checkpoint_every,
+        "`resume`": resume,
     }
 
 

@@ -83,7 +83,7 @@ class EarlyStopping:
         if [row["epoch"] for row in rows] != list(range(1, done + 1)):
             raise InputError(
                 f"{self._run / 'metrics.csv'}: early stopping needs the AUC of all {done} finished "
-                "epochs; restore a copy, or train again with another --out"
+                "epochs; restore a copy, or train again with another `out`"
             )
         if self._is_first:
             _remove_all_but(best_folder(self._run), range(done + 1))
@@ -95,7 +95,7 @@ class EarlyStopping:
         if (best, 0) != (done, step):
             raise InputError(
                 f"{best_folder(self._run)}: no checkpoint of epoch {best}, the best so far; "
-                "restore a copy, or train again with another --out"
+                "restore a copy, or train again with another `out`"
             )
         self._checkpoints.save()  # the run was killed before it had copied this checkpoint
         self._copy_saved(best)

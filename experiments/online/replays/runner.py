@@ -87,7 +87,7 @@ def make_replay(run: ReplayRun, session: LogSession) -> list[ReplayResult]:
         of_run = _columns(run, session, start, "diverged", measured, _no_statistics())
     else:
         if scores[0]["auc"] == "":
-            raise InputError("all scored events have one label; use a longer log, or --batch-days")
+            raise InputError("all scored events have one label; use a longer log, or `batch_days`")
         measured = read_json(folder / "replay.json")
         of_run = _columns(run, session, start, "done", measured, measured["table"])
     return [
