@@ -52,10 +52,12 @@ class Hyperparameters:
         beta_1: decay of Adam's first moments per step, of tables and dense weights.
         beta_2: decay of Adam's second moments per step.
         epsilon: added to the root of Adam's second moments.
+        micro_batches: parts of a batch whose squared gradients the second moments of rows take;
+            see `CowClip`.
 
     Raises:
         InputError: if a value is negative or not finite, the batch size or epsilon is not
-            positive, or a beta is above 1 - 1e-6.
+            positive, a beta is above 1 - 1e-6, or there is no micro-batch.
     """
 
     batch_size: int = K
@@ -72,6 +74,7 @@ class Hyperparameters:
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-7
+    micro_batches: int = 1
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -81,6 +84,10 @@ class Hyperparameters:
         for name in ("beta_1", "beta_2"):
             if getattr(self, name) > _MOST_BETA:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at most 1 - 1e-6")
+        if self.micro_batches != int(self.micro_batches) or self.micro_batches < 1:
+            raise InputError(
+                f"micro_batches is {self.micro_batches}; it must be a whole number from 1 on"
+            )
         if not self.epsilon:
             raise InputError("epsilon is 0; it must be above 0")
 
@@ -108,6 +115,7 @@ class Multipliers:
         forgetting: factor of 1 - beta_1 and 1 - beta_2, within the limits of `scale`.
         epsilon: factor of epsilon.
         clip: factor of r and zeta.
+        micro_batches: whether second moments of rows keep the squares of the base batch.
     """
 
     embedding_lr: float
@@ -116,6 +124,19 @@ class Multipliers:
     forgetting: float = 1.0
     epsilon: float = 1.0
     clip: float = 1.0
+    micro_batches: bool = False
+
+
+def _sde(s: float, *, micro_batches: bool = False) -> Multipliers:
+    return Multipliers(
+        embedding_lr=math.sqrt(s),
+        dense_lr=math.sqrt(s),
+        l2=1,
+        forgetting=s,
+        epsilon=1 / math.sqrt(s),
+        clip=1 / s,
+        micro_batches=micro_batches,
+    )
 
 
 RULES: Mapping[str, Callable[[float], Multipliers]] = MappingProxyType(
@@ -128,17 +149,14 @@ RULES: Mapping[str, Callable[[float], Multipliers]] = MappingProxyType(
         "linear": lambda s: Multipliers(embedding_lr=s, dense_lr=s, l2=1),
         "n2_lambda": lambda s: Multipliers(embedding_lr=1, dense_lr=math.sqrt(s), l2=s * s),
         "cowclip": lambda s: Multipliers(embedding_lr=1, dense_lr=math.sqrt(s), l2=s),
-        "sde": lambda s: Multipliers(
-            embedding_lr=math.sqrt(s),
-            dense_lr=math.sqrt(s),
-            l2=1,
-            forgetting=s,
-            epsilon=1 / math.sqrt(s),
-            clip=1 / s,
-        ),
+        "sde": _sde,
+        "invariant": lambda s: _sde(s, micro_batches=True),
     }
 )
 """Scaling rules by name: the factors for a batch `s` times the base batch."""
+
+ADAM_RULES = ("sde", "invariant")
+"""Rules that scale Adam's betas and epsilon, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +205,7 @@ def scale(
     """Scale hyper-parameters to batch size `to`.
 
     The warm-up counts epochs, and the initialization is that of the model, so no rule changes
-    them. `sde` keeps these limits:
+    them. `sde` and `invariant` keep these limits:
 
     - beta_1 is at least `BETA_1_FLOOR`, or its base value if that is lower.
     - beta_2 is at least beta_1 ** 2, or its base value if that is lower. Otherwise the step of an
@@ -275,7 +293,13 @@ def _multiply(base: Hyperparameters, *, to: int, rule: str) -> Hyperparameters:
         beta_1=beta_1,
         beta_2=beta_2,
         epsilon=base.epsilon * factors.epsilon,
+        micro_batches=_parts(base, to) if factors.micro_batches else base.micro_batches,
     )
+
+
+def _parts(base: Hyperparameters, to: int) -> int:
+    """Return how many micro-batches of the base's size a batch has, at least 1."""
+    return max(1, round(base.micro_batches * to / base.batch_size))
 
 
 def _betas(base: Hyperparameters, factor: float) -> tuple[float, float]:

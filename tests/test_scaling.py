@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -6,6 +7,7 @@ from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import (
+    ADAM_RULES,
     BETA_1_FLOOR,
     PRESETS,
     RULES,
@@ -25,6 +27,7 @@ TABLE = {
     "n2_lambda": lambda s: (1, s**0.5, s**2, 1, 1),
     "cowclip": lambda s: (1, s**0.5, s, 1, 1),
     "sde": lambda s: (s**0.5, s**0.5, 1, s**-0.5, 1 / s),
+    "invariant": lambda s: (s**0.5, s**0.5, 1, s**-0.5, 1 / s),
 }
 
 
@@ -46,8 +49,19 @@ def test_every_rule_is_its_row_of_the_table(rule, base, batch, lr, l2):
     assert (end.r, end.zeta) == (pytest.approx(start.r * clip), pytest.approx(start.zeta * clip))
     assert (end.init_std, end.warmup_epochs) == (start.init_std, start.warmup_epochs)
     assert end.batch_size == batch
-    if rule != "sde":
+    if rule not in ADAM_RULES:
         assert (end.beta_1, end.beta_2) == (0.9, 0.999)
+    parts = max(1, round(batch / base)) if rule == "invariant" else 1
+    assert end.micro_batches == parts
+
+
+def test_invariant_is_sde_with_micro_batches_of_the_base():
+    base = Hyperparameters(batch_size=512)
+    found = scale(base, to=4096, rule="invariant")
+    assert found == replace(scale(base, to=4096, rule="sde"), micro_batches=8)
+    assert scale(found, to=16384, rule="invariant").micro_batches == 32
+    with pytest.raises(InputError, match=r"micro_batches is 0; .* from 1 on"):
+        Hyperparameters(micro_batches=0)
 
 
 def test_sde_keeps_the_rows_that_adam_remembers():

@@ -13,7 +13,7 @@ from cowclip_merlin.bench.random_data import check_vocabulary_size
 from cowclip_merlin.checks import check_at_least_one, check_choices, check_positive, check_unique
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
-from cowclip_merlin.scaling import RULES, Hyperparameters, rebase, scale
+from cowclip_merlin.scaling import ADAM_RULES, RULES, Hyperparameters, rebase, scale
 from harness.options import option
 
 BASE_BATCH, WARMUP_SHARE = 1024, 0.1
@@ -35,7 +35,7 @@ PEERS: Mapping[str, tuple[str, ...]] = {
     "hugectr-wide-and-deep": ("hugectr", "--model=wide_and_deep", "--update=Local"),
     "hugectr-dcn": ("hugectr", "--model=dcn", "--update=Local"),
 }
-PLAIN = tuple(name for name in RULES if name != "sde")
+PLAIN = tuple(name for name in RULES if name not in ADAM_RULES)
 """Rules for plain Adam: `sde` also changes the betas, which the jobs do not."""
 OTHER_MODELS = ("hugectr-wide-and-deep", "hugectr-dcn")
 """Contestants that do not train a DeepFM."""

@@ -12,7 +12,7 @@ EXAMPLES = """examples:
   cowclip scale --dataset avazu --to 4096 --rule cowclip"""
 
 ROWS = ("embedding_lr", "dense_lr", "l2", "beta_1", "beta_2", "epsilon", "r", "zeta", "init_std")
-ROWS += ("warmup_epochs",)
+ROWS += ("warmup_epochs", "micro_batches")
 CLIP_HYPERPARAMETERS = ("r", "zeta")
 
 

@@ -24,6 +24,8 @@ class RowSettings:
         beta_2: decay of Adam's second moment.
         epsilon: added to the square root of the second moment.
         squares: factor of the squared gradients in the second moment; 1 in the CUDA kernels.
+        micro_batches: equal parts of a batch. The second moment takes the sum of their squared
+            gradients, instead of the square of their sum; 1 in the CUDA kernels.
     """
 
     l2: float = 0.0
@@ -33,6 +35,7 @@ class RowSettings:
     beta_2: float = 0.999
     epsilon: float = 1e-7
     squares: float = 1.0
+    micro_batches: int = 1
 
     def floor(self, d: int) -> float:
         """Return the lower bound of the norm of a row of length d: `sqrt(d) * zeta`."""
@@ -90,11 +93,13 @@ class UniqueRows(NamedTuple):
         ids: integer [u].
         cnt: occurrences, int [u].
         g: summed gradients, [u, d].
+        squares: sum over the micro-batches of their squared sums, [u, d]; None: g * g.
     """
 
     ids: Any
     cnt: Any
     g: Any
+    squares: Any = None
 
 
 class NonFiniteGradient(ArithmeticError):

@@ -107,9 +107,9 @@ def _field_squares(x: Array, field: Array, num_fields: int) -> Array:
     return np.bincount(field, np.einsum("ij,ij->i", x, x, dtype=np.float64), num_fields)
 
 
-def _adam_constants(settings: RowSettings) -> Array:
+def _adam_constants(settings: RowSettings, squares: float) -> Array:
     one, beta_1, beta_2 = map(np.float32, (1, settings.beta_1, settings.beta_2))
-    return np.array([one - beta_1, one - beta_2, settings.epsilon, settings.squares], np.float32)
+    return np.array([one - beta_1, one - beta_2, settings.epsilon, squares], np.float32)
 
 
 def sum_rows(values: Array, groups: Groups) -> Array:
@@ -124,6 +124,15 @@ def sum_rows(values: Array, groups: Groups) -> Array:
     return g
 
 
+def square_rows(values: Array, groups: Groups, micro_batches: int) -> Array:
+    """See `kernels.reference.micro_squares`; float32 [u, d]."""
+    squares = np.empty((len(groups.ids), values.shape[1]), np.float32)
+    numba_group.square_groups(
+        as_float32(values), groups.starts, groups.order, squares, micro_batches, get_num_threads()
+    )
+    return squares
+
+
 def step_rows(
     w: Array,
     m: Array,
@@ -133,6 +142,7 @@ def step_rows(
     starts: Array,
     alpha: float,
     settings: RowSettings,
+    squares: Array | None = None,
 ) -> Array:
     """Apply L2, clip and Adam to these rows, in place; the second half of `update_rows`.
 
@@ -145,14 +155,17 @@ def step_rows(
         starts: `Groups.starts`, for the counts.
         alpha: learning rate with both bias corrections.
         settings: L2, clip and Adam.
+        squares: what `square_rows` returns, if there are several micro-batches.
 
     Returns:
         The clip factor of each row, float32 [u].
     """
     factor = np.empty(len(rows), np.float32)
     constants = _constants(settings, w.shape[1], settings.kernel_id)
-    keep = _adam_constants(settings)
-    loops.step_each(w, m, v, rows, g, starts, np.float32(alpha), keep, *constants, factor)
+    keep, parts = _adam_constants(settings, settings.squares), np.float32(settings.micro_batches)
+    squares = g if squares is None else squares
+    numbers = np.float32(alpha), keep, *constants, factor
+    loops.step_each(w, m, v, rows, g, squares, parts, starts, *numbers)
     return factor
 
 
@@ -168,9 +181,10 @@ def update_rows(
     rows: Array | None = None,
 ) -> Array:
     """See `kernels.reference.update_rows`."""
-    g = sum_rows(values, groups)
+    g, parts = sum_rows(values, groups), settings.micro_batches
+    squares = square_rows(values, groups, parts) if parts > 1 else None
     rows = np.arange(len(groups.ids), dtype=np.int32) if rows is None else rows
-    return step_rows(w, m, v, rows, g, groups.starts, alpha, settings)
+    return step_rows(w, m, v, rows, g, groups.starts, alpha, settings, squares)
 
 
 def replay_rows(
@@ -190,7 +204,8 @@ def replay_rows(
     if len(behind):
         order = numba_group.radix_order(seen, np.int32(0), int(to).bit_length())
         kind = settings.kernel_id if settings.clips_absent_rows else choices.CLIPS["none"].kernel_id
-        constants = _adam_constants(settings), *_constants(settings, w.shape[1], kind)
+        keep = _adam_constants(settings, settings.squares / settings.micro_batches)
+        constants = keep, *_constants(settings, w.shape[1], kind)
         alphas = np.ascontiguousarray(alphas, np.float32)
         inputs = behind[order], seen[order], alphas, to
         loops.replay_each(w, m, v, *inputs, *constants, get_num_threads())

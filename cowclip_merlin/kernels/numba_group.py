@@ -77,6 +77,44 @@ def sum_groups(values: Any, starts: Any, order: Any, g: Any, bad: Any, threads: 
             bad[i] = sum_group(values, starts, order, g, i)
 
 
+@compiled(parallel=True)
+def square_groups(
+    values: Any, starts: Any, order: Any, squares: Any, micro_batches: int, threads: int
+) -> None:
+    """Sum over micro-batches the squared sum of each id; see `kernels.reference.micro_squares`."""
+    for t in prange(threads):
+        part = np.empty(values.shape[1], np.float32)
+        end = np.searchsorted(starts[:-1], (t + 1) * len(order) // threads)
+        for i in range(np.searchsorted(starts[:-1], t * len(order) // threads), end):
+            square_group(values, starts, order, squares, i, micro_batches, part)
+
+
+@compiled
+def square_group(
+    values: Any, starts: Any, order: Any, squares: Any, i: int, micro_batches: int, part: Any
+) -> None:
+    """Do so for one id. Its positions ascend, so the occurrences of a micro-batch are neighbors.
+
+    A micro-batch ends before position `ceil((number + 1) * n / micro_batches)`.
+    """
+    d, n = values.shape[1], len(order)
+    squares[i, :] = np.float32(0.0)
+    part[:] = np.float32(0.0)
+    end = np.int64(0)
+    for s in range(starts[i], starts[i + 1]):
+        prefetch_row(values, order[min(s + 2 * AHEAD, n - 1)])
+        k = np.int64(order[s])
+        if k >= end:
+            for j in range(d):
+                squares[i, j] += part[j] * part[j]
+                part[j] = np.float32(0.0)
+            end = ((k * micro_batches // n + 1) * n + micro_batches - 1) // micro_batches
+        for j in range(d):
+            part[j] += values[k, j]
+    for j in range(d):
+        squares[i, j] += part[j] * part[j]
+
+
 @compiled
 def sum_group(values: Any, starts: Any, order: Any, g: Any, i: int) -> bool:
     """Sum the occurrences of one id; return whether the sum is not finite."""

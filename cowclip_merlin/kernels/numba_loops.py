@@ -63,6 +63,15 @@ def adam_number(w: Any, m: Any, v: Any, g: Any, alpha: Any, keep: Any) -> tuple:
 
 
 @compiled
+def adam_squares(w: Any, m: Any, v: Any, g: Any, squares: Any, alpha: Any, keep: Any) -> tuple:
+    """Apply Adam to one number, with another number than g * g for its second moment."""
+    m += (g - m) * keep[0]
+    v += (max(squares, np.float32(0.0)) * keep[3] - v) * keep[1]
+    w -= (m * alpha) / (np.sqrt(v) + keep[2])
+    return w, m, v
+
+
+@compiled
 def prefetch_state(w: Any, m: Any, v: Any, rows: Any, i: int) -> None:
     """Prefetch w, m and v of row number i of these rows, if it exists."""
     if i < len(rows):
@@ -92,8 +101,8 @@ def chunk_factors(
 
 @compiled
 def step_chunk(
-    w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: Any, keep: Any, l2: Any,
-    kind: int, r: float, floor: float, bound: float, factor: Any,
+    w: Any, m: Any, v: Any, rows: Any, g: Any, squares: Any, parts: Any, starts: Any, alpha: Any,
+    keep: Any, l2: Any, kind: int, r: float, floor: float, bound: float, factor: Any,
 ) -> None:  # fmt: skip
     """Process some rows of `step_each`.
 
@@ -114,11 +123,22 @@ def step_chunk(
     factor[:] = np.float32(1.0)
     if kind != 0:
         chunk_factors(h, a, starts, kind, r, floor, bound, factor)
-    for j in range(d):
-        for i in range(n):
-            a[j, i], b[j, i], e[j, i] = adam_number(
-                a[j, i], b[j, i], e[j, i], h[j, i] * factor[i], alpha, keep
-            )
+    if parts > 1:
+        for j in range(d):
+            for i in range(n):
+                # The sum over parts of (their gradient + L2 / parts)^2, after the clip.
+                x = l2 * a[j, i]
+                total = squares[i, j] + x * (2 * h[j, i] - x) / parts
+                a[j, i], b[j, i], e[j, i] = adam_squares(
+                    a[j, i], b[j, i], e[j, i], h[j, i] * factor[i],
+                    factor[i] * factor[i] * total, alpha, keep,
+                )  # fmt: skip
+    else:
+        for j in range(d):
+            for i in range(n):
+                a[j, i], b[j, i], e[j, i] = adam_number(
+                    a[j, i], b[j, i], e[j, i], h[j, i] * factor[i], alpha, keep
+                )
     for i in range(n):
         k = rows[i]
         for j in range(d):
@@ -127,16 +147,16 @@ def step_chunk(
 
 @compiled(parallel=True)
 def step_each(
-    w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: Any, keep: Any, l2: Any,
-    kind: int, r: float, floor: float, bound: float, factor: Any,
+    w: Any, m: Any, v: Any, rows: Any, g: Any, squares: Any, parts: Any, starts: Any, alpha: Any,
+    keep: Any, l2: Any, kind: int, r: float, floor: float, bound: float, factor: Any,
 ) -> None:  # fmt: skip
-    """Apply L2, clip and Adam to each row, in place."""
+    """Apply L2, clip and Adam to each row, in place; `squares` counts if there are `parts`."""
     size = max(1, _CHUNK // w.shape[1])
     for c in prange((len(rows) + size - 1) // size):
         first, end = c * size, min(len(rows), c * size + size)
         step_chunk(
-            w, m, v, rows[first:end], g[first:end], starts[first : end + 1], alpha, keep, l2,
-            kind, r, floor, bound, factor[first:end],
+            w, m, v, rows[first:end], g[first:end], squares[first:end], parts,
+            starts[first : end + 1], alpha, keep, l2, kind, r, floor, bound, factor[first:end],
         )  # fmt: skip
 
 

@@ -43,6 +43,28 @@ def unique_rows(ids: Array, values: Array) -> UniqueRows:
     return UniqueRows(unique, np.diff(starts), g)
 
 
+def micro_squares(values: Array, groups: Groups, micro_batches: int) -> Array:
+    """Sum the squared gradients of the micro-batches: `sum_i (sum of the id's values in i)^2`.
+
+    Position k of n is in micro-batch `k * micro_batches // n`.
+
+    Args:
+        values: gradient of each occurrence, [n, d], in the order of the batch.
+        groups: groups of the batch's ids.
+        micro_batches: number of parts.
+
+    Returns:
+        One row for each distinct id, [u, d].
+    """
+    squares = np.zeros((len(groups.ids), values.shape[1]))
+    for i in range(len(groups.ids)):
+        parts = np.zeros((micro_batches, values.shape[1]))
+        for k in groups.order[groups.starts[i] : groups.starts[i + 1]]:
+            parts[k * micro_batches // len(values)] += values[k].astype(np.float64)
+        squares[i] = (parts**2).sum(0)
+    return squares
+
+
 def clip_rows(
     g: Array,
     w: Array,
@@ -94,10 +116,28 @@ def clip_rows(
     return g * factor[:, None], factor
 
 
-def adam(w: Array, m: Array, v: Array, g: Array, alpha: float, settings: RowSettings) -> None:
-    """Apply one step of Adam in place; alpha includes learning rate and bias corrections."""
+def adam(
+    w: Array,
+    m: Array,
+    v: Array,
+    g: Array,
+    alpha: float,
+    settings: RowSettings,
+    squares: Array | None = None,
+) -> None:
+    """Apply one step of Adam in place; alpha includes learning rate and bias corrections.
+
+    Args:
+        w: weights [d].
+        m: first moments [d].
+        v: second moments [d].
+        g: gradient [d].
+        alpha: the rate.
+        settings: of Adam.
+        squares: what v takes, [d]; by default g * g.
+    """
     m += (g - m) * (1 - settings.beta_1)
-    v += (settings.squares * g * g - v) * (1 - settings.beta_2)
+    v += (settings.squares * (g * g if squares is None else squares) - v) * (1 - settings.beta_2)
     w -= m * alpha / (np.sqrt(v) + settings.epsilon)
 
 
@@ -137,7 +177,8 @@ def replay_rows(
         for step in range(int(last[i]), to):
             if alphas[step] >= 0:
                 g, _ = clip_rows(np.zeros_like(w[i : i + 1]), w[i : i + 1], absent, settings)
-                adam(w[i], m[i], v[i], g[0], alphas[step], settings)
+                squares = g[0] ** 2 / settings.micro_batches  # each part has its share of L2
+                adam(w[i], m[i], v[i], g[0], alphas[step], settings, squares)
         last[i] = max(last[i], to)
     return behind
 
@@ -178,7 +219,11 @@ def update_rows(
         if not np.isfinite(summed.g[i]).all():
             raise NonFiniteGradient(i)
     rows = np.arange(len(groups.ids)) if rows is None else rows
+    parts, l2 = settings.micro_batches, 2 * settings.l2 * w[rows].astype(np.float64)
     g, factor = clip_rows(summed.g, w[rows], summed.cnt, settings)
+    # The sum over parts of (their gradient + L2 / parts)^2.
+    squares = micro_squares(np.asarray(values), groups, parts)
+    squares += (2 * summed.g * l2 + l2 * l2) / parts
     for i, k in enumerate(rows):
-        adam(w[k], m[k], v[k], g[i], alpha, settings)
+        adam(w[k], m[k], v[k], g[i], alpha, settings, factor[i] ** 2 * squares[i])
     return factor

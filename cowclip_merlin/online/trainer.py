@@ -14,6 +14,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Batch
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.optimizer.lazy_adam import Moments
+from cowclip_merlin.scaling import ADAM_RULES
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.divergence import check_loss, raising_diverged
 from cowclip_merlin.training.train_step import make_train_step
@@ -92,7 +93,7 @@ class OnlineTrainer:
             capacity=capacity,
         )
         self.optimizer = build_optimizer_of(
-            run, values, fields=None, warmup_steps=0, varying=run.rule == "sde"
+            run, values, fields=None, warmup_steps=0, varying=run.rule in ADAM_RULES
         )
         self.table = models.growing_table(
             self.model,
@@ -117,9 +118,12 @@ class OnlineTrainer:
         batches = BatchForm(fields, numbers, has_offsets=has_offsets)
         run = self.settings.run
         values = _scaled(run, batch_factor)
-        moments = _moments(run, batch_factor) if run.rule == "sde" else None
+        moments = _moments(run, batch_factor) if run.rule in ADAM_RULES else None
         with self.optimizer.tracing_with(
-            l2=values.l2, clip_settings=values.clip_settings, moments=moments
+            l2=values.l2,
+            clip_settings=values.clip_settings,
+            moments=moments,
+            micro_batches=values.micro_batches,
         ):
             step = make_train_step(self.model, self.optimizer, batches, self._loss_sum)
             return step.get_concrete_function()

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from cowclip_merlin import choices, compat, workers
-from cowclip_merlin.checks import check_not_negative, one_of
+from cowclip_merlin.checks import check_at_least_one, check_not_negative, one_of
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.lazy_adam import LazyAdam, VaryingAdam
@@ -28,6 +28,7 @@ class Config:
         update: "dense", "exact" or "lazy".
         clip: one of `choices.CLIPS`.
         backend: "tensorflow", "numba" or "cupy"; before `resolve` also "auto".
+        micro_batches: equal parts of a batch whose squared gradients the second moments take.
     """
 
     clip_settings: ClipSettings
@@ -35,6 +36,12 @@ class Config:
     update: str
     clip: str
     backend: str
+    micro_batches: int = 1
+
+    @property
+    def by_keras(self) -> bool:
+        """Whether the Keras optimizer makes the steps, instead of row kernels."""
+        return self.update != "exact" and self.backend == "tensorflow"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values by the names of the arguments of `CowClip`."""
@@ -54,7 +61,13 @@ def resolve(config: Config, optimizer: Any) -> Config:
             not support it.
     """
     update = resolve_update(check(config), optimizer)
-    return replace(config, update=update, backend=choose_backend(config, optimizer))
+    resolved = replace(config, update=update, backend=choose_backend(config, optimizer))
+    if config.micro_batches > 1 and resolved.by_keras:
+        raise InputError(
+            f"micro_batches is {config.micro_batches}, but Keras's optimizers square whole "
+            'batches; use Adam with update="exact", or with backend="numba"'
+        )
+    return resolved
 
 
 def check(config: Config) -> Config:
@@ -67,6 +80,7 @@ def check(config: Config) -> Config:
     one_of("update", config.update, choices.UPDATES)
     one_of("clip", config.clip, choices.CLIPS)
     one_of("backend", config.backend, choices.BACKENDS)
+    check_at_least_one({"micro_batches": config.micro_batches})
     if config.update == "exact":
         _check_exact(config)
     return config
@@ -133,7 +147,7 @@ def choose_backend(config: Config, optimizer: Any) -> str:
             'backend="tensorflow"'
         )
     if config.backend == "auto":
-        if reason or config.update == "dense":
+        if reason or (config.update == "dense" and config.micro_batches == 1):
             return "tensorflow"
         if not tf.config.list_logical_devices("GPU"):
             return "numba"
@@ -171,6 +185,8 @@ def _why_no_cupy(config: Config, optimizer: Any) -> str | None:
     """Return why the CUDA kernels, which do not clip absent rows, do not support the settings."""
     if isinstance(optimizer, VaryingAdam):
         return "works with constant betas"
+    if config.micro_batches > 1:
+        return "squares whole batches, and does not know micro_batches"
     if config.update == "lazy" or not clips_absent_rows(config):
         return None
     if choices.CLIPS[config.clip].cuts_l2_alone(config.l2, config.clip_settings):

@@ -71,6 +71,10 @@ class CowClip(WrappingOptimizer):
             field. The fields that the models of this package register take precedence.
         backend: code that updates rows: "numba" on the CPU, "cupy" on a GPU, "tensorflow" (plain
             operations) anywhere; "auto" chooses the fastest possible one. `config` has the choice.
+        micro_batches: equal parts of a batch, in the order of the gradient's entries. Adam's
+            second moment of a row takes the sum of their squared gradients, and not the square
+            of their sum (Wang and Aitchison, arXiv 2402.18824). It needs row updates: "exact", or
+            the backend "numba".
 
     Attributes:
         config: settings of the steps, with "auto" resolved.
@@ -107,6 +111,7 @@ class CowClip(WrappingOptimizer):
         embeddings: Sequence[Any] | None = None,
         fields: Mapping[str, Any] | None = None,
         backend: str = "auto",
+        micro_batches: int = 1,
         name: str = "CowClip",
     ) -> None:
         super().__init__(name)
@@ -114,8 +119,9 @@ class CowClip(WrappingOptimizer):
             r=r, zeta=zeta, bound=bound, lambda_rel=lambda_rel, lambda_abs=lambda_abs
         )
         self._asked = Config(
-            clip_settings=thresholds, l2=l2, update=update, clip=clip, backend=backend
-        )
+            clip_settings=thresholds, l2=l2, update=update, clip=clip, backend=backend,
+            micro_batches=micro_batches,
+        )  # fmt: skip
         inner = InnerOptimizers(embedding_optimizer, dense_optimizer, update=update, outer=CowClip)
         self._inner, self.embedding_optimizer, self.dense_optimizer = inner, *inner.both
         self.config = resolve(self._asked, self.embedding_optimizer)
@@ -147,17 +153,23 @@ class CowClip(WrappingOptimizer):
         (8e-05, [0.0, 0.00113, 0.00226])
         """
         adams = adams_of(values, steps_per_epoch)
-        return cls(*adams, l2=values.l2, **asdict(values.clip_settings), **arguments)
+        usual = {"l2": values.l2, "micro_batches": values.micro_batches}
+        return cls(*adams, **usual, **asdict(values.clip_settings), **arguments)
 
     def _make_update(self, config: Config) -> Update:
         parts = {"config": config, "tables": self.tables, "optimizer": self.embedding_optimizer}
-        if config.update != "exact" and config.backend == "tensorflow":
+        if config.by_keras:
             return KerasUpdate(**parts)
         return RowUpdate(add_weight=self.add_weight, create_state=self._create_state, **parts)
 
     @contextmanager
     def tracing_with(
-        self, *, l2: float, clip_settings: ClipSettings, moments: Moments | None = None
+        self,
+        *,
+        l2: float,
+        clip_settings: ClipSettings,
+        moments: Moments | None = None,
+        micro_batches: int | None = None,
     ) -> Iterator[None]:
         """Give the steps that are traced within the block another L2 and other thresholds.
 
@@ -169,6 +181,7 @@ class CowClip(WrappingOptimizer):
             l2: the penalty is `l2 * ||w||^2`.
             clip_settings: thresholds of the clip.
             moments: betas of both inner optimizers, which must be `VaryingAdam`; None: as before.
+            micro_batches: parts of a batch; None: as before.
 
         Raises:
             InputError: if `update` is "exact".
@@ -177,7 +190,9 @@ class CowClip(WrappingOptimizer):
             raise InputError('tracing_with: update="exact" has one L2; use "lazy" or "dense"')
         before = self.config, self._update
         moments_before = self._inner.set_moments(moments)
-        self.config = replace(self.config, l2=l2, clip_settings=clip_settings)
+        parts = micro_batches or self.config.micro_batches
+        values = {"l2": l2, "clip_settings": clip_settings, "micro_batches": parts}
+        self.config = replace(self.config, **values)
         self._update = self._make_update(check(self.config))
         try:
             yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import UniqueRows
 
 tf = compat.tensorflow()
@@ -17,16 +18,33 @@ class CountedSlices(tf.IndexedSlices):
         values: summed gradients [n, d].
         indices: ids, integer [n]; an id may occur several times.
         counts: occurrences that each entry stands for, int32 [n].
+        squares: sums over micro-batches of their squared gradients, [n, d]; None: not known.
     """
 
-    def __init__(self, values: Any, indices: Any, counts: Any) -> None:
+    def __init__(self, values: Any, indices: Any, counts: Any, squares: Any = None) -> None:
         super().__init__(values, indices)
-        self.counts = counts
+        self.counts, self.squares = counts, squares
 
 
 def counts_of(slices: Any) -> Any | None:
     """Return the occurrences that each entry stands for, int32 [n]; None if each is one."""
     return slices.counts if isinstance(slices, CountedSlices) else None
+
+
+def squares_of(slices: Any, micro_batches: int) -> Any | None:
+    """Return the squares of `CountedSlices`, [n, d]; None if they follow from the values.
+
+    Raises:
+        InputError: if the squares of several micro-batches are lost.
+    """
+    if micro_batches == 1 or not isinstance(slices, CountedSlices):
+        return None
+    if slices.squares is None:
+        raise InputError(
+            'micro-batches (rule "invariant") do not work with sharded tables on several workers, '
+            'which exchange sums of whole batches; use tables="fused", or the rule "sde"'
+        )
+    return slices.squares
 
 
 def counted_lookup(table: Any, rows: Any, counts: Any) -> Any:
@@ -51,12 +69,14 @@ def counted_lookup(table: Any, rows: Any, counts: Any) -> Any:
     return lookup()
 
 
-def sum_duplicates(slices: Any) -> UniqueRows:
+def sum_duplicates(slices: Any, micro_batches: int | None = None) -> UniqueRows:
     """Sum the gradients of equal ids and count them (Algorithm 1, the data gradient and cnt).
 
     Args:
         slices: `tf.IndexedSlices` with one entry per occurrence, or `CountedSlices`, values
             [n, d].
+        micro_batches: equal parts of the batch, for `UniqueRows.squares`; see
+            `kernels.reference.micro_squares`; None: no squares.
 
     Returns:
         The distinct ids in order of first appearance, counts int32.
@@ -71,7 +91,22 @@ def sum_duplicates(slices: Any) -> UniqueRows:
     counts = counts_of(slices)
     if counts is not None:
         cnt = tf.math.unsorted_segment_sum(counts, position, tf.size(ids))
-    return UniqueRows(ids=ids, cnt=cnt, g=g)
+    squares = None
+    if micro_batches is not None:
+        squares = _squares(slices, position, tf.size(ids), micro_batches)
+    return UniqueRows(ids=ids, cnt=cnt, g=g, squares=squares)
+
+
+def _squares(slices: Any, position: Any, size: Any, micro_batches: int) -> Any:
+    """Sum the squared gradients of the micro-batches for each distinct id, [u, d]."""
+    known = squares_of(slices, micro_batches)
+    if known is not None:
+        return tf.math.unsorted_segment_sum(known, position, size)
+    n = tf.size(position, tf.int64)
+    part = tf.range(n) * micro_batches // n
+    pairs, where = tf.unique(tf.cast(position, tf.int64) * micro_batches + part)
+    sums = tf.math.unsorted_segment_sum(slices.values, where, tf.size(pairs))
+    return tf.math.unsorted_segment_sum(tf.square(sums), pairs // micro_batches, size)
 
 
 def flat_ids(ids: Any) -> Any:

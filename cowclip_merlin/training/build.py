@@ -171,6 +171,7 @@ def build_optimizer_of(
         clip=settings.effective_clip,
         embeddings=["embeddings"],
         fields=fields,
+        micro_batches=values.micro_batches,
     )
 
 

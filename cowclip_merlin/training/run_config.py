@@ -14,7 +14,7 @@ from cowclip_merlin.system.versions import versions
 from cowclip_merlin.training.run_settings import ADAMS, RunSettings
 
 FORMAT_VERSION = 1
-_ADDED_VALUES = ("lambda_rel", "lambda_abs", *ADAMS)
+_ADDED_VALUES = ("lambda_rel", "lambda_abs", *ADAMS, "micro_batches")
 """Values that runs of earlier versions do not have."""
 
 

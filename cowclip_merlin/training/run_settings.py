@@ -9,10 +9,11 @@ from typing import Any
 from cowclip_merlin import choices
 from cowclip_merlin.checks import check_not_negative, one_of
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scale
+from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES, Hyperparameters, rebase, scale
 from cowclip_merlin.system.json_dataclass import dataclass_from_json
 
-OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name != "batch_size")
+_BY_RULE = ("batch_size", "micro_batches")
+OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name not in _BY_RULE)
 """Hyper-parameters that a user may set at the base batch size."""
 
 ADAMS = ("beta_1", "beta_2", "epsilon")
@@ -174,10 +175,10 @@ class RunSettings:
     def _check_adam(self) -> None:
         if self.optimizer == "adam":
             return
-        if self.rule == "sde":
+        if self.rule in ADAM_RULES:
             raise InputError(
-                f"rule 'sde' scales Adam's betas, but the optimizer is {self.optimizer!r}; use "
-                "'sqrt_star', which has the same rates and L2"
+                f"rule {self.rule!r} scales Adam's betas, but the optimizer is "
+                f"{self.optimizer!r}; use 'sqrt_star', which has the same rates and L2"
             )
         for name in set(ADAMS) & set(self.overrides):
             raise InputError(

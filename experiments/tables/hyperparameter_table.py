@@ -6,9 +6,10 @@ import math
 
 from cowclip_merlin.experiments.definitions import Experiment, ExperimentLine
 from cowclip_merlin.experiments.tables.table import Cell, Table, experiment_table
-from cowclip_merlin.scaling import Hyperparameters, K, scale
+from cowclip_merlin.scaling import ADAM_RULES, Hyperparameters, K, scale
 
 _NAMES = ("embedding_lr", "dense_lr", "l2")
+_MORE = {"cowclip": ("r", "zeta")} | dict.fromkeys(ADAM_RULES, ("beta_1", "beta_2"))
 
 
 def hyperparameter_table(experiment: Experiment, *, command: str) -> Table:
@@ -39,7 +40,7 @@ def _cell(preset: str, line: ExperimentLine, multiplier: int) -> Cell:
 
 
 def _text(values: Hyperparameters, rule: str) -> str:
-    names = _NAMES + {"cowclip": ("r", "zeta"), "sde": ("beta_1", "beta_2")}.get(rule, ())
+    names = _NAMES + _MORE.get(rule, ())
     return " / ".join(short_number(getattr(values, name)) for name in names)
 
 

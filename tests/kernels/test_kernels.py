@@ -1,6 +1,7 @@
 """Every fast implementation of the row kernels against the slow, obvious one."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ ref, fast = kernels.load("reference"), kernels.load("numba")
 EVERY = settings(max_examples=40)
 dims = st.sampled_from([1, 2, 3, 5, 7, 10, 16, 31, 64, 100, 128])
 seeds = st.integers(0, 2**32 - 1)
+parts = st.sampled_from([1, 1, 2, 5, 32])  # micro-batches
 
 
 def state(rng, u, d, scale=1e-2):
@@ -92,9 +94,9 @@ def test_clip_rows(u, d, clip, scale, seed):
 
 
 @EVERY
-@given(st.integers(0, 40), dims, st.integers(0, 60), seeds, settings_of_replays())
-def test_replay_rows(u, d, steps, seed, values):
-    rng = np.random.default_rng(seed)
+@given(st.integers(0, 40), dims, st.integers(0, 60), seeds, settings_of_replays(), parts)
+def test_replay_rows(u, d, steps, seed, values, micro_batches):
+    rng, values = np.random.default_rng(seed), replace(values, micro_batches=micro_batches)
     rows = state(rng, u, d)
     slow = wide(rows)
     last = rng.integers(0, steps + 1, u).astype(np.int32)
@@ -147,20 +149,38 @@ def test_a_gap_of_a_hundred_thousand_steps():
     st.sampled_from(choices.kernel_clips()),
     st.sampled_from([1e-3, 1.0, 30.0]),
     seeds,
+    parts,
 )
-def test_update_rows(ids, d, clip, scale, seed):
+def test_update_rows(ids, d, clip, scale, seed, micro_batches):
     rng = np.random.default_rng(seed)
     values = rng.normal(0, scale, (len(ids), d)).astype(np.float32)
     values[rng.random(len(ids)) < 0.3] = 0
     groups = fast.group_rows(np.array(ids, np.int64))
     rows = state(rng, len(groups.ids), d)
     slow = wide(rows)
-    numbers = RowSettings(l2=1e-3, clip=clip, clip_settings=ClipSettings(bound=0.5, r=0.5))
+    thresholds = ClipSettings(bound=0.5, r=0.5)
+    numbers = RowSettings(l2=1e-3, clip=clip, clip_settings=thresholds, micro_batches=micro_batches)
     factor = fast.update_rows(*rows, groups, values, 1e-3, numbers)
     expected = ref.update_rows(*slow, ref.group_rows(np.array(ids, int)), values, 1e-3, numbers)
     np.testing.assert_allclose(factor, expected, rtol=1e-4)
     for a, b in zip(rows, slow, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5 * max(1, scale))
+
+
+@pytest.mark.parametrize("copies", [1, 2, 7])
+def test_equal_micro_batches_make_the_moments_of_one(copies):
+    """A mean gradient of s equal micro-batches: v takes 1 / s of the square, L2 included."""
+    rng = np.random.default_rng(8)
+    ids, values = rng.integers(0, 9, 40), rng.normal(size=(40, 3)).astype(np.float32)
+    rows = state(rng, len(np.unique(ids)), 3)
+    one, many = [x.copy() for x in rows], [x.copy() for x in rows]
+    numbers = RowSettings(l2=0.1, clip="none", beta_2=0.0)
+    fast.update_rows(*one, fast.group_rows(ids), values, 1e-3, numbers)
+    numbers = replace(numbers, micro_batches=copies)
+    groups, means = fast.group_rows(np.tile(ids, copies)), np.tile(values, (copies, 1)) / copies
+    fast.update_rows(*many, groups, means, 1e-3, numbers)
+    np.testing.assert_allclose(many[1], one[1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(copies * many[2], one[2], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("d", [1, 10, 600])
@@ -189,7 +209,8 @@ def test_however_many_threads_share_the_work_the_bits_are_the_same(monkeypatch):
         monkeypatch.setattr(fast, "get_num_threads", lambda threads=threads: threads)
         mine = [x.copy() for x in (*rows, last)]
         fast.replay_rows(*mine, alphas, 200, RowSettings(l2=1e-3))
-        results.append([fast.unique_rows(ids, values).g, *mine])
+        squares = fast.square_rows(values, fast.group_rows(ids), 8)
+        results.append([fast.unique_rows(ids, values).g, *mine, squares])
     assert not np.array_equal(results[0][1], rows[0])
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):

@@ -98,6 +98,26 @@ def test_absent_rows_are_clipped(tf, clip, update, backend):
     assert worst(expected, unclipped) > 1e-3
 
 
+@pytest.mark.one_case
+@pytest.mark.parametrize(("update", "backend"), [("exact", "tensorflow"), ("dense", "numba")])
+def test_micro_batches(tf, update, backend):
+    """`kernels.reference` has the mathematics; here every engine makes the same steps."""
+    numbers = {"micro_batches": 4, "clip": "cowclip", "r": 0.1, "l2": 1e-2}
+    expected = TwoTables(tf, update="exact", **numbers).train(100, 5)
+    other = TwoTables(tf, update=update, backend=backend, **numbers)
+    assert worst(expected, other.train(100, 5)) <= 2e-6
+    numbers["micro_batches"] = 1
+    assert worst(expected, TwoTables(tf, update="exact", **numbers).train(100, 5)) > 1e-3
+
+
+def test_micro_batches_need_row_updates(tf):
+    for update in ("dense", "lazy"):
+        with pytest.raises(InputError, match=r"micro_batches is 4, .*exact.*numba"):
+            TwoTables(tf, update=update, backend="tensorflow", micro_batches=4)
+    with pytest.raises(InputError, match="micro_batches is 0; "):
+        TwoTables(tf, micro_batches=0)
+
+
 def test_lazy_by_kernels(tf, kernels):
     expected = TwoTables(tf, update="lazy", backend="tensorflow").train(100, 4)
     lazy = TwoTables(tf, update="lazy")

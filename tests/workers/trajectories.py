@@ -4,6 +4,7 @@ Writes OUT/CASE.RANK.npz: weights and optimizer state after some steps. One proc
 with the rows of each batch in other orders, and writes how much the weights differ by that.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +24,17 @@ BETAS = {"beta_1": 0.7, "beta_2": 0.968, "epsilon": 2e-8}
 RATES = {"adam": BETAS, "adagrad": {"embedding_lr": 0.02, "dense_lr": 0.02}}
 
 
-def fixed_batches(rows):
+def fixed_batches(rows, odd):
     order = np.concatenate([row_order.permutation(rows, seed=1, epoch=e) for e in range(2)])
-    ends = np.cumsum([ODD.get(step, BATCH) for step in range(max(STEPS))])
+    ends = np.cumsum([odd.get(step, BATCH) for step in range(max(STEPS))])
     return np.split(order[: ends[-1]].astype(np.int64), ends[:-1])
 
 
-def reordered(batches, number):
-    """The same batches with their rows in another order; order 0 is the same one."""
+def reordered(batches, number, parts):
+    """The same micro-batches with their rows in another order; order 0 is the same one."""
     rng = np.random.default_rng(number)
-    return [rng.permutation(batch) if number else batch for batch in batches]
+    cut = [np.array_split(batch, parts) for batch in batches]
+    return [np.concatenate([rng.permutation(x) if number else x for x in each]) for each in cut]
 
 
 class Training:
@@ -46,6 +48,7 @@ class Training:
             update=case.update, optimizer=case.optimizer, tables=case.tables, overrides=overrides,
         )  # fmt: skip
         values = settings.hyperparameters(prepared.kind)
+        values = replace(values, micro_batches=case.micro_batches)
         self.model = build.build_model(settings, values, prepared)
         self.optimizer = build.build_optimizer(settings, values, prepared, steps=steps)
         self.optimizer.create_state(self.model.trainable_variables)
@@ -83,9 +86,9 @@ def largest_difference(a, b, step):
     return max(np.abs(a[name] - b[name]).max(initial=0) for name in names)
 
 
-def differences_by_order(training, batches, straight):
+def differences_by_order(training, batches, straight, parts):
     """The largest differences of any weight, [orders, steps to write]; order 0 is the same one."""
-    others = [training.run(reordered(batches, number)) for number in range(ORDERS + 1)]
+    others = [training.run(reordered(batches, number, parts)) for number in range(ORDERS + 1)]
     return np.array([[largest_difference(straight, x, step) for step in STEPS] for x in others])
 
 
@@ -94,13 +97,14 @@ def main(folder, out, cases):
     group = workers.join()
     prepared = PreparedData.load(folder)
     data = DeviceData(open_columns(prepared, "train"))
-    batches, counted = fixed_batches(data.rows), worker_gradients.CountedSlices
-    lost = lambda values, ids, counts: compat.tensorflow().IndexedSlices(values, ids)  # noqa: E731
+    counted = worker_gradients.CountedSlices
+    lost = lambda values, ids, *_: compat.tensorflow().IndexedSlices(values, ids)  # noqa: E731
     for case in (Case(**case) for case in cases):
+        batches = fixed_batches(data.rows, ODD if case.micro_batches == 1 else {})
         worker_gradients.CountedSlices = counted if case.counts else lost
         training = Training(case, prepared, data, len(batches))
         found = training.run(batches)
         if group is None and case.optimizer == "adam":
-            found["by_order"] = differences_by_order(training, batches, found)
+            found["by_order"] = differences_by_order(training, batches, found, case.micro_batches)
         np.savez(Path(out) / f"{case}.{group.rank if group else 0}.npz", **found)
     worker_gradients.CountedSlices = counted

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import choices
 from cowclip_merlin.cli.options.common_options import parse_integers
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.scaling import PRESETS, RULES
+from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES
 from cowclip_merlin.training.run_settings import OVERRIDES
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def add_scaling_options(
         metavar="NAME",
         help=f"values for rates not given: {', '.join(PRESETS)} (default: {preset})",
     )
-    rules = "how learning rates and L2 (sde: Adam's betas, too) change with the batch size: "
-    rules += ", ".join(RULES)
+    rules = f"how learning rates and L2 ({', '.join(ADAM_RULES)}: Adam's betas, too) change with "
+    rules += f"the batch size: {', '.join(RULES)}"
     own_rule = "sde" if by_data and rule != "sde" else ""
     add_option(parser, "rule", rule, "RULE", rules, own_table=own_rule)
     parser.add_argument(

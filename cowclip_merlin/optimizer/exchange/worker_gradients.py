@@ -83,12 +83,16 @@ def _groups(tables: Sequence[Pair], read_together: Callable[[Any], Any]) -> list
 
 
 class _Sums(NamedTuple):
-    """Distinct ids, counts int32 [u], and the sums of several tables side by side, [u, d]."""
+    """Distinct ids, counts int32 [u], and the sums of several tables side by side, [u, d].
+
+    With micro-batches, the squares of all tables follow the sums, [u, 2 d].
+    """
 
     ids: Any
     cnt: Any
     g: Any
     widths: list[int]
+    has_squares: bool
 
     @classmethod
     def of(cls, gradients: Sequence[Any], sum_rows: SumRows) -> _Sums:
@@ -96,21 +100,27 @@ class _Sums(NamedTuple):
         values = [tf.cast(each.values, tf.float32) for each in gradients]
         rows = sum_rows(tf.IndexedSlices(tf.concat(values, 1), gradients[0].indices))
         widths = [each.shape[1] for each in values]
-        return cls(tf.cast(rows.ids, tf.int32), rows.cnt, rows.g, widths)
+        has_squares = rows.squares is not None
+        sums = tf.concat([rows.g, rows.squares], 1) if has_squares else rows.g
+        return cls(tf.cast(rows.ids, tf.int32), rows.cnt, sums, widths, has_squares)
 
     def of_all(self, workers: Workers, counts: Any, name: str) -> _Sums:
         """Return the rows of all workers, one after the other."""
         bits = [tf.bitcast(each, tf.float32)[:, tf.newaxis] for each in (self.ids, self.cnt)]
         rows = tf.concat([*bits, self.g], 1)
-        rows = tf.ensure_shape(rows, [None, 2 + sum(self.widths)])
+        rows = tf.ensure_shape(rows, [None, 2 + sum(self.widths) * (1 + self.has_squares)])
         every = gather_rows(workers, rows, counts, name)
         ids, cnt = (tf.bitcast(every[:, i], tf.int32) for i in range(2))
-        return _Sums(ids, cnt, every[:, 2:], self.widths)
+        return _Sums(ids, cnt, every[:, 2:], self.widths, self.has_squares)
 
     def slices(self, workers: int) -> list[Any]:
         """Return the mean gradient of each table."""
-        parts = tf.split(self.g / workers, self.widths, axis=1)
-        return [CountedSlices(part, self.ids, self.cnt) for part in parts]
+        total = sum(self.widths)
+        parts = tf.split(self.g[:, :total] / workers, self.widths, axis=1)
+        squares = [None] * len(parts)
+        if self.has_squares:
+            squares = tf.split(self.g[:, total:] / workers**2, self.widths, axis=1)
+        return [CountedSlices(part, self.ids, self.cnt, q) for part, q in zip(parts, squares)]
 
 
 def _mean_of_all(workers: Workers, pairs: Sequence[Pair]) -> list[Pair]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,30 @@ from cowclip_merlin.optimizer.row_updates.engine import (
     refuse_outside,
     warn_of_stale_rows,
 )
-from cowclip_merlin.optimizer.unique_rows import UniqueRows, counts_of
+from cowclip_merlin.optimizer.unique_rows import UniqueRows, counts_of, squares_of
 
 tf = compat.tensorflow()
+
+
+class Entries(NamedTuple):
+    """The gradient of one table: tensors or arrays of `tf.IndexedSlices` or `CountedSlices`.
+
+    Attributes:
+        ids: integer [n].
+        values: [n, d].
+        counts: occurrences that each entry stands for, int32 [n]; None: one.
+        squares: sums over micro-batches of their squared gradients, [n, d], or None.
+    """
+
+    ids: Any
+    values: Any
+    counts: Any = None
+    squares: Any = None
+
+
+def _entries(slices: Any, micro_batches: int) -> Entries:
+    squares = squares_of(slices, micro_batches)
+    return Entries(slices.indices, slices.values, counts_of(slices), squares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +87,21 @@ class CpuEngine(Engine):
         settings = [self.settings_of(table) for table in tables]
         size = len(TableState._fields) if self.exact else 3
 
-        # With several workers all tables have counts, else none. AutoGraph knows no `:=`.
-        every_count = [counts_of(slices) for slices, _ in pairs]
-        counts = [x for x in every_count if x is not None]
+        batches = [_entries(s, each.micro_batches) for (s, _), each in zip(pairs, settings)]
+        # With several workers all tables have counts, else none.
+        names = [name for name, x in batches[0]._asdict().items() if x is not None]
 
         def run(alpha: Any, *arrays: Any) -> Any:
-            every, arrays = arrays[: len(counts)] or [None] * len(tables), arrays[len(counts) :]
-            batches = arrays[: 2 * len(tables)]
-            memory = [
-                TableState(*arrays[i : i + size]) for i in range(len(batches), len(arrays), size)
+            end, width = len(tables) * len(names), len(names)
+            batches = [
+                Entries(**dict(zip(names, arrays[i : i + width]))) for i in range(0, end, width)
             ]
-            return self._run(tables, batches, every, memory, settings, float(alpha[0]))
+            memory = [TableState(*arrays[i : i + size]) for i in range(end, len(arrays), size)]
+            return self._run(tables, batches, memory, settings, float(alpha[0]))
 
-        batches = [x for slices, _ in pairs for x in (slices.indices, slices.values)]
         variables = [x for state in states for x in state[:size]]
-        inputs = [tf.reshape(self.alpha(), [1]), *counts, *batches]
+        tensors = [getattr(each, name) for each in batches for name in names]
+        inputs = [tf.reshape(self.alpha(), [1]), *tensors]
         factors = self.call(run, inputs, variables, [tf.float32] * len(tables))
         with tf.control_dependencies(factors):
             self.adam.iterations.assign_add(1)
@@ -91,22 +112,24 @@ class CpuEngine(Engine):
     def _run(
         self,
         tables: Sequence[Any],
-        batches: Sequence[Any],
-        counts: Sequence[Any],
+        batches: Sequence[Entries],
         memory: Sequence[TableState],
         settings: Sequence[RowSettings],
         alpha: float,
     ) -> list[Any]:
         """Make the step on arrays; check that all gradients are finite before writing."""
-        groups = self._groups(batches[::2], tables)
-        sums = [self._sum(*each) for each in zip(tables, batches[1::2], groups)]
+        groups = self._groups([each.ids for each in batches], tables)
+        sums = [self._sum(t, each.values, group) for t, each, group in zip(tables, batches, groups)]
         factors = []
-        each_table = zip(tables, memory, groups, counts, sums, settings)
-        for table, state, group, known, g, numbers in each_table:
+        each_table = zip(tables, memory, groups, batches, sums, settings)
+        for table, state, group, batch, g, numbers in each_table:
+            known = batch.counts
             if self.exact:
                 self._before_step(table, state, group.ids, numbers, watch=known is None)
             starts = group.starts if known is None else _starts_of_counts(known, group)
-            factors.append(self.kernels.step_rows(*state[:3], group.ids, g, starts, alpha, numbers))
+            squares = self._squares(batch, group, numbers.micro_batches)
+            step = state[:3], group.ids, g, starts, alpha, numbers, squares
+            factors.append(self.kernels.step_rows(*step[0], *step[1:]))
             if self.exact:
                 self._remember(state, group.ids, alpha)
         return factors
@@ -120,6 +143,14 @@ class CpuEngine(Engine):
             if len(ids):
                 refuse_outside([table], int(groups[-1].ids[0]), int(groups[-1].ids[-1]))
         return groups
+
+    def _squares(self, batch: Entries, group: Any, micro_batches: int) -> Any | None:
+        """Return the squares of a table's rows, [u, d]; None for one micro-batch."""
+        if micro_batches == 1:
+            return None
+        if batch.squares is not None:
+            return self.kernels.sum_rows(batch.squares, group)
+        return self.kernels.square_rows(batch.values, group, micro_batches)
 
     def _sum(self, table: Any, values: Any, groups: Any) -> Any:
         try:
@@ -152,18 +183,24 @@ class CpuEngine(Engine):
         state.last[...] = 0
         state.count[...] = 0
 
-    def sum_rows(self, slices: Any) -> UniqueRows:
+    def sum_rows(self, slices: Any, micro_batches: int | None = None) -> UniqueRows:
         """Sum the gradients of equal ids and count them; see `Engine.sum_rows`."""
 
         def run(ids: Any, values: Any) -> Any:
-            rows = self.kernels.unique_rows(ids, values)
-            return [rows.ids, rows.cnt.astype(np.int32), rows.g]
+            groups = self.kernels.group_rows(ids)
+            found = [groups.ids, np.diff(groups.starts).astype(np.int32)]
+            found.append(self.kernels.unique_rows(ids, values).g)
+            if micro_batches is not None:
+                found.append(self.kernels.square_rows(values, groups, micro_batches))
+            return found
 
-        types = [slices.indices.dtype, tf.int32, tf.float32]
-        ids, cnt, g = self.call(run, [slices.indices, slices.values], [], types)
-        for each, shape in ((ids, [None]), (cnt, [None]), (g, [None, slices.values.shape[1]])):
-            each.set_shape(shape)
-        return UniqueRows(ids=ids, cnt=cnt, g=g)
+        types = [slices.indices.dtype, tf.int32, tf.float32, tf.float32]
+        types = types[: 3 if micro_batches is None else 4]
+        found = self.call(run, [slices.indices, slices.values], [], types)
+        matrix = [None, slices.values.shape[1]]
+        for tensor, shape in zip(found, ([None], [None], matrix, matrix)):
+            tensor.set_shape(shape)
+        return UniqueRows(*found)
 
     def flush(self, table: Any, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history; see `Engine.flush`."""

@@ -88,16 +88,17 @@ class Engine(ABC):
             table is counted.
         """
 
-    def sum_rows(self, slices: Any) -> UniqueRows:
+    def sum_rows(self, slices: Any, micro_batches: int | None = None) -> UniqueRows:
         """Sum the gradients of equal ids and count them, without a check.
 
         Args:
             slices: `tf.IndexedSlices` with one entry per occurrence, values [n, d].
+            micro_batches: equal parts of the batch, for `UniqueRows.squares`; None: no squares.
 
         Returns:
             The distinct ids in any order, counts int32.
         """
-        return sum_duplicates(slices)
+        return sum_duplicates(slices, micro_batches)
 
     @abstractmethod
     def flush(self, table: Any, *, wait: bool = True) -> None:

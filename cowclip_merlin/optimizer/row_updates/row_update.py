@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from cowclip_merlin import compat, kernels
+from cowclip_merlin import compat, kernels, workers
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer import embedding_variables
 from cowclip_merlin.optimizer.config import Config
@@ -62,8 +62,14 @@ class RowUpdate:
         return done
 
     def sum_rows(self, slices: Any) -> UniqueRows:
-        """Sum the gradients of equal ids and count them, without a check."""
-        return self._engine.sum_rows(slices)
+        """Sum the gradients of equal ids and count them, without a check.
+
+        Each of several workers has its share of the micro-batches.
+        """
+        parts, group = self.config.micro_batches, workers.current()
+        if parts == 1:
+            return self._engine.sum_rows(slices)
+        return self._engine.sum_rows(slices, max(1, round(parts / (group.size if group else 1))))
 
     def create_state(self, tables: Sequence[Any]) -> None:
         """Create the state of these tables; Adam's slots must exist already."""
@@ -144,6 +150,7 @@ class RowUpdate:
             l2=config.l2,
             clip="none" if self.tables.skips(table) else config.clip,
             clip_settings=config.clip_settings,
+            micro_batches=config.micro_batches,
             epsilon=self.optimizer.epsilon,
             **self._moments,
         )

@@ -45,7 +45,9 @@ class TensorFlowEngine(Engine):
         history = tf.convert_to_tensor(state.history)
 
         def body(step: Any, w: Any, m: Any, v: Any) -> Any:
-            updated = _adam(w, m, v, _absent_gradient(w, settings), history[step], settings)
+            g = _absent_gradient(w, settings)
+            squares = g * g / settings.micro_batches  # each part has its share of L2
+            updated = _adam(w, m, v, g, history[step], settings, squares)
             due = ((last <= step) & (history[step] >= 0))[:, tf.newaxis]
             return step + 1, *(tf.where(due, a, b) for a, b in zip(updated, (w, m, v)))
 
@@ -73,7 +75,8 @@ class TensorFlowEngine(Engine):
 
     def _sums(self, slices: Any, table: Any) -> Any:
         """Return distinct ids, counts and sums; raise an error for a sum that is not finite."""
-        rows = sum_duplicates(slices)
+        parts = self.settings_of(table).micro_batches
+        rows = sum_duplicates(slices, parts if parts > 1 else None)
         bad = ~tf.reduce_all(tf.math.is_finite(rows.g), axis=1)
 
         def report(first: Any) -> Any:
@@ -97,7 +100,12 @@ class TensorFlowEngine(Engine):
         g = rows.g + 2 * settings.l2 * w
         one = clips.ClipRows(g=g, w=w, cnt=rows.cnt, field=tf.zeros_like(rows.cnt), num_fields=1)
         (factor,) = clips.gradient_factors(settings.clip, [one], settings.clip_settings)
-        after = _adam(w, m, v, g * factor[:, tf.newaxis], alpha, settings)
+        squares, factor_of_row = None, factor[:, tf.newaxis]
+        if rows.squares is not None:
+            # The sum over parts of (their gradient + L2 / parts)^2, after the clip.
+            parts, l2 = settings.micro_batches, 2 * settings.l2 * w
+            squares = factor_of_row**2 * (rows.squares + l2 * (2 * g - l2) / parts)
+        after = _adam(w, m, v, g * factor_of_row, alpha, settings, squares)
         done = tf.cast(state.count, tf.int32)
         _scatter(state, rows.ids, after, done[0] + 1)
         assign_rows_locally(state.history, done, tf.reshape(alpha, [1]))
@@ -132,9 +140,12 @@ def _absent_gradient(w: Any, settings: RowSettings) -> Any:
     return g * factor[:, tf.newaxis]
 
 
-def _adam(w: Any, m: Any, v: Any, g: Any, alpha: Any, settings: RowSettings) -> tuple[Any, ...]:
+def _adam(
+    w: Any, m: Any, v: Any, g: Any, alpha: Any, settings: RowSettings, squares: Any | None
+) -> tuple[Any, ...]:
+    squares = g * g if squares is None else tf.maximum(squares, 0.0)
     m = m + (g - m) * (1 - tf.constant(settings.beta_1, tf.float32))
-    v = v + (g * g - v) * (1 - tf.constant(settings.beta_2, tf.float32))
+    v = v + (squares - v) * (1 - tf.constant(settings.beta_2, tf.float32))
     return w - (m * alpha) / (tf.sqrt(v) + settings.epsilon), m, v
 
 
