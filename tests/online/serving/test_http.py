@@ -1,6 +1,7 @@
 """Answers of the HTTP interface: predictions, status, metrics, pages and the token."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -90,6 +91,19 @@ def test_pages_load_nothing_from_elsewhere(client):
         assert page.status_code == 200 and "text/html" in page.headers["content-type"]
         assert "http://" not in page.text and "https://" not in page.text
         assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_a_page_has_every_element_that_its_script_asks_for(client, path):
+    text = client.get(path).text
+    there = set(re.findall(r'\bid="([\w-]+)"', text))
+    panels = re.findall(r'\{id: "(\w+)", title', text)  # the script makes three elements of each
+    there |= {f"{panel}{part}" for panel in panels for part in ("", "-note", "-chart")}
+    asked = re.findall(r'(?:\$|write)\("([\w-]+)"', text)
+    assert len(asked) >= 5 and set(asked) <= there
+    links = {a or b for a, b in re.findall(r'<a href="(.+?)"|(?:get|fetch)\("(/.+?)"', text)}
+    assert len(links) >= 3
+    assert not [link for link in links if client.get(link).status_code == 404]
 
 
 def test_the_interface_is_described(client):

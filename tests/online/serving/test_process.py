@@ -7,10 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
-import chromium
 import pytest
 from server_process import ServerProcess
 from sync_logs import ListLog
@@ -37,20 +35,6 @@ def server(made):
     with ServerProcess(made.log.name, *limits) as running:
         running.wait_for(lambda: running.get("/ready"))
         yield running
-
-
-def shown(browser, name):
-    return browser.value(f"document.getElementById({name!r}).textContent")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    program = chromium.find()
-    if program is None:
-        pytest.skip("no Chromium or Chrome on this machine")
-    one = chromium.Chromium(program)
-    yield one
-    one.close()
 
 
 @pytest.mark.quick
@@ -164,46 +148,7 @@ def test_a_missing_package_is_one_line(tmp_path):
         assert "pip install 'cowclip-merlin[online]'" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
-def test_the_page_shows_the_numbers_of_the_server(made, server, browser, rows, width, scheme):
-    server.predict(rows[:3])
-    server.wait_for(lambda: server.get("/v1/status")["model"]["trained"] == made.trained)
-    browser.open(server.url + "/", width=width, height=800, scheme=scheme)
-    server.wait_for(lambda: shown(browser, "state") == "serving")
-    assert shown(browser, "rows") == f"{made.trainer.table.num_rows:,}"
-    assert shown(browser, "trainer") == f"{made.trained:,}"
-    assert shown(browser, "lag") == "0 messages"
-    assert shown(browser, "memory").endswith((" MB", " GB"))
-    assert shown(browser, "event").endswith("days") and shown(browser, "time").endswith(" ms")
-    before = server.get("/v1/status")["requests"]["total"]
-    assert f"{before:,} so far" in shown(browser, "requests-note")
-    auc = 0.654 + width / 1e6
-    made.sync(auc=auc)
-    server.wait_for(lambda: shown(browser, "auc") == f"{100 * auc:.2f} %")
-    server.wait_for(
-        lambda: "point" in browser.value("document.querySelector('polyline').outerHTML")
-    )
-    size = "[document.documentElement.scrollWidth, window.innerWidth]"
-    scrolled, inner = browser.value(size)
-    assert scrolled <= inner
-    assert browser.complaints() == []
-    assert all(url.startswith((server.url, "data:")) for url in browser.requests())
-    if folder := os.environ.get("COWCLIP_SCREENSHOTS"):
-        Path(folder, f"{width}-{scheme}.png").write_bytes(browser.screenshot())
-
-
-def test_the_interface_page_sends_a_request(server, browser, rows):
-    browser.open(server.url + "/docs", width=1280)
-    server.wait_for(lambda: '"events"' in browser.value("document.getElementById('body').value"))
-    assert "POST /v1/predict" in browser.value("document.querySelector('#paths').innerText")
-    body = json.dumps({"events": rows[:1]})
-    browser.value(f"document.getElementById('body').value = {body!r}")
-    browser.value("document.getElementById('send').click()")
-    server.wait_for(lambda: '"predictions"' in shown(browser, "answer"))
-    assert browser.complaints() == []
-
-
-def test_a_server_from_its_start_to_its_end(tmp_path, new_run, browser, rows):
+def test_a_server_from_its_start_to_its_end(tmp_path, new_run, rows):
     """Before its trainer, with a token, and until a signal while a request is running."""
     (tmp_path / "sync").mkdir()
     (tmp_path / "token").write_text("s3cret\n")
@@ -212,28 +157,13 @@ def test_a_server_from_its_start_to_its_end(tmp_path, new_run, browser, rows):
         assert server.predict(rows[:1])[0] == 401 and server.get("/v1/status", ok=()) is None
         status, answer = server.predict(rows[:1], **token)
         assert status == 503 and "no snapshot yet" in answer["error"]
-        log_in(server, browser)
-        server.wait_for(lambda: shown(browser, "state") == "no model yet")
         new_run(tmp_path)
-        server.wait_for(lambda: shown(browser, "state") == "serving")
+        server.wait_for(lambda: server.get("/v1/status", **token)["model"])
         assert server.get("/ready") == {"ready": True}
         answer = answer_after_signal(server, rows, signal.SIGTERM)
         assert answer.startswith(b"HTTP/1.1 200") and b'"predictions"' in answer
         assert server.process.wait(timeout=300) == 128 + signal.SIGTERM
     assert not any("Traceback" in line for line in server.lines), server.lines
-    end = time.monotonic() + 60
-    while shown(browser, "state") != "no answer" and time.monotonic() < end:
-        time.sleep(0.05)
-    assert shown(browser, "problem") == "the server does not answer"
-
-
-def log_in(server, browser):
-    """Give the page the token that it asks for."""
-    browser.open(server.url + "/", width=800)
-    server.wait_for(lambda: browser.value("!document.getElementById('login').hidden"))
-    browser.value("document.getElementById('token').value = 's3cret'")
-    browser.value("document.querySelector('#login button').click()")
-    server.wait_for(lambda: browser.value("document.getElementById('login').hidden"))
 
 
 def answer_after_signal(server, rows, number):
