@@ -20,8 +20,7 @@ from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.logs.open_log import open_log, shown_address
 from cowclip_merlin.online.serving.follower import Follower
 from cowclip_merlin.online.serving.web.app import make_app
-from cowclip_merlin.online.serving.web.http_protocol import BoundedHttp
-from cowclip_merlin.online.serving.web.limits import ServingLimits
+from cowclip_merlin.online.serving.web.limits import HEADER_BYTES, ServingLimits
 from cowclip_merlin.system.ports import check_host
 from cowclip_merlin.training.build import choose_device
 
@@ -66,7 +65,8 @@ def serve(
     app = make_app(follower, limits, log_name=log, token=token)
     config = uvicorn.Config(
         app,
-        http=BoundedHttp,
+        http="h11",  # it bounds the headers, unlike httptools
+        h11_max_incomplete_event_size=HEADER_BYTES,
         ws="none",
         log_config=None,
         access_log=access_log,
