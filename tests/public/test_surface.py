@@ -1,0 +1,10 @@
+"""The public names and the help of each command are those of the recorded text."""
+
+import pytest
+from surface import FILES, HERE
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_users_see_what_is_recorded(file):
+    """After an intended change: `python tests/public/surface.py`."""
+    assert FILES[file]() == (HERE / file).read_text(encoding="utf-8").splitlines()
