@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from baseline_settings import BaselineSettings, Configuration
-from cowclip_merlin.demo import DemoSettings, prepare_data
+from cowclip_merlin.demo.batch import DemoSettings, prepare_data
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.system.files import read_json

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cowclip_merlin.checks import check_at_least_one, check_positive
+from cowclip_merlin.demo.online.settings import LEAST_MINUTES, OWN, DemoSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.demo.settings import LEAST_MINUTES, OWN, DemoSettings
 from cowclip_merlin.system.hardware import processor
 from harness.benchmark import Benchmark
 from harness.options import option

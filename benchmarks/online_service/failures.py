@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from cowclip_merlin.online.demo.brokers import Logs, make_logs
-from cowclip_merlin.online.demo.pipeline import Pipeline
-from cowclip_merlin.online.demo.processes import Process, Processes
-from cowclip_merlin.online.demo.settings import OWN, DemoSettings
+from cowclip_merlin.demo.measuring.failure import take_stock
+from cowclip_merlin.demo.measuring.requests import Requester
+from cowclip_merlin.demo.measuring.sync_watch import Sync, SyncWatch
+from cowclip_merlin.demo.online.brokers import Logs, make_logs
+from cowclip_merlin.demo.online.pipeline import Pipeline
+from cowclip_merlin.demo.online.processes import Process, Processes
+from cowclip_merlin.demo.online.settings import OWN, DemoSettings
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.logs.open_log import open_log
-from cowclip_merlin.online.measuring.failure import take_stock
-from cowclip_merlin.online.measuring.requests import Requester
-from cowclip_merlin.online.measuring.sync_watch import Sync, SyncWatch
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
 from cowclip_merlin.workflows.online.features_file import load_features
 from online_service.offline import answers, offline_answers, requests_from, wait_for_version

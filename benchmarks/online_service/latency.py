@@ -8,15 +8,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.online.demo.brokers import make_logs
-from cowclip_merlin.online.demo.pipeline import Pipeline
-from cowclip_merlin.online.demo.processes import Processes
-from cowclip_merlin.online.demo.report import latency_summary, percentiles
-from cowclip_merlin.online.demo.settings import DemoSettings
+from cowclip_merlin.demo.measuring.probes import Prober
+from cowclip_merlin.demo.measuring.requests import Requester
+from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
+from cowclip_merlin.demo.online.brokers import make_logs
+from cowclip_merlin.demo.online.pipeline import Pipeline
+from cowclip_merlin.demo.online.processes import Processes
+from cowclip_merlin.demo.online.report import latency_summary, percentiles
+from cowclip_merlin.demo.online.settings import DemoSettings
 from cowclip_merlin.online.logs.open_log import open_log
-from cowclip_merlin.online.measuring.probes import Prober
-from cowclip_merlin.online.measuring.requests import Requester
-from cowclip_merlin.online.measuring.sync_watch import SyncWatch
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
 from cowclip_merlin.workflows.online.features_file import load_features
 

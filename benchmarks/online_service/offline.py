@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.demo.measuring.server_client import NoAnswer, ServerClient
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import MessageLog
-from cowclip_merlin.online.measuring.server_client import NoAnswer, ServerClient
 from cowclip_merlin.workflows.online.features import LogFeatures
 
 Array = npt.NDArray[Any]

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.checks import check_positive
+from cowclip_merlin.demo.measuring.requests import Requester
+from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
+from cowclip_merlin.demo.online.brokers import EVENT_LOGS, SYNCS, Logs, make_logs
+from cowclip_merlin.demo.online.pipeline import Pipeline
+from cowclip_merlin.demo.online.processes import Process, Processes
+from cowclip_merlin.demo.online.report import percentiles
+from cowclip_merlin.demo.online.settings import LEAST_MINUTES, DemoSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.demo.brokers import EVENT_LOGS, SYNCS, Logs, make_logs
-from cowclip_merlin.online.demo.pipeline import Pipeline
-from cowclip_merlin.online.demo.processes import Process, Processes
-from cowclip_merlin.online.demo.report import percentiles
-from cowclip_merlin.online.demo.settings import LEAST_MINUTES, DemoSettings
 from cowclip_merlin.online.logs.open_log import open_log
-from cowclip_merlin.online.measuring.requests import Requester
-from cowclip_merlin.online.measuring.sync_watch import SyncWatch
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
 from cowclip_merlin.workflows.online.features_file import load_features
 from harness.options import option

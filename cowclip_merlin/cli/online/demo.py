@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run the demo and print its results."""
-    from cowclip_merlin.online.demo.run import run_demo
-    from cowclip_merlin.online.demo.settings import OWN, OWN_KAFKA_RATE, RATE, DemoSettings
+    from cowclip_merlin.demo.online.run import run_demo
+    from cowclip_merlin.demo.online.settings import OWN, OWN_KAFKA_RATE, RATE, DemoSettings
 
     rate = OWN_KAFKA_RATE if args.kafka == OWN else RATE
     settings = DemoSettings(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from cowclip_merlin.online.demo.brokers import Logs
-from cowclip_merlin.online.demo.processes import Process, Processes
-from cowclip_merlin.online.demo.settings import DemoSettings
-from cowclip_merlin.online.measuring.server_client import ServerClient
+from cowclip_merlin.demo.measuring.server_client import ServerClient
+from cowclip_merlin.demo.online.brokers import Logs
+from cowclip_merlin.demo.online.processes import Process, Processes
+from cowclip_merlin.demo.online.settings import DemoSettings
 from cowclip_merlin.system.ports import free_ports
 from cowclip_merlin.workflows.online.features_file import load_features
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 
+from cowclip_merlin.demo.measuring.repeat import Repeat
+from cowclip_merlin.demo.measuring.server_client import NoAnswer, ServerClient
 from cowclip_merlin.online.logs.message_log import MessageLog
-from cowclip_merlin.online.measuring.repeat import Repeat
-from cowclip_merlin.online.measuring.server_client import NoAnswer, ServerClient
 from cowclip_merlin.workflows.online.features import LogFeatures
 
 _ROWS = 1000  # impressions that are asked for in turn

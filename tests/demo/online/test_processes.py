@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from cowclip_merlin.demo.online import processes as module
+from cowclip_merlin.demo.online.processes import Processes
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.demo import processes as module
-from cowclip_merlin.online.demo.processes import Processes
 
 pytestmark = pytest.mark.system
 

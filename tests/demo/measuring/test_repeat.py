@@ -1,8 +1,8 @@
 import time
 
+from cowclip_merlin.demo.measuring import repeat
+from cowclip_merlin.demo.measuring.repeat import Repeat
 from cowclip_merlin.online.logs.message_log import LogUnavailable
-from cowclip_merlin.online.measuring import repeat
-from cowclip_merlin.online.measuring.repeat import Repeat
 
 
 class Steps(Repeat):

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from cowclip_merlin.demo.measuring import probes
+from cowclip_merlin.demo.measuring.probes import STAGES, Prober
+from cowclip_merlin.demo.measuring.server_client import Answer, NoAnswer
+from cowclip_merlin.demo.measuring.sync_watch import Sync, SyncWatch
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.measuring import probes
-from cowclip_merlin.online.measuring.probes import STAGES, Prober
-from cowclip_merlin.online.measuring.server_client import Answer, NoAnswer
-from cowclip_merlin.online.measuring.sync_watch import Sync, SyncWatch
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
 
 LONG = 30

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from cowclip_merlin import demo
+from cowclip_merlin.demo import batch as demo
 from cowclip_merlin.training import Stopped
 
 

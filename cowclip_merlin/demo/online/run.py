@@ -9,17 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.demo.measuring.scoring import FROZEN, ONLINE
+from cowclip_merlin.demo.online.brokers import make_logs
+from cowclip_merlin.demo.online.figure import draw
+from cowclip_merlin.demo.online.observers import Observers
+from cowclip_merlin.demo.online.pipeline import Pipeline
+from cowclip_merlin.demo.online.processes import Processes
+from cowclip_merlin.demo.online.report import Json, table_text
+from cowclip_merlin.demo.online.settings import DemoSettings
+from cowclip_merlin.demo.online.status import StatusBlock
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.demo.brokers import make_logs
-from cowclip_merlin.online.demo.figure import draw
-from cowclip_merlin.online.demo.observers import Observers
-from cowclip_merlin.online.demo.pipeline import Pipeline
-from cowclip_merlin.online.demo.processes import Processes
-from cowclip_merlin.online.demo.report import Json, table_text
-from cowclip_merlin.online.demo.settings import DemoSettings
-from cowclip_merlin.online.demo.status import StatusBlock
 from cowclip_merlin.online.logs.message_log import LogUnavailable
-from cowclip_merlin.online.measuring.scoring import FROZEN, ONLINE
 from cowclip_merlin.synthetic.drifting_stream import PROBABILITY, write_stream_features
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.system.hardware import processor

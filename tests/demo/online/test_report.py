@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin.cli import main
+from cowclip_merlin.demo.measuring.probes import Latency
+from cowclip_merlin.demo.online.figure import draw
+from cowclip_merlin.demo.online.report import latency_summary, percentiles, table_text
+from cowclip_merlin.demo.online.settings import DemoSettings
+from cowclip_merlin.demo.online.status import StatusBlock
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.demo.figure import draw
-from cowclip_merlin.online.demo.report import latency_summary, percentiles, table_text
-from cowclip_merlin.online.demo.settings import DemoSettings
-from cowclip_merlin.online.demo.status import StatusBlock
-from cowclip_merlin.online.measuring.probes import Latency
 
 PROBES = [
     Latency(began=i, join=0.1, train=0.5 + i / 100, push=0.01, apply=0.02, total=0.63 + i / 100)

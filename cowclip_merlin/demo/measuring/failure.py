@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cowclip_merlin.demo.measuring.sync_watch import Sync, SyncWatch
 from cowclip_merlin.online.logs.message_log import MessageLog
-from cowclip_merlin.online.measuring.sync_watch import Sync, SyncWatch
 from cowclip_merlin.workflows.online.features import LogFeatures
 
 

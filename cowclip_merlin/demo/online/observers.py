@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from cowclip_merlin.online.demo.brokers import Logs
-from cowclip_merlin.online.demo.processes import Processes
-from cowclip_merlin.online.demo.report import Json, latency_summary, percentiles
-from cowclip_merlin.online.demo.settings import DemoSettings
+from cowclip_merlin.demo.measuring.failure import kill_cost, take_stock
+from cowclip_merlin.demo.measuring.probes import Prober
+from cowclip_merlin.demo.measuring.repeat import Repeat
+from cowclip_merlin.demo.measuring.scoring import Scorer, auc_over_time
+from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
+from cowclip_merlin.demo.online.brokers import Logs
+from cowclip_merlin.demo.online.processes import Processes
+from cowclip_merlin.demo.online.report import Json, latency_summary, percentiles
+from cowclip_merlin.demo.online.settings import DemoSettings
 from cowclip_merlin.online.logs.message_log import lag
 from cowclip_merlin.online.logs.open_log import open_log
-from cowclip_merlin.online.measuring.failure import kill_cost, take_stock
-from cowclip_merlin.online.measuring.probes import Prober
-from cowclip_merlin.online.measuring.repeat import Repeat
-from cowclip_merlin.online.measuring.scoring import Scorer, auc_over_time
-from cowclip_merlin.online.measuring.sync_watch import SyncWatch
 from cowclip_merlin.workflows.online.features_file import load_features
 
 PROBE_EVERY = 1.0

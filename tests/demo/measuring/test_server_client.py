@@ -4,7 +4,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from cowclip_merlin.online.measuring.server_client import NoAnswer, ServerClient
+from cowclip_merlin.demo.measuring.server_client import NoAnswer, ServerClient
 from cowclip_merlin.system.ports import free_ports
 
 

@@ -2,10 +2,10 @@ import shutil
 
 import pytest
 
+from cowclip_merlin.demo.online.brokers import make_logs
+from cowclip_merlin.demo.online.processes import Processes
+from cowclip_merlin.demo.online.settings import OWN, DemoSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.demo.brokers import make_logs
-from cowclip_merlin.online.demo.processes import Processes
-from cowclip_merlin.online.demo.settings import OWN, DemoSettings
 from cowclip_merlin.online.logs.open_log import open_log
 
 pytestmark = pytest.mark.system

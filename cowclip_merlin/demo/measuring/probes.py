@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cowclip_merlin.demo.measuring.repeat import Repeat
+from cowclip_merlin.demo.measuring.server_client import Answer, NoAnswer, ServerClient
+from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
 from cowclip_merlin.online.logs.message_log import MessageLog, Position
-from cowclip_merlin.online.measuring.repeat import Repeat
-from cowclip_merlin.online.measuring.server_client import Answer, NoAnswer, ServerClient
-from cowclip_merlin.online.measuring.sync_watch import SyncWatch
 from cowclip_merlin.workflows.online.features import LogFeatures
 
 STAGES = ("join", "train", "push", "apply")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from cowclip_merlin.demo.online.processes import Processes
+from cowclip_merlin.demo.online.settings import OWN, DemoSettings
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.demo.processes import Processes
-from cowclip_merlin.online.demo.settings import OWN, DemoSettings
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.system.ports import free_ports

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from cowclip_merlin.demo.online import pipeline, run, settings
+from cowclip_merlin.demo.online.processes import Processes
+from cowclip_merlin.demo.online.report import table_text
+from cowclip_merlin.demo.online.run import Demo
+from cowclip_merlin.demo.online.settings import DemoSettings
+from cowclip_merlin.demo.online.status import StatusBlock
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.demo import pipeline, run, settings
-from cowclip_merlin.online.demo.processes import Processes
-from cowclip_merlin.online.demo.report import table_text
-from cowclip_merlin.online.demo.run import Demo
-from cowclip_merlin.online.demo.settings import DemoSettings
-from cowclip_merlin.online.demo.status import StatusBlock
 
 pytestmark = pytest.mark.system
 

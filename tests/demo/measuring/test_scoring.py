@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.measuring import scoring
-from cowclip_merlin.online.measuring.scoring import (
+from cowclip_merlin.demo.measuring import scoring
+from cowclip_merlin.demo.measuring.scoring import (
     BEST,
     FROZEN,
     ONLINE,
@@ -14,7 +13,8 @@ from cowclip_merlin.online.measuring.scoring import (
     Scorer,
     auc_over_time,
 )
-from cowclip_merlin.online.measuring.server_client import Answer, NoAnswer
+from cowclip_merlin.demo.measuring.server_client import Answer, NoAnswer
+from cowclip_merlin.online.logs.file_log import FileLog
 
 
 def test_auc_over_time_equals_that_of_scikit_learn():

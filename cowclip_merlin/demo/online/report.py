@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from cowclip_merlin.online.measuring.probes import STAGES, Latency
-from cowclip_merlin.online.measuring.scoring import BEST, FROZEN, ONLINE
+from cowclip_merlin.demo.measuring.probes import STAGES, Latency
+from cowclip_merlin.demo.measuring.scoring import BEST, FROZEN, ONLINE
 
 Json = dict[str, Any]
 

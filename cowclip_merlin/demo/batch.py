@@ -244,7 +244,3 @@ def main(argv: list[str] | None = None) -> int:
     print(f"picture: {draw_auc(demo, runs, work, bayes_auc)}")
     print(f"{time.perf_counter() - started:.0f} seconds in total; all files are in {work}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

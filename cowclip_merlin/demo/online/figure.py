@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cowclip_merlin.online.measuring.probes import STAGES
-from cowclip_merlin.online.measuring.scoring import BEST, FROZEN, ONLINE
+from cowclip_merlin.demo.measuring.probes import STAGES
+from cowclip_merlin.demo.measuring.scoring import BEST, FROZEN, ONLINE
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure
 

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import NamedTuple
 
+from cowclip_merlin.demo.measuring.repeat import Repeat
 from cowclip_merlin.online.logs.message_log import MessageLog, Position
-from cowclip_merlin.online.measuring.repeat import Repeat
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED, SyncMessage
 
 

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
+from cowclip_merlin.demo.measuring.failure import kill_cost, take_stock
+from cowclip_merlin.demo.measuring.sync_watch import Sync
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.measuring.failure import kill_cost, take_stock
-from cowclip_merlin.online.measuring.sync_watch import Sync
 
 
 class Watch:
