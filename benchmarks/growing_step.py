@@ -21,17 +21,17 @@ import numpy as np
 
 import cowclip_merlin as cc
 from cowclip_merlin.checks import check_at_least_one, check_not_negative
+from cowclip_merlin.online.events.events import Events
+from cowclip_merlin.online.events.features import (
+    CategoricalColumn,
+    ContinuousColumn,
+    LogFeatures,
+)
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.trainer import BatchForm, OnlineTrainer
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.train_step import make_train_step
-from cowclip_merlin.workflows.online.events import Events
-from cowclip_merlin.workflows.online.features import (
-    CategoricalColumn,
-    ContinuousColumn,
-    LogFeatures,
-)
 from harness.benchmark import Benchmark
 from harness.options import option
 from harness.rounds import in_turn, ratios

@@ -33,15 +33,15 @@ import numpy.typing as npt
 
 from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.metrics import roc_auc
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.events import Events
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.scaling import RULES
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.events import Events
-from cowclip_merlin.workflows.online.features_file import load_features
 from harness.benchmark import Benchmark
 from harness.options import option
 from harness.tables import markdown

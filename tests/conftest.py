@@ -31,6 +31,7 @@ hypothesis.settings.register_profile("quick", deadline=None, max_examples=10)
 hypothesis.settings.load_profile("quick")
 
 ROWS = 3000
+SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 def pytest_configure(config):
@@ -99,3 +100,27 @@ def data(log, make_once) -> Path:
             open_columns(PreparedData.load(folder / "data"), split)
 
     return make_once("prepared", make) / "data"
+
+
+@pytest.fixture(scope="session")
+def real():
+    """Folder with small real logs, beside the repository; absent on most machines."""
+    if not SHARED.is_dir():
+        pytest.skip("needs the real click logs in ../shared/data")
+    return SHARED
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """Prepares a table from CSV text: label y, categories a and b, numbers x."""
+    from cowclip_merlin.workflows import PrepareSettings, prepare
+
+    def make(text, name="t.csv", **settings):
+        file = tmp_path / name
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        usual = {"kind": "table", "label": "y", "categorical": ("a", "b"), "continuous": ("x",)}
+        return prepare(
+            PrepareSettings(files=(file,), out=tmp_path / f"{name}.data", **(usual | settings))
+        )
+
+    return make

@@ -18,10 +18,10 @@ from cowclip_merlin.demo.online.brokers import Logs, make_logs
 from cowclip_merlin.demo.online.pipeline import Pipeline
 from cowclip_merlin.demo.online.processes import Process, Processes
 from cowclip_merlin.demo.online.settings import OWN, DemoSettings
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.message_log import LogUnavailable
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
-from cowclip_merlin.workflows.online.features_file import load_features
 from online_service.offline import answers, offline_answers, requests_from, wait_for_version
 
 Result = dict[str, Any]

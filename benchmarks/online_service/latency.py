@@ -16,9 +16,9 @@ from cowclip_merlin.demo.online.pipeline import Pipeline
 from cowclip_merlin.demo.online.processes import Processes
 from cowclip_merlin.demo.online.report import latency_summary, percentiles
 from cowclip_merlin.demo.online.settings import DemoSettings
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
-from cowclip_merlin.workflows.online.features_file import load_features
 
 Result = dict[str, Any]
 

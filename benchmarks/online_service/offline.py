@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from cowclip_merlin.demo.measuring.server_client import NoAnswer, ServerClient
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog
-from cowclip_merlin.workflows.online.features import LogFeatures
 
 Array = npt.NDArray[Any]
 
@@ -88,11 +88,11 @@ def _version(client: ServerClient) -> tuple[int, int]:
 
 def offline_answers(run: Path, rows: Sequence[dict[str, Any]]) -> Array:
     """Return the predictions of the model in a run's newest snapshot, [n]."""
+    from cowclip_merlin.online.events.requests import encode_requests
     from cowclip_merlin.online.run_config import load_online_config
     from cowclip_merlin.online.trainer import OnlineTrainer
     from cowclip_merlin.tables.snapshot import load_snapshot
     from cowclip_merlin.training.run import set_up_tensorflow
-    from cowclip_merlin.workflows.online.requests import encode_requests
 
     settings, features = load_online_config(run)
     set_up_tensorflow(settings.run.seed, "cpu")

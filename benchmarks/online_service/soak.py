@@ -19,9 +19,9 @@ from cowclip_merlin.demo.online.processes import Process, Processes
 from cowclip_merlin.demo.online.report import percentiles
 from cowclip_merlin.demo.online.settings import LEAST_MINUTES, DemoSettings
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
-from cowclip_merlin.workflows.online.features_file import load_features
 from harness.options import option
 
 Result = dict[str, Any]

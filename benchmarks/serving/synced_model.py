@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.events import Events
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import online_config
 from cowclip_merlin.online.settings import OnlineSettings
@@ -25,9 +28,6 @@ from cowclip_merlin.system.files import write_json
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.snapshot import save_snapshot
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.events import Events
-from cowclip_merlin.workflows.online.features_file import load_features
 
 TTL = 40
 """Syncs after which an id that was not seen is gone."""

@@ -10,14 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cowclip_merlin.online.events.event_log import EventLog
+    from cowclip_merlin.online.events.features_file import load_features
+    from cowclip_merlin.online.events.requests import encode_requests
     from cowclip_merlin.online.logs.file_log import FileLog
     from cowclip_merlin.online.logs.open_log import open_log
     from cowclip_merlin.online.replay import ReplaySettings
     from cowclip_merlin.online.replay_folder import replay_log
     from cowclip_merlin.online.settings import OnlineSettings
-    from cowclip_merlin.workflows.online.event_log import EventLog
-    from cowclip_merlin.workflows.online.features_file import load_features
-    from cowclip_merlin.workflows.online.requests import encode_requests
 
 __all__ = [
     "EventLog",
@@ -32,12 +32,12 @@ __all__ = [
 
 # A part of a stream imports only what it needs: a server needs no replay.
 _LAZY = {
-    "EventLog": "workflows.online.event_log",
+    "EventLog": "online.events.event_log",
     "FileLog": "online.logs.file_log",
     "OnlineSettings": "online.settings",
     "ReplaySettings": "online.replay",
-    "encode_requests": "workflows.online.requests",
-    "load_features": "workflows.online.features_file",
+    "encode_requests": "online.events.requests",
+    "load_features": "online.events.features_file",
     "open_log": "online.logs.open_log",
     "replay_log": "online.replay_folder",
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from cowclip_merlin.workflows.online.events import Events
+    from cowclip_merlin.online.events.events import Events
 
 
 class BatchReader:

@@ -20,6 +20,7 @@ from cowclip_merlin.checks import check_unique
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.batches import BatchReader
 from cowclip_merlin.online.day_report import DAY, DayReport
+from cowclip_merlin.online.events.durations import parse_duration
 from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
 from cowclip_merlin.online.serving_copy import ServingCopy
 from cowclip_merlin.online.settings import FULL
@@ -27,10 +28,9 @@ from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot
-from cowclip_merlin.workflows.online.durations import parse_duration
 
 if TYPE_CHECKING:
-    from cowclip_merlin.workflows.online.events import Events
+    from cowclip_merlin.online.events.events import Events
 
 NEVER = "never"
 

@@ -12,6 +12,9 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online import replay_results
 from cowclip_merlin.online.batches import BatchReader
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.replay import Replay, ReplaySettings
 from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings
@@ -25,9 +28,6 @@ from cowclip_merlin.system.versions import versions
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.features import LogFeatures
-from cowclip_merlin.workflows.online.features_file import load_features
 
 Row = dict[str, Any]
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import MALFORMED, InputError
-from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.system.files import read_json
-from cowclip_merlin.tables.field_rules import FieldRules
-from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.workflows.online.features import (
+from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
     LogFeatures,
 )
-from cowclip_merlin.workflows.online.numbers import NumberScaling
+from cowclip_merlin.online.events.numbers import NumberScaling
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.system.files import read_json
+from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.training.run_settings import RunSettings
 
 CONFIG = "config.json"
 _SHOWN = 3  # differences in an error

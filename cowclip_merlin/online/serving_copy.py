@@ -17,8 +17,8 @@ from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.training.build import build_model_of
 
 if TYPE_CHECKING:
-    from cowclip_merlin.workflows.online.events import Events
-    from cowclip_merlin.workflows.online.features import LogFeatures
+    from cowclip_merlin.online.events.events import Events
+    from cowclip_merlin.online.events.features import LogFeatures
 
 Array = npt.NDArray[Any]
 

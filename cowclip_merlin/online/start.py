@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.ids import MISSING, text_ids
+from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.online.trainer import OnlineTrainer, dense_variables
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.online.ids import MISSING, text_ids
-from cowclip_merlin.workflows.online.numbers import NumberScaling
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
 
 if TYPE_CHECKING:
-    from cowclip_merlin.workflows.online.features import LogFeatures
+    from cowclip_merlin.online.events.features import LogFeatures
 
 Array = npt.NDArray[Any]
 

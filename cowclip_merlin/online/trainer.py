@@ -20,10 +20,10 @@ from cowclip_merlin.training.divergence import check_loss, raising_diverged
 from cowclip_merlin.training.train_step import make_train_step
 
 if TYPE_CHECKING:
+    from cowclip_merlin.online.events.events import Events
+    from cowclip_merlin.online.events.features import LogFeatures
     from cowclip_merlin.scaling import Hyperparameters
     from cowclip_merlin.training.run_settings import RunSettings
-    from cowclip_merlin.workflows.online.events import Events
-    from cowclip_merlin.workflows.online.features import LogFeatures
 
 Array = npt.NDArray[Any]
 

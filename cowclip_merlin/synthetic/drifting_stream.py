@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.raw_events import RawEvents
 from cowclip_merlin.synthetic.drifting_log import MOST_DAYS, features_text, values_of_ids
 from cowclip_merlin.synthetic.drifting_truth import (
     FIELDS,
@@ -19,7 +20,6 @@ from cowclip_merlin.synthetic.drifting_truth import (
 )
 from cowclip_merlin.synthetic.random_numbers import random_words
 from cowclip_merlin.system.files import atomic_write, check_writable
-from cowclip_merlin.workflows.online.raw_events import RawEvents
 
 KEY, PROBABILITY = "request", "probability"
 """Columns that the stream has beside those of the log."""

@@ -23,8 +23,8 @@ from cowclip_merlin.experiments.definitions.log_experiment import (
     LogExperiment,
     ReplayLine,
 )
+from cowclip_merlin.online.events.durations import parse_duration
 from cowclip_merlin.tables.field_rules import MOST_ADMIT
-from cowclip_merlin.workflows.online.durations import parse_duration
 
 
 def parse_log_experiment(path: Path, value: Mapping[str, Any]) -> LogExperiment:

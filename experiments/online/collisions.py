@@ -22,14 +22,14 @@ from cowclip_merlin.experiments.online.collision_settings import (
     CollisionEpoch,
     CollisionSettings,
 )
+from cowclip_merlin.online.events.buckets import bucket_ids
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.events import Events
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.ids import MISSING
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.training.run import set_up_tensorflow
-from cowclip_merlin.workflows.online.buckets import bucket_ids
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.events import Events
-from cowclip_merlin.workflows.online.features import LogFeatures
-from cowclip_merlin.workflows.online.ids import MISSING
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.trainer import OnlineTrainer

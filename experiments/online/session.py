@@ -10,8 +10,8 @@ from typing import Any
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.online.settings import LogSettings
 from cowclip_merlin.experiments.results.folder import check_results_folder
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.system.checksums import checksum
-from cowclip_merlin.workflows.online.features_file import load_features
 
 
 class LogSession:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin.cli import main as cowclip
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.workflows import PreparedData
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.features_file import load_features
 
 ROOT = Path(__file__).parents[2]
 

@@ -23,12 +23,12 @@ from cowclip_merlin.experiments.online.collisions import (
     split_rows,
 )
 from cowclip_merlin.metrics import log_loss, roc_auc
+from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.ids import MISSING
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.workflows.online.features_file import load_features
-from cowclip_merlin.workflows.online.ids import MISSING
 
 ROWS = 3000
 RATES = {"embedding_lr": 0.01, "dense_lr": 0.01, "init_std": 0.1}

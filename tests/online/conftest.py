@@ -25,15 +25,15 @@ def drifting(make_once):
 
 @pytest.fixture(scope="session")
 def features(drifting):
-    from cowclip_merlin.workflows.online.features_file import load_features
+    from cowclip_merlin.online.events.features_file import load_features
 
     return load_features(drifting / "log.csv.yaml")
 
 
 @pytest.fixture(scope="session")
 def events(drifting, features):
-    from cowclip_merlin.workflows.online.event_log import EventLog
-    from cowclip_merlin.workflows.online.events import Events
+    from cowclip_merlin.online.events.event_log import EventLog
+    from cowclip_merlin.online.events.events import Events
 
     return Events.concatenate(list(EventLog([drifting / "log.csv"], features)))
 

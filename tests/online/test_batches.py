@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.online.batches import BatchReader
-from cowclip_merlin.workflows.online.events import Events
+from cowclip_merlin.online.events.events import Events
 
 
 def events_of(times):

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cowclip_merlin.online.events.events import Damage, Events
+from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
+from cowclip_merlin.online.events.messages import encode_messages
+from cowclip_merlin.online.events.sample_rates import sample_rate_offsets
 from cowclip_merlin.online.joiner.settings import JoinSettings
 from cowclip_merlin.online.trainer import OnlineTrainer
-from cowclip_merlin.workflows.online.events import Damage, Events
-from cowclip_merlin.workflows.online.features import CategoricalColumn, LogFeatures
-from cowclip_merlin.workflows.online.messages import encode_messages
-from cowclip_merlin.workflows.online.sample_rates import sample_rate_offsets
 
 FEATURES = LogFeatures(
     label="click", time="time", key="request", categorical=(CategoricalColumn(name="item"),)

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.run_config import online_config, refuse_difference
-from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.tables.field_rules import FieldRules
-from cowclip_merlin.training.run_settings import RunSettings
-from cowclip_merlin.workflows.online.features import (
+from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
     LogFeatures,
 )
-from cowclip_merlin.workflows.online.numbers import NumberScaling
+from cowclip_merlin.online.events.numbers import NumberScaling
+from cowclip_merlin.online.run_config import online_config, refuse_difference
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.training.run_settings import RunSettings
 
 NAMES = ["user", "item", "category", "site", "device", "hour"]
 COLUMNS = tuple(CategoricalColumn(name=name) for name in NAMES)

@@ -11,10 +11,10 @@ from tiers import thorough
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.predictions import PredictionFiles
 from cowclip_merlin.online.start import OfflineStart
 from cowclip_merlin.online.trainer import OnlineTrainer
-from cowclip_merlin.workflows.online.features_file import load_features
 
 pytestmark = pytest.mark.runs
 

@@ -12,6 +12,7 @@ import pytest
 
 from cowclip_merlin.experiments.results.result import example_result
 from cowclip_merlin.experiments.results.results_csv import read_results, write_results
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import load_online_config, online_config
 from cowclip_merlin.online.settings import OnlineSettings
@@ -21,7 +22,6 @@ from cowclip_merlin.tables.snapshot import load_snapshot, save_snapshot
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.workflows import LogFormat, PreparedData
-from cowclip_merlin.workflows.online.features_file import load_features
 
 FORMATS = Path(__file__).parent / "formats"
 RUN = RunSettings(

@@ -8,6 +8,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.ids import MISSING
 from cowclip_merlin.synthetic.drifting_log import COLUMNS, generate_drifting
 from cowclip_merlin.synthetic.drifting_truth import (
     DAY,
@@ -19,9 +22,6 @@ from cowclip_merlin.synthetic.drifting_truth import (
     DriftingTruth,
     DriftSettings,
 )
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.features_file import load_features
-from cowclip_merlin.workflows.online.ids import MISSING
 
 ROWS = 60_000
 

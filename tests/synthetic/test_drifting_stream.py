@@ -6,11 +6,11 @@ import pytest
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.synthetic.drifting_stream import DriftingStream, write_stream_features
 from cowclip_merlin.synthetic.drifting_truth import FIELDS
-from cowclip_merlin.workflows.online.features_file import load_features
 
 
 def columns_of(pieces):

@@ -5,8 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from cowclip_merlin.workflows.online.features import CategoricalColumn, LogFeatures
-from cowclip_merlin.workflows.online.messages import encode_messages
+from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
+from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.parquet_rows import read_parquet_rows
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows

@@ -10,9 +10,9 @@ import pytest
 
 from cowclip_merlin import InputError
 from cowclip_merlin.cli import main
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.workflows import LogFormat, PreparedData, PrepareSettings, read_log
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.features_file import load_features
 
 FORMAT = LogFormat(kind="table", label="y", categorical=("a", "b"), continuous=("x",))
 ROWS = [[i % 2, f"u{i % 5}", f"v{i % 3}", i] for i in range(40)]

@@ -109,7 +109,7 @@ def join_settings_from_args(args: argparse.Namespace) -> JoinSettings:
 
 
 def _seconds(args: argparse.Namespace, name: str) -> int:
-    from cowclip_merlin.workflows.online.durations import parse_duration
+    from cowclip_merlin.online.events.durations import parse_duration
 
     value = getattr(args, name)
     return 0 if value == "0" else parse_duration(value, f"--{name}")

@@ -140,8 +140,8 @@ def _targets(args: argparse.Namespace) -> Targets:
 
 def _generated(args: argparse.Namespace) -> tuple[Any, Any, int]:
     """Return the stream, its features and its number of events."""
+    from cowclip_merlin.online.events.features_file import load_features
     from cowclip_merlin.synthetic.drifting_stream import DriftingStream, write_stream_features
-    from cowclip_merlin.workflows.online.features_file import load_features
 
     events = _EVENTS if args.events is None else args.events
     days = _DAYS if args.days is None else args.days
@@ -161,8 +161,8 @@ def _seconds_per_day(args: argparse.Namespace, events_per_day: float) -> float |
 
 def _played(args: argparse.Namespace) -> tuple[Any, Any, None]:
     """Return the events of the files, their features, and None: their number is not known."""
-    from cowclip_merlin.workflows.online.features_file import load_features
-    from cowclip_merlin.workflows.online.raw_events import RawLog
+    from cowclip_merlin.online.events.features_file import load_features
+    from cowclip_merlin.online.events.raw_events import RawLog
 
     features = load_features(args.features)
     log = RawLog(args.files, features, **_given(args, "max_bad_fraction"))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cowclip_merlin.demo.measuring.sync_watch import Sync, SyncWatch
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog
-from cowclip_merlin.workflows.online.features import LogFeatures
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from typing import Any
 from cowclip_merlin.demo.measuring.repeat import Repeat
 from cowclip_merlin.demo.measuring.server_client import Answer, NoAnswer, ServerClient
 from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog, Position
-from cowclip_merlin.workflows.online.features import LogFeatures
 
 STAGES = ("join", "train", "push", "apply")
 

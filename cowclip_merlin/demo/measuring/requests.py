@@ -7,8 +7,8 @@ import time
 
 from cowclip_merlin.demo.measuring.repeat import Repeat
 from cowclip_merlin.demo.measuring.server_client import NoAnswer, ServerClient
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog
-from cowclip_merlin.workflows.online.features import LogFeatures
 
 _ROWS = 1000  # impressions that are asked for in turn
 

@@ -19,9 +19,9 @@ from cowclip_merlin.demo.online.brokers import Logs
 from cowclip_merlin.demo.online.processes import Processes
 from cowclip_merlin.demo.online.report import Json, latency_summary, percentiles
 from cowclip_merlin.demo.online.settings import DemoSettings
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.message_log import lag
 from cowclip_merlin.online.logs.open_log import open_log
-from cowclip_merlin.workflows.online.features_file import load_features
 
 PROBE_EVERY = 1.0
 """Mean seconds from one probe to the next."""

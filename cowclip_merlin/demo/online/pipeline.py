@@ -10,8 +10,8 @@ from cowclip_merlin.demo.measuring.server_client import ServerClient
 from cowclip_merlin.demo.online.brokers import Logs
 from cowclip_merlin.demo.online.processes import Process, Processes
 from cowclip_merlin.demo.online.settings import DemoSettings
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.system.ports import free_ports
-from cowclip_merlin.workflows.online.features_file import load_features
 
 
 class Pipeline:

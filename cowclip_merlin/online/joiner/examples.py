@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cowclip_merlin.workflows.online.messages import LATE
-from cowclip_merlin.workflows.online.sample_rates import SAMPLE_RATE
+from cowclip_merlin.online.events.messages import LATE
+from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
 
 
 class ExampleWriter:

@@ -29,7 +29,7 @@ from cowclip_merlin.online.logs.open_log import log_identity
 from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 
 if TYPE_CHECKING:
-    from cowclip_merlin.workflows.online.features import LogFeatures
+    from cowclip_merlin.online.events.features import LogFeatures
 
 IMPRESSIONS, ACTIONS = "impressions", "actions"
 _FIXED = ("window", "late", "lateness")  # settings that the state depends on

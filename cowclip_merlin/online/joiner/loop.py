@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cowclip_merlin.online.events.times import format_time
 from cowclip_merlin.online.joiner.joiner import ACTIONS, IMPRESSIONS, Joiner
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog
 from cowclip_merlin.online.streaming.timers import Timer
 from cowclip_merlin.system.graceful_stop import GracefulStop
-from cowclip_merlin.workflows.online.times import format_time
 
 READ_AT_ONCE = 8192
 STATUS_EVERY = 10.0

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.online.events.events import Damage, encode_times
+from cowclip_merlin.online.events.messages import Row, decode_messages, refuse_ahead
+from cowclip_merlin.online.events.requests import text_of_value
 from cowclip_merlin.tables.field_rules import LATEST
-from cowclip_merlin.workflows.online.events import Damage, encode_times
-from cowclip_merlin.workflows.online.messages import Row, decode_messages, refuse_ahead
-from cowclip_merlin.workflows.online.requests import text_of_value
 
 if TYPE_CHECKING:
-    from cowclip_merlin.workflows.online.features import LogFeatures
+    from cowclip_merlin.online.events.features import LogFeatures
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.joiner.counts import JoinCounts
 from cowclip_merlin.online.joiner.joiner import Joiner
 from cowclip_merlin.online.joiner.loop import JoinLoop
@@ -13,8 +15,6 @@ from cowclip_merlin.online.joiner.store import JoinStore
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.training.run_logs import run_logger
-from cowclip_merlin.workflows.online.features import LogFeatures
-from cowclip_merlin.workflows.online.features_file import load_features
 
 
 def join_logs(

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.online.features import LogFeatures
-from cowclip_merlin.workflows.online.raw_events import RawEvents
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.raw_events import RawEvents
 
 Floats = npt.NDArray[np.float64]
 

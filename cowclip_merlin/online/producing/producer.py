@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.raw_events import RawEvents
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog
 from cowclip_merlin.online.producing.messages import EventMessages, Floats
 from cowclip_merlin.online.producing.pace import Clock, Pace, WallClock
-from cowclip_merlin.workflows.online.features import LogFeatures
-from cowclip_merlin.workflows.online.raw_events import RawEvents
 
 MOST_AT_ONCE = 4096
 """Messages in one call of `append` at most."""

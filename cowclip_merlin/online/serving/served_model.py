@@ -20,9 +20,9 @@ from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.snapshot import load_snapshot
 
 if TYPE_CHECKING:
+    from cowclip_merlin.online.events.events import Events
+    from cowclip_merlin.online.events.features import LogFeatures
     from cowclip_merlin.online.sync.sync_message import SyncMessage
-    from cowclip_merlin.workflows.online.events import Events
-    from cowclip_merlin.workflows.online.features import LogFeatures
 
 Array = npt.NDArray[Any]
 
@@ -133,7 +133,7 @@ class ServedModel:
 
     def warm_up(self) -> None:
         """Score one event, so that the first request does not wait for compilers."""
-        from cowclip_merlin.workflows.online.events import Events
+        from cowclip_merlin.online.events.events import Events
 
         columns = len(self.features.continuous)
         ids = np.zeros((1, self._table.num_fields), np.int64)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cowclip_merlin.online.events.events import Damage, Events
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Position
 from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 from cowclip_merlin.online.streaming.repeats import RepeatFilter
-from cowclip_merlin.workflows.online.events import Damage, Events
-from cowclip_merlin.workflows.online.features import LogFeatures
-from cowclip_merlin.workflows.online.messages import encode_messages, refuse_ahead
 
 WAIT = 0.05
 """Seconds that one call waits for messages at most."""

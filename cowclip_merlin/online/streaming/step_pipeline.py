@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.trainer import OnlineTrainer
-from cowclip_merlin.workflows.online.events import Events
 
 Array = npt.NDArray[Any]
 

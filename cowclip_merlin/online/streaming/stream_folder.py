@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.open_log import log_identity, log_place, open_log
 from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings
@@ -19,8 +21,6 @@ from cowclip_merlin.system.locks import lock_folder
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
-from cowclip_merlin.workflows.online.features import LogFeatures
-from cowclip_merlin.workflows.online.features_file import load_features
 
 
 def train_stream(

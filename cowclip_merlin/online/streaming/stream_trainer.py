@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.message_log import MessageLog, Position
 from cowclip_merlin.online.streaming.batch_journal import Batch, BatchJournal
 from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
@@ -23,7 +24,6 @@ from cowclip_merlin.online.streaming.timers import Timer
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import KEEP, Snapshot, load_snapshot, numbers
-from cowclip_merlin.workflows.online.events import Events
 
 SNAPSHOTS = "snapshots"
 

@@ -10,9 +10,9 @@ from cowclip_merlin.experiments.definitions.log_experiment import NEVER
 from cowclip_merlin.experiments.online.config_hash import hash_settings
 from cowclip_merlin.experiments.online.replays.result import ReplayResult, read_replays
 from cowclip_merlin.experiments.online.session import LogSession
+from cowclip_merlin.online.events.durations import parse_duration
+from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.workflows.online.durations import parse_duration
-from cowclip_merlin.workflows.online.features import LogFeatures
 
 LineResults = Mapping[str, Mapping[int, ReplayResult]]
 """Label of a line -> seed -> its result, where there is one."""

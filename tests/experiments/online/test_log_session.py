@@ -19,8 +19,8 @@ from cowclip_merlin.experiments.online.replays import runner as replay_runner
 from cowclip_merlin.experiments.online.replays.result import read_replays
 from cowclip_merlin.experiments.online.replays.run import line_features
 from cowclip_merlin.experiments.tables.files import read_table
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.trainer import OnlineTrainer
-from cowclip_merlin.workflows.online.features_file import load_features
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,11 @@ from joining import (
 )
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features import CategoricalColumn, ContinuousColumn
+from cowclip_merlin.online.events.ids import text_id
+from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.joiner import loop, matching
 from cowclip_merlin.online.joiner.settings import JoinSettings
-from cowclip_merlin.workflows.online.features import CategoricalColumn, ContinuousColumn
-from cowclip_merlin.workflows.online.ids import text_id
-from cowclip_merlin.workflows.online.messages import encode_messages
 
 KEYS = st.sampled_from("abcd")
 MESSAGES = st.lists(st.tuples(KEYS, st.integers(0, 60)), max_size=14)

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.message_log import LogUnavailable
-from cowclip_merlin.workflows.online.features_file import load_features
 
 FEATURES = """\
 label: click

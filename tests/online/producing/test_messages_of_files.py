@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.events import Events
+from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.ids import text_id
+from cowclip_merlin.online.events.raw_events import RawLog
+from cowclip_merlin.online.events.requests import encode_requests
 from cowclip_merlin.online.producing.messages import EventMessages
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.events import Events
-from cowclip_merlin.workflows.online.features_file import load_features
-from cowclip_merlin.workflows.online.ids import text_id
-from cowclip_merlin.workflows.online.raw_events import RawLog
-from cowclip_merlin.workflows.online.requests import encode_requests
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\t"))
 IDS = (

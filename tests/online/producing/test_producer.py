@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.raw_events import RawEvents
 from cowclip_merlin.online.producing.pace import Pace
 from cowclip_merlin.online.producing.producer import Producer, Targets
-from cowclip_merlin.workflows.online.raw_events import RawEvents
 
 
 def events_of(n, times=None, labels=None, first=0):

@@ -3,6 +3,8 @@
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.events import Events
+from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
 from cowclip_merlin.online.logs.message_log import Message, MessagesLost
 from cowclip_merlin.online.serving.served_model import ServedModel
 from cowclip_merlin.online.sync.sync_message import (
@@ -15,8 +17,6 @@ from cowclip_merlin.online.sync.sync_message import (
     SyncMessage,
 )
 from cowclip_merlin.tables.serving_table import ServingTable
-from cowclip_merlin.workflows.online.events import Events
-from cowclip_merlin.workflows.online.features import CategoricalColumn, LogFeatures
 
 FIELDS, IDS, CAPACITY, DIMS = 2, 7, 40, (3, 1)
 EVERY_ID = np.stack([np.arange(IDS)] * FIELDS, axis=1)

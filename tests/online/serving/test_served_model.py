@@ -9,10 +9,10 @@ import pytest
 from sync_logs import DIMS, FEATURES, FIELDS, arrays_of
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.serving.served_model import MessagesMissing, ServedModel, Version
 from cowclip_merlin.online.sync.sync_message import SyncMessage
 from cowclip_merlin.tables.serving_table import ServingTable
-from cowclip_merlin.workflows.online.events import Events
 
 IDS = 3000
 WEIGHT = 1 << 12  # a row holds WEIGHT * id + number of its sync, and an absent one -1

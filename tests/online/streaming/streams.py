@@ -4,17 +4,17 @@ import itertools
 import json
 import logging
 
+from cowclip_merlin.online.events.features import (
+    CategoricalColumn,
+    ContinuousColumn,
+    LogFeatures,
+)
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.streaming.settings import StreamSettings
 from cowclip_merlin.online.streaming.stream_trainer import StreamTrainer
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.snapshot import load_snapshot
-from cowclip_merlin.workflows.online.features import (
-    CategoricalColumn,
-    ContinuousColumn,
-    LogFeatures,
-)
 
 EVENTS = 1000
 LOG = logging.getLogger("test")

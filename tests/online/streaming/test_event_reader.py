@@ -186,7 +186,7 @@ def test_a_log_that_refuses_is_not_asked_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("extra", [{}, {"more": 1, "probability": 0.5}])
 def test_an_event_is_that_of_a_request(tmp_path, extra):
-    from cowclip_merlin.workflows.online.requests import encode_requests
+    from cowclip_merlin.online.events.requests import encode_requests
 
     row = event(3, **extra)
     log = log_of(tmp_path / "log", [json.dumps(row).encode()])

@@ -6,6 +6,7 @@ from streams import EVENTS, FEATURES, Killed, killed_at, messages, stream_traine
 from tiers import thorough
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.serving_copy import DenseScorer
 from cowclip_merlin.online.sync import sync_message
@@ -13,7 +14,6 @@ from cowclip_merlin.online.sync.publisher import last_sync
 from cowclip_merlin.online.sync.sync_message import SyncMessage, changes_of
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.snapshot import numbers
-from cowclip_merlin.workflows.online.messages import encode_messages
 
 
 class Server:

@@ -5,10 +5,10 @@ import pytest
 from streams import FEATURES, messages
 from tiers import thorough
 
+from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.streaming.step_pipeline import StepPipeline
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.training.divergence import Diverged
-from cowclip_merlin.workflows.online.messages import encode_messages
 
 BATCHES = 30
 

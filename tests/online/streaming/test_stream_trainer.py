@@ -23,11 +23,11 @@ from streams import (
 from tiers import thorough
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import MessagesLost
 from cowclip_merlin.online.streaming import event_reader
 from cowclip_merlin.tables.snapshot import numbers
-from cowclip_merlin.workflows.online.messages import encode_messages
 
 pytestmark = pytest.mark.runs
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.errors import InputError, StackError
+from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.joiner.flink.statements import (
     join_statement,
     sink_table,
@@ -14,10 +15,9 @@ from cowclip_merlin.online.joiner.flink.statements import (
     without_repeats,
 )
 from cowclip_merlin.online.joiner.settings import JoinSettings
-from cowclip_merlin.workflows.online.features_file import load_features
 
 if TYPE_CHECKING:
-    from cowclip_merlin.workflows.online.features import LogFeatures
+    from cowclip_merlin.online.events.features import LogFeatures
 
 CHECKPOINT_EVERY = "1 s"
 

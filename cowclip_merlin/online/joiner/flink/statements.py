@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.messages import LATE
+from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
 from cowclip_merlin.online.joiner.settings import JoinSettings
-from cowclip_merlin.workflows.online.messages import LATE
-from cowclip_merlin.workflows.online.sample_rates import SAMPLE_RATE
 
 if TYPE_CHECKING:
-    from cowclip_merlin.workflows.online.features import LogFeatures
+    from cowclip_merlin.online.events.features import LogFeatures
 
 _NAME = re.compile(r"[\w .-]+", re.ASCII)
 _MOST_DAYS = 99  # of an interval in Flink SQL

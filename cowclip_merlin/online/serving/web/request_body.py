@@ -6,13 +6,13 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from cowclip_merlin.online.events.requests import encode_requests
 from cowclip_merlin.online.serving.web.limits import ServingLimits
 from cowclip_merlin.online.serving.web.refusal import Refusal
-from cowclip_merlin.workflows.online.requests import encode_requests
 
 if TYPE_CHECKING:
-    from cowclip_merlin.workflows.online.events import Events
-    from cowclip_merlin.workflows.online.features import LogFeatures
+    from cowclip_merlin.online.events.events import Events
+    from cowclip_merlin.online.events.features import LogFeatures
 
 MOST_REASONS = 20
 """Damaged events that an answer names."""

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cowclip_merlin.workflows.online.ids import MISSING, text_id, text_ids
+from cowclip_merlin.online.events.ids import MISSING, text_id, text_ids
 
 EDGES = st.integers(-(2**66), 2**66) | st.sampled_from([2**63 - 1, 2**63, -(2**63), 1 - 2**63, 0])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | EDGES.map(str) | st.none()

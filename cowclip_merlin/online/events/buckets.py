@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.kernels.compiled import compiled
+from cowclip_merlin.online.events.ids import MISSING
 from cowclip_merlin.tables.loops.hashing import seeded_hash
-from cowclip_merlin.workflows.online.ids import MISSING
 
 
 def bucket_ids(

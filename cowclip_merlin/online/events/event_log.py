@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.online.events import Damage, Events, encode_log
-from cowclip_merlin.workflows.online.features import LogFeatures
-from cowclip_merlin.workflows.online.times import format_time
+from cowclip_merlin.online.events.events import Damage, Events, encode_log
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.times import format_time
 from cowclip_merlin.workflows.raw.parquet_rows import (
     check_columns,
     open_parquet,

@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.ids import MISSING
+from cowclip_merlin.online.events.requests import encode_requests
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.features_file import load_features
-from cowclip_merlin.workflows.online.ids import MISSING
-from cowclip_merlin.workflows.online.requests import encode_requests
 
 CAPACITY = 5000
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cowclip_merlin.workflows.online.event_log import EventLog
+from cowclip_merlin.online.events.event_log import EventLog
 
 
 def test_avazu(real, features_file):

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.workflows.online.event_log import BLOCK_BYTES, read_rows
-from cowclip_merlin.workflows.online.features import LogFeatures
-from cowclip_merlin.workflows.online.times import parse_formatted_times, parse_times
+from cowclip_merlin.online.events.event_log import BLOCK_BYTES, read_rows
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.times import parse_formatted_times, parse_times
 from cowclip_merlin.workflows.raw.quarantine import Quarantine
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.tables.field_rules import FieldRules
-from cowclip_merlin.workflows.online.numbers import NumberScaling
 from cowclip_merlin.workflows.raw.log_format import EVENTS, LogFormat, separator_of
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.workflows.online.buckets import bucket_ids
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.ids import MISSING, text_ids
-from cowclip_merlin.workflows.online.requests import encode_requests
+from cowclip_merlin.online.events.buckets import bucket_ids
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.ids import MISSING, text_ids
+from cowclip_merlin.online.events.requests import encode_requests
 
 IDS = st.integers(-(2**63), 2**63 - 1)
 BUCKETS = st.sampled_from([1, 2, 3, 10, 2**31 - 1]) | st.integers(1, 2**31 - 1)
@@ -100,7 +100,7 @@ def test_a_log_and_requests_agree(values, features_of_buckets, tmp_path_factory)
 
 @pytest.fixture(scope="module")
 def features_of_buckets(tmp_path_factory):
-    from cowclip_merlin.workflows.online.features_file import load_features
+    from cowclip_merlin.online.events.features_file import load_features
 
     path = tmp_path_factory.mktemp("features") / "f.yaml"
     path.write_text(FEATURES)

@@ -1,10 +1,10 @@
 import pytest
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.features import CategoricalColumn
+from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.tables.field_rules import FieldRules
-from cowclip_merlin.workflows.online.features import CategoricalColumn
-from cowclip_merlin.workflows.online.features_file import load_features
-from cowclip_merlin.workflows.online.numbers import NumberScaling
 
 LIST = "label: y\ntime: t\n"
 

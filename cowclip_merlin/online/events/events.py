@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.tables.field_rules import LATEST
-from cowclip_merlin.workflows.online.features import (
+from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
     LogFeatures,
 )
-from cowclip_merlin.workflows.online.ids import text_ids
-from cowclip_merlin.workflows.online.times import cast_each, parse_formatted_times, parse_times
+from cowclip_merlin.online.events.ids import text_ids
+from cowclip_merlin.online.events.times import cast_each, parse_formatted_times, parse_times
+from cowclip_merlin.tables.field_rules import LATEST
 
 Mask = npt.NDArray[np.bool_]
 
@@ -136,7 +136,7 @@ def _ids(text: Any, field: int, column: CategoricalColumn) -> npt.NDArray[np.int
     ids = text_ids(text)
     if column.buckets is None:
         return ids
-    from cowclip_merlin.workflows.online.buckets import bucket_ids  # imports numba
+    from cowclip_merlin.online.events.buckets import bucket_ids  # imports numba
 
     return bucket_ids(ids, field, column.buckets)
 

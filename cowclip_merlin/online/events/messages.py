@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin.workflows.online.events import Damage, Events, encode_log
-from cowclip_merlin.workflows.online.features import LogFeatures
-from cowclip_merlin.workflows.online.ids import text_id
-from cowclip_merlin.workflows.online.requests import text_of_value
-from cowclip_merlin.workflows.online.sample_rates import SAMPLE_RATE, sample_rate_offsets
-from cowclip_merlin.workflows.online.times import format_time
+from cowclip_merlin.online.events.events import Damage, Events, encode_log
+from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.online.events.ids import text_id
+from cowclip_merlin.online.events.requests import text_of_value
+from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE, sample_rate_offsets
+from cowclip_merlin.online.events.times import format_time
 from cowclip_merlin.workflows.raw import labels
 
 if TYPE_CHECKING:

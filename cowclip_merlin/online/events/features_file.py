@@ -8,18 +8,18 @@ from typing import Any, NoReturn
 
 from cowclip_merlin.checks import is_finite
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.yaml_file import line_of_key, read_yaml
-from cowclip_merlin.tables.field_rules import MOST_ADMIT, FieldRules
-from cowclip_merlin.workflows.online.durations import parse_duration
-from cowclip_merlin.workflows.online.features import (
+from cowclip_merlin.online.events.durations import parse_duration
+from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
     LogFeatures,
 )
-from cowclip_merlin.workflows.online.messages import LATE
-from cowclip_merlin.workflows.online.numbers import TRANSFORMS, NumberScaling
-from cowclip_merlin.workflows.online.sample_rates import SAMPLE_RATE
-from cowclip_merlin.workflows.online.times import is_time_format
+from cowclip_merlin.online.events.messages import LATE
+from cowclip_merlin.online.events.numbers import TRANSFORMS, NumberScaling
+from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
+from cowclip_merlin.online.events.times import is_time_format
+from cowclip_merlin.system.yaml_file import line_of_key, read_yaml
+from cowclip_merlin.tables.field_rules import MOST_ADMIT, FieldRules
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 _KEYS = ("label", "time", "key", "categorical", "continuous", "columns", "prepared")

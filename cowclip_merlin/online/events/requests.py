@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from cowclip_merlin.workflows.online.events import Damage, Events, encode_inputs
-from cowclip_merlin.workflows.online.features import LogFeatures
+from cowclip_merlin.online.events.events import Damage, Events, encode_inputs
+from cowclip_merlin.online.events.features import LogFeatures
 
 
 @dataclass(frozen=True)

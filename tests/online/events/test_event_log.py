@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.features_file import load_features
+from cowclip_merlin.online.events.ids import text_id
+from cowclip_merlin.online.events.raw_events import RawLog
 from cowclip_merlin.workflows import PreparedData, Recipe
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.features_file import load_features
-from cowclip_merlin.workflows.online.ids import text_id
-from cowclip_merlin.workflows.online.raw_events import RawLog
 
 SMALL = "label: y\ntime: t\ncategorical: [a]\ncontinuous: [{name: x, transform: none}]\n"
 HEADER = "y,t,a,x\n"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.workflows.online.events import Damage
+from cowclip_merlin.online.events.events import Damage
 
 SAMPLE_RATE = "cowclip_sample_rate"
 """Column of an event: the probability q in (0, 1] with which negatives like it were kept."""

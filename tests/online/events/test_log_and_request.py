@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.workflows.online.event_log import EventLog
-from cowclip_merlin.workflows.online.ids import MISSING, text_id
-from cowclip_merlin.workflows.online.requests import encode_requests
+from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.ids import MISSING, text_id
+from cowclip_merlin.online.events.requests import encode_requests
 
 LINE_BREAKS = "\r\n"  # a text file cannot hold them in a value
 ANY = st.characters(exclude_categories=["Cs"])
