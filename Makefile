@@ -62,7 +62,7 @@ gpu-check: ## test and time the GPU kernels on a machine with a GPU, with PYTHON
 
 flink-check: venv ## compare the joins by SQLite, Flink and pandas; needs Java 17 (some minutes)
 	@requirements/make_venv.sh flink $(FLINK_VENV)
-	@FLINK_PYTHON=$(FLINK_VENV)/bin/python $(PYTHON) -m pytest tests/online/joiner/test_flink.py $(PYTEST_ARGS)
+	@FLINK_PYTHON=$(FLINK_VENV)/bin/python $(PYTHON) -m pytest tests/online/joining/test_flink.py $(PYTEST_ARGS)
 
 triton-check: venv ## serve an exported model in NVIDIA Triton on this machine, check and time it
 	@requirements/make_venv.sh triton $(TRITON_VENV)

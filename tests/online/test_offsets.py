@@ -11,7 +11,7 @@ from cowclip_merlin.online.events.events import Damage, Events
 from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.events.sample_rates import sample_rate_offsets
-from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.trainer import OnlineTrainer
 
 FEATURES = LogFeatures(

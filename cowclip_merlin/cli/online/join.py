@@ -11,7 +11,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.open_log import FORMS
 
 if TYPE_CHECKING:
-    from cowclip_merlin.online.joiner.settings import JoinSettings
+    from cowclip_merlin.online.joining.settings import JoinSettings
 
 HELP = "make training examples from a log of impressions and a log of clicks"
 EXAMPLES = """examples:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     settings = join_settings_from_args(args)
     if args.engine == "flink":
         return _run_on_flink(args, settings)
-    from cowclip_merlin.online.joiner.run_join import join_logs
+    from cowclip_merlin.online.joining.run_join import join_logs
     from cowclip_merlin.system.graceful_stop import Stopped
 
     try:
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_on_flink(args: argparse.Namespace, settings: JoinSettings) -> int:
-    from cowclip_merlin.online.joiner.flink.job import join_on_flink
+    from cowclip_merlin.online.joining.flink.job import join_on_flink
 
     if args.trim:
         raise InputError("--trim: Flink removes no messages; drop it, or use --engine sqlite")
@@ -96,7 +96,7 @@ def _run_on_flink(args: argparse.Namespace, settings: JoinSettings) -> int:
 
 def join_settings_from_args(args: argparse.Namespace) -> JoinSettings:
     """Build the settings of the join from the arguments."""
-    from cowclip_merlin.online.joiner.settings import JoinSettings
+    from cowclip_merlin.online.joining.settings import JoinSettings
 
     return JoinSettings(
         window=_seconds(args, "window"),

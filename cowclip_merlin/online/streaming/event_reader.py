@@ -11,8 +11,8 @@ import numpy as np
 from cowclip_merlin.online.events.events import Damage, Events
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
+from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Position
-from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 from cowclip_merlin.online.streaming.repeats import RepeatFilter
 
 WAIT = 0.05

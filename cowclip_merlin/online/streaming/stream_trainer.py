@@ -9,9 +9,9 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
+from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import MessageLog, Position
 from cowclip_merlin.online.streaming.batch_journal import Batch, BatchJournal
-from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 from cowclip_merlin.online.streaming.event_reader import EventReader
 from cowclip_merlin.online.streaming.recent_scores import LabelStretch, RecentScores
 from cowclip_merlin.online.streaming.repeats import RepeatFilter
@@ -20,7 +20,7 @@ from cowclip_merlin.online.streaming.settings import StreamSettings
 from cowclip_merlin.online.streaming.snapshot_writer import SnapshotWriter
 from cowclip_merlin.online.streaming.status_report import StatusReport, sync_info
 from cowclip_merlin.online.streaming.step_pipeline import StepPipeline
-from cowclip_merlin.online.streaming.timers import Timer
+from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import KEEP, Snapshot, load_snapshot, numbers

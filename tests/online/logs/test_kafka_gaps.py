@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
-from cowclip_merlin.online.joiner.run_join import join_logs
-from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joining.run_join import join_logs
+from cowclip_merlin.online.joining.settings import JoinSettings
+from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import MessagesLost
 from cowclip_merlin.online.logs.open_log import open_log
-from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 from cowclip_merlin.online.streaming.event_reader import EventReader
 
 pytestmark = pytest.mark.system

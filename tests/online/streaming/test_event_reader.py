@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streams import FEATURES, event, log_of, messages
 
+from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
-from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 from cowclip_merlin.online.streaming.event_reader import EventReader
 from cowclip_merlin.online.streaming.repeats import RepeatFilter
 

@@ -25,9 +25,9 @@ from joining import (
 )
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.joiner import loop, matching
-from cowclip_merlin.online.joiner.settings import JoinSettings
-from cowclip_merlin.online.joiner.store import JoinStore
+from cowclip_merlin.online.joining import loop, matching
+from cowclip_merlin.online.joining.settings import JoinSettings
+from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 
@@ -140,7 +140,7 @@ SCRIPT = """
 import logging, sys
 sys.path.insert(0, sys.argv[1])
 from joining import SETTINGS, run_to_end
-from cowclip_merlin.online.joiner import loop
+from cowclip_merlin.online.joining import loop
 from cowclip_merlin.online.logs.file_log import FileLog
 from pathlib import Path
 

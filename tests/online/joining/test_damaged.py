@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from joining import FEATURES, ListLog, click, examples_of, logs_of, run_to_end
 
-from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joining.settings import JoinSettings
 
 DAMAGED = {
     b"": "no JSON",

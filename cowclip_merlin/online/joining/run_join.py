@@ -7,11 +7,11 @@ from pathlib import Path
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.online.joiner.counts import JoinCounts
-from cowclip_merlin.online.joiner.joiner import Joiner
-from cowclip_merlin.online.joiner.loop import JoinLoop
-from cowclip_merlin.online.joiner.settings import JoinSettings
-from cowclip_merlin.online.joiner.store import JoinStore
+from cowclip_merlin.online.joining.counts import JoinCounts
+from cowclip_merlin.online.joining.joiner import Joiner
+from cowclip_merlin.online.joining.loop import JoinLoop
+from cowclip_merlin.online.joining.settings import JoinSettings
+from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.training.run_logs import run_logger

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.messages import LATE
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
-from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joining.settings import JoinSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.features import LogFeatures

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.errors import InputError, StackError
 from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.online.joiner.flink.statements import (
+from cowclip_merlin.online.joining.flink.statements import (
     join_statement,
     sink_table,
     source_table,
     without_repeats,
 )
-from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joining.settings import JoinSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.features import LogFeatures

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cowclip_merlin.online.joiner.counts import JoinCounts
-from cowclip_merlin.online.joiner.examples import ExampleWriter
-from cowclip_merlin.online.joiner.settings import JoinSettings
-from cowclip_merlin.online.joiner.store import CLICKED, LATE_CLICK, NO_CLICK, JoinStore, Row
+from cowclip_merlin.online.joining.counts import JoinCounts
+from cowclip_merlin.online.joining.examples import ExampleWriter
+from cowclip_merlin.online.joining.settings import JoinSettings
+from cowclip_merlin.online.joining.store import CLICKED, LATE_CLICK, NO_CLICK, JoinStore, Row
 from cowclip_merlin.tables.field_rules import LATEST
 
 CLOSED_AT_ONCE = 20_000

@@ -5,10 +5,10 @@ import logging
 import random
 
 from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
-from cowclip_merlin.online.joiner.joiner import ACTIONS, IMPRESSIONS, Joiner
-from cowclip_merlin.online.joiner.loop import JoinLoop
-from cowclip_merlin.online.joiner.settings import JoinSettings
-from cowclip_merlin.online.joiner.store import JoinStore
+from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
+from cowclip_merlin.online.joining.loop import JoinLoop
+from cowclip_merlin.online.joining.settings import JoinSettings
+from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs.message_log import Message
 from cowclip_merlin.system.graceful_stop import GracefulStop
 

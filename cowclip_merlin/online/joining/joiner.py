@@ -18,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.joiner.counts import JoinCounts
-from cowclip_merlin.online.joiner.examples import ExampleWriter
-from cowclip_merlin.online.joiner.matching import Matching
-from cowclip_merlin.online.joiner.messages import MessageParser
-from cowclip_merlin.online.joiner.settings import JoinSettings
-from cowclip_merlin.online.joiner.store import JoinStore
+from cowclip_merlin.online.joining.counts import JoinCounts
+from cowclip_merlin.online.joining.examples import ExampleWriter
+from cowclip_merlin.online.joining.matching import Matching
+from cowclip_merlin.online.joining.messages import MessageParser
+from cowclip_merlin.online.joining.settings import JoinSettings
+from cowclip_merlin.online.joining.store import JoinStore
+from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Position
 from cowclip_merlin.online.logs.open_log import log_identity
-from cowclip_merlin.online.streaming.damaged_messages import DamagedMessages
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.features import LogFeatures

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cowclip_merlin.online.events.times import format_time
-from cowclip_merlin.online.joiner.joiner import ACTIONS, IMPRESSIONS, Joiner
+from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog
-from cowclip_merlin.online.streaming.timers import Timer
+from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.system.graceful_stop import GracefulStop
 
 READ_AT_ONCE = 8192

@@ -11,7 +11,7 @@ import pytest
 from joining import FEATURES, SETTINGS, ListLog, click, examples_of, impression, stream
 
 from cowclip_merlin.cli import main
-from cowclip_merlin.online.joiner.run_join import join_logs
+from cowclip_merlin.online.joining.run_join import join_logs
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.open_log import open_log
 
@@ -100,7 +100,7 @@ def test_refuses_a_features_file_without_a_key(folder, capsys):
 
 
 def test_prints_the_progress(folder, monkeypatch, capsys):
-    from cowclip_merlin.online.joiner import loop
+    from cowclip_merlin.online.joining import loop
 
     monkeypatch.setattr(loop, "STATUS_EVERY", 0.0)
     monkeypatch.setattr(loop, "READ_AT_ONCE", 100)

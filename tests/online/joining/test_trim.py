@@ -2,9 +2,9 @@
 
 from joining import FEATURES, LOG, click, impression, open_joiner
 
-from cowclip_merlin.online.joiner import loop
-from cowclip_merlin.online.joiner.loop import JoinLoop
-from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joining import loop
+from cowclip_merlin.online.joining.loop import JoinLoop
+from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.system.graceful_stop import GracefulStop
 

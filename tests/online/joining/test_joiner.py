@@ -26,8 +26,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import CategoricalColumn, ContinuousColumn
 from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.joiner import loop, matching
-from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joining import loop, matching
+from cowclip_merlin.online.joining.settings import JoinSettings
 
 KEYS = st.sampled_from("abcd")
 MESSAGES = st.lists(st.tuples(KEYS, st.integers(0, 60)), max_size=14)

@@ -15,9 +15,9 @@ from joining import (
     stream,
 )
 
-from cowclip_merlin.online.joiner import loop
-from cowclip_merlin.online.joiner.loop import JoinLoop
-from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joining import loop
+from cowclip_merlin.online.joining.loop import JoinLoop
+from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.system.graceful_stop import GracefulStop
 
 

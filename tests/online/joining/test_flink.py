@@ -17,13 +17,13 @@ from joining import FEATURES, ListLog, click, examples_of, impression, logs_of, 
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.joiner.flink.job import example_files, newest_checkpoint
-from cowclip_merlin.online.joiner.flink.statements import (
+from cowclip_merlin.online.joining.flink.job import example_files, newest_checkpoint
+from cowclip_merlin.online.joining.flink.statements import (
     join_statement,
     sink_table,
     source_table,
 )
-from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joining.settings import JoinSettings
 
 pytestmark = pytest.mark.system
 
@@ -118,8 +118,8 @@ def test_the_plan_only_inserts(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from cowclip_merlin.online.joiner.flink.job import explain
-from cowclip_merlin.online.joiner.settings import JoinSettings
+from cowclip_merlin.online.joining.flink.job import explain
+from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.events.features_file import load_features
 
 settings = JoinSettings(window=90_000, late=3000, negatives=0.5)
