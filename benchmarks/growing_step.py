@@ -28,7 +28,7 @@ from cowclip_merlin.online.events.features import (
     LogFeatures,
 )
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.trainer import BatchForm, OnlineTrainer
+from cowclip_merlin.online.training.trainer import BatchForm, OnlineTrainer
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.train_step import make_train_step

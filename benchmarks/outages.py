@@ -37,7 +37,7 @@ from cowclip_merlin.online.events.event_log import EventLog
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.scaling import RULES
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.training.run import set_up_tensorflow

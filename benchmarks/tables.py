@@ -39,7 +39,7 @@ import numpy as np
 
 from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.streaming.snapshot_writer import SnapshotWriter
+from cowclip_merlin.online.training.snapshot_writer import SnapshotWriter
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import SLICE, GrowingTable

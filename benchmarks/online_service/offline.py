@@ -90,7 +90,7 @@ def offline_answers(run: Path, rows: Sequence[dict[str, Any]]) -> Array:
     """Return the predictions of the model in a run's newest snapshot, [n]."""
     from cowclip_merlin.online.events.requests import encode_requests
     from cowclip_merlin.online.run_config import load_online_config
-    from cowclip_merlin.online.trainer import OnlineTrainer
+    from cowclip_merlin.online.training.trainer import OnlineTrainer
     from cowclip_merlin.tables.snapshot import load_snapshot
     from cowclip_merlin.training.run import set_up_tensorflow
 

@@ -22,7 +22,7 @@ from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.run_config import online_config
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.publisher import Publisher
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.tables.field_rules import FieldRules

@@ -24,7 +24,7 @@ from cowclip_merlin.online.events.durations import parse_duration
 from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
 from cowclip_merlin.online.serving_copy import ServingCopy
 from cowclip_merlin.online.settings import FULL
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot

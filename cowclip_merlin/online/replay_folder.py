@@ -18,8 +18,8 @@ from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.replay import Replay, ReplaySettings
 from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.start import OfflineStart
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.start import OfflineStart
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.locks import lock_folder

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.trainer import OnlineTrainer, dense_variables, log_schema
+from cowclip_merlin.online.training.trainer import OnlineTrainer, dense_variables, log_schema
 from cowclip_merlin.tables.changes import ChangeLog
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.training.build import build_model_of

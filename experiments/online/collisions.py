@@ -32,7 +32,7 @@ from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.training.run import set_up_tensorflow
 
 if TYPE_CHECKING:
-    from cowclip_merlin.online.trainer import OnlineTrainer
+    from cowclip_merlin.online.training.trainer import OnlineTrainer
 
 Array = npt.NDArray[Any]
 
@@ -195,7 +195,7 @@ def new_trainer(
     features: LogFeatures, settings: OnlineSettings, ids: Array, seed: int
 ) -> OnlineTrainer:
     """Return a trainer whose tables hold these ids, int64 [n, F], all admitted at once."""
-    from cowclip_merlin.online.trainer import OnlineTrainer
+    from cowclip_merlin.online.training.trainer import OnlineTrainer
 
     compat.release_models()
     set_up_tensorflow(seed, "cpu")

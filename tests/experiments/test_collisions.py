@@ -26,7 +26,7 @@ from cowclip_merlin.metrics import log_loss, roc_auc
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.events.ids import MISSING
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.training.run_settings import RunSettings
 

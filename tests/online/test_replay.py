@@ -13,7 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.day_report import DAY, DayReport
 from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
 from cowclip_merlin.online.serving_copy import ServingCopy
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.tables.snapshot import numbers
 
 pytestmark = pytest.mark.runs

@@ -18,7 +18,7 @@ from cowclip_merlin.online.predictions import PredictionFiles
 from cowclip_merlin.online.replay import ReplaySettings
 from cowclip_merlin.online.replay_folder import replay_log
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.graceful_stop import Stopped
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.training.run_settings import RunSettings

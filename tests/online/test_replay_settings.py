@@ -4,7 +4,7 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.replay import ReplaySettings
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 
 
 @pytest.mark.parametrize(

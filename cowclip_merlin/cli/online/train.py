@@ -13,7 +13,7 @@ from cowclip_merlin.cli.options.online_options import (
     online_settings_from_args,
 )
 from cowclip_merlin.online.logs.open_log import FORMS
-from cowclip_merlin.online.streaming.settings import ON_RESTART, StreamSettings
+from cowclip_merlin.online.training.settings import ON_RESTART, StreamSettings
 
 HELP = "train on a stream of events, and send the changes to servers"
 EXAMPLES = """examples:
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     """Train; return 128 + the signal's number after a signal, as shells do."""
     settings = online_settings_from_args(args)
     stream = stream_settings_from_args(args)
-    from cowclip_merlin.online.streaming.stream_folder import train_stream
+    from cowclip_merlin.online.training.stream_folder import train_stream
     from cowclip_merlin.system.graceful_stop import Stopped
 
     try:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
@@ -19,8 +19,10 @@ from cowclip_merlin.online.sync.sync_message import (
     SyncMessage,
     split_changes,
 )
-from cowclip_merlin.online.trainer import OnlineTrainer
 from cowclip_merlin.tables.changes import Changes
+
+if TYPE_CHECKING:
+    from cowclip_merlin.online.training.trainer import OnlineTrainer
 
 _RETRY = 1.0  # seconds
 

@@ -20,7 +20,7 @@ from cowclip_merlin.experiments.online.replays.result import read_replays
 from cowclip_merlin.experiments.online.replays.run import line_features
 from cowclip_merlin.experiments.tables.files import read_table
 from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import MessagesLost
 from cowclip_merlin.online.logs.open_log import open_log
-from cowclip_merlin.online.streaming.event_reader import EventReader
+from cowclip_merlin.online.training.event_reader import EventReader
 
 pytestmark = pytest.mark.system
 

@@ -13,7 +13,7 @@ from cowclip_merlin.online.sync.sync_message import (
     SyncMessage,
     split_changes,
 )
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.tables.snapshot import save_snapshot
 
 

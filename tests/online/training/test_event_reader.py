@@ -12,8 +12,8 @@ from streams import FEATURES, event, log_of, messages
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
-from cowclip_merlin.online.streaming.event_reader import EventReader
-from cowclip_merlin.online.streaming.repeats import RepeatFilter
+from cowclip_merlin.online.training.event_reader import EventReader
+from cowclip_merlin.online.training.repeats import RepeatFilter
 
 DAMAGED = b'{"click": 2}'
 
@@ -163,7 +163,7 @@ def test_a_log_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
                 raise LogUnavailable("redis://h: does not answer")
             return self.log.read(*args)
 
-    monkeypatch.setattr("cowclip_merlin.online.streaming.event_reader._RETRY", 0.0)
+    monkeypatch.setattr("cowclip_merlin.online.training.event_reader._RETRY", 0.0)
     lines = []
     log = Away(log_of(tmp_path / "log", messages(range(10))))
     reader = reader_of(log, tmp_path, warn=lines.append)

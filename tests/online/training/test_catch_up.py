@@ -8,7 +8,7 @@ import cowclip_merlin as cc
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.messages import encode_messages
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 
 
 def test_large_steps_equal_those_of_the_large_batch(settings_of):

@@ -99,7 +99,7 @@ def test_a_snapshot_that_takes_long_is_announced_with_what_changed_meanwhile(
 ):
     """Two snapshots overlap: the first is announced after the second has begun."""
     from cowclip_merlin.online.sync.publisher import Publisher
-    from cowclip_merlin.online.trainer import OnlineTrainer
+    from cowclip_merlin.online.training.trainer import OnlineTrainer
 
     trainer, log = OnlineTrainer(settings, FEATURES), FileLog(tmp_path / "sync")
     publisher = Publisher(log, trainer)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 
 Array = npt.NDArray[Any]
 

@@ -11,17 +11,17 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import MessageLog, Position
-from cowclip_merlin.online.streaming.batch_journal import Batch, BatchJournal
-from cowclip_merlin.online.streaming.event_reader import EventReader
-from cowclip_merlin.online.streaming.recent_scores import LabelStretch, RecentScores
-from cowclip_merlin.online.streaming.repeats import RepeatFilter
-from cowclip_merlin.online.streaming.server_sync import ServerSync
-from cowclip_merlin.online.streaming.settings import StreamSettings
-from cowclip_merlin.online.streaming.snapshot_writer import SnapshotWriter
-from cowclip_merlin.online.streaming.status_report import StatusReport, sync_info
-from cowclip_merlin.online.streaming.step_pipeline import StepPipeline
 from cowclip_merlin.online.timers import Timer
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
+from cowclip_merlin.online.training.event_reader import EventReader
+from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentScores
+from cowclip_merlin.online.training.repeats import RepeatFilter
+from cowclip_merlin.online.training.server_sync import ServerSync
+from cowclip_merlin.online.training.settings import StreamSettings
+from cowclip_merlin.online.training.snapshot_writer import SnapshotWriter
+from cowclip_merlin.online.training.status_report import StatusReport, sync_info
+from cowclip_merlin.online.training.step_pipeline import StepPipeline
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import KEEP, Snapshot, load_snapshot, numbers
 

@@ -12,10 +12,10 @@ from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.open_log import log_identity, log_place, open_log
 from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings
-from cowclip_merlin.online.start import OfflineStart
-from cowclip_merlin.online.streaming.settings import StreamSettings
-from cowclip_merlin.online.streaming.stream_trainer import SNAPSHOTS, StreamTrainer
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.settings import StreamSettings
+from cowclip_merlin.online.training.start import OfflineStart
+from cowclip_merlin.online.training.stream_trainer import SNAPSHOTS, StreamTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.locks import lock_folder
 from cowclip_merlin.tables.snapshot import numbers

@@ -12,7 +12,7 @@ from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.events.sample_rates import sample_rate_offsets
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 
 FEATURES = LogFeatures(
     label="click", time="time", key="request", categorical=(CategoricalColumn(name="item"),)

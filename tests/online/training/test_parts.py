@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from streams import event, log_of, stream_trainer
 
 from cowclip_merlin.metrics import roc_auc
-from cowclip_merlin.online.streaming import recent_scores
-from cowclip_merlin.online.streaming.batch_journal import Batch, BatchJournal
-from cowclip_merlin.online.streaming.recent_scores import LabelStretch, RecentScores
-from cowclip_merlin.online.streaming.repeats import RepeatFilter
-from cowclip_merlin.online.streaming.settings import StreamSettings
-from cowclip_merlin.online.streaming.status_report import COLUMNS, StatusReport
+from cowclip_merlin.online.training import recent_scores
+from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
+from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentScores
+from cowclip_merlin.online.training.repeats import RepeatFilter
+from cowclip_merlin.online.training.settings import StreamSettings
+from cowclip_merlin.online.training.status_report import COLUMNS, StatusReport
 
 
 @settings(max_examples=60)

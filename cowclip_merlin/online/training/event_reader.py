@@ -13,7 +13,7 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Position
-from cowclip_merlin.online.streaming.repeats import RepeatFilter
+from cowclip_merlin.online.training.repeats import RepeatFilter
 
 WAIT = 0.05
 """Seconds that one call waits for messages at most."""

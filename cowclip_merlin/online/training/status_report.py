@@ -10,8 +10,8 @@ from typing import Any
 
 from cowclip_merlin.online.logs.message_log import Position
 from cowclip_merlin.online.settings import FULL
-from cowclip_merlin.online.streaming.recent_scores import RecentScores
 from cowclip_merlin.online.timers import Timer
+from cowclip_merlin.online.training.recent_scores import RecentScores
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.tables.field_rules import TableStatistics
 

@@ -26,7 +26,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import MessagesLost
-from cowclip_merlin.online.streaming import event_reader
+from cowclip_merlin.online.training import event_reader
 from cowclip_merlin.tables.snapshot import numbers
 
 pytestmark = pytest.mark.runs
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.runs
 
 def test_each_event_is_trained_once(tmp_path, settings, events, whole):
     """Against batches of the plain trainer."""
-    from cowclip_merlin.online.trainer import OnlineTrainer
+    from cowclip_merlin.online.training.trainer import OnlineTrainer
 
     number, state = whole
     assert number == EVENTS
@@ -97,7 +97,7 @@ def test_smaller_and_larger_batches_are_the_same_after_a_restart(
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            "cowclip_merlin.online.streaming.stream_trainer.StreamTrainer._finish",
+            "cowclip_merlin.online.training.stream_trainer.StreamTrainer._finish",
             keep_first_snapshot,
         )
         killed = stream_trainer(run, settings, events, **more)
@@ -229,7 +229,7 @@ def test_trim_removes_events_that_both_snapshots_hold(tmp_path, settings):
 
 @pytest.mark.thorough
 def test_a_signal_ends_it_with_a_snapshot(tmp_path, settings, events, whole, monkeypatch):
-    from cowclip_merlin.online.streaming.step_pipeline import StepPipeline
+    from cowclip_merlin.online.training.step_pipeline import StepPipeline
     from cowclip_merlin.system.graceful_stop import Stopped
 
     submit, count = StepPipeline.submit, itertools.count()

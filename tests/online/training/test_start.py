@@ -13,8 +13,8 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.predictions import PredictionFiles
-from cowclip_merlin.online.start import OfflineStart
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.start import OfflineStart
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 
 pytestmark = pytest.mark.runs
 

@@ -10,9 +10,9 @@ from cowclip_merlin.online.events.features import (
     LogFeatures,
 )
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.streaming.settings import StreamSettings
-from cowclip_merlin.online.streaming.stream_trainer import StreamTrainer
-from cowclip_merlin.online.trainer import OnlineTrainer
+from cowclip_merlin.online.training.settings import StreamSettings
+from cowclip_merlin.online.training.stream_trainer import StreamTrainer
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.snapshot import load_snapshot
 
@@ -75,7 +75,7 @@ class Killed(BaseException):
 
 def killed_at(monkeypatch, calls):
     """Kill the training at the n-th of the calls that change something."""
-    from cowclip_merlin.online.streaming import batch_journal, snapshot_writer, step_pipeline
+    from cowclip_merlin.online.training import batch_journal, snapshot_writer, step_pipeline
 
     count = itertools.count()
 

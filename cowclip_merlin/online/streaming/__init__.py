@@ -1,1 +1,0 @@
-"""Online training on a stream: read batches, train, sync servers, write snapshots."""
