@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from cowclip_merlin.online.events.requests import encode_requests
     from cowclip_merlin.online.logs.file_log import FileLog
     from cowclip_merlin.online.logs.open_log import open_log
-    from cowclip_merlin.online.replay import ReplaySettings
-    from cowclip_merlin.online.replay_folder import replay_log
+    from cowclip_merlin.online.replaying.replay import ReplaySettings
+    from cowclip_merlin.online.replaying.replay_folder import replay_log
     from cowclip_merlin.online.settings import OnlineSettings
 
 __all__ = [
@@ -35,11 +35,11 @@ _LAZY = {
     "EventLog": "online.events.event_log",
     "FileLog": "online.logs.file_log",
     "OnlineSettings": "online.settings",
-    "ReplaySettings": "online.replay",
+    "ReplaySettings": "online.replaying.replay",
     "encode_requests": "online.events.requests",
     "load_features": "online.events.features_file",
     "open_log": "online.logs.open_log",
-    "replay_log": "online.replay_folder",
+    "replay_log": "online.replaying.replay_folder",
 }
 
 

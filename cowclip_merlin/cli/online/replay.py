@@ -53,8 +53,8 @@ def _add_replay_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay; return 128 + the signal's number after a signal, as shells do."""
     settings = online_settings_from_args(args)
-    from cowclip_merlin.online.replay import ReplaySettings
-    from cowclip_merlin.online.replay_folder import replay_log
+    from cowclip_merlin.online.replaying.replay import ReplaySettings
+    from cowclip_merlin.online.replaying.replay_folder import replay_log
     from cowclip_merlin.system.graceful_stop import Stopped
 
     replay = ReplaySettings(

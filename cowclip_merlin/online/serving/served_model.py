@@ -106,7 +106,7 @@ class ServedModel:
         Raises:
             InputError: the run or the snapshot is missing or damaged.
         """
-        from cowclip_merlin.online.serving_copy import DenseScorer
+        from cowclip_merlin.online.replaying.serving_copy import DenseScorer
 
         settings, features = load_online_config(run)
         arrays = load_snapshot(Path(run) / "snapshots", number, wanted=_is_served).arrays

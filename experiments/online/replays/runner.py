@@ -20,8 +20,8 @@ from cowclip_merlin.experiments.online.session import LogSession
 from cowclip_merlin.experiments.running.run_result import RunStart, describe_hardware
 from cowclip_merlin.experiments.running.runner import hide_retracing_warnings
 from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.replay import ReplaySettings
-from cowclip_merlin.online.replay_folder import replay_log
+from cowclip_merlin.online.replaying.replay import ReplaySettings
+from cowclip_merlin.online.replaying.replay_folder import replay_log
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.versions import PACKAGES, versions

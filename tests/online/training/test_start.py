@@ -12,7 +12,7 @@ from tiers import thorough
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features_file import load_features
-from cowclip_merlin.online.predictions import PredictionFiles
+from cowclip_merlin.online.replaying.predictions import PredictionFiles
 from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 

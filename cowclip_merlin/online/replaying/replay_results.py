@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import metrics
-from cowclip_merlin.online.predictions import LABEL, TIME
+from cowclip_merlin.online.replaying.predictions import LABEL, TIME
 from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure, style
 from cowclip_merlin.system.files import atomic_write
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowclip_merlin.online.batches import BatchReader
 from cowclip_merlin.online.events.events import Events
+from cowclip_merlin.online.replaying.batches import BatchReader
 
 
 def events_of(times):

@@ -18,11 +18,11 @@ from tqdm import tqdm
 
 from cowclip_merlin.checks import check_unique
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.batches import BatchReader
-from cowclip_merlin.online.day_report import DAY, DayReport
 from cowclip_merlin.online.events.durations import parse_duration
-from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
-from cowclip_merlin.online.serving_copy import ServingCopy
+from cowclip_merlin.online.replaying.batches import BatchReader
+from cowclip_merlin.online.replaying.day_report import DAY, DayReport
+from cowclip_merlin.online.replaying.predictions import LABEL, TIME, PredictionFiles
+from cowclip_merlin.online.replaying.serving_copy import ServingCopy
 from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped

@@ -10,9 +10,9 @@ from replays import LOG, SYNC, final_state, replay_of
 from tiers import thorough
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.day_report import DAY, DayReport
-from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
-from cowclip_merlin.online.serving_copy import ServingCopy
+from cowclip_merlin.online.replaying.day_report import DAY, DayReport
+from cowclip_merlin.online.replaying.predictions import LABEL, TIME, PredictionFiles
+from cowclip_merlin.online.replaying.serving_copy import ServingCopy
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.tables.snapshot import numbers
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import metrics
-from cowclip_merlin.online.predictions import LABEL, TIME, PredictionFiles
+from cowclip_merlin.online.replaying.predictions import LABEL, TIME, PredictionFiles
 
 Array = npt.NDArray[Any]
 
