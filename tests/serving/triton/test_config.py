@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from model_config import parse
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.triton.config import config_text
-from cowclip_merlin.triton.model import check_inputs
-from cowclip_merlin.triton.settings import RepositorySettings
+from cowclip_merlin.serving.triton.config import config_text
+from cowclip_merlin.serving.triton.model import check_inputs
+from cowclip_merlin.serving.triton.settings import RepositorySettings
 
 SURROGATES = st.characters(exclude_categories=["Cs"])
 COLUMNS = st.lists(st.text(SURROGATES, min_size=1), min_size=1, max_size=8, unique=True)

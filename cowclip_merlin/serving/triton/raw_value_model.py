@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cowclip_merlin import compat
-from cowclip_merlin.triton.model import OUTPUT
+from cowclip_merlin.serving.triton.model import OUTPUT
 from cowclip_merlin.workflows import id_to_value
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cowclip_merlin.triton.model import KINDS, OUTPUT
-from cowclip_merlin.triton.settings import RepositorySettings
+from cowclip_merlin.serving.triton.model import KINDS, OUTPUT
+from cowclip_merlin.serving.triton.settings import RepositorySettings
 
 _ESCAPED = {ord('"'): r"\"", ord("\\"): r"\\"} | {
     code: f"\\{code:03o}" for code in (*range(32), 127)

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 from cowclip_merlin import compat
+from cowclip_merlin.serving.triton.config import config_text
+from cowclip_merlin.serving.triton.settings import RepositorySettings
 from cowclip_merlin.system.files import atomic_folder, write_json
 from cowclip_merlin.training import load_run
 from cowclip_merlin.training.checkpoint import translate_write_errors
-from cowclip_merlin.triton.config import config_text
-from cowclip_merlin.triton.settings import RepositorySettings
 from cowclip_merlin.workflows import PreparedData
 
 _MODEL = Path(__file__).with_name("model.py")
@@ -47,7 +47,7 @@ def export_repository(
     """
     with atomic_folder(out) as temporary:
         model, prepared = load_run(run, data, device=device), PreparedData.load(data)
-        from cowclip_merlin.triton.raw_value_model import RawValueModel
+        from cowclip_merlin.serving.triton.raw_value_model import RawValueModel
 
         folder = temporary / settings.model_name
         version = folder / str(settings.model_version)
