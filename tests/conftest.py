@@ -35,8 +35,9 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 def pytest_configure(config):
-    """Add the tiers."""
+    """Add the tiers, and the fixtures that several folders use."""
     config.pluginmanager.register(Tiers(), "tiers")
+    config.pluginmanager.import_plugin("drifting")
 
 
 @pytest.hookimpl(optionalhook=True)

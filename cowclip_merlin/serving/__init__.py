@@ -1,1 +1,1 @@
-"""Models that answer requests."""
+"""Serve a model: live, while it is trained, or by NVIDIA Triton."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from cowclip_merlin.cli.options.model_options import add_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.open_log import FORMS
-from cowclip_merlin.online.serving.web.limits import ServingLimits
+from cowclip_merlin.serving.live.web.limits import ServingLimits
 
 HELP = "answer requests by HTTP with a model that is being trained"
 EXAMPLES = """examples:
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("uvicorn.error", "tensorflow"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        from cowclip_merlin.online.serving.process import serve
+        from cowclip_merlin.serving.live.process import serve
     except ModuleNotFoundError as error:
         raise InputError(
             f"the package {error.name} is missing: pip install 'cowclip-merlin[online]'"

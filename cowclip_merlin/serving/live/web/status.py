@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import __version__
 from cowclip_merlin.online.logs.open_log import shown_address
-from cowclip_merlin.online.serving.web.predicting import version_content
+from cowclip_merlin.serving.live.web.predicting import version_content
 from cowclip_merlin.system.process_memory import resident_megabytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cowclip_merlin.online.serving.follower import Follower
-    from cowclip_merlin.online.serving.served_model import ServedModel
-    from cowclip_merlin.online.serving.web.request_log import RequestLog
+    from cowclip_merlin.serving.live.follower import Follower
+    from cowclip_merlin.serving.live.served_model import ServedModel
+    from cowclip_merlin.serving.live.web.request_log import RequestLog
 
 SAMPLES = 600
 """Samples that are kept: of ten minutes."""

@@ -15,8 +15,8 @@ from sync_logs import ListLog
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.online.logs.message_log import LogRefused
-from cowclip_merlin.online.serving import process
-from cowclip_merlin.online.serving.follower import Follower
+from cowclip_merlin.serving.live import process
+from cowclip_merlin.serving.live.follower import Follower
 
 pytestmark = pytest.mark.system
 

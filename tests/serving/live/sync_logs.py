@@ -6,7 +6,6 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
 from cowclip_merlin.online.logs.message_log import Message, MessagesLost
-from cowclip_merlin.online.serving.served_model import ServedModel
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
     GENERATION,
@@ -16,6 +15,7 @@ from cowclip_merlin.online.sync.sync_message import (
     SYNCED,
     SyncMessage,
 )
+from cowclip_merlin.serving.live.served_model import ServedModel
 from cowclip_merlin.tables.serving_table import ServingTable
 
 FIELDS, IDS, CAPACITY, DIMS = 2, 7, 40, (3, 1)

@@ -7,10 +7,10 @@ import httpx
 import numpy as np
 from http_clients import LIMITS, URL, client_of
 
-from cowclip_merlin.online.serving.follower import Follower
-from cowclip_merlin.online.serving.served_model import Prediction, Version
-from cowclip_merlin.online.serving.web.app import make_app
-from cowclip_merlin.online.serving.web.limits import ServingLimits
+from cowclip_merlin.serving.live.follower import Follower
+from cowclip_merlin.serving.live.served_model import Prediction, Version
+from cowclip_merlin.serving.live.web.app import make_app
+from cowclip_merlin.serving.live.web.limits import ServingLimits
 
 
 class SlowModel:

@@ -10,8 +10,8 @@ from sync_logs import DIMS, FEATURES, FIELDS, arrays_of
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
-from cowclip_merlin.online.serving.served_model import MessagesMissing, ServedModel, Version
 from cowclip_merlin.online.sync.sync_message import SyncMessage
+from cowclip_merlin.serving.live.served_model import MessagesMissing, ServedModel, Version
 from cowclip_merlin.tables.serving_table import ServingTable
 
 IDS = 3000

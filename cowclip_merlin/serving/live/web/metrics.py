@@ -15,10 +15,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from cowclip_merlin.online.serving.web.request_log import BUCKETS, RequestLog
+from cowclip_merlin.serving.live.web.request_log import BUCKETS, RequestLog
 
 if TYPE_CHECKING:
-    from cowclip_merlin.online.serving.web.status import ServerStatus
+    from cowclip_merlin.serving.live.web.status import ServerStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -18,9 +18,9 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.logs.open_log import open_log, shown_address
-from cowclip_merlin.online.serving.follower import Follower
-from cowclip_merlin.online.serving.web.app import make_app
-from cowclip_merlin.online.serving.web.limits import HEADER_BYTES, ServingLimits
+from cowclip_merlin.serving.live.follower import Follower
+from cowclip_merlin.serving.live.web.app import make_app
+from cowclip_merlin.serving.live.web.limits import HEADER_BYTES, ServingLimits
 from cowclip_merlin.system.ports import check_host
 from cowclip_merlin.training.build import choose_device
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.run_config import load_online_config
-from cowclip_merlin.online.serving.message_checks import check_message
-from cowclip_merlin.online.serving.shared_lock import SharedLock
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.sync.sync_message import DENSE, GONE, ROWS, SYNCED, changes_of
+from cowclip_merlin.serving.live.message_checks import check_message
+from cowclip_merlin.serving.live.shared_lock import SharedLock
 from cowclip_merlin.tables.loops.index_cells import cells_for
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.snapshot import load_snapshot

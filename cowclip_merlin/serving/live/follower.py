@@ -18,9 +18,9 @@ from cowclip_merlin.online.logs.message_log import (
     Position,
     lag,
 )
-from cowclip_merlin.online.serving.served_model import MessagesMissing, ServedModel, Version
-from cowclip_merlin.online.serving.snapshot_search import SnapshotSearch, Start
 from cowclip_merlin.online.sync.sync_message import SYNCED, SyncMessage
+from cowclip_merlin.serving.live.served_model import MessagesMissing, ServedModel, Version
+from cowclip_merlin.serving.live.snapshot_search import SnapshotSearch, Start
 
 READ_AT_ONCE = 64
 """Messages of one read; each has 4,096 rows at most."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cowclip_merlin.online.events.requests import encode_requests
-from cowclip_merlin.online.serving.web.limits import ServingLimits
-from cowclip_merlin.online.serving.web.refusal import Refusal
+from cowclip_merlin.serving.live.web.limits import ServingLimits
+from cowclip_merlin.serving.live.web.refusal import Refusal
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.events import Events

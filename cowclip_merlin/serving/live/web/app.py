@@ -14,15 +14,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from cowclip_merlin import __version__
-from cowclip_merlin.online.serving.follower import Follower
-from cowclip_merlin.online.serving.web.guard import Asgi, Guard
-from cowclip_merlin.online.serving.web.limits import ServingLimits
-from cowclip_merlin.online.serving.web.metrics import CONTENT_TYPE, Metrics
-from cowclip_merlin.online.serving.web.predicting import CLIENT_LEFT, Predictor
-from cowclip_merlin.online.serving.web.refusal import Refusal
-from cowclip_merlin.online.serving.web.request_log import RequestLog
-from cowclip_merlin.online.serving.web.schema import PREDICT_BODY, Predictions, problems
-from cowclip_merlin.online.serving.web.status import ServerStatus
+from cowclip_merlin.serving.live.follower import Follower
+from cowclip_merlin.serving.live.web.guard import Asgi, Guard
+from cowclip_merlin.serving.live.web.limits import ServingLimits
+from cowclip_merlin.serving.live.web.metrics import CONTENT_TYPE, Metrics
+from cowclip_merlin.serving.live.web.predicting import CLIENT_LEFT, Predictor
+from cowclip_merlin.serving.live.web.refusal import Refusal
+from cowclip_merlin.serving.live.web.request_log import RequestLog
+from cowclip_merlin.serving.live.web.schema import PREDICT_BODY, Predictions, problems
+from cowclip_merlin.serving.live.web.status import ServerStatus
 
 SAMPLE_EVERY = 1.0
 """Seconds between two samples for the charts."""

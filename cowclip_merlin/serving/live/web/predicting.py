@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from starlette.requests import ClientDisconnect
 
-from cowclip_merlin.online.serving.web.limits import ServingLimits
-from cowclip_merlin.online.serving.web.refusal import Refusal, not_now
-from cowclip_merlin.online.serving.web.request_body import events_of, read_body
-from cowclip_merlin.online.serving.web.request_log import RequestLog
+from cowclip_merlin.serving.live.web.limits import ServingLimits
+from cowclip_merlin.serving.live.web.refusal import Refusal, not_now
+from cowclip_merlin.serving.live.web.request_body import events_of, read_body
+from cowclip_merlin.serving.live.web.request_log import RequestLog
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from cowclip_merlin.online.serving.follower import Follower
-    from cowclip_merlin.online.serving.served_model import Prediction, Version
+    from cowclip_merlin.serving.live.follower import Follower
+    from cowclip_merlin.serving.live.served_model import Prediction, Version
 
 CLIENT_LEFT = 499
 """Status under which a request counts whose client left before its body was there."""

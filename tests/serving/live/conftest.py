@@ -54,7 +54,7 @@ def served(tmp_path_factory, small_settings, features, events):
     """A trainer, and a follower that has its model."""
     from published import publish
 
-    from cowclip_merlin.online.serving.follower import Follower
+    from cowclip_merlin.serving.live.follower import Follower
 
     folder = tmp_path_factory.mktemp("served")
     made = publish(folder, small_settings, features, events.filter(slice(0, 512)))

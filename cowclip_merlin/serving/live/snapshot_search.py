@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cowclip_merlin.online.serving.served_model import Version
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SYNCED
+from cowclip_merlin.serving.live.served_model import Version
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.logs.message_log import Position

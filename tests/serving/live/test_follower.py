@@ -20,9 +20,9 @@ from sync_logs import (
 )
 
 from cowclip_merlin.online.logs.message_log import LogUnavailable
-from cowclip_merlin.online.serving import follower as follower_module
-from cowclip_merlin.online.serving.follower import Follower
 from cowclip_merlin.online.sync.sync_message import GENERATION, SNAPSHOT, SyncMessage
+from cowclip_merlin.serving.live import follower as follower_module
+from cowclip_merlin.serving.live.follower import Follower
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from cowclip_merlin.online.serving.web.refusal import Refusal
+from cowclip_merlin.serving.live.web.refusal import Refusal
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[Scope], Awaitable[None]]

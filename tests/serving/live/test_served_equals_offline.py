@@ -10,8 +10,8 @@ from tiers import thorough
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.serving.follower import Follower
-from cowclip_merlin.online.serving.served_model import ServedModel, Version
+from cowclip_merlin.serving.live.follower import Follower
+from cowclip_merlin.serving.live.served_model import ServedModel, Version
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.tables.field_rules import FieldRules
 
