@@ -100,6 +100,20 @@ def test_reading_raw_logs_stands_below_prepared_folders():
                 assert not other.startswith(f"{PACKAGE}.workflows.prepared"), file
 
 
+ONLINE = ("events", "logs", "producing", "joining", "sync", "training", "replaying")
+IN_ONLINE = re.compile(rf"{PACKAGE}\.online\.({'|'.join(ONLINE)})\.")
+TYPES = {("sync", "training")}  # the publisher names the trainer as a type
+
+
+def test_a_folder_of_online_training_imports_only_those_before_it():
+    names = modules()
+    for module, file in names.items():
+        for other in imported(file, names):
+            pair = tuple(name.split(".")[2] for name in (module, other) if IN_ONLINE.match(name))
+            if len(pair) == 2 and pair not in TYPES:
+                assert ONLINE.index(pair[1]) <= ONLINE.index(pair[0]), f"{file} imports {other}"
+
+
 def test_no_folder_holds_more_than_about_a_dozen_files():
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.*")]
     suffixes = (".py", ".yaml", ".html", ".css")
