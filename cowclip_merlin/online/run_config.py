@@ -65,7 +65,7 @@ def refuse_difference(out: Path, before: Any, config: Mapping[str, Any]) -> None
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise InputError(
             f"{out}: the run there has another {', '.join(found[:_SHOWN])}{more}; go on with the "
-            "same log and settings, or use another --out"
+            "same log and settings, or use another `out`"
         )
 
 

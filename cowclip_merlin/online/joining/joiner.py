@@ -109,7 +109,7 @@ class Joiner:
             if progress["made_for"][name] != value:
                 raise InputError(
                     f"the state was made with {name} {progress['made_for'][name]!r}, not "
-                    f"{value!r}; use the same value, or another --state"
+                    f"{value!r}; use the same value, or another `state`"
                 )
         for name, source in self._sources.items():
             source.position = tuple(progress[name]["position"])
@@ -212,7 +212,7 @@ class Joiner:
             if end < self._sent:
                 raise InputError(
                     f"{self._to.name}: ends at message {end:,}, but this join wrote up to "
-                    f"{self._sent:,}; give the log that belongs to the state, or another --state"
+                    f"{self._sent:,}; give the log that belongs to the state, or another `state`"
                 )
             done = min(end - self._sent, len(self._outbox))
             self._sent, self._is_sure = end - done, True

@@ -31,9 +31,9 @@ _CACHE_KILOBYTES = 65_536
 _KEYS_AT_ONCE = 500
 _DISK = "check the disk and its free space; the same command then goes on"
 _REMEDIES = {
-    "locked": "end the other process, or give another --state",
-    "unable to open": "check the path and its permissions, or give another --state",
-    "readonly": "check the path and its permissions, or give another --state",
+    "locked": "end the other process, or give another `state`",
+    "unable to open": "check the path and its permissions, or give another `state`",
+    "readonly": "check the path and its permissions, or give another `state`",
     "disk is full": _DISK,
     "disk I/O error": _DISK,
 }
@@ -56,7 +56,7 @@ class JoinStore:
         if not file.parent.is_dir():
             raise InputError(f"{file.parent}: no such folder; make it first")
         if file.is_dir():
-            raise InputError(f"{file}: is a folder; give --state a file")
+            raise InputError(f"{file}: is a folder; give `state` a file")
         with self._errors():
             # Transactions begin and end in `transaction` only.
             self._db = sqlite3.connect(file, timeout=0, isolation_level=None)
@@ -113,7 +113,7 @@ class JoinStore:
             if type(error) is not sqlite3.DatabaseError:  # such as wrong SQL
                 raise
             raise InputError(
-                f"{self._file}: is not the state of a join; give another --state"
+                f"{self._file}: is not the state of a join; give another `state`"
             ) from None
 
     def progress(self) -> tuple[dict[str, Any] | None, bytes]:

@@ -61,7 +61,7 @@ class Pace:
             if not 0 <= value < float("inf"):
                 raise InputError(f"--{name} is {value}; give a number from 0 on")
         if self.rate and self.speed:
-            raise InputError("--rate and --speed are both given; give one of them")
+            raise InputError("`rate` and `speed` are both given; give one of them")
 
     def due(self, times: Floats, *, before: int, first: float, elapsed: float) -> Floats:
         """Return when to send some events, in seconds after the start of the stream, [n].

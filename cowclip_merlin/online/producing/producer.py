@@ -44,11 +44,11 @@ class Targets:
         """
         pair = (self.impressions is not None, self.actions is not None)
         if pair != ((False, False) if self.examples else (True, True)):
-            raise InputError("give --to, or both --impressions and --actions")
+            raise InputError("give `to`, or both `impressions` and `actions`")
         if self.actions and not features.key:
             raise InputError(
-                "--actions: the features file names no key, to which a click could refer; add "
-                "`key: COLUMN`, or use --to"
+                "`actions`: the features file names no key, to which a click could refer; add "
+                "`key: COLUMN`, or use `to`"
             )
 
 
@@ -105,9 +105,9 @@ class Producer:
     ) -> None:
         targets.check(features)
         if not 0 <= delay < float("inf"):
-            raise InputError(f"--delay is {delay}; give seconds from 0 on")
+            raise InputError(f"`delay` is {delay}; give seconds from 0 on")
         if seed < 0:
-            raise InputError(f"--seed is {seed}; give a whole number from 0 on")
+            raise InputError(f"`seed` is {seed}; give a whole number from 0 on")
         self._features, self._targets, self._pace = features, targets, pace
         self._messages = EventMessages(features, new_times=new_times)
         self._new_times, self._delay = new_times, delay

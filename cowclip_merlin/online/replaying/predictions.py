@@ -44,7 +44,7 @@ class PredictionFiles:
         for name, path in self._paths.items():
             size = rows * self._types[name].itemsize
             if path.stat().st_size < size:
-                raise InputError(f"{path}: damaged (it ends too early); replay without --resume")
+                raise InputError(f"{path}: damaged (it ends too early); replay without `resume`")
             os.truncate(path, size)
         self.rows = rows
 

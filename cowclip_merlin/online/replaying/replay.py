@@ -197,7 +197,7 @@ class Replay:
         if not self.predictions.rows:
             raise InputError(
                 f"the log ends within the first {self.settings.batch_days:g} days, so no event "
-                "is scored; use a smaller --batch-days"
+                "is scored; use a smaller `batch_days`"
             )
         self._warn_of_long_batches()
         if evicted := self.trainer.table.statistics().evicted:

@@ -71,7 +71,7 @@ def replay_log(
     _check_folder(out, config, resume)
     set_up_tensorflow(settings.run.seed, "cpu")
     created = not out.exists()
-    with lock_folder(out, "another process writes a replay there; use another --out"):
+    with lock_folder(out, "another process writes a replay there; use another `out`"):
         _check_folder(out, config, resume)  # again: another process may have worked since
         try:
             with run_logger(out / "replay.log") as log:
@@ -125,18 +125,18 @@ def _config(
 
 def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give --out a folder")
+        raise InputError(f"{out}: is a file; give `out` a folder")
     known = out / CONFIG
     before = read_json(known) if known.exists() else None
     if known.exists() and not (isinstance(before, dict) and "log" in before):
-        raise InputError(f"{out}: holds another kind of run; use another --out")
+        raise InputError(f"{out}: holds another kind of run; use another `out`")
     if not resume:
         if known.exists() or has_snapshot(out):
-            raise InputError(f"{out}: already holds a run; use --resume or another --out")
+            raise InputError(f"{out}: already holds a run; use `resume` or another `out`")
         _refuse_others_files(out)
         return
     if not known.exists():
-        raise InputError(f"{out}: no replay to resume; check --out, or remove --resume")
+        raise InputError(f"{out}: no replay to resume; check `out`, or remove `resume`")
     refuse_difference(out, before, config)
 
 
@@ -146,7 +146,7 @@ def _refuse_others_files(out: Path) -> None:
     found = {path.name for path in out.iterdir()} if out.exists() else set()
     others = sorted(name for name in found - ours if not name.startswith("."))
     if others:
-        raise InputError(f"{out}: holds {others[0]!r}; give --out a new or empty folder")
+        raise InputError(f"{out}: holds {others[0]!r}; give `out` a new or empty folder")
 
 
 def _new_replay(

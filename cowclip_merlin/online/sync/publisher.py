@@ -196,7 +196,7 @@ def last_sync(log: MessageLog) -> LastSync:
                 message = SyncMessage.decode(each.value)
             except InputError:
                 raise InputError(
-                    f"{log.name}: has other messages than those of a trainer; use another --to"
+                    f"{log.name}: has other messages than those of a trainer; use another `to`"
                 ) from None
             last = last._replace(generation=message.generation)
             if message.kind in (GENERATION, SNAPSHOT):

@@ -100,7 +100,7 @@ class SyncMessage:
             if place != len(data) or message.kind not in KINDS or not whole:
                 raise ValueError(f"kind {message.kind!r}, {len(data)} bytes")
         except (struct.error, *MALFORMED) as error:
-            raise InputError(f"not a message of a trainer ({error!s:.60}); check --from") from None
+            raise InputError(f"not a message of a trainer ({error!s:.60}); check `from`") from None
         return message
 
 

@@ -48,7 +48,7 @@ class ServerSync:
         last = last_sync(log)
         if last.run not in (None, self._run):
             raise InputError(
-                f"{log.name}: has the model of {last.run}; use another --to, or remove that log"
+                f"{log.name}: has the model of {last.run}; use another `to`, or remove that log"
             )
         # Also if the log was emptied: servers follow the highest generation that they know.
         self._generation = max(last.generation, _known_generation(run / _GENERATION)) + 1
@@ -112,5 +112,5 @@ def _known_generation(file: Path) -> int:
     """Number of the generation that a trainer of this run began last; 0 before the first."""
     known = read_json(file) if file.exists() else 0
     if type(known) is not int or known < 0:
-        raise InputError(f"{file}: {known!r:.40} is no number of a generation; use a new --out")
+        raise InputError(f"{file}: {known!r:.40} is no number of a generation; use a new `out`")
     return known

@@ -62,12 +62,12 @@ def train_stream(
     }
     _check_folder(out, config)
     if servers and log_place(events) == log_place(servers):
-        raise InputError(f"--from and --to are both {log_identity(events)}; use two logs")
+        raise InputError(f"`from` and `to` are both {log_identity(events)}; use two logs")
     source = open_log(events)
     target = open_log(servers, create=True) if servers else None
     set_up_tensorflow(settings.run.seed, "cpu")
     with (
-        lock_folder(out, "another process trains there; use another --out"),
+        lock_folder(out, "another process trains there; use another `out`"),
         run_logger(out / "train.log") as log,
     ):
         _check_folder(out, config)  # again: another process may have worked since
@@ -86,16 +86,16 @@ def train_stream(
 
 def _check_folder(out: Path, config: dict[str, Any]) -> None:
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give --out a folder")
+        raise InputError(f"{out}: is a file; give `out` a folder")
     known = out / CONFIG
     if known.exists():
         refuse_difference(out, read_json(known), config)
         return
     if numbers(out / SNAPSHOTS):
-        raise InputError(f"{out}: has snapshots but no {CONFIG}; use another --out")
+        raise InputError(f"{out}: has snapshots but no {CONFIG}; use another `out`")
     others = sorted(p.name for p in out.iterdir() if p.name != "train.log") if out.exists() else []
     if others:
-        raise InputError(f"{out}: holds {others[0]!r}; give --out a new or empty folder")
+        raise InputError(f"{out}: holds {others[0]!r}; give `out` a new or empty folder")
 
 
 def _say_what_is_read(log: logging.Logger, source: str, target: str | None) -> None:

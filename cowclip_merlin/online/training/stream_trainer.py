@@ -198,7 +198,7 @@ class StreamTrainer:
             if self._reader.at_end():
                 raise InputError(
                     f"{self._events.name}: ends before event {self.trained + batch.size:,}, which "
-                    "was trained before; the log has lost events (--on-restart skip goes on "
+                    "was trained before; the log has lost events (`on_restart` skip goes on "
                     "without them)"
                 )
         self._pipeline.submit(events, batch.factor)

@@ -95,7 +95,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"cannot listen at {host} port {port}: {reason}; give another --port or --host"
+            f"cannot listen at {host} port {port}: {reason}; give another `port` or `host`"
         ) from None
     return listening
 

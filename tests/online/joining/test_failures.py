@@ -230,7 +230,7 @@ def test_refuses_a_state_of_other_settings_or_logs(tmp_path):
 def test_refuses_a_state_that_another_process_has(tmp_path):
     logs = logs_of([], [])
     _, store = open_joiner(logs, SETTINGS, tmp_path)
-    with pytest.raises(InputError, match=r"state: .*locked.*another --state"):
+    with pytest.raises(InputError, match=r"state: .*locked.*another `state`"):
         open_joiner(logs, SETTINGS, tmp_path)
     store.close()
 

@@ -33,8 +33,6 @@ class ServingLimits:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        given = {
-            f"--{each.name.replace('_', '-')}": getattr(self, each.name) for each in fields(self)
-        }
-        check_positive({"--timeout": given.pop("--timeout")})
+        given = {f"`{each.name}`": getattr(self, each.name) for each in fields(self)}
+        check_positive({"`timeout`": given.pop("`timeout`")})
         check_at_least_one(given)
