@@ -86,7 +86,7 @@ def test_message_logs(measured, tmp_path):
 
 def test_message_logs_on_the_page(load):
     (file,) = (ROOT / "benchmarks/results").glob("*-message-logs.json")
-    page = (ROOT / "docs/serving-performance.md").read_text()
+    page = (ROOT / "benchmarks/results/notes/serving-performance.md").read_text()
     recorded = json.loads(file.read_text())
     for table in load("message_logs").text(recorded).split("\n\n"):
         assert table in page

@@ -2,7 +2,7 @@
 
 import pytest
 from definitions import line_of
-from markdown_pages import PAGES, ROOT, anchors, links, name
+from markdown_pages import NOTES, PAGES, ROOT, anchors, links, name
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=name)
 
@@ -38,6 +38,11 @@ def test_every_page_can_be_reached_from_the_index():
     index = ROOT / "docs/index.md"
     linked = {target.partition("#")[0] for target, *_ in relative(index)}
     assert {p.name for p in ROOT.glob("docs/*.md")} - {"index.md"} <= linked
+
+
+def test_every_note_can_be_reached_from_the_results():
+    linked = {target for target, *_ in relative(NOTES.parent / "README.md")}
+    assert {f"notes/{note.name}" for note in NOTES.glob("*.md")} <= linked
 
 
 def test_every_step_of_the_method_says_where_it_lives():

@@ -1,55 +1,49 @@
-"""Tables of the documentation that `cowclip experiment` wrote into benchmarks/results/experiments.
+"""Tables of the documentation that come from the recorded runs in benchmarks/results.
 
 A comment such as `<!-- recorded: flights-3M-searched/table2 -->` stands above each.
 """
 
 import json
-import re
 import shlex
 import shutil
 
 import pytest
-from markdown_pages import PAGES, ROOT, name
+import recorded_tables
+from markdown_pages import PAGES, name
+from recorded_tables import OTHERS, QUOTED, RECORDED, recorded
 
 from cowclip_merlin.cli import main as cowclip
 from cowclip_merlin.experiments.tables.files import read_table
 
-RECORDED = ROOT / "benchmarks/results/experiments"
 TABLES = sorted(RECORDED.glob("*/tables/*.json"))
-MARKS = {"better": " +", "worse": " \N{MINUS SIGN}", "noise": " =", "": ""}
-QUOTED = re.compile(r"^<!-- recorded: (\S+) -->\n\n((?:^\|.*\n)+)", re.MULTILINE)
-QUOTES = [(page, *found) for page in PAGES for found in QUOTED.findall(page.read_text("utf-8"))]
-
-
-def markdown(table):
-    """Lines of the table, without the published numbers and the columns without a number."""
-    measured = [[cell.mean is not None for cell in cells] for _, cells in table.rows]
-    shown = [j for j, column in enumerate(zip(*measured, strict=True)) if any(column)]
-    head = [table.corner, *(table.columns[j] for j in shown)]
-    body = [[label, *(cell_text(cells[j]) for j in shown)] for label, cells in table.rows]
-    rule = ["---", *["---:"] * len(shown)]
-    lines = [f"| {' | '.join(row)} |" for row in (head, *body)]
-    return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:]]) + "\n"
-
-
-def cell_text(cell):
-    if cell.mean is None:
-        return "" if cell.text == "not run" else cell.text
-    spread = "" if cell.spread is None else f" ±{cell.spread:.2f}"
-    return f"{cell.mean:.2f}{spread}{MARKS[cell.verdict]}"
+FOUND = [(page, found) for page in PAGES for found in QUOTED.finditer(page.read_text("utf-8"))]
+QUOTES = [(page, found[2], found[3]) for page, found in FOUND]
 
 
 @pytest.mark.parametrize(
     ("page", "source", "quoted"), QUOTES, ids=[f"{name(p)}-{s}" for p, s, _ in QUOTES]
 )
 def test_a_quoted_table_is_the_recorded_one(page, source, quoted):
-    folder, _, table = source.partition("/")
-    assert quoted == markdown(read_table(RECORDED / folder / "tables" / f"{table}.json"))
+    assert quoted == recorded(source)
 
 
 def test_every_mark_has_a_table():
     marks = sum(page.read_text("utf-8").count("<!-- recorded: ") for page in PAGES)
-    assert len(QUOTES) == marks >= 10
+    assert len(QUOTES) == marks >= 40
+
+
+def test_every_recorded_table_is_on_a_page():
+    sources = {source for _, source, _ in QUOTES}
+    assert {f"{file.parts[-3]}/{file.stem}" for file in TABLES} | set(OTHERS) <= sources
+
+
+def test_make_notes_changes_nothing(monkeypatch):
+    """And writes what is missing: see the first table that it makes again."""
+    page, _, quoted = QUOTES[0]
+    text = page.read_text("utf-8")
+    assert recorded_tables.renewed(text.replace(quoted, "| to be made |\n")) == text
+    monkeypatch.setattr(type(page), "write_text", lambda self, *_, **__: pytest.fail(name(self)))
+    assert recorded_tables.main() == 0
 
 
 @pytest.mark.one_case

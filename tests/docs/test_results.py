@@ -3,26 +3,14 @@
 import csv
 import re
 import statistics
-import sys
-from dataclasses import fields
 
 import pytest
-from markdown_pages import ROOT
+from markdown_pages import NOTES, ROOT
+from recorded_tables import COLLISIONS, RECORDED, STEPS, collision_epochs, variants
 
-from cowclip_merlin.experiments.online.collision_outputs import (
-    MEASURES,
-    best_epoch,
-    load_text,
-)
-from cowclip_merlin.experiments.online.collision_settings import CollisionEpoch
+from cowclip_merlin.experiments.online.collision_outputs import best_epoch
 from cowclip_merlin.experiments.results.results_csv import read_results
 
-sys.path.insert(0, str(ROOT / "examples"))
-
-import loss_by_steps
-import robustness_tables
-
-RECORDED = ROOT / "benchmarks/results/experiments"
 LOGS = {
     "generated, 4M rows, seed 12": "generated-4M",
     "generated, 1M rows, seed 7": "generated-1M",
@@ -38,7 +26,7 @@ COLUMNS = (
 
 
 def rules_table():
-    text = (ROOT / "docs/tables-results.md").read_text().partition("## Scaling rules")[2]
+    text = (NOTES / "tables-results.md").read_text().partition("## Scaling rules")[2]
     first = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0]
     rows = [line.strip("|").split("|") for line in first.splitlines()]
     return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
@@ -71,36 +59,12 @@ def test_scaling_rules_are_those_of_the_recorded_runs(name):
     assert checked >= 5
 
 
-COLLISIONS = sorted((ROOT / "benchmarks/results").glob("*-collisions-*.csv"))
-
-
-@pytest.mark.parametrize("file", COLLISIONS, ids=lambda file: file.stem)
-def test_tables_of_collisions_are_those_of_the_recorded_epochs(file):
-    types = {
-        field.name: {"int": int, "float": float}[field.type] for field in fields(CollisionEpoch)
-    }
-    with file.open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    results = [CollisionEpoch(**{k: types[k](v) for k, v in row.items()}) for row in rows]
-    best, page = best_epoch(results), (ROOT / "docs/collisions-results.md").read_text()
-    lines = [
-        "| " + " | ".join([load_text(load), *collision_cells(results, load, best)]) + " |"
-        for load in sorted({each.load for each in results})
-    ]
-    table = "\n".join(lines)
-    assert f"after epoch {best}" in page.partition(table)[0].splitlines()[-4]
-    assert table in page and file.name in page
-
-
-def collision_cells(results, load, epoch):
-    """Mean and standard deviation over the seeds of each measure."""
-    mine = [each for each in results if (each.load, each.epoch) == (load, epoch)]
-    for name, (_, factor, decimals) in MEASURES.items():
-        values = [factor * getattr(each, name) for each in mine]
-        text = f"{statistics.fmean(values):,.{decimals}f}"
-        if len(set(values)) > 1:
-            text += f" ±{statistics.stdev(values):,.{decimals}f}"
-        yield text
+@pytest.mark.parametrize("log", COLLISIONS)
+def test_tables_of_collisions_name_their_epoch_and_file(log):
+    page = (NOTES / "collisions-results.md").read_text()
+    before = page.partition(f"<!-- recorded: collisions/{log} -->")[0]
+    assert f"after epoch {best_epoch(collision_epochs(COLLISIONS[log]))}" in before.splitlines()[-2]
+    assert COLLISIONS[log].name in page
 
 
 REPLAYS = RECORDED / "generated-drifting-1M/replays.csv"
@@ -176,13 +140,9 @@ def test_real_logs_of_the_page_are_those_of_the_recorded_replays(folder):
         assert f"| {label} | {cells} | {'' if name == 'never' else gain}| {loss} |" in page
 
 
-def test_tables_of_the_variants_are_those_of_the_recorded_ones():
-    files = sorted((ROOT / "benchmarks/results").glob("*-robustness-*.csv"))
-    variants = [variant for file in files for variant in robustness_tables.read_csv(file)]
+def test_the_page_counts_the_variants():
     page = (ROOT / "docs/results.md").read_text()
-    assert len(variants) > 20 and f"on {len(variants)} variants" in page
-    for text in robustness_tables.tables(variants).split("\n\n"):
-        assert text in page
+    assert len(variants()) > 20 and f"on {len(variants())} variants" in page
 
 
 def holds(variants, name):
@@ -190,22 +150,20 @@ def holds(variants, name):
 
 
 def test_the_claims_about_the_variants_are_those_of_the_table():
-    files = sorted((ROOT / "benchmarks/results").glob("*-robustness-*.csv"))
-    variants = [variant for file in files for variant in robustness_tables.read_csv(file)]
-    fits = [variant for variant in variants if variant.properties["overfitting"] > 0.5]
-    rest = [variant for variant in variants if variant not in fits]
+    every = variants()
+    fits = [variant for variant in every if variant.properties["overfitting"] > 0.5]
+    rest = [variant for variant in every if variant not in fits]
     for page in ("README.md", "docs/index.md", "docs/results.md", "docs/choosing.md"):
         text = (ROOT / page).read_text()
         assert holds(fits, "cowclip x8") in text and holds(rest, "cowclip x8") in text
     assert not any(
-        variant.best["cowclip x8"] > -0.1 for variant in variants
+        variant.best["cowclip x8"] > -0.1 for variant in every
     )  # "never": all four pages
 
 
 def test_the_claims_about_sde_are_those_of_the_table():
-    files = sorted((ROOT / "benchmarks/results").glob("*-robustness-*.csv"))
-    variants = [variant for file in files for variant in robustness_tables.read_csv(file)]
-    ran = [variant for variant in variants if "sde x8" in variant.gains]
+    every = variants()
+    ran = [variant for variant in every if "sde x8" in variant.gains]
     fits = [variant for variant in ran if variant.properties["overfitting"] > 0.5]
     rest = [variant for variant in ran if variant not in fits]
     small, large = (
@@ -244,30 +202,13 @@ def test_the_flights_of_own_data_are_the_recorded_ones(name):
                 assert cell.strip() == f"{100 * auc[(*setting, batch)]:.2f}"
 
 
-def test_the_losses_by_steps_are_those_of_the_recorded_runs():
+def test_the_losses_by_steps_name_their_folders():
     page = (ROOT / "docs/results.md").read_text()
     (command,) = re.findall(r"^python examples/loss_by_steps.py ((?:.*\\\n)*.*)$", page, re.M)
     folders = command.replace("\\\n", " ").split()
-    runs = [run for folder in folders for run in read_results(ROOT / folder)]
-    assert loss_by_steps.table(loss_by_steps.losses(runs)) in page
+    assert sorted(folders) == sorted(f"benchmarks/results/experiments/{name}" for name in STEPS)
 
 
-LINES = (
-    ("none", "none", 32), ("none", "none", 256), ("none", "none", 1024),
-    ("cowclip", "cowclip", 32), ("cowclip", "cowclip", 256), ("cowclip", "cowclip", 1024),
-    ("cowclip", "none", 256), ("cowclip", "none", 1024),
-)  # fmt: skip
-
-
-def test_variants_with_searched_rates_are_those_of_the_recorded_runs():
+def test_every_variant_with_searched_rates_is_there():
     runs = read_results(RECORDED / "movielens-cuts-searched")
-    page = (ROOT / "docs/results.md").read_text()
-    variants = sorted({run.data for run in runs})
-    assert len(variants) == 6
-    for variant in variants:
-        cells, mine = [], [run for run in runs if run.data == variant]
-        for line in LINES:
-            aucs = [100 * r.auc for r in mine if (r.rule, r.clip, r.batch_size) == line]
-            assert len(aucs) == 3
-            cells.append(f"{statistics.mean(aucs):.2f} ±{statistics.stdev(aucs):.2f}")
-        assert f"| {variant} | {' | '.join(cells)} |" in page
+    assert len({run.data for run in runs}) == 6 and len(runs) == 6 * 8 * 3
