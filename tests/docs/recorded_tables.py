@@ -1,4 +1,4 @@
-"""Writes the tables of the pages again, from the recorded runs in benchmarks/results.
+"""Writes tables of the pages, and one figure, again from the recorded runs in benchmarks/results.
 
     python tests/docs/recorded_tables.py
 
@@ -27,6 +27,7 @@ from cowclip_merlin.experiments.online.collision_outputs import MEASURES, best_e
 from cowclip_merlin.experiments.online.collision_settings import CollisionEpoch
 from cowclip_merlin.experiments.results.results_csv import read_results
 from cowclip_merlin.experiments.tables.files import read_table
+from cowclip_merlin.plotting.style import figure_settings, new_figure, style, svg_text
 
 RESULTS = ROOT / "benchmarks/results"
 RECORDED = RESULTS / "experiments"
@@ -156,7 +157,36 @@ def renewed(text: str) -> str:
     return QUOTED.sub(lambda found: found[1] + recorded(found[2]), text)
 
 
+FIGURE = ROOT / "docs/images/data-sets.svg"
+
+
+def figure() -> str:
+    """The differences at 8 times the batch against overfitting, one point for each data set."""
+    every, x = variants(), [variant.properties["overfitting"] for variant in variants()]
+    with figure_settings():
+        drawing = new_figure(7.2, 3)
+        left, right = drawing.subplots(1, 2, sharey=True)
+        for axes, title, part in (
+            (left, "final AUC of both runs", "gains"), (right, "best epoch of both runs", "best"),
+        ):  # fmt: skip
+            axes.axhline(-0.1, color="gray", linewidth=0.8)
+            for i, (rule, label) in enumerate(RULES):
+                y = [getattr(variant, part)[rule] for variant in every]
+                axes.plot(x, y, label=label, **style(i, 1) | {"linestyle": ""})
+            axes.set_title(title)
+        drawing.supxlabel("what the small batch loses after its best epoch, points", fontsize=9)
+        left.set_ylabel("AUC minus the small batch's, points")
+        left.legend(loc="lower right")
+        return svg_text(drawing)
+
+
+RULES = (("sde x8", "sde"), ("cowclip x8", "CowClip"), ("none x8", "same rates"))
+
+
 def main() -> int:
+    if (svg := figure()) != (FIGURE.read_text("utf-8") if FIGURE.is_file() else ""):
+        FIGURE.write_text(svg, encoding="utf-8")
+        print(f"{name(FIGURE)}: changed")
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         if (new := renewed(text)) != text:
