@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from markdown_pages import NOTES, ROOT
+from markdown_pages import ROOT
 
 import cowclip_merlin as cc
 from cowclip_merlin import diagnostics, models, online, tables, training, triton, workflows
@@ -83,7 +83,7 @@ def test_presets_are_those_of_the_code():
 
 
 def test_speeds_are_those_of_the_measurement():
-    measured = [row[:4] for row in rows_of(NOTES / "cpu-performance.md")]
+    measured = [row[:4] for row in rows_of("performance.md")]
     shown = [row for row in rows_of("choosing.md") if re.fullmatch(r"[\d,]+", row[0])]
     assert len(shown) == 3
     for batch, *speeds in shown:

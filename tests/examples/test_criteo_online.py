@@ -1,4 +1,4 @@
-"""Criteo's log with times that a line of awk adds, as docs/events.md has it."""
+"""Criteo's log with times that a line of awk adds, as docs/online-data.md has it."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.system
 @pytest.mark.skipif(shutil.which("awk") is None, reason="this machine has no awk")
 def test_rows_are_spread_over_seven_days(log, tmp_path):
-    (command,) = re.findall(r"^awk .*$", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
+    (command,) = re.findall(r"^awk .*$", (ROOT / "docs/online-data.md").read_text(), re.MULTILINE)
     shutil.copy(log, tmp_path / "train.txt")
     subprocess.run(command, shell=True, cwd=tmp_path, check=True)
     features = load_features(ROOT / "examples/criteo.yaml")
