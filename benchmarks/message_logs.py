@@ -4,8 +4,8 @@
         [--batches 1 100 4096] [--rows 1024 4096] [--seconds 0.5] [--round-trips 300]
         [--rounds 3] [--json FILE] [--overwrite]
 
-Start the servers first; docs/production.md says how. The benchmark makes new logs beside the addresses
-in --logs: other names, which begin with theirs.
+Start the servers first; docs/production.md says how. The benchmark makes new logs beside the
+addresses in --logs: other names, which begin with theirs.
 
 - messages of 200 bytes, `--batches` of them in an append, and reads of at most 4,096
 - sync messages of `--rows` rows of 11 numbers, 8 in an append, with encoding and decoding

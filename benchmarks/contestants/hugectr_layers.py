@@ -1,4 +1,4 @@
-"""The layers of W&D, DeepFM and DCN in HugeCTR's Python API, as in docs/models.md.
+"""The layers of W&D, DeepFM and DCN in HugeCTR's Python API, as in docs/reference.md.
 
 They have the weights of this project's models with `continuous="deep"`. W&D and DeepFM keep the
 first-order weight of an id as one more column of its embedding, like HugeCTR's sample

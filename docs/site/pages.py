@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((\w[\w-]*)\.md\)")
 
 REFERENCE = """
-## Reference
+## Arguments
 
 ```{{eval-rst}}
 {directives}
@@ -47,12 +45,7 @@ def directive(name: str) -> str:
     return f".. autofunction:: {name}"
 
 
-def containers(_: str) -> str:
-    """Return the page in the folder of the Dockerfiles."""
-    return (ROOT / "containers/README.md").read_text()
-
-
-ADDED = {"index": contents, "api": reference, "containers": containers}
+ADDED = {"index": contents, "reference": reference}
 
 
 def complete(app: Any, docname: str, source: list[str]) -> None:

@@ -17,7 +17,7 @@ from sybil.region import Lexeme
 from tiny_logs import write_logs
 
 MARK = re.compile(r"<!-- not run by the tests: \S.+? -->\s*\Z")
-BATCH = re.compile(r"(RunSettings\([^)]*\bbatch_size=)\d+")
+BATCH = re.compile(r"((?:RunSettings|settings_for)\([^)]*\bbatch_size=)\d+")
 BY_HAND = re.compile(r"^\$?\s*(cowclip|\$run|python|make|pip|docker) ", re.MULTILINE)
 
 

@@ -179,8 +179,8 @@ FLIGHTS = {"flights-3M": "three million flights\n", "flights-3M-time": "With a s
 
 
 @pytest.mark.parametrize("name", FLIGHTS)
-def test_the_flights_of_own_data_are_the_recorded_ones(name):
-    page = (ROOT / "docs/own-data.md").read_text().partition(FLIGHTS[name])[2]
+def test_the_worked_example_of_the_flights_is_the_recorded_one(name):
+    page = (NOTES / "worked-examples.md").read_text().partition(FLIGHTS[name])[2]
     rows = re.findall(r"^\| (no scaling|CowClip.*?) \|(.*)\|$", page, re.MULTILINE)[:3]
     settings = [("none", "none"), ("cowclip", "cowclip"), ("cowclip", "none")]
     runs = read_results(RECORDED / "flights-3M")

@@ -52,14 +52,16 @@ def expected(name, value):
 def test_every_public_name_is_in_the_table_of_names(module):
     names = {f"{module}.{n}": getattr(MODULES[module], n) for n in MODULES[module].__all__}
     wanted = [expected(n, v) for n, v in names.items() if not inspect.ismodule(v)]
-    found = [row for row in rows_of("api.md") if re.match(rf"\[`{module}\.\w+`", row[0])]
+    found = [row for row in rows_of("reference.md") if re.match(rf"\[`{module}\.\w+`", row[0])]
     assert sorted(found) == sorted(wanted)
 
 
 @pytest.mark.system
 def test_every_public_name_is_there_after_the_one_import_of_the_page():
     names = [
-        match[1] for row in rows_of("api.md") if (match := re.match(r"\[`(cc\.[\w.]+)`", row[0]))
+        match[1]
+        for row in rows_of("reference.md")
+        if (match := re.match(r"\[`(cc\.[\w.]+)`", row[0]))
     ]
     code = "\n".join(["import cowclip_merlin as cc", *names])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -67,7 +69,7 @@ def test_every_public_name_is_there_after_the_one_import_of_the_page():
 
 
 def test_every_command_is_named():
-    line = (ROOT / "docs/api.md").read_text().split("## Command line")[1].split(";")[0]
+    line = (ROOT / "docs/reference.md").read_text().split("## Command line")[1].split(";")[0]
     named = re.findall(r"`(?:cowclip )?(\w+)`", line)
     assert sorted(named) == sorted(COMMANDS)
 

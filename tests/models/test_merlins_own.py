@@ -86,7 +86,7 @@ def test_without_clip_and_l2_it_is_adam(tf, schema, make):
 
 @pytest.mark.parametrize(("make", "times"), [(wide_and_deep, 1), (deepfm, 2), (dlrm, 1), (dcn, 1)])
 def test_how_often_a_row_of_the_batch_is_counted(tf, schema, make, times):
-    """What docs/limits.md says of Merlin's DeepFMModel."""
+    """What docs/merlin.md says of Merlin's DeepFMModel."""
     model = make(schema, mm.BinaryOutput("click"))
     values, label = next(iter(clicks(tf)))
     model(values)  # makes its variables
