@@ -46,12 +46,13 @@ def directive(name: str) -> str:
 
 
 ADDED = {"index": contents, "reference": reference}
+OUTSIDE = re.compile(r"\]\((\.\./[^)#\s]+\.md)\)")
 
 
 def complete(app: Any, docname: str, source: list[str]) -> None:
-    """Add the site-only parts to one page."""
-    if docname in ADDED:
-        source[0] = ADDED[docname](source[0])
+    """Add the site-only parts to one page, and link to Markdown elsewhere as to a source file."""
+    text = ADDED[docname](source[0]) if docname in ADDED else source[0]
+    source[0] = OUTSIDE.sub(r"](path:\1)", text)
 
 
 def setup(app: Any) -> dict[str, bool]:
