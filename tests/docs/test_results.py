@@ -172,6 +172,7 @@ def test_the_counts_of_data_sets_that_match_are_the_recorded_ones():
         assert counts(fits, 8) in text and counts(rest, 8) in text
         assert counts(every, 8, "best") in text
     assert counts(every, 32) in page and counts(every, 32, "best") in page
+    assert f"it matches at 8x in {holds(rest, 'sde x8', 'best')}" in page
     for page in ("README.md", "docs/results.md", "docs/choosing.md"):
         text = words_of(ROOT / page)
         assert holds(fits, "cowclip x8") in text and holds(rest, "cowclip x8") in text
