@@ -1,4 +1,4 @@
-"""The imports of every file, held against the table of docs/architecture.md."""
+"""The imports of every file, held against the table of CONTRIBUTING.md."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ EXCEPTIONS = {("training", "train"), ("training", "recipe")}
 def allowed_imports():
     """Component -> components that it may import, in the order of the page."""
     rows = re.findall(
-        r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", (ROOT / "docs/architecture.md").read_text(), re.M
+        r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", (ROOT / "CONTRIBUTING.md").read_text(), re.M
     )
     return {component: set(re.findall(r"`(\w+)`", components)) for component, components in rows}
 

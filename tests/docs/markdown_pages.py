@@ -14,6 +14,7 @@ READMES = ("containers", "benchmarks", "benchmarks/results")
 NOTES = ROOT / "benchmarks/results/notes"
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
     *sorted(ROOT.glob("docs/*.md")),
     *sorted(NOTES.glob("*.md")),
     *(ROOT / folder / "README.md" for folder in READMES),
