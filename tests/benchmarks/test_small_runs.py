@@ -110,7 +110,8 @@ def test_outages_on_the_page(load):
     page = (ROOT / "docs/online-results.md").read_text()
     recorded = {}
     for file in (ROOT / "benchmarks/results").glob("*-outages*.json"):
-        recorded["sde" if "sde" in file.name else "cowclip"] = json.loads(file.read_text())
+        rule = file.stem.partition("-outages-")[2] or "cowclip"
+        recorded[rule] = json.loads(file.read_text())
         assert file.name in page
     skip, _ = load("outages").text(recorded["cowclip"]).split("\n\n")
     assert skip in page
@@ -120,11 +121,12 @@ def test_outages_on_the_page(load):
         return f"{found['difference']:+.2f} ±{found['spread']:.2f}"
 
     for k in ("8", "16", "32"):
-        both = f"{difference('sde', k)} | {difference('cowclip', k)}"
-        seconds = f"{recorded['sde']['backlog'][k]['seconds']:.1f}"
-        assert f"| {seconds} | {both} | {difference('sde', f'{k}, not scaled')} |\n" in page
-    name = "not trained"
-    assert f"{difference('sde', name)} | {difference('cowclip', name)} | |\n" in page
+        cells = [difference(rule, k) for rule in ("invariant", "sde", "cowclip")]
+        cells.append(difference("invariant", f"{k}, not scaled"))
+        seconds = f"{recorded['invariant']['backlog'][k]['seconds']:.1f}"
+        assert f"| {seconds} | {' | '.join(cells)} |\n" in page
+    cells = [difference(rule, "not trained") for rule in ("invariant", "sde", "cowclip")]
+    assert f"{' | '.join(cells)} | |\n" in page
 
 
 @pytest.mark.system

@@ -129,6 +129,49 @@ def collision_cells(results, load, epoch):
         yield text
 
 
+def rows_of_csv(file):
+    with (RESULTS / file).open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def invariant():
+    """On how many data sets the rules match, and what they lose."""
+    body = []
+    for rule in ("sde", "invariant"):
+        for factor in ("8", "32"):
+            mine = [
+                each
+                for each in rows_of_csv("2026-11-26-cpu2-invariant-flights.csv")
+                if (each["rule"], each["factor"]) == (rule, factor)
+            ]
+            cells = [f"`{rule}` at {factor}x"]
+            for part in ("auc", "best_auc"):
+                gains = [round(100 * (float(e[part]) - float(e["small_" + part])), 2) for e in mine]
+                cells.append(f"{sum(gain >= -0.1 for gain in gains)} of {len(gains)}")
+                cells.append(f"{statistics.median(gains):+.2f}")
+            body.append(cells)
+    head = ["rule", "final AUC matches", "median", "best epoch matches", "median"]
+    return lines(head, body, ["---", *["---:"] * 4])
+
+
+def replays():
+    """AUC of replays of a drifting log by rule and batch, mean of the seeds."""
+    rows = rows_of_csv("experiments/generated-drifting-1M/large_batch.csv")
+    body = []
+    for rule in ("none", "cowclip", "sde"):
+        cells = ["same rates" if rule == "none" else f"`{rule}`"]
+        for batch in ("256", "2048", "8192"):
+            wanted = (rule, batch, "1h")
+            aucs = [100 * float(e["auc"]) for e in rows
+                    if (e["rule"], e["batch_size"], e["sync"]) == wanted]  # fmt: skip
+            cells.append(
+                f"{statistics.mean(aucs):.2f} ±{statistics.stdev(aucs):.2f}" if aucs else ""
+            )
+        body.append(cells)
+    head = ["rule", "256 events", "8x = 2,048", "32x = 8,192"]
+    return lines(head, body, ["---", *["---:"] * 3])
+
+
 COLLISIONS = {
     file.stem.partition("-collisions-")[2]: file
     for file in sorted(RESULTS.glob("*-collisions-*.csv"))
@@ -140,6 +183,8 @@ OTHERS: dict[str, Callable[[], str]] = {
     "variants/correlations": variants_table("correlations"),
     "variants/steps": steps,
     "movielens-cuts-searched/aucs": searched_elsewhere,
+    "rules/invariant": invariant,
+    "rules/replays": replays,
     **{f"collisions/{log}": collisions_table(file) for log, file in COLLISIONS.items()},
 }
 

@@ -124,7 +124,7 @@ def test_stop_while_a_log_does_not_answer(play, clock):
 
 def test_wrong_options(play, features, memory_log):
     for options in ({"rate": -1}, {"speed": float("nan")}, {"rate": 1, "speed": 1}):
-        with pytest.raises(InputError, match="rate|speed"):
+        with pytest.raises(InputError, match=r"rate|speed"):
             Pace(**options)
     with pytest.raises(InputError, match="`delay` is -1"):
         play([], Pace(), delay=-1)

@@ -9,6 +9,7 @@ from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.training.trainer import OnlineTrainer
+from cowclip_merlin.scaling import ADAM_RULES
 
 
 def test_large_steps_equal_those_of_the_large_batch(settings_of):
@@ -28,9 +29,10 @@ def test_large_steps_equal_those_of_the_large_batch(settings_of):
     assert float(small.optimizer.dense_optimizer.learning_rate) == pytest.approx(values.dense_lr)
 
 
-def test_large_steps_of_sde_equal_those_of_the_large_batch(settings_of):
+@pytest.mark.parametrize("rule", ADAM_RULES)
+def test_large_steps_equal_those_of_the_large_batch(settings_of, rule):
     """Adam's second moments have the unit of the small batch: 8 times those of the large one."""
-    more = {"rule": "sde", "base_batch_size": 32, "clip": "cowclip"}
+    more = {"rule": rule, "base_batch_size": 32, "clip": "cowclip"}
     small = OnlineTrainer(settings_of(batch_size=32, **more), FEATURES, catch_up=8)
     large = OnlineTrainer(settings_of(batch_size=256, **more), FEATURES)
     for first in range(0, 1024, 256):
