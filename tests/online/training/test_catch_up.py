@@ -30,7 +30,7 @@ def test_large_steps_equal_those_of_the_large_batch(settings_of):
 
 
 @pytest.mark.parametrize("rule", ADAM_RULES)
-def test_large_steps_equal_those_of_the_large_batch(settings_of, rule):
+def test_large_steps_by_a_rule_of_adam_equal_those_of_the_large_batch(settings_of, rule):
     """Adam's second moments have the unit of the small batch: 8 times those of the large one."""
     more = {"rule": rule, "base_batch_size": 32, "clip": "cowclip"}
     small = OnlineTrainer(settings_of(batch_size=32, **more), FEATURES, catch_up=8)
