@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 _PATHS = (
@@ -93,6 +94,20 @@ def error_message(error: Exception, *, target: str | None = None) -> str | None:
     if isinstance(error, ModuleNotFoundError) and not _is_own_module(error.name or ""):
         return f"{error.name} is not installed; install this package as '.[cpu]' or '.[gpu]'"
     return _path_error_message(error, target) if isinstance(error, OSError) else None
+
+
+def with_options(message: str, options: Collection[str]) -> str:
+    """Write the settings in backquotes that a command has options for as these options.
+
+    >>> with_options("x: already exists; use `overwrite`, not `force`", ["--overwrite"])
+    'x: already exists; use --overwrite, not `force`'
+    """
+
+    def option(found: re.Match[str]) -> str:
+        name = f"--{found[1].replace('_', '-')}"
+        return name if name in options else found[0]
+
+    return re.sub("`([a-z][a-z0-9_]*)`", option, message)
 
 
 def _is_own_module(module: str) -> bool:

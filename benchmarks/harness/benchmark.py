@@ -72,8 +72,9 @@ class Benchmark:
         Args:
             arguments: arguments of the command line; None: those of the process.
         """
-        with one_line_errors():
-            self._run(self.parser().parse_args(arguments), arguments)
+        parser = self.parser()
+        with one_line_errors([x for each in parser._actions for x in each.option_strings]):
+            self._run(parser.parse_args(arguments), arguments)
 
     def _run(self, args: argparse.Namespace, arguments: Sequence[str] | None) -> None:
         settings = self.settings_from(args)

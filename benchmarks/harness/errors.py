@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 from cowclip_merlin.checks import check_unique
-from cowclip_merlin.errors import InputError, error_message
+from cowclip_merlin.errors import InputError, error_message, with_options
 from cowclip_merlin.system.files import check_writable
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
+def one_line_errors(options: Collection[str] = ()) -> Iterator[None]:
     """Exit with one line on stderr if the input is wrong or after Ctrl-C.
+
+    Args:
+        options: those of the command.
 
     Raises:
         SystemExit: with code 2 for wrong input, 130 after an interrupt.
@@ -41,7 +44,7 @@ def one_line_errors() -> Iterator[None]:
         words = error_message(error)
         if words is None:
             raise
-        exit_with(2, f"error: {words}")
+        exit_with(2, f"error: {with_options(words, options)}")
 
 
 def exit_with(code: int, line: str) -> NoReturn:

@@ -25,6 +25,7 @@ from cowclip_merlin.errors import (
     InputError,
     WorkerLost,
     error_message,
+    with_options,
 )
 from cowclip_merlin.system.signals import exit_on_sigterm
 
@@ -151,22 +152,13 @@ def _with_options(message: str, argv: Sequence[str]) -> str:
     >>> _with_options("r has no effect with the clip none; remove r", ["--r=2", "--clip", "none"])
     '--r has no effect with the clip none; remove --r'
     """
-    options = set(_options_of(build_parser()))
-    message = re.sub(
-        r"`([a-z][a-z0-9_]*)`",
-        lambda m: _option(m[1]) if _option(m[1]) in options else m[0],
-        message,
-    )
+    message = with_options(message, set(_options_of(build_parser())))
     name = re.match("([a-z][a-z0-9_]*)(?= is | has no effect )", message)
     if name is None:
         return message
-    option = _option(name[1])
+    option = f"--{name[1].replace('_', '-')}"
     typed = any(word.partition("=")[0] == option for word in argv)
     return re.sub(rf"(?<![\w-]){name[1]}\b", option, message) if typed else message
-
-
-def _option(setting: str) -> str:
-    return f"--{setting.replace('_', '-')}"
 
 
 def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cowclip_merlin import demo
+from cowclip_merlin.demo import batch as demo
 from cowclip_merlin.experiments.figures import Curve, draw_epochs, write_figure
 from cowclip_merlin.plotting.style import new_figure, save_figure
 from cowclip_merlin.training.run_logs import METRICS, write_metrics
