@@ -54,10 +54,11 @@ def as_float32(values: Array) -> Array:
     return np.ascontiguousarray(values, np.float32)
 
 
-def unique_rows(ids: Array, values: Array) -> UniqueRows:
+def unique_rows(ids: Array, values: Array, micro_batches: int | None = None) -> UniqueRows:
     """See `kernels.reference.unique_rows`."""
     groups = group_rows(ids)
-    return UniqueRows(groups.ids, np.diff(groups.starts), _sums(values, groups)[0])
+    squares = None if micro_batches is None else square_rows(values, groups, micro_batches)
+    return UniqueRows(groups.ids, np.diff(groups.starts), _sums(values, groups)[0], squares)
 
 
 def clip_rows(

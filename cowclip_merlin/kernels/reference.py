@@ -25,22 +25,25 @@ def group_rows(ids: Array) -> Groups:
     return Groups(unique, np.concatenate([[0], np.cumsum(cnt)]), order)
 
 
-def unique_rows(ids: Array, values: Array) -> UniqueRows:
+def unique_rows(ids: Array, values: Array, micro_batches: int | None = None) -> UniqueRows:
     """Sum the gradients of equal ids, in batch order, and count them.
 
     Args:
         ids: integer [n].
         values: gradient of each occurrence, [n, d].
+        micro_batches: of `UniqueRows.squares`; None: no squares. `cupy` has none.
 
     Returns:
         The distinct ids, ascending.
     """
-    unique, starts, order = group_rows(ids)
+    groups = group_rows(ids)
+    unique, starts, order = groups
     g = np.zeros((len(unique), values.shape[1]))
     for i in range(len(unique)):
         for k in order[starts[i] : starts[i + 1]]:
             g[i] += values[k].astype(np.float64)
-    return UniqueRows(unique, np.diff(starts), g)
+    squares = None if micro_batches is None else micro_squares(values, groups, micro_batches)
+    return UniqueRows(unique, np.diff(starts), g, squares)
 
 
 def micro_squares(values: Array, groups: Groups, micro_batches: int) -> Array:

@@ -61,13 +61,7 @@ def resolve(config: Config, optimizer: Any) -> Config:
             not support it.
     """
     update = resolve_update(check(config), optimizer)
-    resolved = replace(config, update=update, backend=choose_backend(config, optimizer))
-    if config.micro_batches > 1 and resolved.by_keras:
-        raise InputError(
-            f"micro_batches is {config.micro_batches}, but Keras's optimizers square whole "
-            'batches; use Adam with update="exact", or with backend="numba"'
-        )
-    return resolved
+    return check(replace(config, update=update, backend=choose_backend(config, optimizer)))
 
 
 def check(config: Config) -> Config:
@@ -81,6 +75,11 @@ def check(config: Config) -> Config:
     one_of("clip", config.clip, choices.CLIPS)
     one_of("backend", config.backend, choices.BACKENDS)
     check_at_least_one({"micro_batches": config.micro_batches})
+    if config.micro_batches > 1 and config.by_keras:
+        raise InputError(
+            f"micro_batches is {config.micro_batches}, but Keras's optimizers square whole "
+            'batches; use Adam with update="exact", or with backend="numba"'
+        )
     if config.update == "exact":
         _check_exact(config)
     return config

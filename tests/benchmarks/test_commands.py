@@ -87,7 +87,7 @@ def test_files_that_cannot_be_written_are_refused_and_others_left_as_they_are(er
     there, long = tmp_path / "a.json", tmp_path / ("x" * 250)
     there.write_text("before")
     errors.check_output_files(there, None, tmp_path / "b.json", overwrite=True)
-    with pytest.raises(InputError, match=r"a\.json: already exists; use --overwrite"):
+    with pytest.raises(InputError, match=r"a\.json: already exists; use `overwrite`"):
         errors.check_output_files(there, tmp_path / "b.json")
     for bad in (tmp_path, tmp_path / "none" / "a.json", there / "b", Path("/dev/null"), long):
         with pytest.raises(InputError, match=r"folder|regular|cannot be written"):

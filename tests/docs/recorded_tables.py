@@ -158,7 +158,7 @@ def replays():
     """AUC of replays of a drifting log by rule and batch, mean of the seeds."""
     rows = rows_of_csv("experiments/generated-drifting-1M/large_batch.csv")
     body = []
-    for rule in ("none", "cowclip", "sde"):
+    for rule in ("none", "cowclip", "sde", "invariant"):
         cells = ["same rates" if rule == "none" else f"`{rule}`"]
         for batch in ("256", "2048", "8192"):
             wanted = (rule, batch, "1h")

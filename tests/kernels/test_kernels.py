@@ -48,7 +48,8 @@ def wide(arrays):
 def test_unique_rows(ids, d, seed):
     ids = np.array(ids, np.int64)
     values = np.random.default_rng(seed).normal(size=(len(ids), d)).astype(np.float32)
-    expected, got = ref.unique_rows(ids, values), fast.unique_rows(ids, values)
+    expected, got = ref.unique_rows(ids, values, 3), fast.unique_rows(ids, values, 3)
+    np.testing.assert_allclose(got.squares, expected.squares, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(got.ids, expected.ids)
     np.testing.assert_array_equal(got.cnt, expected.cnt)
     np.testing.assert_allclose(got.g, expected.g, rtol=1e-4, atol=1e-5)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cowclip_merlin as cc
+from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.row_updates import engine
 
@@ -114,6 +115,12 @@ def test_micro_batches_need_row_updates(tf):
     for update in ("dense", "lazy"):
         with pytest.raises(InputError, match=r"micro_batches is 4, .*exact.*numba"):
             TwoTables(tf, update=update, backend="tensorflow", micro_batches=4)
+    lazy = cc.CowClip(update="lazy", backend="tensorflow")
+    with (
+        pytest.raises(InputError, match="micro_batches is 4, "),
+        lazy.tracing_with(l2=0.0, clip_settings=ClipSettings(), micro_batches=4),
+    ):
+        pass
     with pytest.raises(InputError, match="micro_batches is 0; "):
         TwoTables(tf, micro_batches=0)
 

@@ -10,22 +10,12 @@ import cowclip_merlin as cc
 from cowclip_merlin.cli import build_parser
 
 HERE = Path(__file__).parent
-MODULES = (
-    "diagnostics",
-    "models",
-    "online",
-    "tables",
-    "training",
-    "triton",
-    "workers",
-    "workflows",
-)
 DEFAULT = " (default: %(default)s)"  # Python 3.10 adds it to the help of an option and its --no
 
 
 def names():
     """Lines with the public names of the package and of its public modules."""
-    packages = {"cc": cc} | {f"cc.{name}": getattr(cc, name) for name in MODULES}
+    packages = {"cc": cc} | {f"cc.{name}": getattr(cc, name) for name in cc._LAZY_MODULES}
     return [f"{package}.{name}" for package, module in packages.items() for name in module.__all__]
 
 

@@ -119,17 +119,19 @@ class CpuEngine(Engine):
     ) -> list[Any]:
         """Make the step on arrays; check that all gradients are finite before writing."""
         groups = self._groups([each.ids for each in batches], tables)
-        sums = [self._sum(t, each.values, group) for t, each, group in zip(tables, batches, groups)]
+        every_sum = [
+            self._sum(t, each.values, group) for t, each, group in zip(tables, batches, groups)
+        ]
         factors = []
-        each_table = zip(tables, memory, groups, batches, sums, settings)
+        each_table = zip(tables, memory, groups, batches, every_sum, settings)
         for table, state, group, batch, g, numbers in each_table:
             known = batch.counts
             if self.exact:
                 self._before_step(table, state, group.ids, numbers, watch=known is None)
             starts = group.starts if known is None else _starts_of_counts(known, group)
             squares = self._squares(batch, group, numbers.micro_batches)
-            step = state[:3], group.ids, g, starts, alpha, numbers, squares
-            factors.append(self.kernels.step_rows(*step[0], *step[1:]))
+            sums = group.ids, g, starts, alpha, numbers, squares
+            factors.append(self.kernels.step_rows(*state[:3], *sums))
             if self.exact:
                 self._remember(state, group.ids, alpha)
         return factors
@@ -187,12 +189,9 @@ class CpuEngine(Engine):
         """Sum the gradients of equal ids and count them; see `Engine.sum_rows`."""
 
         def run(ids: Any, values: Any) -> Any:
-            groups = self.kernels.group_rows(ids)
-            found = [groups.ids, np.diff(groups.starts).astype(np.int32)]
-            found.append(self.kernels.unique_rows(ids, values).g)
-            if micro_batches is not None:
-                found.append(self.kernels.square_rows(values, groups, micro_batches))
-            return found
+            rows = self.kernels.unique_rows(ids, values, micro_batches)
+            found = rows._replace(cnt=rows.cnt.astype(np.int32))
+            return [x for x in found if x is not None]
 
         types = [slices.indices.dtype, tf.int32, tf.float32, tf.float32]
         types = types[: 3 if micro_batches is None else 4]
