@@ -8,7 +8,6 @@ from typing import Any
 from cowclip_merlin import compat, workers
 from cowclip_merlin.models.row_sync import SyncedLayer
 from cowclip_merlin.models.tensorflow_names import variable_names
-from cowclip_merlin.optimizer.unique_rows import counted_lookup
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.tables.variables import reserve
 from cowclip_merlin.workers.partition import shard_rows
@@ -72,12 +71,9 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         return self._read(0, ids + tf.constant(self.layout.offsets, ids.dtype), training)
 
     def _read(self, index: int, rows: Any, training: bool) -> Any:
-        self._before_read(index, rows, training)
-        return tf.gather(self.table_at(index), rows)
-
-    def _before_read(self, index: int, rows: Any, training: bool) -> None:
         if self.row_sync is not None and (training or tf.executing_eagerly()):
             self.row_sync.before_read(self, index, rows)
+        return tf.gather(self.table_at(index), rows)
 
     def table_at(self, index: int) -> Any:
         """Return the variable that contains the rows of field number `index`."""
@@ -173,18 +169,9 @@ class ShardedEmbedding(FusedEmbedding):
             dtype=tf.float32,
         )
 
-    def call(self, rows: Any, training: bool = False, counts: Any = None) -> Any:
-        """Look up rows of this worker by their numbers here, [m] -> [m, dim].
-
-        Args:
-            rows: integer [m].
-            training: as in Keras.
-            counts: occurrences that each row stands for, int32 [m]; None: one.
-        """
-        if counts is None:
-            return self._read(0, rows, training)
-        self._before_read(0, rows, training)
-        return counted_lookup(self.table, rows, counts)
+    def call(self, rows: Any, training: bool = False) -> Any:
+        """Look up rows of this worker by their numbers here, [m] -> [m, dim]."""
+        return self._read(0, rows, training)
 
     def row_names(self) -> list[tuple[Any, Callable[[int], str]]]:
         """Name rows by their field and id, although this worker has only some of them."""
@@ -258,8 +245,9 @@ def look_up_shards(layers: Sequence[ShardedEmbedding], ids: Any, training: bool)
     if group is None:
         return [layer(rows, training=training) for layer in layers]
     requests = request(group, rows)
-    found = [layer(requests.rows, training=training, counts=requests.counts) for layer in layers]
-    values = tf.concat(found, 1)
+    values = tf.concat([layer(requests.rows, training=training) for layer in layers], 1)
+    if training and first.row_sync is not None:
+        first.row_sync.note_counts(requests.counts)
     found = answer(group, requests, values)
     return tf.split(found, [layer.dim for layer in layers], axis=-1)
 

@@ -101,6 +101,16 @@ class RowSync:
         """List the tables of which each worker has a part."""
         return [layer.table for layer in self.layers if layer.is_shard]
 
+    def note_counts(self, counts: Any) -> None:
+        """Store how often the ids of the rows occur that workers ask for in this step.
+
+        Args:
+            counts: int32 [m], for the rows that all layers look up now.
+        """
+        if self.cowclip is not None:
+            tables = [layer.table for layer in self.layers if layer.trainable]
+            self.cowclip.tables.note_shards(tables, counts)
+
     def flush(self) -> None:
         """Bring all rows up to date."""
         if self.cowclip is not None:

@@ -235,7 +235,7 @@ class CowClip(WrappingOptimizer):
             group = workers.current()
             if group is not None:
                 sum_rows = self._update.sum_rows
-                groups = exchange_gradients(group, *groups, self.tables.read_together, sum_rows)
+                groups = exchange_gradients(group, *groups, self.tables, sum_rows)
         table_pairs, dense_pairs = groups
         steps: list[Any] = []
         if table_pairs:

@@ -11,7 +11,6 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import embedding_variables
 from cowclip_merlin.optimizer.exchange.replica import with_shape
 from cowclip_merlin.optimizer.patterns import Unmatched, check_patterns, matches
-from cowclip_merlin.optimizer.unique_rows import counts_of
 from cowclip_merlin.tables import TableLayout
 
 Pairs = list[tuple[Any, Any]]
@@ -45,6 +44,7 @@ class EmbeddingTables:
         self._registered: list[Any] = []
         self._layouts: dict[Any, TableLayout] = {}
         self._lookups: dict[Any, Any] = {}
+        self._shard_counts: dict[Any, Any] = {}
         self._row_names: dict[Any, Callable[[int], str]] = {}
 
     def __deepcopy__(self, memo: Any) -> EmbeddingTables:
@@ -52,6 +52,7 @@ class EmbeddingTables:
         result = copy.copy(self)
         result._registered, result._layouts = list(self._registered), dict(self._layouts)
         result._lookups, result._row_names = dict(self._lookups), dict(self._row_names)
+        result._shard_counts = dict(self._shard_counts)
         result._unmatched = copy.deepcopy(self._unmatched, memo)
         return result
 
@@ -88,6 +89,19 @@ class EmbeddingTables:
     def read_together(self, table: Any) -> Any:
         """Return a value that tables share which are always read at the same ids."""
         return self._lookups.get(_key(table), _key(table))
+
+    def note_shards(self, tables: Iterable[Any], counts: Any) -> None:
+        """Store, for tables of which each worker has a part, how often the ids of a step occur.
+
+        Args:
+            tables: the parts of this worker, which the forward pass reads now at the same rows.
+            counts: int32 [n], for the entries of the gradients to come.
+        """
+        self._shard_counts |= {_key(table): counts for table in tables}
+
+    def shard_counts(self, table: Any) -> Any | None:
+        """Return what the last forward pass stored by `note_shards`; None for a whole table."""
+        return self._shard_counts.get(_key(table))
 
     def skips(self, table: Any) -> bool:
         """Whether a table gets L2 but no clip."""
@@ -156,7 +170,7 @@ class EmbeddingTables:
         tables, dense = self.split(pairs)
         for slices, table in tables:
             self.layout_of(table)
-            if counts_of(slices) is None:
+            if self.shard_counts(table) is None:
                 embedding_variables.refuse_distinct_ids(slices, table)
         return pairs, (tables, dense)
 

@@ -47,28 +47,6 @@ def squares_of(slices: Any, micro_batches: int) -> Any | None:
     return slices.squares
 
 
-def counted_lookup(table: Any, rows: Any, counts: Any) -> Any:
-    """Look up rows of which each stands for several occurrences of its id, [n] -> [n, d].
-
-    Args:
-        table: variable [N, d]; each step may look it up once.
-        rows: integer [n].
-        counts: occurrences that each row stands for, int32 [n].
-
-    Returns:
-        The rows. The gradient of the table is `CountedSlices` with these counts.
-    """
-
-    @tf.custom_gradient
-    def lookup() -> Any:
-        def gradient(upstream: Any, variables: Any = None) -> Any:
-            return ([], [CountedSlices(upstream, rows, counts)]) if variables else []
-
-        return tf.gather(table, rows), gradient
-
-    return lookup()
-
-
 def sum_duplicates(slices: Any, micro_batches: int | None = None) -> UniqueRows:
     """Sum the gradients of equal ids and count them (Algorithm 1, the data gradient and cnt).
 
