@@ -5,6 +5,7 @@ import pytest
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.optimizer.unique_rows import CountedSlices, squares_of
 
 LISTS = [[1, 1, 2, -1, 1], [], [0, 4], [], [2, 4]]
 WEIGHTS = [[1.0, 2.0, 0.0, 1.0, 0.5], [], [3.0, 1.0], [], [1.0, 2.0]]
@@ -154,3 +155,11 @@ def test_positions_among_distinct_ids_are_no_distinct_ids(tf, table):
     before = table.numpy()
     step(tf.constant([1, 2, 2]))
     assert (table.numpy() != before).any()
+
+
+def test_micro_batches_of_shards_are_refused(tf):
+    """A worker gets sums of the whole batches of the others."""
+    slices = CountedSlices(tf.ones([2, 3]), tf.constant([0, 1]), tf.constant([4, 1]))
+    assert squares_of(slices, 1) is None
+    with pytest.raises(InputError, match='tables="fused", or the rule "sde"'):
+        squares_of(slices, 8)

@@ -24,7 +24,7 @@ class RepositorySettings:
     >>> RepositorySettings(model_name="../ctr")
     Traceback (most recent call last):
     ...
-    cowclip_merlin.errors.InputError: --model-name '../ctr': use letters, digits, _, - and .
+    cowclip_merlin.errors.InputError: `model_name` '../ctr': use letters, digits, _, - and .
     """
 
     model_name: str = "ctr"
