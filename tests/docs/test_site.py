@@ -86,8 +86,8 @@ def test_every_link_leads_somewhere(site):
 
 def test_equations_are_mathml_with_their_numbers(site):
     method = (site / "method.html").read_text()
-    assert method.count('display="block"') == 10
-    assert [f"<span>({n})</span>" in method for n in range(1, 10)] == [True] * 9
+    assert method.count('display="block"') == 11
+    assert [f"<span>({n})</span>" in method for n in range(1, 11)] == [True] * 10
     assert "\\tag" not in method and "\\lVert" not in method
 
 
