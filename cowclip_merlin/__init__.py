@@ -19,6 +19,7 @@ from cowclip_merlin.scaling import PRESETS, Hyperparameters, scale
 if TYPE_CHECKING:
     from cowclip_merlin import (
         diagnostics,
+        metrics,
         models,
         online,
         tables,
@@ -41,6 +42,7 @@ __all__ = [
     "diagnostics",
     "load_model",
     "log_loss",
+    "metrics",
     "models",
     "online",
     "roc_auc",
@@ -61,6 +63,7 @@ _LAZY = {
 }
 _LAZY_MODULES = (
     "diagnostics",
+    "metrics",
     "models",
     "online",
     "tables",

@@ -5,7 +5,16 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.metrics import auc_difference, auc_standard_error, log_loss, roc_auc
+from cowclip_merlin.metrics import (
+    auc_difference,
+    auc_standard_error,
+    calibration,
+    grouped_auc,
+    log_loss,
+    normalized_entropy,
+    reliability,
+    roc_auc,
+)
 
 
 @settings(max_examples=200)
@@ -100,3 +109,82 @@ def test_wrong_input_is_named(y, p, message):
 def test_log_loss_refuses_scores_that_are_no_probabilities():
     with pytest.raises(InputError, match="probabilities"):
         log_loss([0, 1], [0.1, 1.5])
+
+
+def random_rows(n, levels, seed):
+    """Labels and scores, of which many are equal."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 2, n), rng.integers(0, levels + 1, n) / levels
+
+
+@settings(max_examples=100)
+@given(
+    n=st.integers(1, 80),
+    levels=st.integers(1, 12),
+    groups=st.integers(1, 9),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_grouped_auc_is_the_mean_of_the_groups_aucs(n, levels, groups, seed):
+    y, p = random_rows(n, levels, seed)
+    group = np.random.default_rng(seed + 1).integers(0, groups, n)
+    both = [g for g in set(group) if len(set(y[group == g])) == 2]
+    rows = [int((group == g).sum()) for g in both]
+    found = grouped_auc(y, p, group)
+    assert (found.groups, found.all_groups, found.rows) == (len(both), len(set(group)), sum(rows))
+    if not both:
+        assert np.isnan(found.auc)
+        return
+    aucs = [sk.roc_auc_score(y[group == g], p[group == g]) for g in both]
+    assert found.auc == pytest.approx(np.average(aucs, weights=rows), abs=1e-12)
+
+
+def test_one_group_has_the_auc_of_all_rows():
+    y, p = random_rows(1000, 30, 3)
+    assert grouped_auc(y, p, np.full(1000, "u")).auc == pytest.approx(roc_auc(y, p), abs=1e-14)
+
+
+def test_groups_must_match_the_labels():
+    with pytest.raises(InputError, match="2 labels but 3 groups"):
+        grouped_auc([0, 1], [0.1, 0.2], [1, 2, 3])
+
+
+@settings(max_examples=50)
+@given(n=st.integers(2, 80), levels=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
+def test_normalized_entropy_compares_with_the_click_rate(n, levels, seed):
+    y, p = random_rows(n, levels, seed)
+    if len(set(y)) < 2:
+        assert np.isnan(normalized_entropy(y, p))
+        return
+    constant = log_loss(y, np.full(n, y.mean()))
+    assert normalized_entropy(y, p) == pytest.approx(log_loss(y, p) / constant, rel=1e-12)
+    assert calibration(y, p) == pytest.approx(p.sum() / y.sum(), rel=1e-12)
+
+
+def test_calibration_needs_a_click():
+    assert np.isnan(calibration([0, 0], [0.1, 0.2]))
+
+
+@settings(max_examples=100)
+@given(
+    n=st.integers(1, 80),
+    levels=st.integers(1, 12),
+    bins=st.integers(1, 9),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_reliability_bins_hold_all_rows_in_order(n, levels, bins, seed):
+    y, p = random_rows(n, levels, seed)
+    order = np.argsort(p, kind="stable")
+    rows, first = list(zip(p[order], y[order])), 0
+    found = reliability(y, p, bins=bins)
+    assert len(found) <= bins
+    for each in found:
+        inside, first = rows[first : first + each.rows], first + each.rows
+        assert each.predicted == pytest.approx(np.mean([score for score, _ in inside]))
+        assert each.observed == pytest.approx(np.mean([label for _, label in inside]))
+        assert first == n or rows[first - 1][0] < rows[first][0], "equal predictions were parted"
+    assert first == n
+
+
+def test_reliability_bins_of_distinct_predictions_have_equal_rows():
+    p = np.random.default_rng(1).permutation(1000) / 1000
+    assert [each.rows for each in reliability(p > 0.5, p, bins=4)] == [250] * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.cli.options.common_options import (
     add_device_option,
@@ -12,11 +13,15 @@ from cowclip_merlin.cli.options.common_options import (
     print_served_epoch,
 )
 
+if TYPE_CHECKING:
+    from cowclip_merlin.training.evaluation import AucByColumn
+
 HELP = "score a prepared folder with a trained run"
 EXAMPLES = """examples:
   cowclip evaluate RUN DATA
   cowclip evaluate RUN DATA --predictions scores.parquet
-  cowclip evaluate RUN DATA --against OTHER_RUN"""
+  cowclip evaluate RUN DATA --against OTHER_RUN
+  cowclip evaluate RUN DATA --by user"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     against = "another run on the same data, to compare the AUC with"
     parser.add_argument("--against", metavar="RUN", help=against)
+    by = "also print the mean AUC of the rows of each value of a categorical column, like the user"
+    parser.add_argument("--by", metavar="COL", help=by)
     add_overwrite_option(parser, "FILE")
     add_device_option(parser)
 
@@ -46,13 +53,18 @@ def run(args: argparse.Namespace) -> None:
         split=args.split,
         predictions=args.predictions,
         against=args.against,
+        by=args.by,
         overwrite=args.overwrite,
         device=args.device,
     )
     print(
         f"{args.split}: {result.rows:,} rows, AUC {_auc(result.auc, result.auc_error)}, "
-        f"log loss {result.log_loss:.6f}"
+        f"log loss {result.log_loss:.6f}, "
+        f"normalized entropy {_number(result.normalized_entropy)}, "
+        f"calibration {_number(result.calibration)}"
     )
+    if result.by:
+        print(_by_column(result.by, result.rows))
     if found := result.difference:
         side = "below" if found.value < 0 else "above"
         print(
@@ -62,6 +74,30 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.predictions:
         print(f"predictions: {args.predictions}")
+
+
+def _by_column(by: AucByColumn, rows: int) -> str:
+    """Describe the mean AUC by the values of a column.
+
+    >>> from cowclip_merlin.metrics import GroupedAuc
+    >>> from cowclip_merlin.training.evaluation import AucByColumn
+    >>> found = GroupedAuc(auc=0.75, groups=2, all_groups=3, rows=50)
+    >>> print(_by_column(AucByColumn(column="user", grouped=found, unknown_rows=9), 100))
+    AUC by user 0.750000: 2 of 3 values have both labels, with 50.0% of the rows
+    9 rows whose user is missing, new or rare are left out
+    """
+    found = by.grouped
+    text = (
+        f"AUC by {by.column} {_number(found.auc)}: {found.groups:,} of {found.all_groups:,} values "
+        f"have both labels, with {found.rows / rows:.1%} of the rows"
+    )
+    if by.unknown_rows:
+        text += f"\n{by.unknown_rows:,} rows whose {by.column} is missing, new or rare are left out"
+    return text
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.6f}"
 
 
 def _auc(auc: float, error: float) -> str:

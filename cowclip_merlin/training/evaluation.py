@@ -15,6 +15,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Data
 from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.workers.agreement import arrays_of_all
+from cowclip_merlin.workflows.prepared.counts import SPECIAL
 
 PREDICTION_BATCH_SIZE = 16384
 
@@ -34,6 +35,22 @@ class AucDifference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AucByColumn:
+    """Mean AUC of the rows of each id of a column, such as each user (GAUC).
+
+    Attributes:
+        column: the categorical column.
+        grouped: the mean and what it covers; see `metrics.grouped_auc`.
+        unknown_rows: rows left out, because all missing values, and all values that are new or
+            rare, share one id.
+    """
+
+    column: str
+    grouped: metrics.GroupedAuc
+    unknown_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """Exact metrics of one split.
 
@@ -43,14 +60,21 @@ class Evaluation:
         rows: number of scored rows.
         auc_error: standard error of the AUC from the sampling of the rows (DeLong); NaN if a
             class has at most one row.
+        normalized_entropy: log loss divided by that of the average click rate; NaN if all rows
+            have the same label.
+        calibration: predicted clicks divided by clicks; NaN without a click.
         difference: comparison with another run, if one was given.
+        by: mean AUC by the ids of a column, if one was given.
     """
 
     auc: float
     log_loss: float
     rows: int
     auc_error: float
+    normalized_entropy: float
+    calibration: float
     difference: AucDifference | None = None
+    by: AucByColumn | None = None
 
 
 class Predictor:
@@ -170,8 +194,34 @@ def evaluate(
         log_loss=metrics.log_loss(labels, probabilities),
         rows=int(np.size(labels)),
         auc_error=auc_error,
+        normalized_entropy=metrics.normalized_entropy(labels, probabilities),
+        calibration=metrics.calibration(labels, probabilities),
         difference=difference,
     )
+
+
+def auc_by_column(
+    column: str,
+    ids: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    probabilities: npt.NDArray[np.float64],
+) -> AucByColumn:
+    """Compute the mean AUC of the rows of each id.
+
+    Args:
+        column: name of the column.
+        ids: its ids, [n].
+        labels: 0 or 1, [n].
+        probabilities: of label 1, [n].
+
+    Raises:
+        InputError: if no row has a known id.
+    """
+    known = ids >= len(SPECIAL)
+    if not known.any():
+        raise InputError(f"{column}: no row has a known value; give `by` another column")
+    grouped = metrics.grouped_auc(labels[known], probabilities[known], ids[known])
+    return AucByColumn(column=column, grouped=grouped, unknown_rows=int((~known).sum()))
 
 
 def write_predictions(

@@ -31,6 +31,10 @@ METRICS = (
     "validation_seconds",
     "test_auc_error",
     "validation_auc_error",
+    "test_normalized_entropy",
+    "validation_normalized_entropy",
+    "test_calibration",
+    "validation_calibration",
 )
 """Columns of `metrics.csv`; the columns of a split that the run does not score stay empty."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ def evaluate_run(
     split: str = "test",
     predictions: str | Path | None = None,
     against: str | Path | None = None,
+    by: str | None = None,
     overwrite: bool = False,
     device: str = "auto",
 ) -> evaluation.Evaluation:
@@ -48,6 +50,7 @@ def evaluate_run(
         split: "train" or "test".
         predictions: parquet file to write: row, label, probability.
         against: another run; its weights score the same rows, and the AUCs are compared.
+        by: categorical column, such as the user; also compute the mean AUC of the rows of each id.
         overwrite: replace `predictions` if the file exists.
         device: "auto", "cpu" or "gpu".
 
@@ -63,6 +66,8 @@ def evaluate_run(
     one_of("split", split, prepared.rows)
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other split")
+    if by is not None:
+        one_of("by", by, prepared.categorical)
     for folder, config in zip(runs, configs):
         _check_vocabulary(folder, config, prepared)
     columns = open_columns(prepared, split)
@@ -78,7 +83,11 @@ def evaluate_run(
     ]
     if predictions is not None:
         evaluation.write_predictions(Path(predictions), columns.label, scores[0])
-    return evaluation.evaluate(columns.label, *scores)
+    result = evaluation.evaluate(columns.label, *scores)
+    if by is None:
+        return result
+    ids = columns.ids[:, prepared.categorical.index(by)]
+    return replace(result, by=evaluation.auc_by_column(by, ids, columns.label, scores[0]))
 
 
 def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRModel:

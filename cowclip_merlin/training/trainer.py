@@ -305,6 +305,8 @@ class Trainer:
             f"{split}_auc": result.auc,
             f"{split}_auc_error": result.auc_error,
             f"{split}_log_loss": result.log_loss,
+            f"{split}_normalized_entropy": result.normalized_entropy,
+            f"{split}_calibration": result.calibration,
             "rows_per_second": round(trained / seconds, 1),
             "seconds": round(seconds, 3),
             f"{split}_seconds": round(scoring_seconds, 3),

@@ -14,7 +14,7 @@ import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.metrics import auc_difference, auc_standard_error
+from cowclip_merlin.metrics import auc_difference, auc_standard_error, grouped_auc
 from cowclip_merlin.training import (
     RunSettings,
     evaluate_run,
@@ -102,6 +102,28 @@ def test_two_runs_are_compared(run, data, tmp_path, capsys):
         assert line.endswith(f" (standard error {error:.6f})")
 
 
+def test_the_auc_by_the_ids_of_a_column(run, data, tmp_path, capsys):
+    field = PreparedData.load(data).categorical[0]
+    rows = pandas.concat(map(pandas.read_parquet, sorted((data / "test").glob("*.parquet"))))
+    ids, scores = rows[field].to_numpy(), scores_of(run, data, tmp_path)
+    labels = pandas.read_parquet(tmp_path / "p.parquet").label.to_numpy()
+    by = evaluate_run(run, data, by=field).by
+    known = ids > 2  # 0 to 2: padding, missing, new or rare
+    assert by.unknown_rows == (~known).sum()
+    assert by.grouped == grouped_auc(labels[known], scores[known], ids[known])
+    assert 0 < by.grouped.rows <= known.sum()
+    capsys.readouterr()
+    assert main(["evaluate", str(run), str(data), "--by", field]) == 0
+    assert f"AUC by {field} {by.grouped.auc:.6f}: " in capsys.readouterr().out
+    assert main(["evaluate", str(run), str(data), "--by", "who"]) == 2
+    assert "unknown by 'who'; choose one of" in capsys.readouterr().err
+
+
+def test_a_column_without_known_ids_has_no_auc():
+    with pytest.raises(InputError, match="user: no row has a known value"):
+        evaluation.auc_by_column("user", np.array([1, 2]), np.array([0, 1]), np.array([0.1, 0.2]))
+
+
 def test_a_run_that_is_not_there_is_named(run, data, tmp_path, capsys):
     words = ["evaluate", str(run), str(data), "--against", str(tmp_path / "none")]
     assert main(words) == 2
@@ -145,8 +167,10 @@ def test_rows_of_one_label_are_scored_without_an_auc(run, folder, tmp_path, caps
     table = pandas.read_parquet(scores)
     assert table.label.tolist() == [label] * rows
     loss = -np.log(table.probability if label else 1 - table.probability).mean()
+    calibration = f"{table.probability.mean():.6f}" if label else "-"
     assert capsys.readouterr().out.splitlines() == [
-        f"test: {rows:,} rows, AUC - (all rows have the same label), log loss {loss:.6f}",
+        f"test: {rows:,} rows, AUC - (all rows have the same label), log loss {loss:.6f}, "
+        f"normalized entropy -, calibration {calibration}",
         f"predictions: {scores}",
     ]
 

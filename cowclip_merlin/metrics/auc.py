@@ -1,4 +1,4 @@
-"""Compute exact test metrics, without thresholds or bins, for any number of rows.
+"""Compute the exact area under the ROC curve, without thresholds or bins.
 
 >>> import numpy as np
 >>> roc_auc(np.array([0, 1, 1, 0]), np.array([0.1, 0.9, 0.4, 0.4]))
@@ -7,10 +7,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.metrics.rows import checked_rows
 
 
 def roc_auc(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
@@ -23,7 +26,7 @@ def roc_auc(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
     Raises:
         InputError: if shapes differ, a label is not 0 or 1, a score is NaN, or a class is absent.
     """
-    labels, scores = _checked(y_true, y_score)
+    labels, scores = checked_rows(y_true, y_score)
     return _auc(labels, _doubled_wins(labels, scores))
 
 
@@ -56,7 +59,7 @@ def auc_and_error(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> tuple[float,
     >>> auc_and_error([0, 0, 1, 1], [0.1, 0.6, 0.4, 0.9])[0]
     0.75
     """
-    labels, scores = _checked(y_true, y_score)
+    labels, scores = checked_rows(y_true, y_score)
     wins = _doubled_wins(labels, scores)
     return _auc(labels, wins), _error(labels, _shares(labels, wins))
 
@@ -83,9 +86,9 @@ def auc_difference(
     >>> round(difference, 4), round(error, 4)
     (0.1667, 0.2357)
     """
-    labels, scores = _checked(y_true, y_score)
+    labels, scores = checked_rows(y_true, y_score)
     wins = _doubled_wins(labels, scores)
-    others = _doubled_wins(labels, _checked(y_true, y_other)[1])
+    others = _doubled_wins(labels, checked_rows(y_true, y_other)[1])
     shares = _shares(labels, wins) - _shares(labels, others)
     return _auc(labels, wins) - _auc(labels, others), _error(labels, shares)
 
@@ -141,43 +144,78 @@ def _error(labels: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]) -> fl
     return float(np.sqrt(sum(part.var(ddof=1) / part.size for part in parts)))
 
 
-def log_loss(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
-    """Compute the mean binary cross-entropy in nats, with a float64 sum.
+class GroupedAuc(NamedTuple):
+    """The mean AUC of groups of rows, such as the rows of one user.
+
+    Attributes:
+        auc: mean of the groups' AUCs, weighted by their rows; NaN without such a group.
+        groups: number of groups with both labels; only these have an AUC.
+        all_groups: number of groups.
+        rows: number of rows in the groups with both labels.
+    """
+
+    auc: float
+    groups: int
+    all_groups: int
+    rows: int
+
+
+def grouped_auc(y_true: npt.ArrayLike, y_score: npt.ArrayLike, groups: npt.ArrayLike) -> GroupedAuc:
+    """Compute the AUC within each group and average it, weighted by rows (GAUC).
+
+    Zhou et al., "Deep Interest Network", KDD 2018, arXiv 1706.06978, section 6.2. It measures how
+    well a model orders the items of one user. `roc_auc` also counts how well it tells users apart.
 
     Args:
         y_true: labels 0 or 1, shape [n].
-        y_score: probabilities of label 1, shape [n]; clipped to [eps, 1 - eps], with the machine
-            epsilon of their type, so that the result is finite.
+        y_score: scores, shape [n], any float type; only their order matters.
+        groups: the group of each row, shape [n], of any type that NumPy can sort.
 
     Raises:
-        InputError: if shapes differ, a label is not 0 or 1, or a score is NaN or not in [0, 1].
+        InputError: if shapes differ, a label is not 0 or 1, or a score is NaN.
 
-    >>> round(log_loss([0, 1], [0.5, 0.5]), 6)
-    0.693147
+    >>> grouped_auc([0, 1, 1, 0, 1], [0.1, 0.9, 0.2, 0.3, 0.5], ["a", "a", "b", "b", "c"])
+    GroupedAuc(auc=0.5, groups=2, all_groups=3, rows=4)
     """
-    labels, scores = _checked(y_true, y_score)
-    if scores.size and not (scores.min() >= 0 and scores.max() <= 1):
-        raise InputError(f"log loss needs probabilities, got {scores.min()} to {scores.max()}")
-    epsilon = float(np.finfo(scores.dtype).eps)
-    p = np.clip(scores.astype(np.float64), epsilon, 1 - epsilon)
-    return float(-np.mean(np.where(labels == 1, np.log(p), np.log1p(-p))))
+    labels, scores = checked_rows(y_true, y_score)
+    names = np.asarray(groups).ravel()
+    if names.size != labels.size:
+        raise InputError(f"{labels.size} labels but {names.size} groups; give each label a group")
+    _, ids, sizes = np.unique(names, return_inverse=True, return_counts=True)
+    positives = np.bincount(ids, weights=labels).astype(np.int64)
+    pairs = positives * (sizes - positives)
+    scored = pairs > 0  # groups with both labels
+    rows = int(sizes[scored].sum())
+    wins = _doubled_wins_of_groups(ids, labels, scores)[scored]
+    auc = float(wins / (2 * pairs[scored]) @ sizes[scored]) / rows if rows else float("nan")
+    return GroupedAuc(auc=auc, groups=int(scored.sum()), all_groups=sizes.size, rows=rows)
 
 
-def _checked(
-    y_true: npt.ArrayLike, y_score: npt.ArrayLike
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]:
-    labels, scores = np.asarray(y_true).ravel(), np.asarray(y_score).ravel()
-    if labels.shape != scores.shape:
-        raise InputError(
-            f"{labels.size} labels but {scores.size} scores; give one score for each label"
-        )
-    if labels.size == 0:
-        raise InputError("no rows to score; give at least one label and score")
-    if not np.isin(labels, (0, 1)).all():
-        wrong = labels[~np.isin(labels, (0, 1))][0]
-        raise InputError(f"label {wrong} is neither 0 nor 1")
-    if not np.issubdtype(scores.dtype, np.floating):
-        scores = scores.astype(np.float64)
-    if np.isnan(scores).any():
-        raise InputError(f"score of row {int(np.isnan(scores).argmax())} is NaN")
-    return labels.astype(np.int64), scores
+def _doubled_wins_of_groups(
+    ids: npt.NDArray[np.int64],
+    labels: npt.NDArray[np.int64],
+    scores: npt.NDArray[np.floating],
+) -> npt.NDArray[np.int64]:
+    """Count, for each group, the pairs that its scores order rightly; a tie counts one half.
+
+    Args:
+        ids: group of each row, shape [n].
+        labels: 0 or 1, shape [n].
+        scores: shape [n].
+
+    Returns:
+        The counts, doubled, so that they are exact integers, shape [groups].
+    """
+    order = np.lexsort((scores, ids))
+    group, score, positive = ids[order], scores[order], labels[order] == 1
+    is_new_group = np.diff(group, prepend=-1) > 0
+    is_new_score = is_new_group | np.append(True, score[1:] != score[:-1])
+    negatives = np.concatenate(([0], np.cumsum(~positive)))
+    starts = np.flatnonzero(is_new_score)
+    ends = np.append(starts[1:], order.size)
+    lower = negatives[starts] + negatives[ends]  # twice the negatives below, tied ones once
+    before = negatives[np.flatnonzero(is_new_group)]  # those of the groups before
+    wins = np.repeat(lower, ends - starts) - 2 * before[group]
+    total = np.zeros(group[-1] + 1, np.int64)
+    np.add.at(total, group[positive], wins[positive])
+    return total

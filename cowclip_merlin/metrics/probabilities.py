@@ -1,0 +1,138 @@
+"""Compute how well predicted click probabilities fit the labels.
+
+>>> labels, probabilities = [0, 1, 1, 0], [0.25, 0.5, 0.75, 0.25]
+>>> round(log_loss(labels, probabilities), 4), calibration(labels, probabilities)
+(0.389, 0.875)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.metrics.rows import checked_rows
+
+
+def log_loss(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
+    """Compute the mean binary cross-entropy in nats, with a float64 sum.
+
+    Args:
+        y_true: labels 0 or 1, shape [n].
+        y_score: probabilities of label 1, shape [n]; clipped to [eps, 1 - eps], with the machine
+            epsilon of their type, so that the result is finite.
+
+    Raises:
+        InputError: if shapes differ, a label is not 0 or 1, or a score is NaN or not in [0, 1].
+
+    >>> round(log_loss([0, 1], [0.5, 0.5]), 6)
+    0.693147
+    """
+    labels, scores = checked_rows(y_true, y_score)
+    if scores.size and not (scores.min() >= 0 and scores.max() <= 1):
+        raise InputError(f"log loss needs probabilities, got {scores.min()} to {scores.max()}")
+    epsilon = float(np.finfo(scores.dtype).eps)
+    p = np.clip(scores.astype(np.float64), epsilon, 1 - epsilon)
+    return float(-np.mean(np.where(labels == 1, np.log(p), np.log1p(-p))))
+
+
+def normalized_entropy(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
+    """Divide the log loss by that of a constant prediction, the share of positive labels.
+
+    He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014, section
+    3, equation (3). Below 1 a model knows more than the average click rate. Logs with different
+    click rates can be compared by it, unlike by their log loss.
+
+    Args:
+        y_true: labels 0 or 1, shape [n].
+        y_score: probabilities of label 1, shape [n]; see `log_loss`.
+
+    Returns:
+        The ratio; NaN if all labels are the same.
+
+    Raises:
+        InputError: as `log_loss`.
+
+    >>> normalized_entropy([0, 1], [0.5, 0.5])
+    1.0
+    """
+    loss, rate = log_loss(y_true, y_score), float(np.mean(np.asarray(y_true)))
+    if rate in (0.0, 1.0):
+        return float("nan")
+    return -loss / (rate * math.log(rate) + (1 - rate) * math.log1p(-rate))
+
+
+def calibration(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
+    """Divide the sum of the predicted probabilities by the number of positive labels.
+
+    He et al., ADKDD 2014, section 3. It is 1 for a model whose average is right, and above 1 for
+    one that predicts too many clicks.
+
+    Args:
+        y_true: labels 0 or 1, shape [n].
+        y_score: probabilities of label 1, shape [n].
+
+    Returns:
+        The ratio; NaN without a positive label.
+
+    Raises:
+        InputError: if shapes differ, a label is not 0 or 1, or a score is NaN.
+
+    >>> calibration([0, 1], [0.25, 0.5])
+    0.75
+    """
+    labels, scores = checked_rows(y_true, y_score)
+    positives = int(labels.sum())
+    return float(scores.sum(dtype=np.float64)) / positives if positives else float("nan")
+
+
+class ReliabilityBin(NamedTuple):
+    """Rows with similar predictions.
+
+    Attributes:
+        rows: number of rows.
+        predicted: mean predicted probability.
+        observed: share of positive labels.
+    """
+
+    rows: int
+    predicted: float
+    observed: float
+
+
+def reliability(
+    y_true: npt.ArrayLike, y_score: npt.ArrayLike, *, bins: int = 20
+) -> list[ReliabilityBin]:
+    """Sort rows by their prediction, and compare it with the labels in bins of equal rows.
+
+    Niculescu-Mizil and Caruana, "Predicting good probabilities with supervised learning", ICML
+    2005, section 4. For a calibrated model, `predicted` is `observed` in every bin.
+
+    Args:
+        y_true: labels 0 or 1, shape [n].
+        y_score: probabilities of label 1, shape [n].
+        bins: number of bins; rows with equal predictions share one, so there may be fewer.
+
+    Returns:
+        The bins by rising prediction.
+
+    Raises:
+        InputError: as `calibration`.
+
+    >>> for each in reliability([0, 1, 1, 1], [0.25, 0.25, 0.5, 1.0], bins=2):
+    ...     print(each)
+    ReliabilityBin(rows=2, predicted=0.25, observed=0.5)
+    ReliabilityBin(rows=2, predicted=0.75, observed=1.0)
+    """
+    labels, scores = checked_rows(y_true, y_score)
+    order = np.argsort(scores, kind="stable")
+    ordered, ones = scores[order].astype(np.float64), labels[order]
+    cuts = np.linspace(0, ordered.size, bins + 1).round().astype(np.int64)[:-1]
+    first = np.unique(np.searchsorted(ordered, ordered[cuts]))  # equal predictions stay together
+    sizes = np.diff(np.append(first, ordered.size))
+    predicted, observed = (np.add.reduceat(each, first) / sizes for each in (ordered, ones))
+    columns = sizes.tolist(), predicted.tolist(), observed.tolist()
+    return [ReliabilityBin(*row) for row in zip(*columns, strict=True)]
