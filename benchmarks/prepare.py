@@ -79,7 +79,7 @@ def with_pandas(log: Path, out: Path) -> None:
     import pandas as pd
 
     from cowclip_merlin.workflows.raw.log_format import CRITEO
-    from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
+    from cowclip_merlin.workflows.train_test_split import Split, is_test
 
     types = dict.fromkeys(CRITEO.categorical, str) | dict.fromkeys(CRITEO.continuous, float)
     names = list(CRITEO.file_columns)

@@ -72,6 +72,9 @@ FIT_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
 SPLIT_METHODS = ("random", "time")
 """How `prepare` chooses the test rows."""
 
+KEEP_VALUES = ("first", "last")
+"""Which values of a multi-valued column `prepare` keeps if a row has too many."""
+
 VALIDATION_SPLITS = ("random", "last")
 """Which train rows a run holds out for validation."""
 

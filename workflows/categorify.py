@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
 from cowclip_merlin import compat
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
-from cowclip_merlin.workflows.raw.value_text import text_of_series
+from cowclip_merlin.workflows.raw.multi_values import lists_of_values
+from cowclip_merlin.workflows.raw.value_text import arrow_of_series, text_of_series
 from cowclip_merlin.workflows.vocabulary import empty_vocabulary, fit_vocabularies
 
 ops = compat.nvtabular().ops
@@ -29,12 +32,16 @@ class FastCategorify(ops.Categorify):
     Args:
         coded: whether the rows to fit on are pandas frames with categoricals. Their codes are
             counted. As with cuDF, ties in frequency are sorted by value.
+        multi: columns with several values per row -> what separates them in text. Their ids are
+            lists. A row without a value has an empty list, and a missing value in a list no id.
         settings: arguments of NVTabular's Categorify.
     """
 
-    def __init__(self, *, coded: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, *, coded: bool = False, multi: Mapping[str, str] | None = None, **settings: Any
+    ) -> None:
         super().__init__(**settings)
-        self.coded = coded
+        self.coded, self.multi = coded, dict(multi or {})
 
     def fit(self, col_selector: Any, ddf: Any) -> Any:
         """Return a task that counts the values and writes the vocabularies.
@@ -64,7 +71,10 @@ class FastCategorify(ops.Categorify):
             df: one partition, pandas or cuDF.
         """
         if isinstance(df, pd.DataFrame):
-            ids = {name: self._ids(df[name], name) for name in col_selector.names}
+            ids = {
+                name: (self._lists if name in self.multi else self._ids)(df[name], name)
+                for name in col_selector.names
+            }
             return pd.DataFrame(ids, index=df.index)
         ids = {name: self._ids_by_join(df[name], name) for name in col_selector.names}
         result = type(df)(ids)
@@ -103,6 +113,15 @@ class FastCategorify(ops.Categorify):
         ids = self._look_up(values, name)
         ids[values.isna().to_numpy()] = MISSING
         return ids
+
+    def _lists(self, values: pd.Series, name: str) -> npt.NDArray[Any]:
+        """Return the ids of each row of a multi-valued column: arrays of int32, [n]."""
+        given = arrow_of_series(values, name)
+        lists = lists_of_values(given, self.multi[name], where=f"column {name!r}")
+        coded = lists.values.dictionary_encode()
+        known = self._look_up(coded.dictionary.to_pandas(), name).astype(self.output_dtype)
+        ids = known[coded.indices.to_numpy()]
+        return pa.ListArray.from_arrays(lists.offsets, pa.array(ids)).to_pandas().to_numpy()
 
     def _look_up(self, values: Any, name: str) -> npt.NDArray[Any]:
         """Return the ids of values, int32 [n]; those of missing values mean nothing.

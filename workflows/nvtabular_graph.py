@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,7 @@ def build_workflow(
 
     outputs = list(log_format.categorical) >> FastCategorify(
         coded=coded,
+        multi=log_format.multi,
         freq_threshold=recipe.freq_threshold,
         out_path=str(categories),
         dtype="int32",
@@ -124,6 +125,7 @@ def table(
     label: str,
     categorical: Sequence[str],
     continuous: Sequence[str] = (),
+    multi: Mapping[str, str] | None = None,
     freq_threshold: int = 0,
     log: bool = False,
     out_path: str | Path = ".",
@@ -134,6 +136,7 @@ def table(
         label: name of the 0/1 column.
         categorical: names of the categorical columns.
         continuous: names of the numeric columns.
+        multi: categorical columns with several values per row -> what separates them in text.
         freq_threshold: values seen less often become out of vocabulary.
         log: apply log(1 + x) before the scaling.
         out_path: folder in which fitting writes `categories/`.
@@ -143,6 +146,7 @@ def table(
         label=label,
         categorical=tuple(categorical),
         continuous=tuple(continuous),
+        multi=dict(multi or {}),
     )
     return build_workflow(log_format, Recipe(freq_threshold=freq_threshold, log=log), out_path)
 
@@ -200,7 +204,13 @@ def raw_schema(log_format: LogFormat) -> Any:
     import numpy as np
     from merlin.schema import ColumnSchema, Schema
 
-    columns = [ColumnSchema(c, dtype=np.dtype("O")) for c in log_format.categorical]
+    text = np.dtype("O")
+    columns = [
+        ColumnSchema(c, dtype=text, is_list=True, is_ragged=True)
+        if c in log_format.multi
+        else ColumnSchema(c, dtype=text)
+        for c in log_format.categorical
+    ]
     columns += [ColumnSchema(c, dtype=np.float64) for c in log_format.continuous]
     return Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8)])
 

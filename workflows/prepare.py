@@ -32,8 +32,8 @@ from cowclip_merlin.workflows.prepared.unknown_values import (
 )
 from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult, check_input_files
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.train_test_split import Split
 from cowclip_merlin.workflows.threads import Threads
+from cowclip_merlin.workflows.train_test_split import Split
 
 
 def prepare(settings: PrepareSettings) -> PreparedData:
@@ -55,6 +55,11 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     log_format = settings.log_format() if base is None else _log_format_like(base, settings)
     split = settings.make_split() if base is None else None
     gpu = use_gpu(settings.device)
+    if gpu and log_format.multi:
+        raise InputError(
+            f"column {min(log_format.multi)!r} has several values per row, which a GPU does not "
+            "prepare; use `device` cpu"
+        )
     check_input_files(settings.files)
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; create it first")
@@ -127,10 +132,10 @@ def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat
         raise InputError(
             f"{settings.like}: is a {log_format.kind} log, not a {settings.kind} log; use its kind"
         )
-    for name in ("label", "categorical", "continuous"):
+    for name in ("label", "categorical", "continuous", "multi", "max_values"):
         given = getattr(settings, name)
         if given and given != getattr(log_format, name):
-            raise InputError(f"--{name}: {settings.like} has other columns; omit --{name}")
+            raise InputError(f"`{name}`: {settings.like} has other columns; omit `{name}`")
     for name in log_format.categorical:
         for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
             if not (base.path / "categories" / file).is_file():
@@ -274,7 +279,7 @@ def _settings_record(
     if settings.kind == "table":
         for name in ("label", "categorical", "continuous"):
             chosen[name] = getattr(log_format, name)
-        chosen |= log_format.text_options()
+        chosen |= log_format.text_options() | log_format.multi_options()
     return chosen | {
         "kind": settings.kind,
         "like": None if settings.like is None else settings.like.name,
@@ -306,6 +311,9 @@ def _finish(
         f"{rows['test']:,} test + {ingested.quarantined:,} quarantined; "
         f"{sum(prepared.cardinalities.values()):,} ids"
     )
+    for name, count in ingested.cut.items():
+        most = prepared.log_format.max_values
+        print(f"{name}: left out {count:,} values, those beyond {most} per row")
     if unknown is None:
         warn_of_two_texts(prepared)
     else:

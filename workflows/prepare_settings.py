@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cowclip_merlin import choices
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.raw.log_format import (
@@ -15,7 +18,7 @@ from cowclip_merlin.workflows.raw.log_format import (
     parse_separator,
     separator_of,
 )
-from cowclip_merlin.workflows.raw.train_test_split import Split
+from cowclip_merlin.workflows.train_test_split import Split
 
 KINDS = {"criteo": CRITEO, "avazu": AVAZU}
 TEST_FRACTION = {
@@ -37,6 +40,10 @@ class PrepareSettings:
         label: for "table": name of the 0/1 column.
         categorical: for "table": names of the categorical columns.
         continuous: for "table": names of the numeric columns.
+        multi: for "table": categorical columns with several values per row -> what separates the
+            values in text, such as "|". Those that `categorical` does not name come after it.
+        max_values: keep at most so many values of a row in a column of `multi`; 0: all.
+        keep_values: which ones to keep then: "first" or "last".
         separator: for "table": one character between columns of all text files, or "tab"; by
             default the name of each file decides.
         columns: for "table": all columns of text files without a header, in file order.
@@ -61,6 +68,9 @@ class PrepareSettings:
     label: str | None = None
     categorical: tuple[str, ...] = ()
     continuous: tuple[str, ...] = ()
+    multi: Mapping[str, str] = field(default_factory=dict)
+    max_values: int = 0
+    keep_values: str = "first"
     separator: str | None = None
     columns: tuple[str, ...] = ()
     like: Path | None = None
@@ -88,8 +98,33 @@ class PrepareSettings:
             raise InputError(f"`max_bad_fraction` is {self.max_bad_fraction}; use 0 <= x < 1")
         if not 0.001 <= self.partition_mb <= 1024:
             raise InputError(f"`partition_mb` is {self.partition_mb}; use 0.001 to 1024")
+        new = [name for name in self.multi if name not in self.categorical]
+        object.__setattr__(self, "categorical", (*self.categorical, *new))
+        self._check_multi()
         self._check_text_options()
         self._check_effects()
+
+    def _check_multi(self) -> None:
+        """Reject settings of multi-valued columns that have no effect or cannot be meant.
+
+        Raises:
+            InputError: if there is one.
+        """
+        one_of("keep_values", self.keep_values, choices.KEEP_VALUES)
+        if self.max_values < 0:
+            raise InputError(f"`max_values` is {self.max_values}; give 1 or more, or 0 for all")
+        if not self.multi and (self.max_values or self.keep_values != "first"):
+            given = "`max_values`" if self.max_values else "`keep_values`"
+            raise InputError(f"{given} has no effect without `multi`; remove it, or name columns")
+        if self.multi and self.keep_values != "first" and not self.max_values:
+            raise InputError("`keep_values` has no effect without `max_values`; remove it")
+        for name, separator in self.multi.items():
+            if not separator:
+                raise InputError(f"`multi`: {name!r} has an empty separator; give one like '|'")
+        if self.multi and self.hugectr:
+            raise InputError(
+                "`hugectr` needs columns with one value per row; omit it, or omit `multi`"
+            )
 
     def _check_text_options(self) -> None:
         """Reject options of text files that have no effect, or that cannot be meant.
@@ -131,7 +166,7 @@ class PrepareSettings:
         if self.kind in KINDS:
             if self.label or self.categorical or self.continuous:
                 raise InputError(
-                    f"`label`, `categorical` and `continuous` are for the kind table; a "
+                    f"`label`, `categorical`, `multi` and `continuous` are for the kind table; a "
                     f"{self.kind} log has its own columns"
                 )
             return KINDS[self.kind]
@@ -155,6 +190,9 @@ class PrepareSettings:
                 label=self.label,
                 categorical=self.categorical,
                 continuous=self.continuous,
+                multi=dict(self.multi),
+                max_values=self.max_values,
+                keep_values=self.keep_values,
                 separator=separator_of(self.files[0]),
             )
         )

@@ -63,8 +63,8 @@ def write_vocabularies(
 def count_values(frame: Any, names: Sequence[str]) -> dict[str, Any]:
     """Count the values of one partition: name -> Arrow table of value and count.
 
-    The partition is a pandas frame with categoricals, or a cuDF frame. Missing values are counted
-    as one null. Categories that do not occur are left out.
+    The partition is a pandas frame with categoricals, or with lists of texts, or a cuDF frame.
+    Missing values are counted as one null. Categories that do not occur are left out.
 
     >>> frame = pd.DataFrame({"a": pd.Categorical(["x", None, "x"], categories=["w", "x"])})
     >>> count_values(frame, ["a"])["a"].to_pylist()
@@ -75,7 +75,8 @@ def count_values(frame: Any, names: Sequence[str]) -> dict[str, Any]:
 
 def _counts_of(column: Any) -> Any:
     if isinstance(column, pd.Series):
-        return _counts_of_codes(column.array)
+        coded = isinstance(column.dtype, pd.CategoricalDtype)
+        return _counts_of_codes(column.array) if coded else _counts_of_lists(column)
     counts = column.rename("value").value_counts(dropna=False).reset_index()
     value, count = counts.to_arrow(preserve_index=False).columns
     if pa.types.is_null(value.type) or pa.types.is_large_string(value.type):
@@ -89,6 +90,12 @@ def _counts_of_codes(column: pd.Categorical) -> Any:
     values = pa.array([None, *column.categories], pa.string())
     table = pa.table({"value": values, "count": pa.array(counts, pa.int64())})
     return table.filter(pa.array(counts > 0))
+
+
+def _counts_of_lists(column: pd.Series) -> Any:
+    lists = pa.array(column, pa.list_(pa.string()), from_pandas=True)
+    counts = lists.flatten().value_counts()
+    return pa.table({"value": counts.field("values"), "count": counts.field("counts")})
 
 
 def add_counts(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

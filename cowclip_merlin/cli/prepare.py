@@ -13,6 +13,7 @@ EXAMPLES = """examples:
   cowclip prepare criteo train.txt --out DATA
   cowclip prepare avazu train.gz --out DATA --split time
   cowclip prepare table log.csv --out DATA --label y --categorical user,item --continuous age
+  cowclip prepare table films.csv --out DATA --label y --categorical user --multi genres
   cowclip prepare criteo new.txt --out NEW --like DATA"""
 
 
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--continuous", default="", metavar="COLS", help="table: numeric columns, as x,y,z"
     )
+    _add_multi_options(parser)
     parser.add_argument(
         "--separator",
         metavar="CHAR",
@@ -99,6 +101,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_multi_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of columns with several values per row."""
+    parser.add_argument(
+        "--multi",
+        default="",
+        metavar="COLS",
+        help="table: id columns with several values per row, lists of parquet or text, as a,b,c",
+    )
+    parser.add_argument(
+        "--multi-separator",
+        default="|",
+        metavar="TEXT",
+        help="table: between the values of text in these columns (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-values",
+        type=int,
+        default=0,
+        metavar="N",
+        help="table: keep at most N values of a row in these columns (default: 0, all)",
+    )
+    parser.add_argument(
+        "--keep-values",
+        default="first",
+        choices=choices.KEEP_VALUES,
+        help="table: which ones to keep with --max-values (default: %(default)s)",
+    )
+
+
 def run(args: argparse.Namespace) -> None:
     """Prepare the log."""
     from cowclip_merlin.workflows import PrepareSettings, Recipe, prepare
@@ -111,6 +142,9 @@ def run(args: argparse.Namespace) -> None:
             label=args.label,
             categorical=parse_names(args.categorical),
             continuous=parse_names(args.continuous),
+            multi=dict.fromkeys(parse_names(args.multi), args.multi_separator),
+            max_values=args.max_values,
+            keep_values=args.keep_values,
             separator=args.separator,
             columns=_all_names(args.columns),
             like=None if args.like is None else Path(args.like),

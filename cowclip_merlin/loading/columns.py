@@ -53,7 +53,17 @@ class ColumnArrays:
 
     @classmethod
     def empty(cls, data: PreparedData, rows: int, arrays: Any = np) -> ColumnArrays:
-        """Allocate arrays for `rows` rows with the module `arrays`: NumPy or CuPy."""
+        """Allocate arrays for `rows` rows with the module `arrays`: NumPy or CuPy.
+
+        Raises:
+            InputError: if a column has several values per row.
+        """
+        if data.log_format.multi:
+            raise InputError(
+                f"{data.path}: column {min(data.log_format.multi)!r} has several values per row, "
+                "which the four models do not read; prepare without `multi`, or train Merlin's "
+                "own models"
+            )
         return cls(
             ids=arrays.empty((rows, len(data.categorical)), np.int32),
             continuous=arrays.empty((rows, len(data.continuous)), np.float32),

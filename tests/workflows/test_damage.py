@@ -18,7 +18,7 @@ from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prep
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.text_blocks import Block, count_lines, read_blocks
 from cowclip_merlin.workflows.raw.text_lines import LineParser
-from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
+from cowclip_merlin.workflows.train_test_split import Split, is_test
 
 
 def read(data, split):

@@ -13,7 +13,7 @@ from pandas_reference import CATEGORIES, NUMBERS, assert_same, make, raw_frame, 
 
 import cowclip_merlin as cc
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, Recipe, prepare
-from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
+from cowclip_merlin.workflows.train_test_split import Split, is_test
 
 
 @pytest.mark.one_case

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.workflows.raw.train_test_split import Split, is_test, position_hash
+from cowclip_merlin.workflows.train_test_split import Split, is_test, position_hash
 
 MASK = 2**64 - 1
 

@@ -80,7 +80,7 @@ def test_texts_of_types(values, expected):
         (pa.array([Decimal("1.50")]), r"has 1\.50 \(decimal128\(3, 2\)\), .*not unique"),
         (pa.array([NOON]), r"is timestamp\[us\], .*not unique"),
         (pa.array([NOON.time()]), r"is time64\[us\], .*not unique"),
-        (pa.array([["x"]]), r"is list<item: string>, not text"),
+        (pa.array([["x"]]), r"is list<item: string>, several values per row; name it in `multi`"),
         (pa.array([b"\xff"]), r"is binary, not text"),
     ],
     ids=lambda x: str(x.type) if isinstance(x, pa.Array) else "",

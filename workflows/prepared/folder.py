@@ -24,6 +24,8 @@ FORMAT_VERSION = 1
 SPLITS = ("train", "test")
 _ADDED_TOTALS = ("fitted_rows", "vocabulary", "checksums")  # not in folders of earlier versions
 
+_ADDED_COLUMNS = ("separator_given", "multi", "max_values", "keep_values")  # likewise
+
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedData:
@@ -184,7 +186,7 @@ def _parse(value: Mapping[str, Any]) -> dict[str, Any]:
     names = [each.name for each in fields(_Totals) if each.name in value]
     of_totals = {name: value[name] for name in names}
     totals = dataclass_from_json(_Totals, of_totals, added=_ADDED_TOTALS)
-    log_format = dataclass_from_json(LogFormat, value["layout"], added=("separator_given",))
+    log_format = dataclass_from_json(LogFormat, value["layout"], added=_ADDED_COLUMNS)
     statistics = dataclass_from_json(Statistics, value["statistics"])
     columns = {"rows": SPLITS, "cardinalities": log_format.categorical}
     columns |= dict.fromkeys(("minimum", "maximum"), log_format.continuous)
@@ -205,6 +207,7 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Any:
 
     merlin = compat.merlin_schema()
     ColumnSchema, Tags = merlin.ColumnSchema, merlin.Tags
+    most = log_format.max_values or None
     columns = [
         ColumnSchema(
             name,
@@ -212,7 +215,10 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Any:
             tags=[Tags.CATEGORICAL],
             properties={
                 "domain": {"min": 0, "max": statistics.cardinalities[name] - 1, "name": name}
-            },
+            }
+            | ({"value_count": {"min": 0, "max": most}} if name in log_format.multi else {}),
+            is_list=name in log_format.multi,
+            is_ragged=name in log_format.multi,
         )
         for name in log_format.categorical
     ]

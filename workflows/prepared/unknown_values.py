@@ -38,8 +38,9 @@ def unknown_shares(data: PreparedData) -> dict[str, float]:
     for file in data.files("test"):
         rows = pq.ParquetFile(file).read()
         for name in data.categorical:
-            present[name] += pc.sum(pc.not_equal(rows[name], SPECIAL["null"])).as_py() or 0
-            unknown[name] += pc.sum(pc.equal(rows[name], SPECIAL["oov"])).as_py() or 0
+            ids = pc.list_flatten(rows[name]) if name in data.log_format.multi else rows[name]
+            present[name] += pc.sum(pc.not_equal(ids, SPECIAL["null"])).as_py() or 0
+            unknown[name] += pc.sum(pc.equal(ids, SPECIAL["oov"])).as_py() or 0
     return {name: unknown[name] / max(present[name], 1) for name in data.categorical}
 
 
@@ -96,7 +97,10 @@ def _frequent_unknown(base: PreparedData, name: str, files: Sequence[Path]) -> l
     import pyarrow.parquet as pq
 
     for file in files:
-        text = pq.ParquetFile(file).read()[name].cast(pa.string()).drop_null()
+        text = pq.ParquetFile(file).read()[name]
+        if name in base.log_format.multi:
+            text = pc.list_flatten(text)
+        text = text.cast(pa.string()).drop_null()
         text = text.filter(pc.invert(pc.is_in(text, _values(base, name).combine_chunks())))
         counts = text.value_counts().to_pylist()
         if counts:

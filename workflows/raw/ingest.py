@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +12,14 @@ import numpy as np
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.multi_values import count_cut, cut_lists
 from cowclip_merlin.workflows.raw.parquet_rows import count_rows, read_parquet_rows
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
 from cowclip_merlin.workflows.raw.quarantine import Quarantine
 from cowclip_merlin.workflows.raw.text_blocks import count_lines
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
-from cowclip_merlin.workflows.raw.train_test_split import Split, is_test
 from cowclip_merlin.workflows.threads import Threads, cpu_threads
+from cowclip_merlin.workflows.train_test_split import Split, is_test
 
 
 @dataclass
@@ -31,6 +33,7 @@ class IngestResult:
         total: rows in the input, without header lines.
         quarantined: number of damaged rows.
         first_bad: the first damaged rows.
+        cut: multi-valued column -> values left out because their row had more than `max_values`.
     """
 
     files: dict[str, list[Path]] = field(default_factory=lambda: {"train": [], "test": []})
@@ -39,6 +42,7 @@ class IngestResult:
     total: int = 0
     quarantined: int = 0
     first_bad: list[BadLine] = field(default_factory=list)
+    cut: Counter[str] = field(default_factory=Counter)
 
 
 def check_input_files(files: Sequence[Path]) -> None:
@@ -156,6 +160,7 @@ class Ingest:
         for name, mask in masks.items():
             result.rows[name] += int(mask.sum())
         result.clicks += int(np.asarray(parsed.table[self.log_format.label]).sum())
+        result.cut.update(count_cut(parsed.table, self.log_format))
         result.total += parsed.lines
         self.quarantine.add(parsed.bad)
         result.quarantined, result.first_bad = self.quarantine.count, self.quarantine.first
@@ -206,13 +211,14 @@ def _write(
     import pyarrow.parquet as pq
 
     table = staged_columns(table, log_format, coded=coded)
+    coded_columns = [name for name in log_format.categorical if name not in log_format.multi]
     for path, mask in targets:
         rows = table.filter(pa.array(mask))
         if rows.num_rows < table.num_rows // 2:
             rows = _without_unused_values(rows)
         # One row group, so that a file is one partition.
         options = {"row_group_size": rows.num_rows, "write_statistics": False}
-        pq.write_table(rows, path, use_dictionary=list(log_format.categorical), **options)
+        pq.write_table(rows, path, use_dictionary=coded_columns, **options)
 
 
 def _without_unused_values(table: Any) -> Any:
@@ -239,6 +245,11 @@ def staged_columns(table: Any, log_format: LogFormat, *, coded: bool) -> Any:
     columns = {label: table[label].cast(pa.int8())} if label else {}
     for name in log_format.categorical:
         column = table[name]
+        if name in log_format.multi:
+            if log_format.max_values:
+                column = cut_lists(column, log_format.max_values, log_format.keep_values)
+            columns[name] = column
+            continue
         encode = coded and not pa.types.is_dictionary(column.type)
         columns[name] = column.dictionary_encode() if encode else column
     for name in log_format.continuous:

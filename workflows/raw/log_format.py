@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ class LogFormat:
         separator_given: whether all text files have this separator. If not, and it is a comma or
             a tab, the name of each file of a table decides.
         integer: continuous columns that must hold whole numbers.
+        multi: categorical columns with several values per row -> what separates them in text.
+        max_values: keep at most so many values of a row in such a column; 0: all.
+        keep_values: which ones to keep then: "first" or "last".
     """
 
     kind: str
@@ -44,6 +48,9 @@ class LogFormat:
     separator: str = ","
     integer: tuple[str, ...] = ()
     separator_given: bool = False
+    multi: Mapping[str, str] = field(default_factory=dict)
+    max_values: int = 0
+    keep_values: str = "first"
 
     @property
     def quotes(self) -> bool:
@@ -70,6 +77,16 @@ class LogFormat:
         """Return the given separator, and the columns of files without a header."""
         separator = {"separator": self.separator} if self.separator_given else {}
         return separator | ({} if self.header else {"columns": self.file_columns})
+
+    def multi_options(self) -> dict[str, Any]:
+        """Return how multi-valued columns are read, if there are any."""
+        if not self.multi:
+            return {}
+        return {
+            "multi": dict(self.multi),
+            "max_values": self.max_values,
+            "keep_values": self.keep_values,
+        }
 
     @property
     def columns(self) -> tuple[str, ...]:

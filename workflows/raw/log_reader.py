@@ -111,7 +111,7 @@ class LogReader:
         """Convert to an Arrow batch with categories as text; NaN is a missing value."""
         import pyarrow as pa
 
-        text = self._format.categorical
+        text = set(self._format.categorical) - set(self._format.multi)
         columns = {
             name: (text_of_series if name in text else arrow_of_series)(frame[name], name)
             for name in self._format.columns

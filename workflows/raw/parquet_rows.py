@@ -13,6 +13,7 @@ import numpy as np
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.multi_values import lists_of_values
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
 from cowclip_merlin.workflows.raw.value_text import printed_text, text_of_values
 
@@ -118,8 +119,12 @@ def checked_batch(
 
     table = pa.Table.from_batches([batch])
     for name in log_format.categorical:
-        to_text = printed_text if name in printed else text_of_values
-        column = to_text(table[name], where=f"{file}: column {name!r}")
+        where = f"{file}: column {name!r}"
+        if name in log_format.multi:
+            column = lists_of_values(table[name], log_format.multi[name], where=where)
+        else:
+            to_text = printed_text if name in printed else text_of_values
+            column = to_text(table[name], where=where)
         table = table.set_column(table.column_names.index(name), name, column)
     label = log_format.label
     table = _label_words(table, label)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+from cowclip_merlin.workflows.raw.multi_values import lists_of_values
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 from cowclip_merlin.workflows.raw.text_blocks import Block
 
@@ -36,6 +37,7 @@ class LineParser:
         self.log_format, self.file, self.columns = log_format, file, columns
         text = pa.dictionary(pa.int32(), pa.string()) if coded else pa.string()
         types = dict.fromkeys(log_format.categorical, text)
+        types |= dict.fromkeys(log_format.multi, pa.string())
         types |= {
             name: pa.int64() if name in log_format.integer else pa.float64()
             for name in log_format.continuous
@@ -80,7 +82,7 @@ class LineParser:
             return None
         if any(not _all_finite(table[name]) for name in self.log_format.continuous):
             return None
-        return table
+        return self._with_lists(table)
 
     def _has_hexadecimal(self, text: bytes) -> bool:
         """Return whether an integer is written like 0x1f, which Arrow would accept."""
@@ -110,6 +112,14 @@ class LineParser:
         position = table.column_names.index(self.log_format.label)
         label = labels.parse_labels(table[self.log_format.label])
         return table.set_column(position, self.log_format.label, label)
+
+    def _with_lists(self, table: Any) -> Any:
+        """Split the text of columns with several values per row."""
+        for name, separator in self.log_format.multi.items():
+            where = f"{self.file}: column {name!r}"
+            lists = lists_of_values(table[name], separator, where=where)
+            table = table.set_column(table.column_names.index(name), name, lists)
+        return table
 
     def parse_good_lines(
         self, block: Block, allowance: int | None
@@ -156,7 +166,7 @@ class LineParser:
     def _empty(self) -> Any:
         import pyarrow as pa
 
-        return self._with_label(pa.schema(self.types.items()).empty_table())
+        return self._with_lists(self._with_label(pa.schema(self.types.items()).empty_table()))
 
     def _bad(self, line: bytes, number: int) -> BadLine:
         return BadLine(str(self.file), number, self._reason(line), line)

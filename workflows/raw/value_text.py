@@ -56,6 +56,8 @@ give text or whole numbers
     kind = values.type
     if types.is_dictionary(kind):
         return text_of_values(values.cast(kind.value_type), where=where)
+    if types.is_list(kind) or types.is_large_list(kind):
+        raise InputError(f"{where} is {kind}, several values per row; name it in `multi`, too")
     if types.is_temporal(kind) and not types.is_date(kind):
         raise InputError(
             f"{where} is {kind}, whose text is not unique; give text, dates or whole numbers"
