@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import cowclip_merlin as cc
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.checks import check_at_least_one, check_not_negative
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import (
@@ -149,7 +150,7 @@ class Steps:
         found = ids.batches()
         self._batches = [
             Events(
-                ids=next(found),
+                ids=Ids(next(found)),
                 numbers=numbers,
                 labels=labels.astype(np.int8),
                 times=np.zeros(batch, np.int64),
@@ -172,7 +173,7 @@ class Steps:
 
         def train(events: Events) -> None:
             labels = events.labels.astype(np.float32)
-            self._fixed((events.ids.astype(np.int32), events.numbers, labels))
+            self._fixed((events.ids.values.astype(np.int32), events.numbers, labels))
 
         return self._timed("fixed", train)
 

@@ -117,7 +117,7 @@ def ours(data: Data, batch_size: int) -> Callable[[int], Iterator[int]]:
     @tf.function(input_signature=[data.signature], autograph=False)
     def take(batch: Any) -> Any:
         columns = data.unpack(batch)
-        return columns.ids, columns.numbers, columns.labels
+        return columns.ids.values, columns.numbers, columns.labels
 
     def epoch(number: int) -> Iterator[int]:
         for batch in data.batches(batch_size, seed=1, epoch=number):

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from cowclip_merlin import choices, compat
+from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import embedding
 from cowclip_merlin.models.columns import Columns
+from cowclip_merlin.models.combiner import combined
 from cowclip_merlin.models.ctr_model import CTRModel
 from cowclip_merlin.models.interaction import sum_over_fields
 from cowclip_merlin.models.precision import computing_in, current_policy
@@ -162,13 +164,14 @@ class ClickModel(SyncedLayer, mm.Block):
             return tf.function(self.forward, jit_compile=True, autograph=False)(v, wide, x)
         return self.forward(v, wide, x)
 
-    def look_up(self, ids: Any, training: bool = False) -> tuple[Any, Any]:
+    def look_up(self, ids: Ids, training: bool = False) -> tuple[Any, Any]:
         """Look up the embeddings [b, F, d] and, if the model has them, id weights [b, F, 1]."""
         layers = [self.embedding, *([self.wide] if hasattr(self, "wide") else [])]
         if self.architecture.tables == "sharded":
             found = embedding.look_up_shards(layers, ids, training)
         else:
             found = [layer(ids) for layer in layers]
+        found = [combined(each, ids, self.columns.combiner_of_field) for each in found]
         return found[0], found[1] if len(found) > 1 else None
 
     def forward(self, v: Any, wide: Any, x: Any) -> Any:
@@ -231,12 +234,12 @@ def assemble(kind: type[ClickModel], schema: Any, architecture: Architecture, **
     return model
 
 
-def logits(model: Any, inputs: dict[str, Any], *, training: bool = False) -> Any:
+def logits(model: Any, inputs: Batch | dict[str, Any], *, training: bool = False) -> Any:
     """Compute the logits of one of the four models, before its sigmoid: [b, 1], float32.
 
     Args:
         model: one of the four models.
-        inputs: a batch, per column or stacked; see `Columns.stack`.
+        inputs: a `Batch`, or a batch per column or stacked; see `Columns.stack`.
         training: as in Keras.
     """
     return tf.cast(model.blocks[0](inputs, training=training), tf.float32)

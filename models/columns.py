@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.batch import Batch, Ids
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.models.combiner import POWERS
 
 tf = compat.tensorflow()
 
@@ -19,15 +23,33 @@ class Columns:
         fields: categorical column -> number of rows in its table (largest id + 1).
         continuous: names of the continuous columns.
         target: name of the 0/1 column.
+        combiners: multi-valued column -> "sum", "mean" or "sqrtn", as in
+            `tf.nn.embedding_lookup_sparse`. Other columns have one id per row.
+
+    Raises:
+        InputError: if a combiner is unknown.
     """
 
     fields: dict[str, int]
     continuous: tuple[str, ...]
     target: str
+    combiners: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the combiners."""
+        for combiner in self.combiners.values():
+            one_of("combiner", combiner, POWERS)
+
+    @property
+    def combiner_of_field(self) -> list[str]:
+        """The combiner of each categorical column; the sum of one embedding is itself."""
+        return [self.combiners.get(name, "sum") for name in self.fields]
 
     @classmethod
     def from_schema(cls, schema: Any, rows: int | None = None) -> Columns:
         """Read the tags and domains of a Merlin schema.
+
+        A list column is multi-valued. Its property "combiner" names the combiner; default: "mean".
 
         Args:
             schema: Merlin schema.
@@ -51,28 +73,45 @@ class Columns:
             fields={name: rows or _rows(categorical[name]) for name in categorical.column_names},
             continuous=tuple(schema.select_by_tag(Tags.CONTINUOUS).column_names),
             target=targets[0],
+            combiners={
+                column.name: column.properties.get("combiner", "mean")
+                for column in categorical
+                if column.is_list
+            },
         )
 
-    def stack(self, inputs: dict[str, Any]) -> tuple[Any, Any]:
-        """Stack a batch to ids [b, F], integer, and continuous features [b, C], float32.
+    def stack(self, inputs: Batch | dict[str, Any]) -> tuple[Ids, Any]:
+        """Stack a batch to ids, and continuous features [b, C], float32.
 
         Args:
-            inputs: one tensor [b] or [b, 1] per column, or the stacked entries "categorical"
-                [b, F] and "continuous" [b, C], whose numbers the caller has checked.
+            inputs: a `Batch`, or one tensor [b] or [b, 1] per column, or the stacked entries
+                "categorical", ids [b, F] or `Ids`, and "continuous" [b, C]. The caller has
+                checked the numbers that are stacked.
 
         Raises:
             tf.errors.InvalidArgumentError: if a number of a column is not finite.
         """
-        if self._stacked(inputs):
-            ids = _integer(inputs["categorical"])
-            x = inputs.get("continuous", tf.zeros([tf.shape(ids)[0], 0]))
+        if isinstance(inputs, Batch):
+            ids, x = inputs.ids, inputs.numbers
+        elif self._stacked(inputs):
+            ids, x = inputs["categorical"], inputs.get("continuous")
         else:
-            ids = _side_by_side([_integer(inputs[name]) for name in self.fields])
+            ids = self._ids({name: inputs[name] for name in self.fields})
             parts = [_finite(inputs[name], name) for name in self.continuous]
-            x = _side_by_side(parts) if parts else tf.zeros([tf.shape(ids)[0], 0])
-        x = tf.cast(x, tf.float32)
+            x = _side_by_side(parts) if parts else None
+        ids = ids if isinstance(ids, Ids) else Ids(ids)
+        ids = ids.with_values(_integer(ids.values))
+        x = tf.zeros([_number_of_rows(ids), 0]) if x is None else tf.cast(x, tf.float32)
         x.set_shape([None, len(self.continuous)])
         return ids, x
+
+    def _ids(self, columns: dict[str, Any]) -> Ids:
+        if not self.combiners:
+            return Ids(_side_by_side([_integer(x) for x in columns.values()]))
+        lists = [_lists(x) for x in columns.values()]
+        rows = tf.stack(lists, axis=1)  # ragged [b, F, number of ids]
+        lengths = tf.reshape(rows.values.row_lengths(), [-1, len(lists)])
+        return Ids(rows.flat_values, tf.cast(lengths, tf.int32))
 
     def _stacked(self, inputs: dict[str, Any]) -> bool:
         """Whether the batch is stacked; a column named "categorical" comes with all others."""
@@ -88,6 +127,23 @@ def _rows(column: Any) -> int:
             f"column {column.name!r} has no integer domain; set its largest id in the schema"
         )
     return int(domain.max) + 1
+
+
+def _lists(x: Any) -> Any:
+    """Convert a column to lists of ids, a ragged tensor [b, number of ids], int64.
+
+    Args:
+        x: [b] or [b, 1]; of a multi-valued column ragged or dense [b, number of ids], to which
+            Merlin may add an axis of length 1.
+    """
+    x = tf.cast(x, tf.int64)
+    if isinstance(x, tf.RaggedTensor):
+        return x.with_values(tf.reshape(x.values, [-1])).with_row_splits_dtype(tf.int64)
+    return tf.RaggedTensor.from_tensor(tf.reshape(x, [-1, tf.reduce_prod(tf.shape(x)[1:])]))
+
+
+def _number_of_rows(ids: Ids) -> Any:
+    return tf.shape(ids.values if ids.lengths is None else ids.lengths)[0]
 
 
 def _finite(x: Any, name: str) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cowclip_merlin import compat, workers
+from cowclip_merlin.batch import Ids
+from cowclip_merlin.models.combiner import fields_of, spread
 from cowclip_merlin.models.row_sync import SyncedLayer
 from cowclip_merlin.models.tensorflow_names import variable_names
 from cowclip_merlin.tables import TableLayout
@@ -23,8 +25,8 @@ BLOCK_ROWS = 1 << 16
 class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
     """One table for all fields; the rows of field `f` start at its offset.
 
-    A batch is one gather, so the gradient is one `tf.IndexedSlices` with an entry for each of
-    the b * F occurrences.
+    A batch is one gather, so the gradient is one `tf.IndexedSlices` with an entry for each
+    occurrence of an id.
 
     An id outside of its field's rows reads another field's row; the loader refuses such ids.
 
@@ -66,9 +68,13 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         rows = list(self.layout.fields.values())[field]
         return self.std * tf.random.stateless_normal([rows, self.dim], seed=[self.seed, field])
 
-    def call(self, ids: Any, training: bool = False) -> Any:
-        """Look up the rows of the ids, [b, F] -> [b, F, dim]."""
-        return self._read(0, ids + tf.constant(self.layout.offsets, ids.dtype), training)
+    def call(self, ids: Ids, training: bool = False) -> Any:
+        """Look up the row of each id, [b, F, dim], or [m, dim] with multi-valued columns."""
+        return self._read(0, self.rows_of(ids), training)
+
+    def rows_of(self, ids: Ids) -> Any:
+        """Return the rows of the ids in the whole table, of the shape of `ids.values`."""
+        return ids.values + spread(tf.constant(self.layout.offsets, ids.values.dtype), ids)
 
     def _read(self, index: int, rows: Any, training: bool) -> Any:
         if self.row_sync is not None and (training or tf.executing_eagerly()):
@@ -111,10 +117,15 @@ class PerFieldEmbedding(FusedEmbedding):
         ]
         self.built = True
 
-    def call(self, ids: Any, training: bool = False) -> Any:
-        """Look up the rows of the ids, [b, F] -> [b, F, dim]."""
-        rows = [self._read(f, ids[:, f], training) for f in range(len(self.tables))]
-        return tf.stack(rows, axis=1)
+    def call(self, ids: Ids, training: bool = False) -> Any:
+        """Look up the row of each id, [b, F, dim], or [m, dim] with multi-valued columns."""
+        fields = range(len(self.tables))
+        if ids.lengths is None:
+            return tf.stack([self._read(f, ids.values[:, f], training) for f in fields], axis=1)
+        of_field, places = fields_of(ids), tf.range(tf.size(ids.values))
+        parts = tf.dynamic_partition(ids.values, of_field, len(fields))
+        places = tf.dynamic_partition(places, of_field, len(fields))
+        return tf.dynamic_stitch(places, [self._read(f, parts[f], training) for f in fields])
 
     def table_at(self, index: int) -> Any:
         """Return the variable that contains the rows of field number `index`."""
@@ -190,7 +201,7 @@ class ShardedEmbedding(FusedEmbedding):
 class GrowingEmbedding(SyncedLayer, tf.keras.layers.Layer):
     """One table for all fields, reserved at its capacity, which a `GrowingTable` fills.
 
-    A batch has rows of the table, as `GrowingTable.admit` and `lookup` return them, not ids.
+    A batch has rows of the table, as `GrowingTable.admit` and `lookup` return them, in `Ids`.
 
     Args:
         capacity: rows to reserve; Linux allocates memory when rows are first written.
@@ -213,15 +224,15 @@ class GrowingEmbedding(SyncedLayer, tf.keras.layers.Layer):
         self.table = self.add_weight(f"{self.prefix}embeddings", shape, initializer=reserve)
         super().build(input_shape)
 
-    def call(self, rows: Any, training: bool = False) -> Any:
-        """Look up rows, [b, F] -> [b, F, dim]."""
+    def call(self, rows: Ids, training: bool = False) -> Any:
+        """Look up each row, [b, F, dim], or [m, dim] with multi-valued columns."""
         if training and self.row_sync is not None:
             self.row_sync.refuse_without_table()
-        found = tf.gather(self.table, rows)
+        found = tf.gather(self.table, rows.values)
         if self.row_sync is None or not self.row_sync.zero_rows:
             return found
         # With a gradient of zeros, L2, the clip and Adam do not change a row of zeros.
-        absent = tf.expand_dims(rows < self.row_sync.zero_rows, -1)
+        absent = tf.expand_dims(rows.values < self.row_sync.zero_rows, -1)
         return tf.where(absent, tf.zeros_like(found), found)
 
     def table_layouts(self) -> list[tuple[Any, TableLayout]]:
@@ -235,13 +246,13 @@ class GrowingEmbedding(SyncedLayer, tf.keras.layers.Layer):
         return super()._trackable_children(*args, **kwargs)
 
 
-def look_up_shards(layers: Sequence[ShardedEmbedding], ids: Any, training: bool) -> list[Any]:
-    """Look up the rows of the ids in the tables of all workers, [b, F] -> [b, F, dim] for each.
+def look_up_shards(layers: Sequence[ShardedEmbedding], ids: Ids, training: bool) -> list[Any]:
+    """Look up the row of each id in the tables of all workers, like `FusedEmbedding`, per layer.
 
     Every worker must call this at the same time, with any number of ids, also with none.
     """
     group, first = workers.current(), layers[0]
-    rows = ids + tf.constant(first.layout.offsets, ids.dtype)
+    rows = first.rows_of(ids)
     if group is None:
         return [layer(rows, training=training) for layer in layers]
     requests = request(group, rows)

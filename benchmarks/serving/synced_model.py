@@ -116,14 +116,14 @@ class SyncedModel:
         events = self._events.filter(np.arange(len(self._events)) < len(rows))  # a copy
         column = [c.name for c in self._features.categorical].index("item")
         for i in range(0, len(rows), 4):
-            requests[i]["item"], events.ids[i, column] = str(-i - 1), -i - 1
+            requests[i]["item"], events.ids.values[i, column] = str(-i - 1), -i - 1
         return requests, self._trainer.predict(events)
 
     def sync(self) -> None:
         """Send the next part of the rows, and wait until the log has them."""
         table, part = self._trainer.table, self._clock % TURNS
         self._clock += 1
-        known = self._events.ids[part::TURNS]
+        known = self._events.ids.values[part::TURNS]
         most = max(self._rows // 2 // known.shape[1], 1)
         table.admit(known, self._clock)
         new = np.fromiter(self._numbers, np.int64, most * known.shape[1])

@@ -72,7 +72,7 @@ def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorm
     @tf.function(input_signature=[data.signature], autograph=False)
     def probe(batch: Any) -> Any:
         columns = data.unpack(batch)
-        return measure_rows(model, optimizer, columns.inputs, columns.labels)
+        return measure_rows(model, optimizer, columns, columns.labels)
 
     return lambda batch: to_row_norms(model, probe(batch))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.loading.cache import open_columns
 from cowclip_merlin.loading.columns import ColumnArrays, read_columns
 from cowclip_merlin.loading.device_data import DeviceData
@@ -13,7 +14,7 @@ from cowclip_merlin.loading.placement import (
     megabytes_to_bytes,
     open_train_columns,
 )
-from cowclip_merlin.loading.row_order import Batch, Data, batches, steps_per_epoch
+from cowclip_merlin.loading.row_order import Data, batches, steps_per_epoch
 from cowclip_merlin.loading.streamed_data import StreamedData
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "ColumnArrays",
     "Data",
     "DeviceData",
+    "Ids",
     "LoadedData",
     "StreamedData",
     "batches",

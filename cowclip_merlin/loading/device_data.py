@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat
+from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.columns import ColumnArrays
-from cowclip_merlin.loading.row_order import Batch, Data
+from cowclip_merlin.loading.row_order import Data
 
 ALIGNMENT = 64  # bytes; alignment that TensorFlow's CPU kernels expect
 
@@ -26,7 +27,7 @@ class DeviceData(Data):
     ...                   np.array([0, 1], np.float32))
     >>> data = DeviceData(columns)
     >>> batch = data.unpack([1])
-    >>> batch.ids.numpy().tolist(), batch.labels.numpy().tolist()
+    >>> batch.ids.values.numpy().tolist(), batch.labels.numpy().tolist()
     ([[5]], [1.0])
     >>> [rows.numpy().tolist() for rows in data.batches(1, seed=0, epoch=0)]
     [[0], [1]]
@@ -101,7 +102,7 @@ def unpack_tensors(tensors: Any) -> Batch:
     """Return the batch from its three tensors; see `as_float_arrays`."""
     tf = compat.tensorflow()
     bits, numbers, labels = tensors
-    return Batch(tf.bitcast(bits, tf.int32), numbers, labels)
+    return Batch(Ids(tf.bitcast(bits, tf.int32)), numbers, labels)
 
 
 def to_device(array: Any) -> Any:

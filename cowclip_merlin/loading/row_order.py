@@ -9,10 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from cowclip_merlin.batch import Batch
 
 
 def steps_per_epoch(rows: int, batch_size: int) -> int:
@@ -77,28 +79,6 @@ class PermutationPrefetcher:
         self._ahead = {(seed, epoch + 1): following}
         pool.shutdown(wait=False)  # the thread ends when it is done
         return order
-
-
-class Batch(NamedTuple):
-    """A batch within a step.
-
-    Attributes:
-        ids: rows of the embedding tables, int32 [b, F].
-        numbers: continuous columns, float32 [b, C].
-        labels: 0 or 1, float32 [b].
-        offsets: what a step subtracts from the logits, float32 [b]; None: nothing.
-    """
-
-    ids: Any
-    numbers: Any
-    labels: Any
-    offsets: Any | None = None
-
-    @property
-    def inputs(self) -> dict[str, Any]:
-        """The inputs of a model: "categorical", and "continuous" if there are such columns."""
-        inputs = {"categorical": self.ids}
-        return inputs | {"continuous": self.numbers} if self.numbers.shape[1] else inputs
 
 
 class Data(ABC):

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat
+from cowclip_merlin.batch import Batch
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import ALIGNMENT, to_device, unpack_tensors
-from cowclip_merlin.loading.row_order import Batch, Data
+from cowclip_merlin.loading.row_order import Data
 
 BATCHES_PER_CHUNK = 64
 ROWS_AT_ONCE = 1 << 16
@@ -34,7 +35,7 @@ class StreamedData(Data):
     >>> columns = ColumnArrays(np.array([[3], [5]], np.int32), np.ones((2, 1), np.float32),
     ...                   np.array([0, 1], np.float32))
     >>> data = StreamedData(columns)
-    >>> [data.unpack(b).ids.numpy().tolist() for b in data.batches_in_file_order(1)]
+    >>> [data.unpack(b).ids.values.numpy().tolist() for b in data.batches_in_file_order(1)]
     [[[3]], [[5]]]
     """
 

@@ -7,12 +7,13 @@ Liu et al., "Monolith: Real Time Recommendation System With Collisionless Embedd
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import choices
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables import expiry, table_state
@@ -20,14 +21,15 @@ from cowclip_merlin.tables.admission import new_admission
 from cowclip_merlin.tables.changes import ChangeLog
 from cowclip_merlin.tables.expiry import Dropped
 from cowclip_merlin.tables.field_rules import FieldRules, TableStatistics
-from cowclip_merlin.tables.id_map import IdMap, checked_ids, checked_pairs
+from cowclip_merlin.tables.id_map import IdMap, checked_ids, checked_pairs, in_form_of
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.loops import batch_loops
-from cowclip_merlin.tables.loops.batch_loops import Batch, NewIds
+from cowclip_merlin.tables.loops.batch_loops import NewIds
 from cowclip_merlin.tables.loops.index_cells import cells_for
 from cowclip_merlin.tables.table_state import EVICTED, EXPIRED, TableParts
 
 Array = npt.NDArray[Any]
+IdsOrArray = TypeVar("IdsOrArray", Ids, Array)
 
 SLICE = 100_000
 """Rows that one call of `GrowingTable.expire` looks at."""
@@ -136,15 +138,15 @@ class GrowingTable:
         """The latest event time so far, in seconds."""
         return int(self._parts.expiry.numbers[expiry.CLOCK])
 
-    def admit(self, ids: Array, now: Array | int, *, beside_step: bool = False) -> Array:
-        """Rows of a batch that is about to be trained on, int32 [b, F]; new ids get theirs.
+    def admit(self, ids: IdsOrArray, now: Array | int, *, beside_step: bool = False) -> IdsOrArray:
+        """Rows of a batch that is about to be trained on, int32; new ids get theirs.
 
         An id that reaches its threshold in this batch has its row at all its occurrences here.
         It may drop ids to make room, so call it between steps, or give `hold` the running step's
         rows.
 
         Args:
-            ids: int64 [b, F].
+            ids: int64, as `Ids` or an array [b, F]; the rows have the same form.
             now: event times in whole seconds, [b] or one for all, 0 to 2^32 - 1.
             beside_step: whether a step runs. The check that TensorFlow has not moved the tables
                 then has to wait for `check_memory`.
@@ -152,15 +154,17 @@ class GrowingTable:
         Raises:
             InputError: there are not enough rows, or a time or the shape of the ids is wrong.
         """
-        ids = checked_ids(ids, self.num_fields)
+        checked = checked_ids(ids, self.num_fields)
         if not beside_step:
             self.check_memory()
-        times, rows = expiry.event_times(now, len(ids)), np.empty(ids.shape, np.int32)
+        times = expiry.event_times(now, checked.num_rows)
         self._advance(times)
-        batch, last_seen = Batch(ids, times, rows), self._parts.expiry.last_seen
+        batch, last_seen = batch_loops.occurrences(checked, times), self._parts.expiry.last_seen
         new = batch_loops.collect_new(self._id_map, self._parts.admission, last_seen, batch)
-        batch_loops.finish_rows(self._id_map.cells, batch, last_seen, self._create(new, rows))
-        return self._note_changed(rows)
+        new_rows = self._create(new, batch.rows)
+        batch_loops.finish_rows(self._id_map.cells, batch, last_seen, new_rows)
+        self._note_changed(batch.rows)
+        return in_form_of(ids, batch.rows)
 
     def last_seen(self, rows: Array) -> Array:
         """Latest event time of the ids of rows, uint32 of the rows' shape; not of absent ids.
@@ -194,18 +198,15 @@ class GrowingTable:
         last_seen[rows] = np.where(new, times, np.maximum(times, last_seen[rows]))
         return self._note_changed(rows)
 
-    def lookup(self, ids: Array) -> Array:
-        """Rows of ids, int32 [b, F], that of the field's absent ids where an id has none.
+    def lookup(self, ids: IdsOrArray) -> IdsOrArray:
+        """Rows of ids, int32, that of the field's absent ids where an id has none.
 
         Nothing is counted or created.
 
         Args:
-            ids: int64 [b, F].
+            ids: int64, as `Ids` or an array [b, F]; the rows have the same form.
         """
-        ids = checked_ids(ids, self.num_fields)
-        rows = np.empty(ids.shape, np.int32)
-        batch_loops.look_up(self._id_map.cells, ids, rows)
-        return rows
+        return in_form_of(ids, batch_loops.look_up(self._id_map, checked_ids(ids, self.num_fields)))
 
     def hold(self, rows: Array) -> None:
         """Keep the ids of these rows until the next call, as a running step uses the rows.

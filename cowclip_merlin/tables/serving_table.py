@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.changes import Changes
-from cowclip_merlin.tables.id_map import IdMap
+from cowclip_merlin.tables.id_map import IdMap, checked_ids, in_form_of
 from cowclip_merlin.tables.loops import batch_loops
 
 Array = npt.NDArray[Any]
+IdsOrArray = TypeVar("IdsOrArray", Ids, Array)
 
 
 class ServingTable:
@@ -98,24 +100,24 @@ class ServingTable:
         rows[new] = self._id_map.add(fields[new], ids[new])
         return rows
 
-    def read(self, ids: Array) -> list[Array]:
+    def read(self, ids: Ids | Array) -> list[Array]:
         """Rows of ids, one float32 [b, F, d] for each embedding table.
 
+        With multi-valued columns, they are [m, d], one row for each id.
+
         Args:
-            ids: int64 [b, F].
+            ids: int64, as `Ids` or an array [b, F].
         """
-        rows = self.look_up(ids)
+        rows = batch_loops.look_up(self._id_map, checked_ids(ids, self.num_fields))
         return [table[rows] for table in self.tables]
 
-    def look_up(self, ids: Array) -> Array:
-        """Rows of ids, int32 [b, F]; the number of the field where an id has none.
+    def look_up(self, ids: IdsOrArray) -> IdsOrArray:
+        """Rows of ids, int32; the number of the field where an id has none.
 
         Args:
-            ids: int64 [b, F].
+            ids: int64, as `Ids` or an array [b, F]; the rows have the same form.
         """
-        rows = np.empty(ids.shape, np.int32)
-        batch_loops.look_up(self._id_map.cells, np.ascontiguousarray(ids, np.int64), rows)
-        return rows
+        return in_form_of(ids, batch_loops.look_up(self._id_map, checked_ids(ids, self.num_fields)))
 
     def state(self) -> dict[str, Array]:
         """What `restore` needs, by name; most are views."""

@@ -135,8 +135,7 @@ def logits_function(model: Any, data: Data) -> Any:
 
     @tf.function(input_signature=[data.signature], autograph=False)
     def score(batch: Any) -> Any:
-        inputs = data.unpack(batch).inputs
-        return models.logits(model, inputs, training=False)[:, 0]
+        return models.logits(model, data.unpack(batch), training=False)[:, 0]
 
     return score
 

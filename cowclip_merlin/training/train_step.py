@@ -33,7 +33,7 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
         batch, rows = own_part(batch, data, group)
         batch = data.unpack(batch)
         with tf.GradientTape() as tape:
-            z = models.logits(model, batch.inputs, training=True)[:, 0]
+            z = models.logits(model, batch, training=True)[:, 0]
             if batch.offsets is not None:
                 z -= batch.offsets
             losses = losses_of(batch.labels, z)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat, metrics
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.online.collision_settings import (
@@ -146,12 +147,13 @@ class _Run:
     ) -> None:
         self.load, self.seed, self.collisions = load, seed, collisions
         self.columns = _indexes(features, collisions.fields)
-        self.events = replace(events, ids=hash_columns(events.ids, self.columns, load, seed=seed))
+        hashed = hash_columns(events.ids.values, self.columns, load, seed=seed)
+        self.events = replace(events, ids=Ids(hashed))
         self.train_rows, self.test_rows = split_rows(len(events))
         if len(np.unique(events.labels[self.test_rows])) < 2:
             raise InputError("all test rows have one label; an AUC needs both, so use a longer log")
         self.batch_size = settings.run.batch_size
-        self.trainer = new_trainer(features, settings, self.events.ids, seed)
+        self.trainer = new_trainer(features, settings, hashed, seed)
 
     def epochs(self) -> Iterator[CollisionEpoch]:
         """Train, and yield the results of each epoch."""
@@ -182,7 +184,7 @@ class _Run:
         """Make one step; return occurrences per id, clipped share and mean clip factor."""
         batch = self.events.filter(rows)
         self.trainer.train(batch)
-        distinct = sum(len(np.unique(batch.ids[:, column])) for column in self.columns)
+        distinct = sum(len(np.unique(batch.ids.values[:, column])) for column in self.columns)
         optimizer = self.trainer.optimizer
         return (
             len(batch) * len(self.columns) / distinct,

@@ -24,7 +24,7 @@ def test_rows_are_spread_over_seven_days(log, tmp_path):
     features = load_features(ROOT / "examples/criteo.yaml")
     events = Events.concatenate(list(EventLog([tmp_path / "timed.txt"], features)))
     lines = [line.split("\t") for line in log.read_text().splitlines()]
-    assert events.ids.shape == (len(lines), 26) and events.numbers.shape == (len(lines), 13)
+    assert events.ids.values.shape == (len(lines), 26) and events.numbers.shape == (len(lines), 13)
     assert events.labels.tolist() == [int(line[0]) for line in lines]
     seconds = np.arange(len(lines)) * 604_800 // len(lines)
     assert np.array_equal(events.times, seconds) and events.times[-1] < 604_800

@@ -80,7 +80,7 @@ def test_with_times_it_is_a_log_for_online_training(original, tmp_path, capsys):
     (events,) = EventLog([out], features, max_bad_fraction=0)
     assert events.times.tolist() == [10, 20, 30, 40]
     assert events.labels.tolist() == [0, 1, 1, 0]
-    assert events.ids[:, :2].tolist() == [[2, 1], [2, 2], [1, 1], [1, 3]]
+    assert events.ids.values[:, :2].tolist() == [[2, 1], [2, 2], [1, 1], [1, 3]]
     assert movielens.main([str(original), "--out", str(tmp_path / "new.csv")]) == 0
     assert "time" not in (tmp_path / "new.csv").read_text().splitlines()[0]
     out.unlink()

@@ -72,7 +72,7 @@ def usual_training(events, features, settings, collisions, seed):
         for rows in epoch_batches(train, settings.run.batch_size, seed, epoch):
             trainer.train(events.filter(rows))
         rows = trainer.table.lookup(scored.ids)
-        inputs = {"categorical": rows, "continuous": scored.numbers}
+        inputs = {"categorical": rows.values, "continuous": scored.numbers}
         yield trainer, scored.labels, trainer.model.predict_on_batch(inputs)[:, 0]
 
 
@@ -99,8 +99,8 @@ def test_ids_fall_and_counts_rise_as_of_a_random_hash(events, features, settings
     mine = [names.index(name) for name in collisions.fields]
     results = list(run_collisions(events, features, settings, collisions, [1]))
     found = {each.load: each for each in results}
-    every = [len(np.unique(events.ids[:, c])) for c in mine]
-    trained = [len(np.unique(events.ids[train, c])) for c in mine]
+    every = [len(np.unique(events.ids.values[:, c])) for c in mine]
+    trained = [len(np.unique(events.ids.values[train, c])) for c in mine]
     assert found[0.0].hashed_ids == sum(trained)
     for load in (1.0, 4.0):
         buckets = [round(n / load) for n in every]

@@ -37,6 +37,12 @@ def first_values(seed, f, id_, d, std):
     return row[:d]
 
 
+def keys_of(event):
+    """Field and id of every occurrence; a field of an event has one id or a list of ids."""
+    lists = ((f, ids if isinstance(ids, list) else [ids]) for f, ids in enumerate(event))
+    return [(f, id_) for f, ids in lists for id_ in ids]
+
+
 @dataclass
 class Entry:
     """An id with a row: when it was last seen, and how many steps trained it."""
@@ -78,7 +84,7 @@ class Reference:
         """Count a batch; the new ids of it, in order."""
         new = {}
         for ids in batch:
-            for key in enumerate(ids):
+            for key in keys_of(ids):
                 if key not in self.ids and key not in new and self._admits(key):
                     new[key] = Entry(0)
             self.events += 1
@@ -91,7 +97,7 @@ class Reference:
         self.ids |= new
         present = set()
         for ids, now in zip(batch, times):
-            for key in enumerate(ids):
+            for key in keys_of(ids):
                 if key in self.ids:
                     self.ids[key].seen = max(self.ids[key].seen, now)
                     present.add(key)

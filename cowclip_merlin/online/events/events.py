@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
@@ -30,7 +31,7 @@ class Events:
     """Events in the order of the log or the request.
 
     Attributes:
-        ids: of the categorical columns, int64 [n, fields].
+        ids: of the categorical columns, int64.
         numbers: of the continuous columns, float32 [n, columns].
         labels: int8 [n]; None in a request.
         times: whole seconds since 1970, int64 [n]; None in a request.
@@ -39,7 +40,7 @@ class Events:
             have the rate 1. A model is trained on `sigmoid(z - offset)`.
     """
 
-    ids: npt.NDArray[np.int64]
+    ids: Ids
     numbers: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int8] | None = None
     times: npt.NDArray[np.int64] | None = None
@@ -48,11 +49,16 @@ class Events:
 
     def __len__(self) -> int:
         """Number of events."""
-        return len(self.ids)
+        return self.ids.num_rows
 
     def filter(self, which: Mask | slice) -> Events:
         """The events where the mask is true, or those of a slice."""
-        return Events(**{k: None if x is None else x[which] for k, x in vars(self).items()})
+        columns = {k: None if x is None else x[which] for k, x in self._columns().items()}
+        return Events(ids=self.ids.take(which), **columns)
+
+    def _columns(self) -> dict[str, npt.NDArray[Any] | None]:
+        """All columns but the ids."""
+        return {name: column for name, column in vars(self).items() if name != "ids"}
 
     def with_offsets(self) -> Events:
         """The same events; offsets of None become zeros."""
@@ -64,8 +70,9 @@ class Events:
         """Events of all parts in their order; all must have the same attributes but `offsets`."""
         if any(part.offsets is not None for part in parts):
             parts = [part.with_offsets() for part in parts]
-        columns = {k: [vars(part)[k] for part in parts] for k in vars(parts[0])}
-        return cls(**{k: None if x[0] is None else np.concatenate(x) for k, x in columns.items()})
+        columns = {k: [vars(part)[k] for part in parts] for k in parts[0]._columns()}
+        whole = {k: None if x[0] is None else np.concatenate(x) for k, x in columns.items()}
+        return cls(ids=Ids.concatenate([part.ids for part in parts]), **whole)
 
 
 class Damage:
@@ -102,7 +109,7 @@ def encode_inputs(table: Any, features: LogFeatures, damage: Damage) -> Events:
     ids = [_ids(table[c.name], field, c) for field, c in enumerate(features.categorical)]
     numbers = [_scaled(_array(table[c.name]), c, damage) for c in features.continuous]
     return Events(
-        ids=np.stack(ids, axis=1) if ids else np.empty((rows, 0), np.int64),
+        ids=Ids(np.stack(ids, axis=1) if ids else np.empty((rows, 0), np.int64)),
         numbers=np.stack(numbers, axis=1) if numbers else np.empty((rows, 0), np.float32),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 
@@ -43,7 +44,7 @@ class StepPipeline:
         rows = table.admit(events.ids, events.times, beside_step=True)
         self.wait()
         table.check_memory()
-        table.hold(rows)
+        table.hold(rows.values)
         self._running = self._threads.submit(self._step, known, rows, events, batch_factor)
         table.expire()
 
@@ -57,7 +58,7 @@ class StepPipeline:
         """Wait for the running step, and end the thread."""
         self._threads.shutdown(wait=True)
 
-    def _step(self, known: Array, rows: Array, events: Events, batch_factor: int) -> None:
+    def _step(self, known: Ids, rows: Ids, events: Events, batch_factor: int) -> None:
         scores = self._trainer.score(known, events.numbers)
         if events.offsets is not None:
             scores = of_sampled(scores, events.offsets)

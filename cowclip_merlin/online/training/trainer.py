@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat, models
+from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import Batch
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.optimizer.lazy_adam import Moments
 from cowclip_merlin.scaling import ADAM_RULES
@@ -33,7 +33,7 @@ SCORED_AT_ONCE = 1 << 14
 
 
 class BatchForm:
-    """The form of a batch, for `make_train_step`: rows [b, F], numbers [b, C], labels [b].
+    """The form of a batch, for `make_train_step`: table rows [b, F], numbers [b, C], labels [b].
 
     Args:
         num_fields: F.
@@ -54,7 +54,8 @@ class BatchForm:
     @staticmethod
     def unpack(batch: Any) -> Batch:
         """Return the columns of a batch."""
-        return Batch(*batch)
+        rows, *columns = batch
+        return Batch(Ids(rows), *columns)
 
 
 class OnlineTrainer:
@@ -139,7 +140,7 @@ class OnlineTrainer:
         self.step(rows, events)
         self.table.expire()
 
-    def step(self, rows: Array, events: Events, *, batch_factor: int = 1) -> None:
+    def step(self, rows: Ids, events: Events, *, batch_factor: int = 1) -> None:
         """Make one step on a batch whose ids have their rows.
 
         Args:
@@ -153,7 +154,7 @@ class OnlineTrainer:
         """
         if batch_factor != self._batch_factor:
             self._set_rates(batch_factor)
-        batch = (rows, events.numbers, events.labels.astype(np.float32))
+        batch = (rows.values, events.numbers, events.labels.astype(np.float32))
         if events.offsets is not None:
             batch += (events.offsets,)
         with raising_diverged():
@@ -177,18 +178,18 @@ class OnlineTrainer:
         """Return click probabilities of events, float32 [n]; nothing is counted or created."""
         return self.score(self.table.lookup(events.ids), events.numbers)
 
-    def score(self, rows: Array, numbers: Array) -> Array:
+    def score(self, rows: Ids, numbers: Array) -> Array:
         """Return click probabilities of events whose rows are known, float32 [n].
 
         Args:
-            rows: int32 [n, F].
+            rows: from `table.lookup`.
             numbers: continuous columns, float32 [n, C].
         """
         parts = [
             slice(first, first + SCORED_AT_ONCE)
-            for first in range(0, max(len(rows), 1), SCORED_AT_ONCE)
+            for first in range(0, max(rows.num_rows, 1), SCORED_AT_ONCE)
         ]
-        return np.concatenate([self._score(rows[p], numbers[p]).numpy() for p in parts])
+        return np.concatenate([self._score(rows.values[p], numbers[p]).numpy() for p in parts])
 
     def check_loss(self) -> None:
         """Raise `Diverged` if a loss since the start was not finite."""
@@ -256,9 +257,8 @@ def _make_score(model: Any, batches: BatchForm) -> Any:
     tf = compat.tensorflow()
 
     @tf.function(input_signature=batches.signature[:2], autograph=False)
-    def score(rows: Any, numbers: Any) -> Any:
-        inputs = {"categorical": rows, "continuous": numbers}
-        return tf.sigmoid(models.logits(model, inputs, training=False)[:, 0])
+    def score(*batch: Any) -> Any:
+        return tf.sigmoid(models.logits(model, batches.unpack(batch), training=False)[:, 0])
 
     return score
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.run_config import load_online_config
 from cowclip_merlin.online.settings import OnlineSettings
@@ -136,17 +137,18 @@ class ServedModel:
         from cowclip_merlin.online.events.events import Events
 
         columns = len(self.features.continuous)
-        ids = np.zeros((1, self._table.num_fields), np.int64)
+        ids = Ids(np.zeros((1, self._table.num_fields), np.int64))
         self.predict(Events(ids=ids, numbers=np.zeros((1, columns), np.float32)))
 
     def predict(self, events: Events) -> Prediction:
         """Return click probabilities of events and the version of the model."""
         with self._rows_lock.reading():
             version, rows = self.version, self._table.look_up(events.ids)
-            values = [table[rows] for table in self._table.tables]
+            values = [table[rows.values] for table in self._table.tables]
         with self._weights_lock.reading():
             probabilities = self._scorer.score(values, events.numbers)
-        return Prediction(probabilities, version, int(np.count_nonzero(rows < rows.shape[1])))
+        absent = np.count_nonzero(rows.values < rows.num_fields)
+        return Prediction(probabilities, version, int(absent))
 
     def apply(self, message: SyncMessage) -> bool:
         """Take over the next message of this model's generation; False if it was before.

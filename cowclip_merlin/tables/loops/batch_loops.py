@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.numba_prefetch import AHEAD
 from cowclip_merlin.tables import admission
@@ -29,18 +30,46 @@ _NEW = 1 << 31  # numbers in the index from here on: place in `NewIds` of an id 
 _REFUSED = -(1 << 31)  # a row's number for now: the id is not admitted
 
 
-class Batch(NamedTuple):
-    """A batch that gets its rows.
+class Occurrences(NamedTuple):
+    """The ids of a batch, one after the other, which get their rows.
+
+    A cell is a row of the batch in one field. Its number is `row * F + field`.
 
     Attributes:
-        ids: int64 [b, F].
+        ids: int64 [m].
+        ends: for each cell, the first occurrence after it, int64 [b * F]; empty if every cell has
+            one id.
+        num_fields: F.
         now: event times, uint32 [b].
-        rows: int32 [b, F]; meanwhile below 0 for ids that have no row yet.
+        rows: int32 [m]; meanwhile below 0 for ids that have no row yet.
+        place: occurrence and cell where the first pass goes on, int64 [2].
     """
 
     ids: Array
+    ends: Array
+    num_fields: int
     now: Array
     rows: Array
+    place: Array
+
+
+def occurrences(ids: Ids, now: Array) -> Occurrences:
+    """The occurrences of a batch, without rows.
+
+    Args:
+        ids: int64.
+        now: event times, uint32 [b].
+    """
+    values = ids.values.reshape(-1)
+    ends = () if ids.lengths is None else np.cumsum(ids.lengths.reshape(-1), dtype=np.int64)
+    return Occurrences(
+        ids=values,
+        ends=np.asarray(ends, np.int64),
+        num_fields=ids.num_fields,
+        now=now,
+        rows=np.empty(len(values), np.int32),
+        place=np.zeros(2, np.int64),
+    )
 
 
 class NewIds(NamedTuple):
@@ -59,15 +88,23 @@ class NewIds(NamedTuple):
     number: Array
 
 
-@compiled
-def look_up(cells: Any, ids: Any, rows: Any) -> None:
-    """Rows of the ids; that of the field's absent ids where an id has none.
+def look_up(id_map: IdMap, ids: Ids) -> Array:
+    """Rows of the ids, int32 of the shape of their values.
 
-    Args:
-        cells: the index.
-        ids: int64 [b, F].
-        rows: int32 [b, F], written.
+    Where an id has no row, it is that of the field's absent ids.
     """
+    if ids.lengths is None:
+        rows = np.empty(ids.values.shape, np.int32)
+        _look_up(id_map.cells, ids.values, rows)
+        return rows
+    fields = np.tile(np.arange(ids.num_fields, dtype=np.int32), ids.num_rows)
+    fields = fields.repeat(ids.lengths.reshape(-1))
+    rows = id_map.find(fields, ids.values)
+    return np.where(rows < 0, fields, rows)
+
+
+@compiled
+def _look_up(cells: Any, ids: Any, rows: Any) -> None:
     num_fields, flat_ids, flat_rows = ids.shape[1], ids.reshape(-1), rows.reshape(-1)
     field, ahead = 0, AHEAD % num_fields
     for i in range(ids.size):
@@ -79,64 +116,76 @@ def look_up(cells: Any, ids: Any, rows: Any) -> None:
         ahead = ahead + 1 if ahead + 1 < num_fields else 0
 
 
-def collect_new(id_map: IdMap, state: AdmissionState, last_seen: Array, batch: Batch) -> NewIds:
+def collect_new(
+    id_map: IdMap, state: AdmissionState, last_seen: Array, batch: Occurrences
+) -> NewIds:
     """Find the rows of a batch, and collect the ids that get one; see `count_and_admit`."""
-    fields, ids = np.empty((2, batch.rows.size), np.int64)
-    new = NewIds(fields, ids, np.empty(batch.rows.size, np.uint32), np.zeros(1, np.int64))
-    done, count = 0, len(id_map)
-    while done < batch.rows.size:
-        done = count_and_admit(id_map.cells, count, batch, last_seen, state, new, done)
-        if done < batch.rows.size:
-            id_map.grow_index(count + int(new.number[0]) + 1)
+    n, count = len(batch.ids), len(id_map)
+    fields, ids = np.empty((2, n), np.int64)
+    new = NewIds(fields, ids, np.empty(n, np.uint32), np.zeros(1, np.int64))
+    while not count_and_admit(id_map.cells, count, batch, last_seen, state, new):
+        id_map.grow_index(count + int(new.number[0]) + 1)
     return new
 
 
 @compiled
 def count_and_admit(
-    cells: Any, count: int, batch: Any, last_seen: Any, state: Any, new: Any, first: int
-) -> Any:
+    cells: Any, count: int, batch: Any, last_seen: Any, state: Any, new: Any
+) -> bool:
     """The first pass over a batch: find rows, and collect the ids that get one.
 
     Args:
         cells: the index; ids that get a row are in it from now on, without their row.
         count: ids in the index that have a row.
-        batch: the `Batch`, whose rows are written.
+        batch: the `Occurrences`, whose rows are written.
         last_seen: uint32 [capacity], brought up to date.
         state: the `AdmissionState`, which counts.
         new: the `NewIds`, written.
-        first: occurrence to begin with, 0 to b * F.
 
     Returns:
-        The occurrence where the index was too full to go on, or b * F at the end.
+        Whether the pass is done; else the index is too full to go on.
     """
-    num_fields, n = batch.rows.shape[1], batch.rows.size
-    ids, rows = batch.ids.reshape(-1), batch.rows.reshape(-1)
-    event, field, ahead = first // num_fields, first % num_fields, (first + AHEAD) % num_fields
+    num_fields, n, ids = batch.num_fields, len(batch.ids), batch.ids
+    first, cell = batch.place
+    event, field = cell // num_fields, cell % num_fields
+    ahead_cell, ahead = cell, field
     for i in range(first, n):
+        while _end(batch.ends, cell) <= i:
+            cell, field = cell + 1, field + 1
+            if field == num_fields:
+                event, field = event + 1, 0
+                admission.end_event(state)
         if i + AHEAD < n:
+            while _end(batch.ends, ahead_cell) <= i + AHEAD:
+                ahead_cell, ahead = ahead_cell + 1, ahead + 1 if ahead + 1 < num_fields else 0
             prefetch_cell(cells, hash_id(ahead, ids[i + AHEAD]))
         id_, now = ids[i], batch.now[event]
         start = hash_id(field, id_)
-        cell = find_cell(cells, start, field, id_)
-        number = number_in(cells, cell)
+        found = find_cell(cells, start, field, id_)
+        number = number_in(cells, found)
         if number >= _NEW:
             new.seen[number - _NEW] = max(new.seen[number - _NEW], now)
-            rows[i] = _NEW - 1 - number
+            batch.rows[i] = _NEW - 1 - number
         elif number != ABSENT:
             last_seen[number] = max(last_seen[number], now)
-            rows[i] = number
+            batch.rows[i] = number
         elif too_full(cells, count + new.number[0]):
-            return i
+            batch.place[0], batch.place[1] = i, cell
+            return False
         elif admission.admits(state, start, field, id_):
-            rows[i] = -1 - _collect(new, field, id_, now)
-            write_cell(cells, cell, field, id_, _NEW - 1 - rows[i])
+            batch.rows[i] = -1 - _collect(new, field, id_, now)
+            write_cell(cells, found, field, id_, _NEW - 1 - batch.rows[i])
         else:
-            rows[i] = _REFUSED
-        field, ahead = field + 1, ahead + 1 if ahead + 1 < num_fields else 0
-        if field == num_fields:
-            event, field = event + 1, 0
-            admission.end_event(state)
-    return n
+            batch.rows[i] = _REFUSED
+    for _ in range(event, len(batch.now)):
+        admission.end_event(state)
+    return True
+
+
+@compiled
+def _end(ends: Any, cell: Any) -> Any:
+    """The first occurrence after a cell."""
+    return ends[cell] if len(ends) else cell + 1
 
 
 @compiled
@@ -172,21 +221,21 @@ def forget(cells: Any, new: Any) -> None:
 @compiled
 def finish_rows(cells: Any, batch: Any, last_seen: Any, new_rows: Any) -> None:
     """The last pass over a batch: an id admitted at one occurrence has its row at all of them."""
-    for event in range(batch.rows.shape[0]):
-        for field in range(batch.rows.shape[1]):
-            row = np.int64(batch.rows[event, field])
-            if row == _REFUSED and len(new_rows) == 0:
-                batch.rows[event, field] = field
-            elif row == _REFUSED:
-                batch.rows[event, field] = _row_of_refused(cells, batch, event, field, last_seen)
-            elif row < 0:
-                batch.rows[event, field] = new_rows[-1 - row]
+    for i in range(len(batch.rows)):
+        row = np.int64(batch.rows[i])
+        if row == _REFUSED:
+            batch.rows[i] = _row_of_refused(cells, batch, i, last_seen, len(new_rows) == 0)
+        elif row < 0:
+            batch.rows[i] = new_rows[-1 - row]
 
 
 @compiled
-def _row_of_refused(cells: Any, batch: Any, event: int, field: int, last_seen: Any) -> int:
-    id_ = batch.ids[event, field]
-    number = number_in(cells, find_cell(cells, hash_id(field, id_), field, id_))
+def _row_of_refused(cells: Any, batch: Any, i: int, last_seen: Any, none_new: bool) -> int:
+    cell = np.searchsorted(batch.ends, i, side="right") if len(batch.ends) else i
+    event, field, id_ = cell // batch.num_fields, cell % batch.num_fields, batch.ids[i]
+    number = (
+        ABSENT if none_new else number_in(cells, find_cell(cells, hash_id(field, id_), field, id_))
+    )
     if number == ABSENT:
         return field
     last_seen[number] = max(last_seen[number], batch.now[event])

@@ -92,10 +92,10 @@ def test_a_log_and_requests_agree(values, features_of_buckets, tmp_path_factory)
     (events,) = EventLog([file], features_of_buckets)
     requests = [{"plain": value, "hashed": value} for value in values]
     scored = encode_requests(requests, features_of_buckets).events
-    np.testing.assert_array_equal(events.ids, scored.ids)
+    np.testing.assert_array_equal(events.ids.values, scored.ids.values)
     plain = text_ids(column)
-    np.testing.assert_array_equal(events.ids[:, 0], plain)
-    np.testing.assert_array_equal(events.ids[:, 1], bucket_ids(plain, 1, 7))
+    np.testing.assert_array_equal(events.ids.values[:, 0], plain)
+    np.testing.assert_array_equal(events.ids.values[:, 1], bucket_ids(plain, 1, 7))
 
 
 @pytest.fixture(scope="module")

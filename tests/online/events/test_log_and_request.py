@@ -79,7 +79,7 @@ def assert_equal(rows, file, features):
     ids, numbers, bad = whole_log(file, features)
     request = encode_requests(requests_of(rows), features)
     assert set(request.damaged) == bad
-    np.testing.assert_array_equal(request.events.ids, ids)
+    np.testing.assert_array_equal(request.events.ids.values, ids)
     np.testing.assert_array_equal(request.events.numbers, numbers)
 
 
@@ -140,7 +140,7 @@ def test_values_of_a_request(features_file):
     absent = {"user": "", "item": None, "price": None, "age": ""}
     done = encode_requests([given, absent], features_file())
     assert not done.damaged and done.events.labels is None and done.events.times is None
-    assert done.events.ids.tolist() == [[7, text_id("a")], [MISSING, MISSING]]
+    assert done.events.ids.values.tolist() == [[7, text_id("a")], [MISSING, MISSING]]
     wanted = np.float32([[-np.log(2.5), 0.25], [0, 0]])
     np.testing.assert_array_equal(done.events.numbers, wanted)
 
@@ -172,4 +172,4 @@ def test_a_request_without_a_column(features_file):
 
 def test_no_requests(features_file):
     done = encode_requests([], features_file())
-    assert done.events.ids.shape == (0, 2) and done.events.numbers.shape == (0, 2)
+    assert done.events.ids.values.shape == (0, 2) and done.events.numbers.shape == (0, 2)

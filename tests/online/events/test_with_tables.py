@@ -3,6 +3,7 @@
 import numpy as np
 
 from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.events.ids import MISSING
 from cowclip_merlin.online.events.requests import encode_requests
@@ -26,16 +27,16 @@ def test_ids_of_a_log_get_rows_and_expire_by_the_features_file(tmp_path):
     table, seen = growing_table(features), []
     for events in EventLog([tmp_path / "log.csv"], features, block_bytes=20_000):
         rows = table.admit(events.ids, events.times)
-        assert (rows >= len(features.categorical)).all()  # those before are of absent ids
+        assert (rows.values >= len(features.categorical)).all()  # those before are of absent ids
         seen.append(events)
-    ids, times = (np.concatenate([getattr(e, name) for e in seen]) for name in ("ids", "times"))
+    ids, times = Events.concatenate(seen).ids.values, Events.concatenate(seen).times
     assert table.statistics().rows == tuple(len(np.unique(column)) for column in ids.T)
     request = encode_requests(
         [{"user": 1, "item": "no such", "category": 1, "site": None, "device": 1, "hour": 1,
           "price": None}], features,
     )  # fmt: skip
-    assert request.events.ids[0, 3] == MISSING
-    looked_up = table.lookup(request.events.ids)[0]
+    assert request.events.ids.values[0, 3] == MISSING
+    looked_up = table.lookup(request.events.ids).values[0]
     assert looked_up[1] == 1 and looked_up[3] >= len(features.categorical)  # absent; has a row
 
     while table.expire():

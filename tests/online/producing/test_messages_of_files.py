@@ -53,7 +53,7 @@ def assert_read_alike(file, features):
     except InputError as error:
         assert "no events" in str(error) and not whole
         return
-    np.testing.assert_array_equal(encoded.events.ids, wanted.ids)
+    np.testing.assert_array_equal(encoded.events.ids.values, wanted.ids.values)
     np.testing.assert_array_equal(encoded.events.numbers, wanted.numbers)
     assert [x["click"] for x in whole] == wanted.labels.tolist()
     assert [int(x["time"]) for x in whole] == wanted.times.tolist()

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.replaying.batches import BatchReader
 
@@ -13,7 +14,7 @@ from cowclip_merlin.online.replaying.batches import BatchReader
 def events_of(times):
     n = len(times)
     return Events(
-        ids=np.arange(n)[:, None],
+        ids=Ids(np.arange(n)[:, None]),
         numbers=np.zeros((n, 1), np.float32),
         labels=np.zeros(n, np.int8),
         times=np.array(times, np.int64),
@@ -26,7 +27,7 @@ def pieces_of(events, cuts):
 
 
 def ids_of(batches):
-    return [batch.ids[:, 0].tolist() for batch in batches]
+    return [batch.ids.values[:, 0].tolist() for batch in batches]
 
 
 def expected(times, size, before, first=0):

@@ -43,7 +43,7 @@ def simple_replay(trainer, events, intervals, days):
 
 def score(trainer, batch):
     rows = trainer.table.lookup(batch.ids)
-    inputs = {"categorical": rows, "continuous": batch.numbers}
+    inputs = {"categorical": rows.values, "continuous": batch.numbers}
     return trainer.model.predict_on_batch(inputs)[:, 0]
 
 

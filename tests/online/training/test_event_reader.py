@@ -192,6 +192,6 @@ def test_an_event_is_that_of_a_request(tmp_path, extra):
     log = log_of(tmp_path / "log", [json.dumps(row).encode()])
     batch = reader_of(log, tmp_path).next_batch(1, wait=0)
     request = encode_requests([row], FEATURES).events
-    np.testing.assert_array_equal(batch.ids, request.ids)
+    np.testing.assert_array_equal(batch.ids.values, request.ids.values)
     np.testing.assert_array_equal(batch.numbers, request.numbers)
     assert batch.labels.tolist() == [int(row["click"])] and batch.times.tolist() == [row["time"]]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.online.events.events import Damage, Events
 from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages
@@ -26,7 +27,7 @@ def sigmoid(z):
 def events_of(items, labels, offsets=None):
     n = len(items)
     return Events(
-        ids=np.asarray(items, np.int64)[:, None],
+        ids=Ids(np.asarray(items, np.int64)[:, None]),
         numbers=np.zeros((n, 0), np.float32),
         labels=np.asarray(labels, np.int8),
         times=np.zeros(n, np.int64),

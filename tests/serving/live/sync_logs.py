@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import CategoricalColumn, LogFeatures
@@ -198,5 +199,5 @@ def scores_of(follower):
     """What a follower answers for every id; None while it has no model."""
     if follower.model is None:
         return None
-    events = Events(ids=EVERY_ID, numbers=np.zeros((IDS, 0), np.float32))
+    events = Events(ids=Ids(EVERY_ID), numbers=np.zeros((IDS, 0), np.float32))
     return follower.model.predict(events).probabilities.tolist()

@@ -66,7 +66,7 @@ def test_served_equals_offline(tmp_path, settings_of, features, events, model, t
             assert found.version.info["trained"] == made.trained
             assert len(follower.model) == made.trainer.table.num_rows
             assert found.absent == np.count_nonzero(
-                made.trainer.table.lookup(asked.ids) < asked.ids.shape[1]
+                made.trainer.table.lookup(asked.ids).values < asked.ids.num_fields
             )
     statistics = made.trainer.table.statistics()
     assert not table.get("max_rows") or statistics.evicted

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sync_logs import DIMS, FEATURES, FIELDS, arrays_of
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.sync.sync_message import SyncMessage
@@ -74,7 +75,7 @@ def test_no_request_reads_a_torn_row_or_that_of_another_id():
         rng = np.random.default_rng(seed)
         while not stop.is_set():
             ids = rng.integers(0, IDS, (50, 1))
-            model.predict(Events(ids=ids.repeat(FIELDS, 1), numbers=ids.astype(np.float32)))
+            model.predict(Events(ids=Ids(ids.repeat(FIELDS, 1)), numbers=ids.astype(np.float32)))
             asked.append(1)
 
     with running(ask, 2, stop):
@@ -110,7 +111,7 @@ def test_dense_weights_change_together():
 
     def ask(_):
         while not stop.is_set():
-            model.predict(Events(ids=np.zeros((1, FIELDS), int), numbers=np.zeros((1, 1))))
+            model.predict(Events(ids=Ids(np.zeros((1, FIELDS), int)), numbers=np.zeros((1, 1))))
 
     with running(ask, 3, stop):
         for seq in range(1, 100):

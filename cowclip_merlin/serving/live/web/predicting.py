@@ -112,7 +112,7 @@ class Predictor:
         found = model.predict(events)
         if not np.isfinite(found.probabilities).all():
             raise Refusal(500, "the model gives numbers that are not finite; see the trainer's log")
-        return Answer(_body(found), len(events), events.ids.size, found.absent)
+        return Answer(_body(found), len(events), events.ids.values.size, found.absent)
 
     def close(self) -> None:
         """Wait for running requests."""

@@ -1,0 +1,100 @@
+"""A batch of rows: the type of its ids, and of all its columns.
+
+Loading and events make batches, models and growing tables read them. This module imports neither
+NumPy nor TensorFlow, because both kinds of arrays may be in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Ids(NamedTuple):
+    """Ids of some rows in all categorical columns, or the table rows of these ids.
+
+    If every column has one id per row, `values` is a matrix. A multi-valued column has any number
+    of ids in a row, also none. If there is one, `values` lists the ids of the first row, column
+    after column, then those of the second row, and so on.
+
+    They are NumPy arrays on the host and tensors within a step. `take` and `concatenate` are for
+    the host. TensorFlow passes a named tuple into graphs; but as a tuple, `len` of it is 2.
+
+    Attributes:
+        values: integer [n, F]; with multi-valued columns [m].
+        lengths: number of ids of each row in each column, int32 [n, F]; None: one id everywhere.
+
+    >>> import numpy as np
+    >>> ids = Ids(np.array([7, 3, 3, 5]), np.array([[1, 2], [1, 0]], np.int32))
+    >>> ids.take(slice(1)).values.tolist(), ids.num_rows, ids.num_fields
+    ([7, 3, 3], 2, 2)
+    """
+
+    values: Any
+    lengths: Any | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, n."""
+        return self._matrix.shape[0]
+
+    @property
+    def num_fields(self) -> int:
+        """Number of columns, F."""
+        return self._matrix.shape[1]
+
+    @property
+    def _matrix(self) -> Any:
+        return self.values if self.lengths is None else self.lengths
+
+    def with_values(self, values: Any) -> Ids:
+        """Return the same structure with other values, such as the table rows of the ids."""
+        return self._replace(values=values)
+
+    def take(self, which: npt.NDArray[Any] | slice) -> Ids:
+        """Return the ids of some rows: those of a mask [n] or a slice, or by their numbers."""
+        if self.lengths is None:
+            return Ids(self.values[which])
+        import numpy as np
+
+        of_row, lengths = self.lengths.sum(axis=1), self.lengths[which]
+        first, taken = (of_row.cumsum() - of_row)[which], lengths.sum(axis=1)
+        within = np.arange(taken.sum()) - np.repeat(taken.cumsum() - taken, taken)
+        return Ids(self.values[first.repeat(taken) + within], lengths)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Ids]) -> Ids:
+        """Return the ids of all parts in their order."""
+        import numpy as np
+
+        if all(part.lengths is None for part in parts):
+            return cls(np.concatenate([part.values for part in parts]))
+        parts = [part.multi_valued() for part in parts]
+        return cls(*(np.concatenate(arrays) for arrays in zip(*parts)))
+
+    def multi_valued(self) -> Ids:
+        """Return the form with `lengths`, also if each column has one id per row."""
+        if self.lengths is not None:
+            return self
+        import numpy as np
+
+        return Ids(self.values.reshape(-1), np.ones(self.values.shape, np.int32))
+
+
+class Batch(NamedTuple):
+    """A batch of rows, as a model reads it.
+
+    Attributes:
+        ids: categorical columns; the values are rows of the embedding tables.
+        numbers: continuous columns, float32 [b, C].
+        labels: 0 or 1, float32 [b]; None without labels, as in a request.
+        offsets: what a step subtracts from the logits, float32 [b]; None: nothing.
+    """
+
+    ids: Ids
+    numbers: Any
+    labels: Any | None = None
+    offsets: Any | None = None
