@@ -12,8 +12,7 @@ from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import embedding
-from cowclip_merlin.models.columns import Columns
-from cowclip_merlin.models.combiner import combined
+from cowclip_merlin.models.columns import Columns, combined
 from cowclip_merlin.models.ctr_model import CTRModel
 from cowclip_merlin.models.interaction import sum_over_fields
 from cowclip_merlin.models.precision import computing_in, current_policy

@@ -7,7 +7,7 @@ from typing import Any
 
 from cowclip_merlin import compat, workers
 from cowclip_merlin.batch import Ids
-from cowclip_merlin.models.combiner import fields_of, spread
+from cowclip_merlin.models.columns import fields_of, spread
 from cowclip_merlin.models.row_sync import SyncedLayer
 from cowclip_merlin.models.tensorflow_names import variable_names
 from cowclip_merlin.tables import TableLayout

@@ -9,6 +9,7 @@ import pytest
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.event_log import EventLog
+from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.raw_events import RawLog
@@ -32,7 +33,8 @@ def read(features_file, tmp_path):
 
 
 def joined(pieces, name):
-    return np.concatenate([getattr(piece, name) for piece in pieces]).tolist()
+    column = getattr(Events.concatenate(pieces), name)
+    return (column.values if name == "ids" else column).tolist()
 
 
 def test_labels_times_and_keys(read):
