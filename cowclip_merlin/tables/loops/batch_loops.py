@@ -145,18 +145,24 @@ def count_and_admit(
     Returns:
         Whether the pass is done; else the index is too full to go on.
     """
-    num_fields, n, ids = batch.num_fields, len(batch.ids), batch.ids
-    first, cell = batch.place
+    num_fields, n, ids, rows, ends = (
+        batch.num_fields,
+        len(batch.ids),
+        batch.ids,
+        batch.rows,
+        batch.ends,
+    )
+    several, first, cell = len(ends) > 0, batch.place[0], batch.place[1]
     event, field = cell // num_fields, cell % num_fields
-    ahead_cell, ahead = cell, field
+    ahead_cell, ahead = cell, field if several else (cell + AHEAD) % num_fields
     for i in range(first, n):
-        while _end(batch.ends, cell) <= i:
+        while several and ends[cell] <= i:
             cell, field = cell + 1, field + 1
             if field == num_fields:
                 event, field = event + 1, 0
                 admission.end_event(state)
         if i + AHEAD < n:
-            while _end(batch.ends, ahead_cell) <= i + AHEAD:
+            while several and ends[ahead_cell] <= i + AHEAD:
                 ahead_cell, ahead = ahead_cell + 1, ahead + 1 if ahead + 1 < num_fields else 0
             prefetch_cell(cells, hash_id(ahead, ids[i + AHEAD]))
         id_, now = ids[i], batch.now[event]
@@ -165,27 +171,26 @@ def count_and_admit(
         number = number_in(cells, found)
         if number >= _NEW:
             new.seen[number - _NEW] = max(new.seen[number - _NEW], now)
-            batch.rows[i] = _NEW - 1 - number
+            rows[i] = _NEW - 1 - number
         elif number != ABSENT:
             last_seen[number] = max(last_seen[number], now)
-            batch.rows[i] = number
+            rows[i] = number
         elif too_full(cells, count + new.number[0]):
-            batch.place[0], batch.place[1] = i, cell
+            batch.place[0], batch.place[1] = i, cell if several else i
             return False
         elif admission.admits(state, start, field, id_):
-            batch.rows[i] = -1 - _collect(new, field, id_, now)
-            write_cell(cells, found, field, id_, _NEW - 1 - batch.rows[i])
+            rows[i] = -1 - _collect(new, field, id_, now)
+            write_cell(cells, found, field, id_, _NEW - 1 - rows[i])
         else:
-            batch.rows[i] = _REFUSED
+            rows[i] = _REFUSED
+        if not several:  # one id in each cell
+            field, ahead = field + 1, ahead + 1 if ahead + 1 < num_fields else 0
+            if field == num_fields:
+                event, field = event + 1, 0
+                admission.end_event(state)
     for _ in range(event, len(batch.now)):
         admission.end_event(state)
     return True
-
-
-@compiled
-def _end(ends: Any, cell: Any) -> Any:
-    """The first occurrence after a cell."""
-    return ends[cell] if len(ends) else cell + 1
 
 
 @compiled
@@ -221,24 +226,32 @@ def forget(cells: Any, new: Any) -> None:
 @compiled
 def finish_rows(cells: Any, batch: Any, last_seen: Any, new_rows: Any) -> None:
     """The last pass over a batch: an id admitted at one occurrence has its row at all of them."""
-    for i in range(len(batch.rows)):
-        row = np.int64(batch.rows[i])
-        if row == _REFUSED:
-            batch.rows[i] = _row_of_refused(cells, batch, i, last_seen, len(new_rows) == 0)
+    num_fields, rows, ends, several = batch.num_fields, batch.rows, batch.ends, len(batch.ends) > 0
+    cell, event, field = 0, 0, 0
+    for i in range(len(rows)):
+        while several and ends[cell] <= i:
+            cell, field = cell + 1, field + 1
+            if field == num_fields:
+                event, field = event + 1, 0
+        row = np.int64(rows[i])
+        if row == _REFUSED and len(new_rows) == 0:
+            rows[i] = field
+        elif row == _REFUSED:
+            rows[i] = _row_of_refused(cells, batch.ids[i], field, batch.now[event], last_seen)
         elif row < 0:
-            batch.rows[i] = new_rows[-1 - row]
+            rows[i] = new_rows[-1 - row]
+        if not several:  # one id in each cell
+            field = field + 1
+            if field == num_fields:
+                event, field = event + 1, 0
 
 
 @compiled
-def _row_of_refused(cells: Any, batch: Any, i: int, last_seen: Any, none_new: bool) -> int:
-    cell = np.searchsorted(batch.ends, i, side="right") if len(batch.ends) else i
-    event, field, id_ = cell // batch.num_fields, cell % batch.num_fields, batch.ids[i]
-    number = (
-        ABSENT if none_new else number_in(cells, find_cell(cells, hash_id(field, id_), field, id_))
-    )
+def _row_of_refused(cells: Any, id_: Any, field: int, now: Any, last_seen: Any) -> int:
+    number = number_in(cells, find_cell(cells, hash_id(field, id_), field, id_))
     if number == ABSENT:
         return field
-    last_seen[number] = max(last_seen[number], batch.now[event])
+    last_seen[number] = max(last_seen[number], now)
     return number
 
 
