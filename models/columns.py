@@ -171,8 +171,7 @@ def _side_by_side(parts: list[Any]) -> Any:
 
 def cells_of(ids: Ids) -> Any:
     """Return `row * F + column` of every id of multi-valued columns, ascending, int32 [m]."""
-    lengths = tf.reshape(ids.lengths, [-1])
-    return tf.repeat(tf.range(tf.size(lengths)), lengths)
+    return compat.part_numbers(tf.reshape(ids.lengths, [-1]))
 
 
 def fields_of(ids: Ids) -> Any:

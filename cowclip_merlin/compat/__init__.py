@@ -8,7 +8,7 @@ this package. It never checks a version itself.
 True
 """
 
-from cowclip_merlin.compat.arrays import numpy_memory_can_be_shared
+from cowclip_merlin.compat.arrays import numpy_memory_can_be_shared, part_numbers
 from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.keras import (
     all_to_all,
@@ -36,6 +36,7 @@ __all__ = [
     "merlin_schema",
     "numpy_memory_can_be_shared",
     "nvtabular",
+    "part_numbers",
     "prepare_merlin_on_import",
     "quiet_merlin",
     "release_models",

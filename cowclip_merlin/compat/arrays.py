@@ -1,8 +1,10 @@
-"""Handle the differences between versions of NumPy."""
+"""Share memory of NumPy with TensorFlow, and number the parts of an array."""
 
 from __future__ import annotations
 
-from cowclip_merlin.compat.keras import version_of
+from typing import Any
+
+from cowclip_merlin.compat.keras import tensorflow, version_of
 
 
 def numpy_memory_can_be_shared(version: str) -> bool:
@@ -15,3 +17,23 @@ def numpy_memory_can_be_shared(version: str) -> bool:
     (False, True)
     """
     return version_of(version) >= (1, 24)
+
+
+def part_numbers(lengths: Any) -> Any:
+    """Return, for each element of consecutive parts, the number of its part, int32 [m].
+
+    `tf.repeat` tiles each part to the length of the longest one, which takes too much memory if
+    lengths differ.
+
+    Args:
+        lengths: number of elements of each part, int32 [k].
+
+    >>> part_numbers([2, 0, 3]).numpy().tolist()
+    [0, 0, 2, 2, 2]
+    """
+    tf = tensorflow()
+    lengths = tf.convert_to_tensor(lengths, tf.int32)
+    later_starts = tf.cumsum(lengths)[:-1][:, tf.newaxis]
+    total = tf.reduce_sum(lengths)
+    new_parts = tf.scatter_nd(later_starts, tf.ones_like(later_starts[:, 0]), [total + 1])
+    return tf.cumsum(new_parts)[:total]

@@ -1,8 +1,8 @@
 """Cache the columns of a prepared folder in files that are mapped into memory.
 
-`DATA/.cache-<split>/` holds `ids.npy`, `continuous.npy` and `label.npy`. They are checked and
-written once from the parquet files. `cache.json` records their source and their checksums. A
-damaged cache is written again.
+`DATA/.cache-<split>/` holds `ids.npy`, `continuous.npy` and `label.npy`, with multi-valued columns
+also `lengths.npy`. They are checked and written once from the parquet files. `cache.json` records
+their source and their checksums. A damaged cache is written again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading.columns import ColumnArrays, checked_blocks, read_chunks, read_columns
+from cowclip_merlin.loading.columns import (
+    ColumnArrays,
+    checked_blocks,
+    id_layout,
+    read_chunks,
+    read_columns,
+)
+from cowclip_merlin.loading.id_layout import IdLayout
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.files import (
     leftovers_of_killed,
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2
 _NAMES = ("ids", "continuous", "label")
+_LENGTHS = "lengths"  # only with multi-valued columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +88,7 @@ def open_columns(data: PreparedData, split: str) -> ColumnArrays:
             _build(data, split, folder, key)
             if not _has_key(folder, key):  # the old cache was not replaced
                 raise OSError(errno.EACCES, "cannot be replaced", str(folder))
-        return _map_arrays(folder)
+        return _map_arrays(folder, id_layout(data))
     except OSError as error:
         logging.getLogger(__name__).warning(
             "%s: no cache of columns (%s); %s rows are read into memory",
@@ -115,7 +123,7 @@ def _has_key(folder: Path, key: CacheKey) -> bool:
 
 
 def _checksums(folder: Path) -> dict[str, str]:
-    return {name: checksum(folder / f"{name}.npy") for name in _NAMES}
+    return {file.stem: checksum(file) for file in sorted(folder.glob("*.npy"))}
 
 
 def _build(data: PreparedData, split: str, folder: Path, key: CacheKey) -> None:
@@ -135,14 +143,19 @@ def _build(data: PreparedData, split: str, folder: Path, key: CacheKey) -> None:
 
 def _write(data: PreparedData, split: str, folder: Path) -> None:
     """Append block by block: a full disk raises OSError, which a mapped file cannot do."""
-    shape = ColumnArrays.empty(data, 0)
+    shape, ids = ColumnArrays.empty(data, 0), 0
+    names = _NAMES if shape.layout is None else (*_NAMES, _LENGTHS)
     with ExitStack() as stack:
-        files = {n: stack.enter_context((folder / f"{n}.npy").open("wb")) for n in _NAMES}
+        files = {n: stack.enter_context((folder / f"{n}.npy").open("wb")) for n in names}
         for name, file in files.items():
             _write_header(file, getattr(shape, name), data.rows[split])
         for block in checked_blocks(data, split, read_chunks(data, split)):
+            ids += block.ids.size
             for name, file in files.items():
                 file.write(getattr(block, name).data)
+        if shape.layout is not None:  # the number of ids is known only now
+            files["ids"].seek(0)
+            _write_header(files["ids"], shape.ids, ids)
 
 
 def _write_header(file: Any, like: Any, rows: int) -> None:
@@ -155,9 +168,11 @@ def _write_header(file: Any, like: Any, rows: int) -> None:
     np.lib.format.write_array_header_1_0(file, description)
 
 
-def _map_arrays(folder: Path) -> ColumnArrays:
-    ids, continuous, label = (folder / f"{name}.npy" for name in _NAMES)
-    return ColumnArrays(_map_array(ids), _map_array(continuous), _map_array(label))
+def _map_arrays(folder: Path, layout: IdLayout | None) -> ColumnArrays:
+    arrays = [_map_array(folder / f"{name}.npy") for name in _NAMES]
+    if layout is None:
+        return ColumnArrays(*arrays)
+    return ColumnArrays(*arrays, _map_array(folder / f"{_LENGTHS}.npy"), layout)
 
 
 def _map_array(file: Path) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading.id_layout import IdLayout, ranges
 from cowclip_merlin.system.files import reading_parquet
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
 
 ROWS_AT_ONCE = 1 << 18
+_START_BYTES = 8  # of the position of a row's first id
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,13 @@ class ColumnArrays:
     """One split as arrays: in host memory, mapped from files, or on a GPU.
 
     Attributes:
-        ids: categorical ids, int32 [n, F], in the data set's field order.
+        ids: categorical ids, int32 [n, F], in the data set's field order; [m] with multi-valued
+            columns, ordered as `layout` says.
         continuous: float32 [n, C].
         label: float32 [n], 0 or 1.
+        lengths: number of ids of each row in the multi-valued columns, int32 [n, M]; None: each
+            column has one id per row.
+        layout: the multi-valued columns; None: there are none.
 
     >>> ColumnArrays(np.zeros((2, 26), np.int32), np.zeros((2, 13), np.float32),
     ...         np.zeros(2, np.float32)).bytes_per_row
@@ -36,6 +42,8 @@ class ColumnArrays:
     ids: npt.NDArray[np.int32]
     continuous: npt.NDArray[np.float32]
     label: npt.NDArray[np.float32]
+    lengths: npt.NDArray[np.int32] | None = None
+    layout: IdLayout | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -43,8 +51,12 @@ class ColumnArrays:
 
     @property
     def bytes_per_row(self) -> int:
-        """Bytes of one row on the device."""
-        return 4 * (self.ids.shape[1] + self.continuous.shape[1] + 1)
+        """Bytes of one row on the device, the mean if rows differ."""
+        others = self.continuous.shape[1] + 1
+        if self.lengths is None:
+            return 4 * (self.ids.shape[1] + others)
+        mean = -(-self.ids.size // max(len(self), 1))
+        return 4 * (mean + self.lengths.shape[1] + others) + _START_BYTES
 
     @property
     def on_gpu(self) -> bool:
@@ -55,20 +67,54 @@ class ColumnArrays:
     def empty(cls, data: PreparedData, rows: int, arrays: Any = np) -> ColumnArrays:
         """Allocate arrays for `rows` rows with the module `arrays`: NumPy or CuPy.
 
-        Raises:
-            InputError: if a column has several values per row.
+        With multi-valued columns, the rows have no ids yet; `with_ids` adds them.
         """
-        if data.log_format.multi:
-            raise InputError(
-                f"{data.path}: column {min(data.log_format.multi)!r} has several values per row, "
-                "which the four models do not read; prepare without `multi`, or train Merlin's "
-                "own models"
-            )
+        fields, layout = len(data.categorical), id_layout(data)
         return cls(
-            ids=arrays.empty((rows, len(data.categorical)), np.int32),
+            ids=arrays.empty((rows, fields) if layout is None else 0, np.int32),
+            lengths=None if layout is None else arrays.empty((rows, len(layout.multi)), np.int32),
+            layout=layout,
             continuous=arrays.empty((rows, len(data.continuous)), np.float32),
             label=arrays.empty(rows, np.float32),
         )
+
+    def with_ids(self, columns: Sequence[Any]) -> ColumnArrays:
+        """Return these rows with the ids of each column.
+
+        Args:
+            columns: ids [n] of each column, or ids and lengths of a multi-valued one; see
+                `IdLayout.join`.
+        """
+        if self.layout is None:
+            for j, column in enumerate(columns):
+                self.ids[:, j] = column
+            return self
+        ids, lengths = self.layout.join(columns)
+        return replace(self, ids=ids, lengths=lengths)
+
+    def take(self, which: npt.NDArray[Any]) -> ColumnArrays:
+        """Return some rows: those of a mask [n], or by their numbers."""
+        rows = replace(self, continuous=self.continuous[which], label=self.label[which])
+        if self.layout is None:
+            return replace(rows, ids=self.ids[which])
+        lengths, starts = self.lengths[which], self.layout.starts(self.lengths)
+        of_row = np.diff(starts)[which]
+        return replace(rows, ids=self.ids[ranges(starts[:-1][which], of_row)], lengths=lengths)
+
+    def column(self, j: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Return the ids of column number `j`, and the number of ids of each row, [n]."""
+        if self.layout is None:
+            return self.ids[:, j], np.ones(len(self), np.int32)
+        of_cell = self.layout.of_all_columns(self.lengths)
+        first = self.layout.starts(self.lengths)[:-1] + of_cell[:, :j].sum(axis=1)
+        return self.ids[ranges(first, of_cell[:, j])], of_cell[:, j]
+
+
+def id_layout(data: PreparedData) -> IdLayout | None:
+    """Return where the multi-valued columns of a prepared folder are; None without one."""
+    names = data.categorical
+    multi = tuple(names.index(name) for name in names if name in data.log_format.multi)
+    return IdLayout(len(names), multi) if multi else None
 
 
 @dataclass(frozen=True)
@@ -78,7 +124,8 @@ class FileChunk:
     Attributes:
         file: the parquet file, for error messages.
         rows: number of rows.
-        column: function of a column name; returns the values [rows], on the host or a GPU.
+        column: function of a column name; returns the values [rows], on the host or a GPU; of
+            a multi-valued column the values of all rows, and how many each row has.
     """
 
     file: Path
@@ -104,6 +151,8 @@ def concatenate(
     data: PreparedData, split: str, chunks: Iterable[FileChunk], arrays: Any = np
 ) -> ColumnArrays:
     """Concatenate all rows of a split with the module `arrays`: NumPy or CuPy."""
+    if data.log_format.multi:
+        return _joined(data, list(checked_blocks(data, split, chunks, arrays)))
     whole, end = ColumnArrays.empty(data, data.rows[split], arrays), 0
     for block in checked_blocks(data, split, chunks, arrays):
         start, end = end, end + len(block)
@@ -111,6 +160,14 @@ def concatenate(
         whole.continuous[start:end] = block.continuous
         whole.label[start:end] = block.label
     return whole
+
+
+def _joined(data: PreparedData, blocks: Sequence[ColumnArrays]) -> ColumnArrays:
+    """Join blocks with multi-valued columns."""
+    blocks = [ColumnArrays.empty(data, 0), *blocks]
+    names = ("ids", "lengths", "continuous", "label")
+    arrays = {name: np.concatenate([getattr(each, name) for each in blocks]) for name in names}
+    return replace(blocks[0], **arrays)
 
 
 def checked_blocks(
@@ -133,8 +190,8 @@ def checked_blocks(
 
 def _checked_block(chunk: FileChunk, data: PreparedData, arrays: Any) -> ColumnArrays:
     block = ColumnArrays.empty(data, chunk.rows, arrays)
-    for j, name in enumerate(data.categorical):
-        block.ids[:, j] = _checked_ids(chunk, name, data.cardinalities[name])
+    sizes = data.cardinalities
+    block = block.with_ids([_checked_ids(chunk, name, sizes[name]) for name in data.categorical])
     for j, name in enumerate(data.continuous):
         block.continuous[:, j] = _checked_numbers(chunk, name)
     block.label[:] = _checked_labels(chunk, data.label)
@@ -182,10 +239,17 @@ def check_no_nulls(file: Path, name: str, nulls: int) -> None:
         raise InputError(f"{file}: column {name!r} contains a null; prepare the data again")
 
 
-def _values(file: Path, batch: Any, name: str) -> npt.NDArray[Any]:
+def _values(file: Path, batch: Any, name: str) -> Any:
+    import pyarrow as pa
+
     column = batch.column(name)
     check_no_nulls(file, name, column.null_count)
-    return column.to_numpy(zero_copy_only=False)
+    if not pa.types.is_list(column.type):
+        return column.to_numpy(zero_copy_only=False)
+    values = column.flatten()
+    check_no_nulls(file, name, values.null_count)
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+    return values.to_numpy(zero_copy_only=False), lengths
 
 
 # The checks use only operators and ufuncs, because these also work on CuPy arrays.
@@ -193,7 +257,8 @@ def _values(file: Path, batch: Any, name: str) -> npt.NDArray[Any]:
 
 def _checked_ids(chunk: FileChunk, name: str, cardinality: int) -> Any:
     values = chunk.column(name)
-    check_ids_in_vocabulary(chunk.file, name, values, cardinality)
+    ids = values[0] if isinstance(values, tuple) else values
+    check_ids_in_vocabulary(chunk.file, name, ids, cardinality)
     return values
 
 

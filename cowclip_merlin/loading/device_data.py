@@ -13,6 +13,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.columns import ColumnArrays
+from cowclip_merlin.loading.id_layout import IdLayout
 from cowclip_merlin.loading.row_order import Data
 
 ALIGNMENT = 64  # bytes; alignment that TensorFlow's CPU kernels expect
@@ -40,6 +41,9 @@ class DeviceData(Data):
         tf = compat.tensorflow()
         self._tf = tf
         self._tensors = [to_device(a) for a in as_float_arrays(columns)]
+        self._layout = columns.layout
+        if self._layout:
+            self._starts = to_device(self._layout.starts(columns.lengths)[:-1].copy())
         self.signature = tf.TensorSpec([None], tf.int64)
 
     def variable_batches(
@@ -70,17 +74,28 @@ class DeviceData(Data):
 
     def unpack(self, batch: Any) -> Batch:
         """Return the columns of these rows, integer [b]."""
-        return unpack_tensors([self._tf.gather(tensor, batch) for tensor in self._tensors])
+        gather = self._tf.gather
+        if self._layout is None:
+            return unpack_tensors([gather(tensor, batch) for tensor in self._tensors])
+        bits, *others = self._tensors
+        others = [gather(tensor, batch) for tensor in others]
+        lengths = self._tf.bitcast(others[-1], self._tf.int32)
+        bits = self._layout.gather_rows(bits, gather(self._starts, batch), lengths)
+        return unpack_tensors([bits, *others], self._layout)
 
 
 def as_float_arrays(columns: ColumnArrays) -> list[Any]:
     """Return the three arrays with the ids' bits viewed as float32: `[n, F], [n, C], [n]`.
 
+    With multi-valued columns: ids [m], then numbers, labels, and the bits of the lengths [n, M].
+
     TensorFlow keeps int32 inputs of a graph in host memory, even with a GPU; float32 inputs stay
     on their device. The bits are only copied, never computed with.
     """
-    arrays = [_writable(a) for a in (columns.ids, columns.continuous, columns.label)]
-    return [arrays[0].view(np.float32), *arrays[1:]]
+    ids, *others = [_writable(a) for a in (columns.ids, columns.continuous, columns.label)]
+    if columns.lengths is not None:
+        others.append(_writable(columns.lengths).view(np.float32))
+    return [ids.view(np.float32), *others]
 
 
 def _writable(array: Any) -> Any:
@@ -98,11 +113,19 @@ def _writable(array: Any) -> Any:
         ) from error
 
 
-def unpack_tensors(tensors: Any) -> Batch:
-    """Return the batch from its three tensors; see `as_float_arrays`."""
+def unpack_tensors(tensors: Any, layout: IdLayout | None = None) -> Batch:
+    """Return the batch from its tensors; see `as_float_arrays`.
+
+    Args:
+        tensors: of the rows of the batch.
+        layout: its multi-valued columns, if there are any.
+    """
     tf = compat.tensorflow()
-    bits, numbers, labels = tensors
-    return Batch(Ids(tf.bitcast(bits, tf.int32)), numbers, labels)
+    bits, numbers, labels, *lengths = tensors
+    values = tf.bitcast(bits, tf.int32)
+    if layout is None:
+        return Batch(Ids(values), numbers, labels)
+    return Batch(layout.batch_ids(values, tf.bitcast(lengths[0], tf.int32)), numbers, labels)
 
 
 def to_device(array: Any) -> Any:

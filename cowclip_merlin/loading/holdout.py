@@ -76,14 +76,10 @@ def train_validation_split(
         InputError: if a part has no rows, or all validation rows have the same label.
     """
     held = validation_mask(len(columns), fraction, how)
-    kept, validation = _select_rows(columns, ~held), _select_rows(columns, held)
+    kept, validation = columns.take(~held), columns.take(held)
     if len(np.unique(validation.label)) < 2:
         raise InputError(
             f"validation_fraction {fraction:g}: all {len(validation)} rows have the label "
             f"{validation.label[0]:g}, but AUC needs both labels; use a larger fraction"
         )
     return kept, validation
-
-
-def _select_rows(columns: ColumnArrays, chosen: npt.NDArray[np.bool_]) -> ColumnArrays:
-    return ColumnArrays(columns.ids[chosen], columns.continuous[chosen], columns.label[chosen])

@@ -18,10 +18,12 @@ from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import ALIGNMENT, to_device, unpack_tensors
+from cowclip_merlin.loading.id_layout import ranges
 from cowclip_merlin.loading.row_order import Data
 
 BATCHES_PER_CHUNK = 64
 ROWS_AT_ONCE = 1 << 16
+_LABELS = 2  # position of the labels in a batch
 
 
 class StreamedData(Data):
@@ -45,22 +47,30 @@ class StreamedData(Data):
         super().__init__(len(columns), columns.bytes_per_row)
         tf = compat.tensorflow()
         self._tf, self._memory = tf, memory
+        self._columns, self._layout = columns, columns.layout
         self._arrays = [columns.ids.view(np.float32), columns.continuous, columns.label]
+        if self._layout:
+            self._arrays.append(columns.lengths.view(np.float32))
+            self._row_starts = self._layout.starts(columns.lengths)
         self.signature = tuple(
             tf.TensorSpec([None, *array.shape[1:]], tf.float32) for array in self._arrays
         )
 
     def count(self, batch: Any) -> Any:
         """Return the number of rows of a batch, int32."""
-        return self._tf.shape(batch[-1])[0]
+        return self._tf.shape(batch[_LABELS])[0]
 
     def part(self, batch: Any, first: Any, end: Any) -> Any:
         """Return the rows from `first` on and before `end` of a batch, as a batch."""
-        return tuple(tensor[first:end] for tensor in batch)
+        rows = [tensor[first:end] for tensor in batch]
+        if self._layout:
+            lengths = self._tf.bitcast(batch[-1], self._tf.int32)
+            rows[0] = self._layout.part(batch[0], lengths, first, end)
+        return tuple(rows)
 
     def unpack(self, batch: Any) -> Batch:
         """Return the columns of a batch from this object."""
-        return unpack_tensors(batch)
+        return unpack_tensors(batch, self._layout)
 
     def _iterate(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
         size = batch_size * self._batches_per_chunk(batch_size)
@@ -69,10 +79,10 @@ class StreamedData(Data):
         with ThreadPoolExecutor(1, "cowclip-stream") as pool:
             ahead = [pool.submit(self._load, chunk) for chunk in chunks[:1]]
             for following in range(1, len(chunks) + 1):
-                tensors = ahead.pop().result()
+                chunk = ahead.pop().result()
                 if following < len(chunks):
                     ahead.append(pool.submit(self._load, chunks[following]))
-                yield from self._batches_of(tensors, batch_size)
+                yield from self._batches_of(*chunk, batch_size)
 
     def _batches_per_chunk(self, batch_size: int) -> int:
         if self._memory is None:
@@ -80,19 +90,36 @@ class StreamedData(Data):
         fit = (self._memory // (min(batch_size, self.rows) * self.bytes_per_row) - 1) // 2
         return min(max(fit, 1), BATCHES_PER_CHUNK)
 
-    def _load(self, rows: npt.NDArray[Any]) -> list[Any]:
-        """Copy these rows to the device, in this order; runs in the thread."""
-        by_position = np.argsort(rows)  # so that each page of the file is read once, and in order
-        return [to_device(_gather(array, rows, by_position)) for array in self._arrays]
+    def _load(self, rows: npt.NDArray[Any]) -> tuple[list[Any], npt.NDArray[np.int64] | None]:
+        """Copy these rows to the device, in this order; runs in the thread.
 
-    def _batches_of(self, tensors: list[Any], batch_size: int) -> Iterator[Any]:
-        rows = len(tensors[-1])
+        Returns:
+            The tensors; and with multi-valued columns where the ids of each row begin, [n + 1].
+        """
+        by_position = np.argsort(rows)  # so that each page of the file is read once, and in order
+        if self._layout is None:
+            return [to_device(_gather(array, rows, by_position)) for array in self._arrays], None
+        begin = self._row_starts[rows]
+        sizes = self._row_starts[rows + 1] - begin
+        ids, *others = self._arrays
+        places = ranges(begin, sizes)
+        tensors = [to_device(_gather(ids, places, np.argsort(places)))]
+        tensors += [to_device(_gather(array, rows, by_position)) for array in others]
+        return tensors, np.concatenate(([0], sizes.cumsum()))
+
+    def _batches_of(
+        self, tensors: list[Any], starts: npt.NDArray[np.int64] | None, batch_size: int
+    ) -> Iterator[Any]:
+        rows = len(tensors[_LABELS])
         for first in range(0, rows, batch_size):
-            size = min(batch_size, rows - first)
-            yield tuple(
-                self._tf.slice(t, [first] + [0] * (len(t.shape) - 1), [size, *t.shape[1:]])
-                for t in tensors
-            )
+            end = min(first + batch_size, rows)
+            of_ids = (first, end) if starts is None else (int(starts[first]), int(starts[end]))
+            bounds = [of_ids, *[(first, end)] * (len(tensors) - 1)]
+            yield tuple(self._slice(each, *place) for each, place in zip(tensors, bounds))
+
+    def _slice(self, tensor: Any, first: int, end: int) -> Any:
+        begin = [first] + [0] * (len(tensor.shape) - 1)
+        return self._tf.slice(tensor, begin, [end - first, *tensor.shape[1:]])
 
 
 def min_streaming_bytes(rows: int, bytes_per_row: int, batch_size: int) -> int:

@@ -67,7 +67,7 @@ def evaluate_run(
     if prepared.rows[split] == 0:
         raise InputError(f"{data}: no rows in the {split} split; choose the other split")
     if by is not None:
-        one_of("by", by, prepared.categorical)
+        one_of("by", by, [c for c in prepared.categorical if c not in prepared.log_format.multi])
     for folder, config in zip(runs, configs):
         _check_vocabulary(folder, config, prepared)
     columns = open_columns(prepared, split)
@@ -86,7 +86,7 @@ def evaluate_run(
     result = evaluation.evaluate(columns.label, *scores)
     if by is None:
         return result
-    ids = columns.ids[:, prepared.categorical.index(by)]
+    ids, _ = columns.column(prepared.categorical.index(by))
     return replace(result, by=evaluation.auc_by_column(by, ids, columns.label, scores[0]))
 
 
@@ -140,8 +140,9 @@ def export_run(
     """Write the model of a run as a TensorFlow SavedModel, for programs without this package.
 
     Its signature "serving_default" takes one tensor [b] for each column, ids as int64 and numbers
-    as float32. It returns "probability", float32 [b]. An id outside of its column's table raises
-    an error that names the column. `load_model` can load the folder as a Keras model.
+    as float32. A multi-valued column is a matrix [b, k]; 0 fills rows with fewer ids. It returns
+    "probability", float32 [b]. An id outside of its column's table raises an error that names the
+    column. `load_model` can load the folder as a Keras model.
 
     An input has the name of its column if TensorFlow allows it, else a similar name.
     `assets.extra/columns.json` in the folder maps every input to its column.
@@ -196,21 +197,34 @@ def _write_columns(path: Path, names: dict[str, str]) -> None:
 def _input_signature(columns: Columns, names: dict[str, str]) -> dict[str, Any]:
     tf = compat.tensorflow()
     kinds = dict.fromkeys(columns.fields, tf.int64) | dict.fromkeys(columns.continuous, tf.float32)
-    return {names[c]: tf.TensorSpec([None], kind, names[c]) for c, kind in kinds.items()}
+    shapes = {c: [None, None] if c in columns.combiners else [None] for c in kinds}
+    return {names[c]: tf.TensorSpec(shapes[c], kind, names[c]) for c, kind in kinds.items()}
 
 
 def _serving_function(model: CTRModel, inputs: dict[str, Any], names: dict[str, str]) -> Any:
     """Build the function that serves the SavedModel's signature."""
     tf, fields = compat.tensorflow(), model.blocks[0].columns.fields
-    all_names, sizes = tf.constant(list(fields)), tf.constant(list(fields.values()), tf.int64)
+    lists, all_names = model.blocks[0].columns.combiners, tf.constant(list(fields))
 
     @tf.function(input_signature=[inputs], autograph=False)
     def serve(given: dict[str, Any]) -> dict[str, Any]:
         columns = {column: given[name] for column, name in names.items()}
-        ids = tf.stack([columns[name] for name in fields], axis=1)
-        wrong = tf.reduce_any((ids < 0) | (ids >= sizes), axis=0)
+        wrong = _columns_outside(fields, columns)
+        for name in lists:
+            columns[name] = tf.ragged.boolean_mask(columns[name], columns[name] != 0)
         error = ["ids outside of the tables of these columns:", tf.boolean_mask(all_names, wrong)]
         with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(wrong), error)]):
             return {"probability": tf.reshape(model(columns), [-1])}
 
     return serve
+
+
+def _columns_outside(fields: dict[str, int], columns: dict[str, Any]) -> Any:
+    """Return whether each column has an id outside of its table, bool [F]."""
+    tf = compat.tensorflow()
+    sizes = tf.constant(list(fields.values()), tf.int64)
+    if all(columns[name].shape.rank == 1 for name in fields):
+        ids = tf.stack([columns[name] for name in fields], axis=1)
+        return tf.reduce_any((ids < 0) | (ids >= sizes), axis=0)
+    outside = [(columns[name] < 0) | (columns[name] >= size) for name, size in fields.items()]
+    return tf.stack([tf.reduce_any(each) for each in outside])

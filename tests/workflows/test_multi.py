@@ -147,14 +147,6 @@ def test_rare_values_share_an_id(tmp_path):
     assert read_counts(data, "tags")["count"].to_pylist()[2] > 0
 
 
-def test_the_models_refuse_the_folder_in_one_line(data, tmp_path, capsys):
-    words = ["train", str(data.path), "--out", str(tmp_path / "RUN")]
-    assert main([*words, "--model", "deepfm", "--batch-size", "8"]) == 2
-    error = capsys.readouterr().err
-    assert "column 'tags' has several values per row" in error and error.count("\n") == 1
-    assert not (tmp_path / "RUN").exists()
-
-
 @pytest.mark.parametrize(
     ("given_options", "message"),
     [

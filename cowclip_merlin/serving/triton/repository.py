@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.serving.triton.config import config_text
 from cowclip_merlin.serving.triton.settings import RepositorySettings
 from cowclip_merlin.system.files import atomic_folder, write_json
@@ -46,7 +47,13 @@ def export_repository(
         InputError: if an input is wrong.
     """
     with atomic_folder(out) as temporary:
-        model, prepared = load_run(run, data, device=device), PreparedData.load(data)
+        prepared = PreparedData.load(data)
+        if lists := prepared.log_format.multi:
+            raise InputError(
+                f"{data}: column {min(lists)!r} has several values per row, which models for "
+                "Triton do not take; export a SavedModel instead"
+            )
+        model = load_run(run, data, device=device)
         from cowclip_merlin.serving.triton.raw_value_model import RawValueModel
 
         folder = temporary / settings.model_name

@@ -99,12 +99,19 @@ class Scorer:
                 yield ScoredRows(
                     rows=rows,
                     probabilities=self._predict(columns),
-                    unknown=np.count_nonzero(columns.ids == SPECIAL["oov"], axis=0),
+                    unknown=_unknown(columns, len(self.data.categorical)),
                 )
 
     def _predict(self, columns: ColumnArrays) -> npt.NDArray[np.float64]:
         batch = tuple(to_device(array) for array in as_float_arrays(columns))
         return evaluation.sigmoid(self._logits(batch).numpy().astype(np.float64))
+
+    def _ids(self, values: pandas.Series, name: str) -> Any:
+        """Return the ids of a column: [n], or ids and lengths of a multi-valued one."""
+        if name not in self.data.log_format.multi:
+            return values
+        lengths = values.map(len).to_numpy(np.int32)
+        return np.concatenate([np.empty(0, np.int32), *values]), lengths
 
     def _transform(self, rows: RawRows) -> ColumnArrays:
         """Return ids and numbers; the labels have no meaning."""
@@ -112,13 +119,20 @@ class Scorer:
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
             ready = self._workflow.transform(table.to_pandas())
         columns = ColumnArrays.empty(data, len(ready))
-        for j, name in enumerate(data.categorical):
-            columns.ids[:, j] = ready[name]
+        columns = columns.with_ids([self._ids(ready[name], name) for name in data.categorical])
         for j, name in enumerate(data.continuous):
             columns.continuous[:, j] = ready[name]
             _check_finite(columns.continuous[:, j], rows, name)
         columns.label[:] = 0
         return columns
+
+
+def _unknown(columns: ColumnArrays, fields: int) -> npt.NDArray[np.int64]:
+    """Count the values with the id of unknown values, by column, [F]."""
+    if columns.layout is None:
+        return np.count_nonzero(columns.ids == SPECIAL["oov"], axis=0)
+    ids = (columns.column(j)[0] for j in range(fields))
+    return np.array([np.count_nonzero(each == SPECIAL["oov"]) for each in ids])
 
 
 def score(
