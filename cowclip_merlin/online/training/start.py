@@ -76,6 +76,11 @@ class OfflineStart:
         return numbers, np.append(text_ids(known["value"]), MISSING)
 
     def _refuse_other_columns(self, features: LogFeatures) -> None:
+        if lists := self._data.log_format.multi:
+            raise InputError(
+                f"{self._data.path}: column {min(lists)!r} has several values per row, and events "
+                "have one; start with a run on one value per column"
+            )
         wanted = {"categorical": self._data.categorical, "continuous": self._data.continuous}
         for kind, names in wanted.items():
             mine = tuple(column.name for column in getattr(features, kind))
