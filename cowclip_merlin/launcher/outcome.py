@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cowclip_merlin.errors import ERROR, LOST_ANOTHER, WRONG_INPUT, InputError, WorkerLost
-from cowclip_merlin.system.graceful_stop import Stopped
+from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training.checkpoint import list_checkpoints
 
 _STOPS = {128 + number: int(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin.system.graceful_stop import Stopped
+from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.scoring.score_files import ScoreSummary, score_files
 from cowclip_merlin.training.scoring.scorer import Scorer

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from cowclip_merlin import workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, load_to_device, steps_per_epoch
-from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
+from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.divergence import check_loss, check_probabilities, raising_diverged

@@ -20,7 +20,7 @@ from cowclip_merlin.experiments.tuning import space as spaces
 from cowclip_merlin.experiments.tuning import study as studies
 from cowclip_merlin.experiments.tuning.space import RANGES, SearchSpace, first_settings
 from cowclip_merlin.recipe import own_table_defaults
-from cowclip_merlin.system.graceful_stop import Stopped
+from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run_logs import read_metrics
 

@@ -14,7 +14,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import holdout
-from cowclip_merlin.system.graceful_stop import Stopped
+from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training import RunSettings, evaluate_run, evaluation, train
 from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.training.stopping.best_epoch import end_message, kept_epochs, served_epoch

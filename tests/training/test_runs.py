@@ -24,7 +24,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import batches, read_columns, steps_per_epoch
-from cowclip_merlin.system.graceful_stop import Stopped
+from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.training import RunSettings, evaluate_run, train, trainer
 from cowclip_merlin.training.trainer import Trainer
 from cowclip_merlin.workflows import PreparedData

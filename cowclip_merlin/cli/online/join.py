@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if args.engine == "flink":
         return _run_on_flink(args, settings)
     from cowclip_merlin.online.joining.run_join import join_logs
-    from cowclip_merlin.system.graceful_stop import Stopped
+    from cowclip_merlin.system.signals import Stopped
 
     try:
         join_logs(

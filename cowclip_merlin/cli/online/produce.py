@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Play the events; return 128 + the signal's number after a signal, as shells do."""
     from tqdm import tqdm
 
-    from cowclip_merlin.system.graceful_stop import GracefulStop
+    from cowclip_merlin.system.signals import GracefulStop
 
     _check(args)
     stream, features, total = _generated(args) if args.generate else _played(args)

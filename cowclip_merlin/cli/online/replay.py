@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     settings = online_settings_from_args(args)
     from cowclip_merlin.online.replaying.replay import ReplaySettings
     from cowclip_merlin.online.replaying.replay_folder import replay_log
-    from cowclip_merlin.system.graceful_stop import Stopped
+    from cowclip_merlin.system.signals import Stopped
 
     replay = ReplaySettings(
         batch_days=args.batch_days,

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     settings = online_settings_from_args(args)
     stream = stream_settings_from_args(args)
     from cowclip_merlin.online.training.stream_folder import train_stream
-    from cowclip_merlin.system.graceful_stop import Stopped
+    from cowclip_merlin.system.signals import Stopped
 
     try:
         trained = train_stream(

@@ -11,7 +11,7 @@ from cowclip_merlin.online.events.times import format_time
 from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog
 from cowclip_merlin.online.timers import Timer
-from cowclip_merlin.system.graceful_stop import GracefulStop
+from cowclip_merlin.system.signals import GracefulStop
 
 READ_AT_ONCE = 8192
 STATUS_EVERY = 10.0

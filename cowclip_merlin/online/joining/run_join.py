@@ -13,7 +13,7 @@ from cowclip_merlin.online.joining.loop import JoinLoop
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs.open_log import open_log
-from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
+from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training.run_logs import run_logger
 
 

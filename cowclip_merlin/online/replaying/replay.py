@@ -25,8 +25,8 @@ from cowclip_merlin.online.replaying.predictions import LABEL, TIME, PredictionF
 from cowclip_merlin.online.replaying.serving_copy import ServingCopy
 from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
 from cowclip_merlin.system.process_memory import resident_megabytes
+from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from cowclip_merlin.online.training.snapshot_writer import SnapshotWriter
 from cowclip_merlin.online.training.status_report import StatusReport, sync_info
 from cowclip_merlin.online.training.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.system.graceful_stop import GracefulStop, Stopped
+from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import KEEP, Snapshot, load_snapshot, numbers
 
 SNAPSHOTS = "snapshots"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cowclip_merlin.system.graceful_stop import GracefulStop
+from cowclip_merlin.system.signals import GracefulStop
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import check_alike, numbers_of_all
 

@@ -10,7 +10,7 @@ from cowclip_merlin.online.joining.loop import JoinLoop
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs.message_log import Message
-from cowclip_merlin.system.graceful_stop import GracefulStop
+from cowclip_merlin.system.signals import GracefulStop
 
 FEATURES = LogFeatures(
     label="click", time="time", key="request", categorical=(CategoricalColumn(name="item"),)

@@ -18,7 +18,7 @@ from joining import (
 from cowclip_merlin.online.joining import loop
 from cowclip_merlin.online.joining.loop import JoinLoop
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.system.graceful_stop import GracefulStop
+from cowclip_merlin.system.signals import GracefulStop
 
 
 class Clock:

@@ -6,7 +6,7 @@ from cowclip_merlin.online.joining import loop
 from cowclip_merlin.online.joining.loop import JoinLoop
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.system.graceful_stop import GracefulStop
+from cowclip_merlin.system.signals import GracefulStop
 
 SETTINGS = JoinSettings(window=30, lateness=0)
 

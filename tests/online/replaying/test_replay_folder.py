@@ -19,7 +19,7 @@ from cowclip_merlin.online.replaying.replay import ReplaySettings
 from cowclip_merlin.online.replaying.replay_folder import replay_log
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-from cowclip_merlin.system.graceful_stop import Stopped
+from cowclip_merlin.system.signals import Stopped
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.training.run_settings import RunSettings
 

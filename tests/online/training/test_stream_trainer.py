@@ -163,7 +163,7 @@ def test_a_damaged_snapshot_is_set_aside(tmp_path, settings, events, whole):
 @pytest.mark.thorough
 def test_a_start_from_a_run_that_never_came_is_made_later(tmp_path, settings):
     """SIGTERM while it waits for the first event must leave no snapshot of an untrained model."""
-    from cowclip_merlin.system.graceful_stop import Stopped
+    from cowclip_merlin.system.signals import Stopped
 
     log, started = FileLog(tmp_path / "events"), []
 
@@ -230,7 +230,7 @@ def test_trim_removes_events_that_both_snapshots_hold(tmp_path, settings):
 @pytest.mark.thorough
 def test_a_signal_ends_it_with_a_snapshot(tmp_path, settings, events, whole, monkeypatch):
     from cowclip_merlin.online.training.step_pipeline import StepPipeline
-    from cowclip_merlin.system.graceful_stop import Stopped
+    from cowclip_merlin.system.signals import Stopped
 
     submit, count = StepPipeline.submit, itertools.count()
 
