@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import IO
 
-_GUARD = """
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
-if os.getppid() != int(sys.argv[1]):
-    os._exit(1)  # the parent has ended before prctl
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-"""Program that becomes the worker, and asks Linux to kill it when its parent ends.
-
-The parent cannot do this by `preexec_fn`, which is not safe in a process with threads.
-"""
+from cowclip_merlin.system.processes import kill_group, start
 
 _TAIL = 16_384
 """Bytes at the end of an output that are kept for messages."""
@@ -43,14 +29,11 @@ class Child:
         # Files without names: nothing is left behind, and the process never waits for a reader.
         self._files: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
         self._read = [0, 0]
-        guard = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())]
-        self._popen = subprocess.Popen(
-            [*guard, *command],
-            stdin=subprocess.DEVNULL,
+        self._popen = start(
+            command,
             stdout=self._files[0],
             stderr=self._files[1],
-            start_new_session=True,  # Ctrl-C in a terminal reaches the launcher alone
-            env={**os.environ, **environment},
+            environment={**os.environ, **environment},
         )
 
     @property
@@ -92,14 +75,13 @@ class Child:
     def send(self, number: int) -> None:
         """Send the process a signal; with SIGKILL, also to the processes that it has started."""
         if number == signal.SIGKILL:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._popen.pid, number)
+            kill_group(self._popen)
         else:
             self._popen.send_signal(number)
 
     def close(self) -> None:
         """Kill what still runs, and release the output."""
-        self.send(signal.SIGKILL)
+        kill_group(self._popen)
         self._popen.wait()
         for file in self._files:
             file.close()

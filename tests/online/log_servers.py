@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
 import socket
-import subprocess
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cowclip_merlin.system.ports import free_ports
+from cowclip_merlin.system.processes import start, wait_for, wait_or_kill
 
 ROOT = Path(__file__).parents[2]
 STARTS = 3  # another process may take a free port before its server does
@@ -24,11 +23,6 @@ def find_redis() -> str | None:
     """Debian's, or what `.ci/redis_server.sh` has unpacked."""
     unpacked = ROOT / "build/redis/redis-server"
     return shutil.which("redis-server") or (str(unpacked) if unpacked.is_file() else None)
-
-
-def end_with_the_tests() -> None:
-    """Let Linux kill this process when its parent dies, however it does."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class LogServer(ABC):
@@ -54,18 +48,11 @@ class LogServer(ABC):
 
     def start(self) -> None:
         with (self.folder / "server.log").open("ab") as words:
-            process = subprocess.Popen(
-                self.command(), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=words,
-                stderr=words, preexec_fn=end_with_the_tests,
-            )  # fmt: skip
-        until = time.monotonic() + 30
-        while process.poll() is None and time.monotonic() < until:
-            if self.answers():
-                self.process = process
-                return
-            time.sleep(0.01)
-        process.kill()
-        process.wait()
+            process = start(self.command(), stdout=words, folder=self.folder)
+        if wait_for(self.answers, process, 30):
+            self.process = process
+        else:
+            wait_or_kill(process, 0)
 
     def kill(self) -> None:
         self.process.kill()

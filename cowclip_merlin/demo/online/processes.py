@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.process_memory import resident_megabytes
+from cowclip_merlin.system.processes import start, wait_or_kill
 
 _PATIENCE = 20.0
 """Seconds that a process has to end after SIGTERM before it is killed."""
@@ -46,15 +47,8 @@ class Process:
         self._meant_to_end = False
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
-            # A group of its own: Ctrl-C goes to the demo alone, which ends the others in order.
-            self._popen = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={k: v for k, v in os.environ.items() if k not in _HIDDEN},
-            )
+            environment = {k: v for k, v in os.environ.items() if k not in _HIDDEN}
+            self._popen = start(self._command, stdout=output, environment=environment)
 
     @property
     def is_running(self) -> bool:
@@ -92,16 +86,9 @@ class Process:
             self._popen.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float = _PATIENCE) -> None:
-        """Wait until it has ended; kill it after so many seconds."""
-        if self._popen is None:
-            return
-        try:
-            self._popen.wait(max(seconds, 0.0))
-        except subprocess.TimeoutExpired:
-            self.kill()
-        # Processes that it has started and left behind.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
+        """Wait until it has ended, or kill it after so many seconds; then end what it left."""
+        if self._popen is not None:
+            wait_or_kill(self._popen, seconds)
 
     def check(self) -> None:
         """Raise an error if the process has ended although nobody asked it to.
