@@ -68,6 +68,13 @@ class WorkerLost(InputError):
     """Another worker of the same training was lost."""
 
 
+class Unavailable(Exception):
+    """Something outside does not answer now; the same call may succeed later.
+
+    It is no `InputError`, so code that expects wrong input does not wait for ever.
+    """
+
+
 class StackError(InputError, ImportError):
     """A package is missing, or its version is incompatible with the others."""
 
@@ -84,7 +91,7 @@ def error_message(error: Exception, *, target: str | None = None) -> str | None:
     >>> error_message(ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"))
     "tensorflow is not installed; install this package as '.[cpu]' or '.[gpu]'"
     """
-    if isinstance(error, InputError):
+    if isinstance(error, InputError | Unavailable):
         return str(error)
     # Compared by name, since the class itself needs an import of TensorFlow.
     if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":

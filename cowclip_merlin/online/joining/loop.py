@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cowclip_merlin.online.events.times import format_time
 from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog
+from cowclip_merlin.online.logs.retrying import Retrying
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.system.signals import GracefulStop
 
@@ -21,7 +22,6 @@ TRIM_EVERY = 10.0
 """Seconds between two removals of messages that were joined."""
 
 _WAIT = 0.02  # seconds for a first message, when there was none before
-_RETRY_EVERY = 1.0  # seconds
 
 
 @dataclass
@@ -69,6 +69,10 @@ class JoinLoop:
             for name, each in ((IMPRESSIONS, impressions), (ACTIONS, actions))
         }
         self._status = _Status(self, log)
+        self._retrying = Retrying(
+            lambda error: log.warning("%s; trying again", error),
+            stopped=lambda: stop.signal_number is not None,
+        )
         self._trim, self._trim_timer = trim, Timer(TRIM_EVERY)
 
     def run(self) -> None:
@@ -116,19 +120,12 @@ class JoinLoop:
 
     def _retry(self, step: Callable[[], None]) -> None:
         """Make a step; while a log is unavailable, wait and try again."""
-        try:
+
+        def deliver_and_step() -> None:
+            self._joiner.deliver()  # what a step before could not append
             step()
-            return
-        except LogUnavailable as error:
-            self._log.warning("%s; trying again", error)
-        while not self._stop.signal_number:
-            time.sleep(_RETRY_EVERY)
-            try:
-                self._joiner.deliver()
-                step()
-                return
-            except LogUnavailable:
-                continue
+
+        self._retrying(deliver_and_step)
 
     def _read(self, name: str) -> list[Message]:
         reader, position = self._readers[name], self._joiner.positions[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import InputError, Unavailable
 
 Position = tuple[int, ...]
 """A place between two messages of one log.
@@ -32,7 +32,7 @@ class MessagesLost(InputError):
     """The log does not have the messages after a position any more, or lost those before it."""
 
 
-class LogUnavailable(InputError):
+class LogUnavailable(Unavailable):
     """The server of a log does not answer now; the same call may succeed later."""
 
 

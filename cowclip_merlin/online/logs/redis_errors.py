@@ -15,7 +15,6 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 
 _REFUSED = {
@@ -45,7 +44,7 @@ _REMEDIES = {
 """Words of an error that stays -> what helps."""
 
 
-def log_error(name: str, error: RedisError) -> InputError:
+def log_error(name: str, error: RedisError) -> LogRefused | LogUnavailable:
     """Return what an error means, in one line without the password.
 
     Args:

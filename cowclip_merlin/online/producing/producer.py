@@ -12,7 +12,8 @@ import numpy as np
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.raw_events import RawEvents
-from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog
+from cowclip_merlin.online.logs.message_log import MessageLog
+from cowclip_merlin.online.logs.retrying import Retrying
 from cowclip_merlin.online.producing.messages import EventMessages, Floats
 from cowclip_merlin.online.producing.pace import Clock, Pace, WallClock
 
@@ -113,7 +114,10 @@ class Producer:
         self._new_times, self._delay = new_times, delay
         self._random = np.random.default_rng(seed)
         self._clock, self._stopped = clock or WallClock(), stopped
-        self._progress, self._trouble = progress, trouble
+        self._progress = progress
+        self._retrying = Retrying(
+            lambda error: trouble(str(error)), stopped=stopped, sleep=self._clock.wait
+        )
         self._clicks: list[tuple[float, int, Any]] = []  # heap of time, number and key
         self._events = self._positives = self._sent = self._left = 0
 
@@ -200,17 +204,7 @@ class Producer:
 
     def _append(self, log: MessageLog, messages: Sequence[bytes]) -> bool:
         """Append, again and again while the log cannot be reached; False after a stop."""
-        told = False
-        while not self._stopped():
-            try:
-                log.append(messages)
-                return True
-            except LogUnavailable as error:
-                if not told:
-                    self._trouble(str(error))
-                told = True
-                self._clock.wait(_LONGEST_WAIT)
-        return False
+        return self._retrying(lambda: log.append(messages)) is not None
 
     def _elapsed(self) -> float:
         return self._clock.now() - self._start

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
+from cowclip_merlin.online.logs.retrying import Retrying
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
     GENERATION,
@@ -23,8 +24,6 @@ from cowclip_merlin.tables.changes import Changes
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.training.trainer import OnlineTrainer
-
-_RETRY = 1.0  # seconds
 
 
 class Publisher:
@@ -54,6 +53,11 @@ class Publisher:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="publish")
         self._sending: Future[Position] | None = None
         self._ended = Event()
+        self._retrying = Retrying(
+            lambda error: warn(f"{error}; the sync waits, training goes on"),
+            stopped=self._ended.is_set,
+            sleep=self._ended.wait,
+        )
         self._seq = 0
         self._since: dict[int, list[Changes]] = {}  # by snapshots that servers do not know
         self._snapshots: list[Position] = []  # places of the last messages that name one
@@ -148,18 +152,14 @@ class Publisher:
         self._sending = self._threads.submit(self._append, messages, mark)
 
     def _append(self, messages: list[SyncMessage], mark: bool) -> None:
-        values, away, begins = [message.encode() for message in messages], False, None
-        while not self._ended.is_set():
-            try:
-                begins = self._log.end() if mark else None
-                self._log.append(values)
-                break
-            except LogUnavailable as error:
-                if not away:
-                    self._warn(f"{error}; the sync waits, training goes on")
-                away = True
-                self._ended.wait(_RETRY)
-        if begins is not None:
+        values = [message.encode() for message in messages]
+
+        def append() -> Position | None:
+            begins = self._log.end() if mark else None
+            self._log.append(values)
+            return begins
+
+        if (begins := self._retrying(append)) is not None:
             self._trim(begins)
 
     def _trim(self, begins: Position) -> None:
@@ -167,7 +167,7 @@ class Publisher:
         self._snapshots = [*self._snapshots, begins][-2:]
         try:
             self._log.trim(self._snapshots[0])
-        except InputError as error:  # with the next snapshot, perhaps
+        except (InputError, LogUnavailable) as error:  # with the next snapshot, perhaps
             self._warn(f"{error}; old messages of {self._log.name} stay there")
 
 

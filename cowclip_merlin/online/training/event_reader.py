@@ -13,12 +13,12 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Position
+from cowclip_merlin.online.logs.retrying import Retrying
 from cowclip_merlin.online.training.repeats import RepeatFilter
 
 WAIT = 0.05
 """Seconds that one call waits for messages at most."""
 
-_RETRY = 1.0  # seconds between two calls to a log that does not answer
 _READ_AT_LEAST = 256
 
 
@@ -67,7 +67,8 @@ class EventReader:
         self._waiting: list[_Piece] = []  # was read, and is in no batch yet
         self._batch: list[_Piece] = []  # of the next batch, which is not full yet
         self._batch_began = 0.0
-        self._end, self._end_asked, self._away = position, -1.0, False
+        self._end, self._end_asked = position, -1.0
+        self._retrying = Retrying(lambda error: warn(f"{error}; training waits"))
         self._old_names: set[str] = set()  # of columns that the user knows of
 
     @property
@@ -126,7 +127,7 @@ class EventReader:
             try:
                 self._end, self._end_asked = self._log.end(), now
             except LogUnavailable as error:
-                self._pause(error)
+                self._retrying.wait(error)
         return max(self._end[0] - self.position[0], 0)
 
     def at_end(self) -> bool:
@@ -136,7 +137,7 @@ class EventReader:
         try:
             return self._log.end()[0] <= self._read_to[0]
         except LogUnavailable as error:
-            self._pause(error)
+            self._retrying.wait(error)
             return False
 
     def _take(self, size: int) -> None:
@@ -169,21 +170,15 @@ class EventReader:
         """Read messages, if there are some."""
         try:
             messages = self._log.read(self._read_to, max(wanted, _READ_AT_LEAST), min(wait, WAIT))
-            self._away = False
+            self._retrying.answered()
         except LogUnavailable as error:
-            self._pause(error)
+            self._retrying.wait(error)
             return
         if messages:
             self._decode(messages)
         else:
             self._read_to = self._log.past_gaps(self._read_to)
             self._skip_to(self._read_to)
-
-    def _pause(self, error: LogUnavailable) -> None:
-        if not self._away:
-            self._warn(f"{error}; training waits")
-        self._away = True
-        time.sleep(_RETRY)
 
     def _decode(self, messages: list[Message]) -> None:
         values = [message.value for message in messages]

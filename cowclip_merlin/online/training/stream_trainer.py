@@ -10,7 +10,7 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
-from cowclip_merlin.online.logs.message_log import MessageLog, Position
+from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
 from cowclip_merlin.online.training.event_reader import EventReader
@@ -275,7 +275,7 @@ class StreamTrainer:
         if self.settings.trim and len(self._positions) == KEEP:
             try:
                 self._events.trim(self._positions[0])
-            except InputError as error:  # with the next snapshot, perhaps
+            except (InputError, LogUnavailable) as error:  # with the next snapshot, perhaps
                 self.log.warning("%s; nothing is trimmed", error)
 
     def _finish(self) -> None:

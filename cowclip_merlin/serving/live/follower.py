@@ -12,6 +12,7 @@ from pathlib import Path
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import (
     LogRefused,
+    LogUnavailable,
     Message,
     MessageLog,
     MessagesLost,
@@ -145,7 +146,7 @@ class Follower:
             self.counts.gaps += 1
             self._begin_again()
             return 0
-        except InputError as error:  # ask again later; serve with what there is
+        except (InputError, LogUnavailable) as error:  # ask again later; serve with what there is
             self.problem = str(error)
             if self.model is None and isinstance(error, LogRefused):
                 raise

@@ -28,6 +28,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.joining import loop, matching
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore
+from cowclip_merlin.online.logs import retrying
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 
@@ -183,7 +184,7 @@ def test_killed_by_the_system_at_random_moments(tmp_path):
 @pytest.mark.parametrize("lost", ["before", "after"])
 def test_a_log_that_is_away_gets_each_example_once(tmp_path, monkeypatch, lost, caplog):
     """An append fails, and its messages may be in the log or not."""
-    monkeypatch.setattr(loop, "_RETRY_EVERY", 0.0)
+    monkeypatch.setattr(retrying, "LONGEST_PAUSE", 0.0)
     impressions, clicks = stream(8, 60, SETTINGS)
     logs, draw = logs_of(impressions, clicks), random.Random(9)
 
