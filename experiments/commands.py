@@ -13,7 +13,7 @@ from cowclip_merlin.experiments.running.estimate import estimate_seconds
 from cowclip_merlin.experiments.running.runner import remove_left_checkpoints, train_runs
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.system.files import check_writable
-from cowclip_merlin.system.locks import lock_folder
+from cowclip_merlin.system.folders import lock_folder
 
 FOLDER_IS_USED = (
     "another experiment or sweep uses this folder; wait until it ends, or use another `out`"

@@ -15,8 +15,7 @@ from cowclip_merlin.launcher.dask_workers import run_on_dask
 from cowclip_merlin.launcher.local import run_locally
 from cowclip_merlin.launcher.outcome import Outcome, has_checkpoint
 from cowclip_merlin.launcher.watch import Patience
-from cowclip_merlin.system.locks import try_lock
-from cowclip_merlin.system.new_files import NewFiles
+from cowclip_merlin.system.folders import NewFiles, try_lock
 from cowclip_merlin.workers.slurm import number_of_tasks
 
 _PORT_TRIES = 3

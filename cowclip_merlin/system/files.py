@@ -16,7 +16,7 @@ from secrets import token_hex
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.locks import try_lock
+from cowclip_merlin.system.folders import try_lock
 
 _LEFT = ".tmp"  # suffix of the names of unfinished files and folders
 

@@ -10,8 +10,7 @@ from cowclip_merlin import workers
 from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import read_json
-from cowclip_merlin.system.locks import lock_folder
-from cowclip_merlin.system.new_files import NewFiles
+from cowclip_merlin.system.folders import NewFiles, lock_folder
 from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.several_workers.run_checks import check_shared

@@ -10,7 +10,7 @@ from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.online.kinds import KINDS
 from cowclip_merlin.experiments.online.session import LogSession
 from cowclip_merlin.system.files import check_writable
-from cowclip_merlin.system.locks import lock_folder
+from cowclip_merlin.system.folders import lock_folder
 
 
 def dry_run(session: LogSession, experiment: LogExperiment) -> str:

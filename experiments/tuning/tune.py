@@ -31,8 +31,7 @@ from cowclip_merlin.experiments.tuning.study import (
 from cowclip_merlin.experiments.tuning.trial_run import TrialContext, outcome_of, run_trial
 from cowclip_merlin.loading import open_columns, train_validation_split, validation_rows
 from cowclip_merlin.scaling import PRESETS
-from cowclip_merlin.system.locks import lock_folder
-from cowclip_merlin.system.new_files import NewFiles
+from cowclip_merlin.system.folders import NewFiles, lock_folder
 from cowclip_merlin.training.build import build_optimizer, check_table_memory, choose_device
 from cowclip_merlin.training.run import check_sizes
 from cowclip_merlin.training.run_settings import RunSettings

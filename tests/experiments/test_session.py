@@ -25,7 +25,7 @@ from cowclip_merlin.experiments.session_settings import SessionSettings
 from cowclip_merlin.experiments.tables.files import read_table
 from cowclip_merlin.experiments.tables.table import Cell, Table, mean_cell, verdict
 from cowclip_merlin.experiments.tables.text import table_text
-from cowclip_merlin.system.locks import lock_folder
+from cowclip_merlin.system.folders import lock_folder
 from cowclip_merlin.training.run_logs import read_metrics
 
 

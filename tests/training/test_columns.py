@@ -13,7 +13,7 @@ import pytest
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, cache, cudf_reader, open_columns, read_columns
-from cowclip_merlin.system.locks import try_lock
+from cowclip_merlin.system.folders import try_lock
 from cowclip_merlin.workflows import PreparedData
 
 NAMES = ("ids", "continuous", "label")

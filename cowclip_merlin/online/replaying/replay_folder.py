@@ -21,8 +21,8 @@ from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
+from cowclip_merlin.system.folders import lock_folder
 from cowclip_merlin.system.hardware import hardware
-from cowclip_merlin.system.locks import lock_folder
 from cowclip_merlin.system.process_memory import peak_megabytes
 from cowclip_merlin.system.versions import versions
 from cowclip_merlin.tables.snapshot import numbers

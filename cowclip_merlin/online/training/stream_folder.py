@@ -17,7 +17,7 @@ from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.online.training.stream_trainer import SNAPSHOTS, StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
-from cowclip_merlin.system.locks import lock_folder
+from cowclip_merlin.system.folders import lock_folder
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
