@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-
-RESULTS_CSV, REPLAYS_CSV, COLLISIONS_CSV = "results.csv", "replays.csv", "collisions.csv"
-RESULT_TABLES = (RESULTS_CSV, REPLAYS_CSV, COLLISIONS_CSV)
-"""Tables that experiments write to their results folder, one for each type of run."""
-
-
-def holds_results(folder: Path) -> bool:
-    """Whether a folder holds results of experiments."""
-    return any((folder / name).exists() for name in RESULT_TABLES)
 
 
 def check_at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from cowclip_merlin.checks import RESULTS_CSV
 from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
 from cowclip_merlin.experiments.figures.from_results import GRADIENT_STEP
 from cowclip_merlin.experiments.outputs import write_outputs
@@ -13,7 +12,7 @@ from cowclip_merlin.experiments.running.estimate import estimate_seconds
 from cowclip_merlin.experiments.running.runner import remove_left_checkpoints, train_runs
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.system.files import check_writable
-from cowclip_merlin.system.folders import lock_folder
+from cowclip_merlin.system.folders import RESULTS_CSV, lock_folder
 
 FOLDER_IS_USED = (
     "another experiment or sweep uses this folder; wait until it ends, or use another `out`"

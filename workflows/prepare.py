@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder
+from cowclip_merlin.system.folders import RESULTS, holds
 from cowclip_merlin.workflows import gpu_graph, nvtabular_graph
 from cowclip_merlin.workflows.dask_cluster import clear_category_cache, dask_cluster, use_gpu
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
@@ -115,7 +115,7 @@ def _check_target(settings: PrepareSettings) -> None:
         raise InputError(
             f"{out}: has no dataset.json, so `overwrite` does not delete it; use another `out`"
         )
-    if holds_results(out):  # beside a copy of dataset.json
+    if holds(out, RESULTS):  # beside a copy of dataset.json
         raise InputError(
             f"{out}: holds results of experiments, so `overwrite` does not delete it; use another "
             "`out`"

@@ -1,16 +1,65 @@
-"""The folder that a command writes: one process has it, and a failure leaves nothing there."""
+"""The folder that a command writes: what it holds, who has it, and what a failure leaves."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
+
+RESULTS_CSV, REPLAYS_CSV, COLLISIONS_CSV = "results.csv", "replays.csv", "collisions.csv"
+RESULT_TABLES = (RESULTS_CSV, REPLAYS_CSV, COLLISIONS_CSV)
+"""Tables that experiments write to their results folder, one for each type of run."""
+
+RESULTS, SEARCH = "results of experiments", "a search of cowclip tune"
+PREPARED, RUN = "prepared data", "a run"
+_MARKS = {
+    RESULTS: RESULT_TABLES,
+    SEARCH: ("study.db",),
+    PREPARED: ("dataset.json",),
+    RUN: ("config.json",),
+}
+"""What a folder may hold -> files of which one shows it."""
+
+
+def holds(folder: Path, content: str) -> bool:
+    """Whether a folder holds `RESULTS`, a `SEARCH`, a `PREPARED` log or a `RUN`."""
+    return any((folder / name).exists() for name in _MARKS[content])
+
+
+def check_out(out: Path, others: Iterable[str], remedy: str = "use another `out`") -> None:
+    """Refuse to write where other things are.
+
+    Args:
+        out: the folder to write, which need not exist.
+        others: what it must not hold: `RESULTS`, `SEARCH`, `PREPARED` or `RUN`.
+        remedy: for the message.
+
+    Raises:
+        InputError: it is a file, or holds one of these.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; give `out` a folder")
+    for content in others:
+        if holds(out, content):
+            raise InputError(f"{out}: holds {content}; {remedy}")
+
+
+def refuse_other_files(out: Path, ours: Collection[str]) -> None:
+    """Refuse a folder that holds more than these files, and more than hidden ones.
+
+    Raises:
+        InputError: it does.
+    """
+    found = {path.name for path in out.iterdir()} if out.exists() else set()
+    others = sorted(name for name in found.difference(ours) if not name.startswith("."))
+    if others:
+        raise InputError(f"{out}: holds {others[0]!r}; give `out` a new or empty folder")
 
 
 @contextmanager

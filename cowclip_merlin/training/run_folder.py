@@ -7,10 +7,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from cowclip_merlin import workers
-from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import read_json
-from cowclip_merlin.system.folders import NewFiles, lock_folder
+from cowclip_merlin.system.folders import (
+    PREPARED,
+    RESULTS,
+    RUN,
+    SEARCH,
+    NewFiles,
+    check_out,
+    holds,
+    lock_folder,
+)
 from cowclip_merlin.training.checkpoint import list_checkpoints, remove_unfinished_checkpoints
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.several_workers.run_checks import check_shared
@@ -27,15 +35,8 @@ def check_run_folder(out: Path) -> None:
         InputError: if the path is a file, a folder of prepared data, experiments or a search, or
             holds a file that is not a run's and that a run would replace.
     """
-    if holds_results(out):
-        raise InputError(f"{out}: holds results of experiments; use another `out` for the run")
-    if (out / "study.db").exists():
-        raise InputError(f"{out}: holds a search of cowclip tune; use another `out` for the run")
-    if (out / "dataset.json").exists():
-        raise InputError(f"{out}: holds prepared data; use another `out` for the run")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give `out` a folder")
-    if not (out / "config.json").exists():
+    check_out(out, (RESULTS, SEARCH, PREPARED), "use another `out` for the run")
+    if not holds(out, RUN):
         for name in RUN_FILES:
             if (out / name).exists():
                 raise InputError(f"{out}: holds {name} but no run; use another `out`")
@@ -54,13 +55,13 @@ def check_resume(out: Path, config: RunConfig, resume: bool) -> None:
         )
     if resume:
         _check_same_run(out, config)
-    elif (out / "config.json").exists():
+    elif holds(out, RUN):
         raise InputError(f"{out}: {_existing_run_message(out)}")
 
 
 def _holds_other_kind(out: Path) -> bool:
     """Whether `config.json` is not one that `RunConfig` writes, in any version."""
-    if not (out / "config.json").exists() or list_checkpoints(out / "checkpoints"):
+    if not holds(out, RUN) or list_checkpoints(out / "checkpoints"):
         return False
     try:
         config = read_json(out / "config.json")

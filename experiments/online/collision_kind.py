@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from cowclip_merlin.checks import COLLISIONS_CSV
 from cowclip_merlin.experiments.definitions import CollisionLine, LogExperiment
 from cowclip_merlin.experiments.figures import write_experiment_figure
 from cowclip_merlin.experiments.online.collision_outputs import (
@@ -34,6 +33,7 @@ from cowclip_merlin.experiments.tables.table import (
 )
 from cowclip_merlin.experiments.tables.text import table_text
 from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.system.folders import COLLISIONS_CSV
 from cowclip_merlin.system.versions import versions
 from cowclip_merlin.tables import FieldRules
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 
-from cowclip_merlin.checks import REPLAYS_CSV
 from cowclip_merlin.experiments.commands import FOLDER_IS_USED, duration
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.online.kinds import KINDS
 from cowclip_merlin.experiments.online.session import LogSession
 from cowclip_merlin.system.files import check_writable
-from cowclip_merlin.system.folders import lock_folder
+from cowclip_merlin.system.folders import REPLAYS_CSV, lock_folder
 
 
 def dry_run(session: LogSession, experiment: LogExperiment) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import read_json
+from cowclip_merlin.system.folders import PREPARED, RESULTS, RUN, check_out, holds
 
 
 def check_results_folder(out: Path) -> None:
@@ -19,13 +19,8 @@ def check_results_folder(out: Path) -> None:
     Raises:
         InputError: if it is one of them.
     """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give `out` a folder")
-    if holds_results(out):
-        return
-    for file, content in (("dataset.json", "prepared data"), ("config.json", "a run")):
-        if (out / file).exists():
-            raise InputError(f"{out}: holds {content}; use another `out` for the results")
+    others = () if holds(out, RESULTS) else (PREPARED, RUN)
+    check_out(out, others, "use another `out` for the results")
 
 
 def check_outputs_replaceable(out: Path, name: str, fingerprint: str) -> None:

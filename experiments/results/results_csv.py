@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from cowclip_merlin.checks import RESULTS_CSV
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.results.csv_table import check_columns, open_table, parse_cells
 from cowclip_merlin.experiments.results.result import COLUMN_TYPES, LATER_COLUMNS, Result
 from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.system.folders import RESULTS_CSV
 
 STATUSES = ("done", "diverged")
 SPLITS = ("test", "validation")

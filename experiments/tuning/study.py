@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cowclip_merlin.checks import holds_results
 from cowclip_merlin.errors import MALFORMED, InputError, StackError
+from cowclip_merlin.system.folders import PREPARED, RESULTS, RUN, check_out
 from cowclip_merlin.training.run_settings import RunSettings
 
 STUDY = "study.db"
@@ -43,13 +43,7 @@ def check_folder(out: Path, *, resume: bool) -> None:
     Raises:
         InputError: if it does not, or holds something else.
     """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give `out` a folder")
-    if holds_results(out):
-        raise InputError(f"{out}: holds results of experiments; use another `out`")
-    for file, content in (("dataset.json", "prepared data"), ("config.json", "a run")):
-        if (out / file).exists():
-            raise InputError(f"{out}: holds {content}; use another `out`")
+    check_out(out, (RESULTS, PREPARED, RUN))
     there = (out / STUDY).exists()
     if there and not resume:
         raise InputError(f"{out}: already holds a search; use `resume` or another `out`")

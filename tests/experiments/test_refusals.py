@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from small_experiment import MINE, experiment
 
-from cowclip_merlin.checks import REPLAYS_CSV, RESULT_TABLES
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.definitions import load_experiments
 from cowclip_merlin.experiments.online.csv_rows import read_rows
@@ -20,6 +19,7 @@ from cowclip_merlin.experiments.results.result import example_result
 from cowclip_merlin.experiments.results.results_csv import read_results, write_results
 from cowclip_merlin.experiments.tables.files import read_table, write_table
 from cowclip_merlin.experiments.tables.table import Table
+from cowclip_merlin.system.folders import REPLAYS_CSV, RESULT_TABLES
 
 
 def refused(capsys, words, *arguments, left=()):

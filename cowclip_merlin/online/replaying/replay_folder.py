@@ -21,7 +21,7 @@ from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
-from cowclip_merlin.system.folders import lock_folder
+from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.process_memory import peak_megabytes
 from cowclip_merlin.system.versions import versions
@@ -30,6 +30,9 @@ from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
 
 Row = dict[str, Any]
+
+_STARTED = ("predictions", "snapshots", "replay.log", "quarantine.tsv")
+"""What a replay that was killed at its start leaves."""
 
 
 def replay_log(
@@ -124,8 +127,7 @@ def _config(
 
 
 def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give `out` a folder")
+    check_out(out, ())
     known = out / CONFIG
     before = read_json(known) if known.exists() else None
     if known.exists() and not (isinstance(before, dict) and "log" in before):
@@ -133,20 +135,11 @@ def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
     if not resume:
         if known.exists() or has_snapshot(out):
             raise InputError(f"{out}: already holds a run; use `resume` or another `out`")
-        _refuse_others_files(out)
+        refuse_other_files(out, _STARTED)
         return
     if not known.exists():
         raise InputError(f"{out}: no replay to resume; check `out`, or remove `resume`")
     refuse_difference(out, before, config)
-
-
-def _refuse_others_files(out: Path) -> None:
-    """Refuse a folder with files that are not those of a replay that was killed at its start."""
-    ours = {"predictions", "snapshots", "replay.log", "quarantine.tsv"}
-    found = {path.name for path in out.iterdir()} if out.exists() else set()
-    others = sorted(name for name in found - ours if not name.startswith("."))
-    if others:
-        raise InputError(f"{out}: holds {others[0]!r}; give `out` a new or empty folder")
 
 
 def _new_replay(

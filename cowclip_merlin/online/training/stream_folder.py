@@ -17,7 +17,7 @@ from cowclip_merlin.online.training.start import OfflineStart
 from cowclip_merlin.online.training.stream_trainer import SNAPSHOTS, StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
-from cowclip_merlin.system.folders import lock_folder
+from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
@@ -85,17 +85,14 @@ def train_stream(
 
 
 def _check_folder(out: Path, config: dict[str, Any]) -> None:
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; give `out` a folder")
+    check_out(out, ())
     known = out / CONFIG
     if known.exists():
         refuse_difference(out, read_json(known), config)
         return
     if numbers(out / SNAPSHOTS):
         raise InputError(f"{out}: has snapshots but no {CONFIG}; use another `out`")
-    others = sorted(p.name for p in out.iterdir() if p.name != "train.log") if out.exists() else []
-    if others:
-        raise InputError(f"{out}: holds {others[0]!r}; give `out` a new or empty folder")
+    refuse_other_files(out, ("train.log",))
 
 
 def _say_what_is_read(log: logging.Logger, source: str, target: str | None) -> None:

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from cowclip_merlin.checks import REPLAYS_CSV
 from cowclip_merlin.experiments.online.csv_rows import read_rows
+from cowclip_merlin.system.folders import REPLAYS_CSV
 
 STATUSES = ("done", "diverged")
 

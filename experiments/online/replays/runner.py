@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.checks import REPLAYS_CSV
 from cowclip_merlin.errors import Diverged, InputError
 from cowclip_merlin.experiments.online.csv_rows import append_rows
 from cowclip_merlin.experiments.online.replays.result import ReplayResult, read_replays
@@ -23,6 +22,7 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.replaying.replay import ReplaySettings
 from cowclip_merlin.online.replaying.replay_folder import replay_log
 from cowclip_merlin.system.files import read_json
+from cowclip_merlin.system.folders import REPLAYS_CSV
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.versions import PACKAGES, versions
 from cowclip_merlin.tables.field_rules import FieldRules
