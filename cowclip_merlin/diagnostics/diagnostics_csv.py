@@ -16,7 +16,7 @@ import numpy.typing as npt
 from cowclip_merlin.diagnostics.id_frequency import DECILES, Deciles
 from cowclip_merlin.diagnostics.row_norms import MEASURES, RowNorms, group_means
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.system.records import append_rows, write_rows
 
 FILE = "diagnostics.csv"
 SPEEDS = ("rows_per_second", "embedding_lr", "dense_lr")
@@ -125,20 +125,12 @@ class DiagnosticsWriter:
     def __init__(self, folder: Path, *, before: int = 0) -> None:
         self._path = folder / FILE
         kept = _complete_rows(self._path, before) if before and self._path.exists() else []
-        with atomic_write(self._path) as temporary:
-            temporary.write_text(_lines([dict(zip(COLUMNS, COLUMNS)), *kept]), encoding="utf-8")
+        write_rows(self._path, COLUMNS, kept, line_end="\n")
 
     def append(self, records: Iterable[Record]) -> None:
         """Append the records of one probe in one write."""
-        with self._path.open("a", newline="", encoding="utf-8") as file:
-            file.write(_lines(records))
-
-
-def _lines(records: Iterable[Record]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
-    writer.writerows({name: _cell(value) for name, value in r.items()} for r in records)
-    return text.getvalue()
+        cells = [{name: _cell(value) for name, value in r.items()} for r in records]
+        append_rows(self._path, COLUMNS, cells, line_end="\n")
 
 
 def _cell(value: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.system.records import write_rows
 
 METRICS = (
     "epoch",
@@ -131,10 +131,7 @@ def epoch_seconds(row: Mapping[str, Any], rows: int) -> float:
 
 def write_metrics(path: Path, rows: list[Mapping[str, Any]]) -> None:
     """Write all rows in one atomic step."""
-    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, METRICS)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(path, METRICS, rows)
 
 
 class TensorBoard:

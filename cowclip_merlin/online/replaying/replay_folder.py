@@ -24,6 +24,7 @@ from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.process_memory import peak_megabytes
+from cowclip_merlin.system.records import write_rows
 from cowclip_merlin.system.versions import versions
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.training.run import set_up_tensorflow
@@ -182,7 +183,7 @@ def _write_results(
         log.warning("all scored events have one label, so there is no AUC; use a longer log")
     for period in replay_results.PERIODS:
         over_time = replay_results.period_rows(predictions, replay.sync, period)
-        replay_results.write_rows(out / f"auc_by_{period}.csv", over_time)
+        write_rows(out / f"auc_by_{period}.csv", list(over_time[0]), over_time)
         figure = out / f"auc_by_{period}.svg"
         replay_results.draw_auc(figure, over_time, replay.sync, period)
     statistics = work.trainer.table.statistics()
@@ -201,7 +202,7 @@ def _write_results(
             "versions": versions(),
         },
     )
-    replay_results.write_rows(out / "replay.csv", rows)
+    write_rows(out / "replay.csv", list(rows[0]), rows)
     log.info(
         "%s events, %s of them scored, %s damaged; %s rows/s; %s ids in the table, %s expired, "
         "%s evicted; %s MB at most",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy.typing as npt
 from cowclip_merlin import metrics
 from cowclip_merlin.online.replaying.predictions import LABEL, TIME
 from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure, style
-from cowclip_merlin.system.files import atomic_write
 
 Array = npt.NDArray[Any]
 Row = dict[str, Any]
@@ -66,14 +64,6 @@ def _scores(labels: Array, scores: Array) -> Row:
         "log_loss": metrics.log_loss(labels, scores),
         "rows": len(labels),
     }
-
-
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write a CSV file in one atomic step."""
-    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def draw_auc(path: Path, rows: Sequence[Row], sync: Sequence[str], period: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.recent_scores import RecentScores
 from cowclip_merlin.system.process_memory import resident_megabytes
+from cowclip_merlin.system.records import append_rows
 from cowclip_merlin.tables.field_rules import TableStatistics
 
 EVERY = 10.0
@@ -101,15 +101,7 @@ class StatusReport:
         if row["evicted"] and not self.is_full:
             self.is_full = True
             self._log.warning(FULL)
-        self._append(row)
-
-    def _append(self, row: dict[str, Any]) -> None:
-        new = not self._file.exists()
-        with self._file.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, COLUMNS)
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        append_rows(self._file, COLUMNS, [row])
 
 
 def sync_info(
