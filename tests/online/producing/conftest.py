@@ -2,20 +2,7 @@ import json
 
 import pytest
 
-from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.message_log import LogUnavailable
-
-FEATURES = """\
-label: click
-time: time
-key: request
-categorical:
-- user
-- {name: item, ttl: 5d, admit: 2}
-continuous:
-- price
-- {name: age, transform: none, minimum: 0, maximum: 100}
-"""
 
 
 class FakeClock:
@@ -57,10 +44,8 @@ class MemoryLog:
 
 
 @pytest.fixture
-def features(tmp_path):
-    path = tmp_path / "f.yaml"
-    path.write_text(FEATURES, encoding="utf-8")
-    return load_features(path)
+def features(features_file):
+    return features_file()
 
 
 @pytest.fixture
