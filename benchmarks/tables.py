@@ -39,13 +39,12 @@ import numpy as np
 
 from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.training.snapshot_writer import SnapshotWriter
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import SLICE, GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.loops.memory import zeros
-from cowclip_merlin.tables.snapshot import load_snapshot, save_snapshot
+from cowclip_merlin.tables.snapshot import SnapshotWriter, load_snapshot, save_snapshot
 from growing_tables.peers import dense_speeds, tfra_speeds
 from growing_tables.timing import Result, in_batches, speed, timed
 from harness.benchmark import Benchmark

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -27,7 +27,7 @@ from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.system.signals import GracefulStop, Stopped
-from cowclip_merlin.tables.snapshot import load_snapshot, numbers, save_snapshot
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers, part_of, save_snapshot
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.events import Events
@@ -161,10 +161,10 @@ class Replay:
         for copy in copies:  # as they started, so that each gets its own changes back
             if copy.every is not None:
                 copy.serving.start()
-        self.trainer.restore(_unprefixed(arrays, "trainer."))
+        self.trainer.restore(part_of(arrays, "trainer."))
         for copy, next_sync in zip(copies, extra["next_sync"]):
             copy.next_sync = next_sync
-            copy.serving.restore(_unprefixed(arrays, f"copy.{copy.name}."))
+            copy.serving.restore(part_of(arrays, f"copy.{copy.name}."))
         self.predictions.cut(extra["scored"])
         self.trained, self._online_from = snapshot.number, extra["online_from"]
         self._is_online, self.seconds = extra["is_online"], extra["seconds"]
@@ -269,7 +269,3 @@ class Replay:
 
     def _progress_bar(self) -> tqdm:
         return tqdm(initial=self.trained, unit=" rows", unit_scale=True, leave=False, disable=None)
-
-
-def _unprefixed(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}

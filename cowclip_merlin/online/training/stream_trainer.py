@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
@@ -18,12 +17,18 @@ from cowclip_merlin.online.training.recent_scores import LabelStretch, RecentSco
 from cowclip_merlin.online.training.repeats import RepeatFilter
 from cowclip_merlin.online.training.server_sync import ServerSync
 from cowclip_merlin.online.training.settings import StreamSettings
-from cowclip_merlin.online.training.snapshot_writer import SnapshotWriter
 from cowclip_merlin.online.training.status_report import StatusReport, sync_info
 from cowclip_merlin.online.training.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.signals import GracefulStop, Stopped
-from cowclip_merlin.tables.snapshot import KEEP, Snapshot, load_snapshot, numbers
+from cowclip_merlin.tables.snapshot import (
+    KEEP,
+    Snapshot,
+    SnapshotWriter,
+    load_snapshot,
+    numbers,
+    part_of,
+)
 
 SNAPSHOTS = "snapshots"
 
@@ -141,8 +146,8 @@ class StreamTrainer:
     def _resume(self, known: list[int]) -> None:
         """Go on from the newest snapshot, with the batches that were trained after it."""
         snapshot = self._newest(known)
-        self.trainer.restore(_unprefixed(snapshot.arrays, "trainer."))
-        repeats = _unprefixed(snapshot.arrays, "repeats.")
+        self.trainer.restore(part_of(snapshot.arrays, "trainer."))
+        repeats = part_of(snapshot.arrays, "repeats.")
         if self._repeats is not None and repeats:
             self._repeats.restore(repeats)
         self._report.is_full = self.trainer.table.statistics().evicted > 0
@@ -307,7 +312,3 @@ class StreamTrainer:
             },
             reason=self._damaged.newest,
         )
-
-
-def _unprefixed(arrays: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}

@@ -75,7 +75,8 @@ class Killed(BaseException):
 
 def killed_at(monkeypatch, calls):
     """Kill the training at the n-th of the calls that change something."""
-    from cowclip_merlin.online.training import batch_journal, snapshot_writer, step_pipeline
+    from cowclip_merlin.online.training import batch_journal, step_pipeline
+    from cowclip_merlin.tables import snapshot
 
     count = itertools.count()
 
@@ -90,7 +91,7 @@ def killed_at(monkeypatch, calls):
     for owner, name in (
         (batch_journal.BatchJournal, "note"),
         (batch_journal.BatchJournal, "begin"),
-        (snapshot_writer.SnapshotWriter, "begin"),
+        (snapshot.SnapshotWriter, "begin"),
         (step_pipeline.StepPipeline, "submit"),
         (FileLog, "append"),
     ):
