@@ -15,6 +15,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.optimizer.lazy_adam import Moments
 from cowclip_merlin.scaling import ADAM_RULES
+from cowclip_merlin.tables.snapshot import part_of
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.divergence import check_loss, raising_diverged
 from cowclip_merlin.training.train_step import make_train_step
@@ -215,9 +216,7 @@ class OnlineTrainer:
         Raises:
             InputError: the state is of another model.
         """
-        prefix = "table."
-        table = {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
-        self.table.restore(table)
+        self.table.restore(part_of(state, "table."))
         for name, variable in self._other_variables().items():
             if name not in state or state[name].shape != tuple(variable.shape):
                 raise InputError("the snapshot is of another model; use the same settings")

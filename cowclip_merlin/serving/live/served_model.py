@@ -107,13 +107,13 @@ class ServedModel:
         Raises:
             InputError: the run or the snapshot is missing or damaged.
         """
-        from cowclip_merlin.online.replaying.serving_copy import DenseScorer
+        from cowclip_merlin.online.training.dense_scorer import DenseScorer
 
         settings, features = load_online_config(run)
         arrays = load_snapshot(Path(run) / "snapshots", number, wanted=_is_served).arrays
         scorer = DenseScorer(settings, features)
         try:
-            scorer.set_weights([arrays[f"{_DENSE}{i}"] for i in range(len(scorer.variables))])
+            scorer.restore(arrays, _DENSE)
             table = _table_of(settings, features, arrays)
         except KeyError as error:
             raise InputError(

@@ -8,10 +8,10 @@ from tiers import thorough
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.messages import encode_messages
 from cowclip_merlin.online.logs.file_log import FileLog
-from cowclip_merlin.online.replaying.serving_copy import DenseScorer
 from cowclip_merlin.online.sync import sync_message
 from cowclip_merlin.online.sync.publisher import last_sync
 from cowclip_merlin.online.sync.sync_message import SyncMessage, changes_of
+from cowclip_merlin.online.training.dense_scorer import DenseScorer
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.snapshot import numbers
 

@@ -1,0 +1,98 @@
+"""The part of a model behind its embedding lookups, for those who serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.training.trainer import dense_variables, log_schema
+from cowclip_merlin.training.build import build_model_of
+
+if TYPE_CHECKING:
+    from cowclip_merlin.online.events.features import LogFeatures
+    from cowclip_merlin.online.settings import OnlineSettings
+
+Array = npt.NDArray[Any]
+
+DENSE = "dense"
+"""What the names of the weights in a state begin with; their numbers follow."""
+
+
+class DenseScorer:
+    """The part of a model behind its embedding lookups, with its own dense weights.
+
+    Args:
+        settings: of the model.
+        features: columns of the log.
+    """
+
+    def __init__(self, settings: OnlineSettings, features: LogFeatures) -> None:
+        tf, fields = compat.tensorflow(), len(features.categorical)
+        run = settings.run
+        # The tables of this model stay empty: rows come from outside.
+        model = build_model_of(
+            run,
+            run.hyperparameters("table"),
+            log_schema(features),
+            tables="growing",
+            capacity=fields + 1,
+        )
+        self.variables, block = dense_variables(model), model.blocks[0]
+        rows = [tf.TensorSpec([None, fields, layer.dim]) for layer in model.row_sync.layers]
+        numbers = tf.TensorSpec([None, len(features.continuous)])
+
+        @tf.function(input_signature=[rows, numbers], autograph=False)
+        def score(rows: list[Any], numbers: Any) -> Any:
+            wide = rows[1] if len(rows) > 1 else None
+            return tf.sigmoid(tf.cast(block.forward(rows[0], wide, numbers), tf.float32))[:, 0]
+
+        # TensorFlow would warn of new functions in a loop when there are many copies.
+        self._score = score.get_concrete_function()
+        self._model = model  # keeps the variables alive
+
+    def set_weights(self, weights: Sequence[Array]) -> None:
+        """Take over dense weights, in the model's order.
+
+        Raises:
+            InputError: they are not those of this model.
+        """
+        shapes = [tuple(np.shape(x)) for x in weights]
+        own = [tuple(variable.shape) for variable in self.variables]
+        if shapes != own:
+            raise InputError(
+                f"dense weights have shapes {shapes}, not {own}; they are of another model"
+            )
+        for variable, value in zip(self.variables, weights, strict=True):
+            variable.assign(np.asarray(value, variable.dtype.as_numpy_dtype))
+
+    def restore(self, state: Mapping[str, Array], prefix: str = DENSE) -> None:
+        """Take over the weights of `state`.
+
+        Args:
+            state: arrays by name, more than these, too.
+            prefix: of their names there.
+
+        Raises:
+            KeyError: a weight is missing.
+            InputError: they are not those of this model.
+        """
+        self.set_weights([state[f"{prefix}{i}"] for i in range(len(self.variables))])
+
+    def state(self) -> dict[str, Array]:
+        """Return what `restore` needs, by name."""
+        return {f"{DENSE}{i}": v.numpy() for i, v in enumerate(self.variables)}
+
+    def score(self, rows: list[Array], numbers: Array) -> Array:
+        """Return click probabilities, float32 [b].
+
+        Args:
+            rows: embedding rows of each table, float32 [b, F, d].
+            numbers: continuous columns, float32 [b, C].
+        """
+        tf = compat.tensorflow()
+        return self._score([tf.constant(x) for x in rows], tf.constant(numbers)).numpy()
