@@ -6,12 +6,10 @@ import http.client
 import json
 import random
 import re
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.processes import start, wait_for
 
 _LONGEST_START = 180.0  # seconds
 
@@ -39,7 +38,7 @@ class Server:
         self._out = out
         command = [sys.executable, "-m", "cowclip_merlin", "online", "serve", "--from", str(log)]
         with open(out, "wb") as stream:
-            self.process = subprocess.Popen([*command, "--port", "0", *options], stderr=stream)
+            self.process = start([*command, "--port", "0", *options], stdout=stream)
         self.port = int(self._wait_for(self._find_port))
         self._wait_for(lambda: self.ask("GET", "/ready")[0] == 200)
 
@@ -53,14 +52,12 @@ class Server:
         return found and found[1]
 
     def _wait_for(self, condition: Any) -> Any:
-        end = time.monotonic() + _LONGEST_START
-        while time.monotonic() < end and self.process.poll() is None:
-            try:
-                if found := condition():
-                    return found
-            except OSError:
-                pass
-            time.sleep(0.05)
+        def answer() -> Any:
+            with suppress(OSError):
+                return condition()
+
+        if found := wait_for(answer, self.process, _LONGEST_START):
+            return found
         raise InputError(f"the server does not start: {self._out.read_text()[-300:]}")
 
     def ask(self, method: str, path: str, content: Any = None) -> tuple[int, Any]:

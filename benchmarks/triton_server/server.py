@@ -8,13 +8,13 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.ports import free_ports
+from cowclip_merlin.system.processes import start, wait_for, wait_or_kill
 
 _LONGEST_START = 180.0  # seconds
 _FIND = """
@@ -75,25 +75,17 @@ class TritonServer:
             "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
         }
         with self._log.open("wb") as stream:
-            self._process = subprocess.Popen(
+            self._process = start(
                 [
                     package / "tritonserver/bin/tritonserver",
                     *(f"--{name}={value}" for name, value in options.items()),
                 ],
-                env=os.environ | environment,
                 stdout=stream,
-                stderr=subprocess.STDOUT,
+                environment=os.environ | environment,
             )
-        self._wait()
-
-    def _wait(self) -> None:
-        end = time.monotonic() + _LONGEST_START
-        while time.monotonic() < end and self._process.poll() is None:
-            if self._is_ready():
-                return
-            time.sleep(0.1)
-        self.stop()
-        raise InputError(f"tritonserver does not start: {self.last_words()}")
+        if not wait_for(self._is_ready, self._process, _LONGEST_START):
+            self.stop()
+            raise InputError(f"tritonserver does not start: {self.last_words()}")
 
     def _is_ready(self) -> bool:
         connection = http.client.HTTPConnection(self.address, timeout=10)
@@ -114,11 +106,7 @@ class TritonServer:
     def stop(self) -> None:
         """End it by SIGTERM."""
         self._process.terminate()
-        try:
-            self._process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        wait_or_kill(self._process, 60)
 
 
 def find_wheel(python: Path) -> dict[str, Any]:
