@@ -57,6 +57,8 @@ def check(words: list[str]) -> None:
         AssertionError: a file, a target or a program that is not there.
     """
     program, *rest = words
+    if "=" in program and rest[:1] == ["python"]:  # a variable for a script
+        program, *rest = rest
     if program == "cowclip":
         args = build_parser().parse_args(_without_file(rest))
         if args.command == "train":
@@ -65,6 +67,8 @@ def check(words: list[str]) -> None:
             online_settings_from_args(args)
     elif rest[:2] == ["-m", "venv"]:
         assert program == "python3"
+    elif rest[:2] == ["-m", "pytest"]:
+        assert all((ROOT / word).exists() for word in rest[2:] if "/" in word), rest
     elif re.fullmatch(r"(\.venv-\w+/bin/)?python3?", program):
         target = rest[1].replace(".", "/") + ".py" if rest[0] == "-m" else rest[0]
         assert (ROOT / target).is_file(), target

@@ -1,1 +1,0 @@
-"""Parts of `online.py`, `online_failures.py` and `online_soak.py`: pipelines that are measured."""
