@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run everything that needs a GPU: the tests for GPUs, the speed of the kernels and of the training
-# step (all models; DeepFM with Criteo's 33.8 million ids), the step's profile by kernel and its counted
-# limit, the speed of the loaders, the cost by vocabulary, sharded tables with one worker, and the
+# step (all models; DeepFM with Criteo's 33.8 million ids), the step's profile by kernel, the speed of
+# the loaders, the cost by vocabulary, sharded tables with one worker, and the
 # baseline compared with CowClip.
 #
 #   benchmarks/gpu_check.sh            with the active Python, or PYTHON=...
@@ -75,7 +75,7 @@ check() {
     run "${bench[@]}" --clip cowclip --update exact --precision float32,bfloat16 --jit-compile \
         --json "$stem-step-jit.json"
     run "$python" benchmarks/step_profile.py --device gpu --batch-sizes 1024,131072 \
-        --squares 4096,8192 --copy-mb 1024 --json "$stem-step-profile.json"
+        --json "$stem-step-profile.json"
     run "$python" benchmarks/vocabulary.py --device gpu --json "$stem-vocabulary.json"
     run "$python" benchmarks/loading.py --device gpu --json "$stem-loading.json"
     run "$python" benchmarks/baseline.py --device gpu --json "$stem-baseline.json"

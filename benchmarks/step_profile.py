@@ -1,8 +1,8 @@
-"""Profile a training step by operation, and compute the counted limit of the step.
+"""Profile a training step by operation.
 
     python benchmarks/step_profile.py [--model deepfm] [--batch-sizes 1024,65536] [--update exact]
         [--precision float32] [--vocabulary 1000000] [--steps 60] [--seconds 20] [--rounds 5]
-        [--squares 2048,4096] [--copy-mb 256] [--device auto|cpu|gpu] [--json FILE] [--overwrite]
+        [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
 The step is that of `cowclip bench`, but with one step per call: random rows with power-law ids,
 CowClip, Adam. For each batch size, --steps warm-up steps come first, so that rows miss some steps.
@@ -13,16 +13,12 @@ Each of these parts ends early after --seconds, once it has taken a few steps.
 The profile lists operations on the host, and on a GPU also kernels, with those of CuPy. Operations
 run on several threads, so their times overlap, and their sum can exceed the step. With a GPU, the
 host's operations only launch kernels. Profiled steps are a little slower than others.
-
-The limit is counted from the sizes of the model and the distinct rows of these batches. It divides
-by the speeds of the best matrix product (of --precision) and the best copy in the same run; see
-step_profiling/limit.py. Both times are added, because on a CPU the same cores do both.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import cycle
@@ -45,7 +41,6 @@ from harness.benchmark import Benchmark
 from harness.options import option
 from harness.rounds import in_turn, ratios
 from step_profiling.events import read_space, summary
-from step_profiling.limit import MachinePeaks, ModelSizes, limit, mean_distinct
 from step_profiling.report import text
 
 POOL, MOST_BATCHES = 8, 256  # batches before rows repeat
@@ -66,9 +61,7 @@ class ProfileSettings:
         vocabulary: ids in all fields together.
         steps: number of warm-up steps, of timed steps and of profiled steps per batch size.
         seconds: time limit of each of these parts.
-        rounds: turns of the step and the bare MLP, and of the machine's peaks.
-        squares: sizes of the square matrices for the peak of arithmetic.
-        copy_mb: megabytes of the array that is copied to measure the bandwidth.
+        rounds: turns of the step and the bare MLP.
         device: "cpu" or "gpu", the device of TensorFlow.
 
     Raises:
@@ -82,19 +75,13 @@ class ProfileSettings:
     vocabulary: int = option(1_000_000, "ids of all fields together")
     steps: int = option(60, "number of warm-up, of timed and of profiled steps")
     seconds: float = option(20.0, "time limit of each of these parts")
-    rounds: int = option(5, "turns of the step, the bare MLP and the machine's peaks")
-    squares: Sequence[int] = option(
-        (2048, 4096), "sides of the matrices whose product shows the peak"
-    )
-    copy_mb: int = option(256, "megabytes of the array whose copy shows the bandwidth")
+    rounds: int = option(5, "turns of the step and the bare MLP")
     device: str = "cpu"
 
     def __post_init__(self) -> None:
         """Reject values that cannot be measured."""
-        counts = {"--batch-sizes": self.batches, "--squares": self.squares}
-        check_unique(counts)
-        check_at_least_one(counts | {"--steps": self.steps, "--rounds": self.rounds})
-        check_at_least_one({"--copy-mb": self.copy_mb})
+        check_unique({"--batch-sizes": self.batches})
+        check_at_least_one({"--batch-sizes": self.batches, "--steps": self.steps})
         check_positive({"--seconds": self.seconds})
         check_vocabulary_size("--vocabulary", self.vocabulary)
         BenchSettings(
@@ -108,28 +95,16 @@ class ProfileSettings:
 
 
 def measure(settings: ProfileSettings) -> dict[str, Any]:
-    """Measure time, profile and limit at every batch size; return a result for JSON.
-
-    Raises:
-        InputError: if the device is a GPU and CuPy is not installed.
-    """
-    machine = MachinePeaks.measured(
-        device=settings.device,
-        precision=settings.precision,
-        squares=settings.squares,
-        copy_mb=settings.copy_mb,
-        rounds=settings.rounds,
-    )
+    """Measure time and profile at every batch size; return a result for JSON."""
     fields = criteo_fields(settings.vocabulary)
     rows = random_rows(POOL * max(settings.batches), fields)
     data = DeviceData(rows)
     kind = (settings.model, settings.update, "auto", "cowclip", settings.precision)
     step = _one_step(*build_model_and_optimizer(*kind, fields), data)
     return {
-        "what": "training step: time by operation, and counted limit",
+        "what": "training step: time by operation",
         **asdict(settings),
-        "machine": asdict(machine),
-        "results": [_result(settings, step, batch, rows, machine) for batch in settings.batches],
+        "results": [_result(settings, step, batch, rows) for batch in settings.batches],
     }
 
 
@@ -145,9 +120,7 @@ def _one_step(model: Any, optimizer: Any, data: DeviceData) -> Callable[[Any], f
     return train
 
 
-def _result(
-    settings: ProfileSettings, step: Any, batch: int, rows: ColumnArrays, machine: MachinePeaks
-) -> dict[str, Any]:
+def _result(settings: ProfileSettings, step: Any, batch: int, rows: ColumnArrays) -> dict[str, Any]:
     taken = batches_of(len(rows), batch)
     feed, bare = cycle(taken), bare_mlp_train_function(batch)
 
@@ -156,14 +129,10 @@ def _result(
 
     timing = _timing(settings, train, lambda: bare(taken[0], batch).numpy())
     distinct = mean_distinct(rows.ids, criteo_fields(settings.vocabulary), taken)
-    sizes = ModelSizes(model=settings.model, vocabulary=settings.vocabulary)
-    counted = limit(sizes, machine, update=settings.update, batch=batch, distinct=distinct)
     return {
         "batch": batch,
         "distinct_rows": distinct,
         **timing,
-        "limit": counted,
-        "step_to_limit": timing["step"]["ms"] / counted["ms"],
         "profile": _profile(settings, train),
     }
 
@@ -177,6 +146,22 @@ def batches_of(rows: int, batch: int) -> list[Any]:
     count = min(rows // batch, MOST_BATCHES)
     order = np.random.default_rng(batch).permutation(rows)[: count * batch]
     return list(order.reshape(count, batch))
+
+
+def mean_distinct(ids: Any, fields: Mapping[str, int], batches: Sequence[Any]) -> float:
+    """Compute the mean number of distinct ids in a batch, in all fields together.
+
+    Args:
+        ids: ids of all rows, counted from 0 in each field, [N, F].
+        fields: field -> number of rows.
+        batches: row numbers of each batch, [b].
+
+    >>> ids = np.array([[0, 0], [0, 1], [0, 0]])
+    >>> mean_distinct(ids, {"C1": 1, "C2": 2}, [[0, 1], [0, 2]])
+    2.5
+    """
+    offsets = np.cumsum([0, *fields.values()])[:-1]
+    return float(np.mean([len(np.unique(ids[batch] + offsets)) for batch in batches]))
 
 
 def _timing(settings: ProfileSettings, train: Run, bare: Run) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Parts of `step_profile.py`: the profiler's events, the counted limit, the text."""
+"""Parts of `step_profile.py`: the profiler's events, the text."""

@@ -13,13 +13,7 @@ time of the step. On a GPU they launch kernels, whose times are listed below."""
 
 def text(result: dict[str, Any]) -> str:
     """Format the whole result, batch by batch."""
-    machine = result["machine"]
-    head = (
-        f"peaks of this machine: {machine['flop_per_second'] / 1e9:,.1f} GFLOP/s "
-        f"({result['precision']} matrix product), "
-        f"{machine['bytes_per_second'] / 1e9:,.1f} GB/s (copy, read and written)"
-    )
-    return "\n\n".join([head, *(_batch(result, found) for found in result["results"])])
+    return "\n\n".join(_batch(result, found) for found in result["results"])
 
 
 def _batch(result: dict[str, Any], found: dict[str, Any]) -> str:
@@ -32,7 +26,7 @@ def _batch(result: dict[str, Any], found: dict[str, Any]) -> str:
     total = [{"name": "all operations", **_sum(profile["groups"])}]
     parts = [
         f"{title}\n{'=' * len(title)}",
-        limits(found),
+        times(found),
         f"{profile['steps']} profiled steps of {profile['ms']:.2f} ms",
         table("operations", profile["groups"] + total),
         OVERLAP,
@@ -44,19 +38,13 @@ def _batch(result: dict[str, Any], found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def limits(found: dict[str, Any]) -> str:
-    """Format the times of limit, bare MLP and step."""
-    counted, step, bare = found["limit"], found["step"], found["bare_mlp"]
-    flop, moved = sum(counted["flop"].values()), sum(counted["bytes"].values())
+def times(found: dict[str, Any]) -> str:
+    """Format the times of bare MLP and step."""
     return "\n".join(
         [
-            f"{'counted limit':<16}{counted['ms']:>10.2f} ms   {flop / 1e9:,.2f} GFLOP in "
-            f"{counted['arithmetic_ms']:.2f} ms and {moved / 1e6:,.1f} MB in "
-            f"{counted['traffic_ms']:.2f} ms, added",
-            _timed("bare MLP", bare) + ", in float32",
-            _timed("step", step),
-            f"the step takes {found['step_to_limit']:.2f} times the counted limit and "
-            f"{found['step_to_mlp']:.2f} times the bare MLP",
+            _timed("bare MLP", found["bare_mlp"]) + ", in float32",
+            _timed("step", found["step"]),
+            f"the step takes {found['step_to_mlp']:.2f} times the bare MLP",
         ]
     )
 
