@@ -16,7 +16,7 @@ FULL := --hypothesis-profile=full
 # These run in separate environments, with packages that are not in $(VENV).
 FOREIGN := --ignore=benchmarks/contestants/deepctr.py --ignore=benchmarks/contestants/fuxictr.py \
            --ignore=benchmarks/contestants/tfra.py --ignore-glob=benchmarks/contestants/hugectr*.py \
-           --ignore=benchmarks/triton_server/client.py
+           --ignore=benchmarks/serving_parts/triton_client.py
 
 .PHONY: help venv demo online-demo test test-rest test-all doctest lint format smoke gpu-check \
         flink-check triton-check docs notes linkcheck lock clean
@@ -67,7 +67,7 @@ flink-check: venv ## compare the joins by SQLite, Flink and pandas; needs Java 1
 triton-check: venv ## serve an exported model in NVIDIA Triton on this machine, check and time it
 	@requirements/make_venv.sh triton $(TRITON_VENV)
 	@TRITON_PYTHON=$(TRITON_VENV)/bin/python $(PYTHON) -m pytest tests/benchmarks/test_triton_serving.py $(PYTEST_ARGS)
-	@$(PYTHON) benchmarks/triton_serving.py --triton-python $(TRITON_VENV)/bin/python $(TRITON_ARGS)
+	@$(PYTHON) benchmarks/serving.py triton --triton-python $(TRITON_VENV)/bin/python $(TRITON_ARGS)
 
 docs: ## build the documentation as a site with search: build/docs/index.html
 	@requirements/make_venv.sh docs $(DOCS_VENV)

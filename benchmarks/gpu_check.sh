@@ -61,10 +61,10 @@ check() {
     run "$python" -m pytest --hypothesis-profile=full tests/optimizer tests/models -rs
     run "$python" tests/smoke.py
     for d in 1 10 16 64; do
-        run "$python" benchmarks/kernels.py --backend cupy --d "$d" \
+        run "$python" benchmarks/rows.py kernels --backend cupy --d "$d" \
             --batches 1024 8192 65536 131072 --copy-mb 1024 --json "$stem-kernels-d$d.json"
     done
-    run "$python" benchmarks/kernels.py --backend numba --json "$stem-kernels-cpu.json"
+    run "$python" benchmarks/rows.py kernels --backend numba --json "$stem-kernels-cpu.json"
     bench=("$python" -m cowclip_merlin bench --device gpu --batch-sizes 1024,8192,65536,131072)
     run "${bench[@]}" --model wide_and_deep,deepfm,dcn,dcnv2 --clip cowclip --backend auto,tensorflow \
         --json "$stem-step-models.json"
@@ -74,10 +74,10 @@ check() {
     done
     run "${bench[@]}" --clip cowclip --update exact --precision float32,bfloat16 --jit-compile \
         --json "$stem-step-jit.json"
-    run "$python" benchmarks/step_profile.py --device gpu --batch-sizes 1024,131072 \
+    run "$python" benchmarks/step.py profile --device gpu --batch-sizes 1024,131072 \
         --json "$stem-step-profile.json"
-    run "$python" benchmarks/vocabulary.py --device gpu --json "$stem-vocabulary.json"
-    run "$python" benchmarks/loading.py --device gpu --json "$stem-loading.json"
+    run "$python" benchmarks/step.py vocabulary --device gpu --json "$stem-vocabulary.json"
+    run "$python" benchmarks/step.py loading --device gpu --json "$stem-loading.json"
     run "$python" benchmarks/baseline.py --device gpu --json "$stem-baseline.json"
     # One GPU can tell what sharded tables cost, but not what workers exchange: NCCL refuses two on it.
     run "$python" benchmarks/workers.py --workers 1 --batch-sizes 1024,65536 \

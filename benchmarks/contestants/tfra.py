@@ -1,4 +1,4 @@
-"""TensorFlow Recommenders-Addons' hash table, for `tables.py`: the same ids, one thread.
+"""TensorFlow Recommenders-Addons' hash table, for `rows.py tables`: the same ids, one thread.
 
 Runs in an environment of its own: `pip install tensorflow-recommenders-addons tensorflow==2.16.2`.
 It reads the arrays `ids`, `known` and `zipf`, int64, of a .npz file, and prints a line of JSON with

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from harness.errors import check_output_files, one_line_errors
@@ -26,7 +27,7 @@ class Benchmark:
     """Definition of one benchmark.
 
     Attributes:
-        script: `__file__` of the script.
+        script: `__file__` of the script, or, in a `Suite`, its name and the first word.
         about: docstring of the script, which is the help text.
         settings: frozen dataclass with fields of `options.option`. The harness sets a field
             `device` to "cpu" or "gpu".
@@ -54,6 +55,7 @@ class Benchmark:
     def parser(self) -> argparse.ArgumentParser:
         """Make the parser of the command."""
         parser = make_parser(self.about, device=self.device)
+        parser.prog = Path(self.script).name
         add_options(parser, self.settings)
         self.add_options(parser)
         return parser

@@ -23,12 +23,15 @@ def command_line(script: str, arguments: Sequence[str] | None) -> str:
 
     >>> command_line("benchmarks/baseline.py", ["--rows", "9", "--json=/some/where/a.json"])
     'python benchmarks/baseline.py --rows 9 --json=a.json'
+    >>> command_line("step.py loading", [])
+    'python benchmarks/step.py loading'
     >>> command_line("benchmarks/message_logs.py", ["--logs", "/tmp/a,redis://:secret@host/b"])
     'python benchmarks/message_logs.py --logs a,redis://host/b'
     """
     given = sys.argv[1:] if arguments is None else arguments
     words = [",".join(map(_shared, word.split(","))) for word in given]
-    return shlex.join(["python", f"benchmarks/{Path(script).name}", *words])
+    name, *part = Path(script).name.split(" ")
+    return shlex.join(["python", f"benchmarks/{name}", *part, *words])
 
 
 def _shared(value: str) -> str:
@@ -44,7 +47,7 @@ def record(
 
     Args:
         result: result of the measurement; it may have "hardware" and more "versions".
-        script: `__file__` of the benchmark.
+        script: `__file__` of the benchmark, or the name of its script and its first word there.
         arguments: arguments of `main`; None: those of the process.
         load: load of the machine before the measurement; see `load_average`.
     """

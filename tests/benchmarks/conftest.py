@@ -21,16 +21,32 @@ def load():
     return imported
 
 
+@pytest.fixture(scope="session")
+def benchmark_of(load):
+    """The module of a benchmark by its command, such as "peers" or "step loading"."""
+
+    def found(command):
+        script, _, part = command.partition(" ")
+        module = load(script)
+        return load(module.SUITE.parts[part]) if part else module
+
+    return found
+
+
 @pytest.fixture
-def measured(load, tmp_path, capsys):
+def measured(load, benchmark_of, tmp_path, capsys):
     """Runs a benchmark with options in one text; returns its JSON and what it prints."""
 
-    def run(script, options, *others):
-        file = tmp_path / f"{script}.json"
-        words = [*options.split(), *map(str, others), "--json", str(file)]
-        load(script).BENCHMARK.main([*words, *["--overwrite"] * file.exists()])
+    def run(command, options, *others):
+        file = tmp_path / f"{command}.json"
+        script, *part = command.split()
+        words = [*part, *options.split(), *map(str, others), "--json", str(file)]
+        module = benchmark_of(command)  # while the folder is on the path
+        main = load(script).SUITE.main if part else module.BENCHMARK.main
+        main([*words, *["--overwrite"] * file.exists()])
         result = json.loads(file.read_text())
-        assert result["command"].startswith(f"python benchmarks/{script}.py {options}")
+        shown = " ".join([f"python benchmarks/{script}.py", *part, options])
+        assert result["command"].startswith(shown)
         assert result["load_before"] >= 0 and result["date"] and result["hardware"]
         assert result["versions"]["tensorflow"] and str(tmp_path) not in file.read_text()
         return result, capsys.readouterr().out
@@ -39,12 +55,12 @@ def measured(load, tmp_path, capsys):
 
 
 @pytest.fixture
-def refused(load, capsys):
+def refused(benchmark_of, capsys):
     """Runs a benchmark that must end with one line; returns the exit code and the line."""
 
-    def run(script, *words):
+    def run(command, *words):
         with pytest.raises(SystemExit) as stopped:
-            load(script).BENCHMARK.main([*map(str, words)])
+            benchmark_of(command).BENCHMARK.main([*map(str, words)])
         told = capsys.readouterr().err
         assert told.count("\n") == 1 and told.endswith("\n")
         return stopped.value.code, told

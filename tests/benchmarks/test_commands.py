@@ -14,7 +14,13 @@ import pytest
 from cowclip_merlin.errors import InputError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCRIPTS = sorted({file.stem for file in BENCHMARKS.glob("*.py")} - {"baseline_settings"})
+SUITES = {
+    "rows": ("kernels", "tables"),
+    "serving": ("load", "triton"),
+    "step": ("profile", "vocabulary", "growing", "loading", "diagnostics"),
+}
+SCRIPTS = sorted({file.stem for file in BENCHMARKS.glob("*.py")} - {"baseline_settings", *SUITES})
+SCRIPTS += [f"{script} {part}" for script, parts in SUITES.items() for part in parts]
 
 
 @pytest.fixture
@@ -30,11 +36,11 @@ def left(run, capsys):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_the_help_names_every_option(load, script):
+def test_the_help_names_every_option(benchmark_of, script):
     """In the synopsis and in the list, each with a line; and no option that is not there."""
     from cowclip_merlin.training.run_settings import OVERRIDES
 
-    module = load(script)
+    module = benchmark_of(script)
     shown = [a for a in module.BENCHMARK.parser()._actions if a.help != "==SUPPRESS=="]
     assert all(action.help for action in shown)
     options = {action.option_strings[-1] for action in shown} - {"--help"}
@@ -44,8 +50,8 @@ def test_the_help_names_every_option(load, script):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_every_benchmark_ends_orderly(load, script, monkeypatch, capsys):
-    module = load(script)
+def test_every_benchmark_ends_orderly(benchmark_of, script, monkeypatch, capsys):
+    module = benchmark_of(script)
 
     def ended_by(error):
         def refuse(*_):
@@ -56,6 +62,16 @@ def test_every_benchmark_ends_orderly(load, script, monkeypatch, capsys):
 
     assert ended_by(KeyboardInterrupt()) == (130, "interrupted; no result was written\n")
     assert ended_by(InputError("x is 3;\ngive 4")) == (2, "error: x is 3; give 4\n")
+
+
+@pytest.mark.parametrize("script", SUITES)
+def test_the_help_of_a_suite_names_its_parts(load, script, capsys):
+    suite = load(script).SUITE
+    assert tuple(suite.parts) == SUITES[script]
+    code, told = left(lambda: suite.main(["no-such-part"]), capsys)
+    assert code == 2 and all(part in told for part in suite.parts)
+    named = re.findall(rf"python benchmarks/{script}.py (\w+)", load(script).__doc__)
+    assert tuple(named) == SUITES[script]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -119,13 +135,13 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
         ("baseline", ["--multipliers", "8,8"], "--multipliers 8,8"),
         ("baseline", ["--mlp", "x"], "--mlp"),
         ("baseline", ["--data", "somewhere", "--rows", "9"], "--rows and --seed"),
-        ("diagnostics", ["--every", "0"], "--every is 0"),
-        ("diagnostics", ["--seconds", "inf"], "--seconds is inf"),
-        ("kernels", ["--gaps", "1", "1"], "--gaps 1,1"),
-        ("kernels", ["--vocabulary", "3000000000"], "3000000000"),
-        ("loading", ["--data-memory", "0"], "--data-memory is 0"),
-        ("loading", ["--model", "fm"], "'fm'"),
-        ("loading", ["--json", "no-such-folder/a.json"], "no-such-folder"),
+        ("step diagnostics", ["--every", "0"], "--every is 0"),
+        ("step diagnostics", ["--seconds", "inf"], "--seconds is inf"),
+        ("rows kernels", ["--gaps", "1", "1"], "--gaps 1,1"),
+        ("rows kernels", ["--vocabulary", "3000000000"], "3000000000"),
+        ("step loading", ["--data-memory", "0"], "--data-memory is 0"),
+        ("step loading", ["--model", "fm"], "'fm'"),
+        ("step loading", ["--json", "no-such-folder/a.json"], "no-such-folder"),
         ("message_logs", ["--round-trips", "3"], "--round-trips is 3"),
         ("message_logs", ["--logs", "amqp://host/a"], "unknown kind of log 'amqp'"),
         ("online", ["--seconds", "5"], "--seconds is 5"),
@@ -137,13 +153,13 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
         ("prepare", ["--rows", "5,5"], "--rows 5,5"),
         ("prepare", ["--workers", "x"], "--workers 'x'"),
         ("prepare", ["--work", __file__], __file__),
-        ("step_profile", ["--update", "eager"], "eager"),
-        ("step_profile", ["--steps", "0"], "--steps is 0"),
-        ("tables", ["--tfra-python", "no-such/python"], "no-such/python: no such program"),
-        ("triton_serving", ["--batches", "1,5000"], "--batches 5000 is larger than"),
-        ("vocabulary", ["--vocabularies", "4000,2000"], "--vocabularies 4000,2000"),
-        ("vocabulary", ["--memory-factor", "nan"], "--memory-factor is nan"),
-        ("vocabulary", ["--figure", "a.svg", "--json", "a.svg"], "a.svg"),
+        ("step profile", ["--update", "eager"], "eager"),
+        ("step profile", ["--steps", "0"], "--steps is 0"),
+        ("rows tables", ["--tfra-python", "no-such/python"], "no-such/python: no such program"),
+        ("serving triton", ["--batches", "1,5000"], "--batches 5000 is larger than"),
+        ("step vocabulary", ["--vocabularies", "4000,2000"], "--vocabularies 4000,2000"),
+        ("step vocabulary", ["--memory-factor", "nan"], "--memory-factor is nan"),
+        ("step vocabulary", ["--figure", "a.svg", "--json", "a.svg"], "a.svg"),
         ("workers", ["--workers", "2,3"], "add 1"),
         ("workers", ["--epochs", "1"], "--epochs is 1"),
     ],

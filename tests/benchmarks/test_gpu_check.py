@@ -67,12 +67,14 @@ def test_the_gpu_check_goes_on_after_a_failure_and_keeps_a_log(checked):
     assert log.read_text().count("FAILED: ") == 2 and "ran -m cowclip_merlin bench" in out
 
 
-def test_the_gpu_check_asks_for_what_can_be_measured(load, checked, monkeypatch):
+def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monkeypatch):
     """Every option that it gives is one of the command's own, with a value that it takes."""
     from cowclip_merlin.cli import bench, build_parser
 
-    names = ("kernels", "step_profile", "vocabulary", "loading", "baseline", "workers", "peers")
-    modules = {name: load(name) for name in names}  # before anything that they import is replaced
+    names = ("rows kernels", "step profile", "step vocabulary", "step loading", "baseline")
+    names = (*names, "workers", "peers")
+    # Before anything that they import is replaced.
+    modules = {name: benchmark_of(name) for name in names}
     *_, lines = checked
     made = []
     monkeypatch.setattr(
@@ -89,8 +91,10 @@ def test_the_gpu_check_asks_for_what_can_be_measured(load, checked, monkeypatch)
     assert [s.jit_compile for s in made] == [False, False, False, True]
     assert made[0].backends == ["auto", "tensorflow"] and made[2].precisions == ["bfloat16"]
     for name, module in modules.items():
-        given = [line[1:] for line in lines if line[0] == f"benchmarks/{name}.py"]
-        assert len(given) == (5 if name == "kernels" else 1)
+        script, *part = name.split()
+        words = [f"benchmarks/{script}.py", *part]
+        given = [line[len(words) :] for line in lines if line[: len(words)] == words]
+        assert len(given) == (5 if name == "rows kernels" else 1)
         for line in given:
             settings = module.BENCHMARK.settings_from(module.BENCHMARK.parser().parse_args(line))
     assert settings.runs_hugectr and not any(map(settings.missing, settings.contestants))

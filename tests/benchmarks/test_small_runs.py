@@ -25,7 +25,7 @@ assert "tensorflow" not in sys.modules
 @pytest.mark.thorough
 def test_diagnostics(measured):
     small = "--batch-sizes 32,64 --mlp 8 --vocabulary 2000 --every 3 --rounds 2 --seconds 0"
-    result, out = measured("diagnostics", small)
+    result, out = measured("step diagnostics", small)
     assert "| 32 |" in out and "| 64 |" in out and result["every"] == 3
     for r in result["results"]:
         assert len(r["rounds"]) == 2 and all(x["watched"] > x["probe"] > 0 for x in r["rounds"])
@@ -37,8 +37,9 @@ def test_diagnostics(measured):
 def test_kernels_need_no_tensorflow(tmp_path):
     file = tmp_path / "kernels.json"
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TENSORFLOW, "benchmarks/kernels.py", "--backend", "numba",
-         "--batches", "64", "128", "--gaps", "1", "10", "--vocabulary", "2000", "--rounds", "2",
+        [sys.executable, "-c", WITHOUT_TENSORFLOW, "benchmarks/rows.py", "kernels",
+         "--backend", "numba", "--batches", "64", "128", "--gaps", "1", "10",
+         "--vocabulary", "2000", "--rounds", "2",
          "--copy-mb", "4", "--json", str(file)],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
@@ -46,7 +47,7 @@ def test_kernels_need_no_tensorflow(tmp_path):
     result = json.loads(file.read_text())
     names = [r["kernel"] for r in result["results"]]
     assert names == ["copy", *["group", "unique", "clip", "update", "replay", "replay"] * 2]
-    assert result["command"].startswith("python benchmarks/kernels.py --backend numba")
+    assert result["command"].startswith("python benchmarks/rows.py kernels --backend numba")
     assert result["load_before"] >= 0 and result["hardware"]["cores"]
     assert result["versions"]["numba"] and result["date"]
     by_name = {r["kernel"]: r for r in result["results"][:6]}
@@ -60,11 +61,11 @@ def test_kernels_need_no_tensorflow(tmp_path):
 @pytest.mark.thorough
 def test_loading(load, measured, refused, tmp_path):
     little, work = "--rows 2000 --rounds 1 --seconds 0.01", ["--work", tmp_path / "w"]
-    result, out = measured("loading", f"{little} --batch-sizes 64", *work)
-    assert [r["what"] for r in result["results"]] == list(load("loading").LOADERS)
+    result, out = measured("step loading", f"{little} --batch-sizes 64", *work)
+    assert [r["what"] for r in result["results"]] == list(load("step_parts.loading").LOADERS)
     assert result["results"][-1]["ratio_to_step"] == 1 and "| 64 | merlin |" in out
     assert [folder.name for folder in (tmp_path / "w").iterdir()] == ["data-2000"]
-    code, told = refused("loading", *little.split(), *work, "--batch-sizes", "1999")
+    code, told = refused("step loading", *little.split(), *work, "--batch-sizes", "1999")
     assert code == 2 and "--batch-sizes 1999" in told and "training rows" in told
 
 
@@ -91,6 +92,22 @@ def test_message_logs_on_the_page(load):
     for table in load("message_logs").text(recorded).split("\n\n"):
         assert table in page
     assert file.name in page and f"{recorded['load_before']}" in page
+
+
+def test_the_text_of_latencies_says_whether_the_goal_is_met(load):
+    module = load("online")
+    seconds = {name: {"p50": 0.1, "p95": 0.2} for name in ("join", "train", "push", "apply")}
+
+    def line(p95):
+        total = {"total": {"p50": 0.3, "p95": p95}}
+        each = {
+            "sync_every": 0.2,
+            "latency": {"probes": 9, "seconds": seconds | total},
+            "requests": {"p50": 0.001, "p99": 0.02},
+        }
+        return module.text({"results": [each]}).splitlines()[-1]
+
+    assert "| 0.70 | yes |" in line(0.7) and "| 0.71 | no |" in line(0.71)
 
 
 @pytest.mark.runs
@@ -132,7 +149,7 @@ def test_outages_on_the_page(load):
 @pytest.mark.system
 def test_serving_load_needs_wrk(refused, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    code, told = refused("serving_load")
+    code, told = refused("serving load")
     assert code == 2 and "wrk is not installed; install it" in told
 
 
@@ -140,7 +157,7 @@ def test_serving_load_needs_wrk(refused, monkeypatch):
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="no wrk on this machine")
 def test_serving_load(measured):
     small = "--seconds 1 --events 3000 --sync-rows 500 --sync-every 0.2 --max-requests 10"
-    result, _ = measured("serving_load", small)
+    result, _ = measured("serving load", small)
     assert result["wrong_answers"] == 0 and result["checked_answers"] > 10
     *within, above = result["cases"]
     assert all(case["answered"] > 0 and case["refused"] == 0 for case in within)
@@ -156,7 +173,7 @@ def test_serving_load(measured):
 @pytest.mark.system
 def test_tables(measured):
     small = "--sizes 3000 --lookups 1000 --stream 60000 --snapshot-rows 500 --batch 512"
-    result, out = measured("tables", small)
+    result, out = measured("rows tables", small)
     results = {r["what"]: r for r in result["results"]}
     assert list(results) == [
         "reserved", "insert", "lookup", "zipf", "absent", "admit", "refuse", "dense insert",
@@ -170,7 +187,7 @@ def test_tables(measured):
 
 @pytest.mark.system
 def test_a_failed_process_of_tables_is_one_line(load):
-    peers = load("growing_tables.peers")
+    peers = load("row_parts.other_tables")
     ids = np.zeros((1, 26), np.int64)  # this interpreter lacks the package
     with pytest.raises(InputError, match=r"--tfra-python failed: .*recommenders_addons"):
         peers.tfra_speeds(sys.executable, 1, batch=1, ids=ids, known=ids, zipf=ids)

@@ -15,7 +15,7 @@ MS = 10**9  # picoseconds
 @pytest.mark.thorough
 def test_a_small_profile(measured):
     small = "--batch-sizes 64 --vocabulary 2000 --steps 3 --rounds 2"
-    result, out = measured("step_profile", small)
+    result, out = measured("step profile", small)
     (found,) = result["results"]
     profile = found["profile"]
     groups = {group["name"]: group for group in profile["groups"]}
@@ -33,7 +33,7 @@ def test_a_small_profile(measured):
 
 
 def test_distinct_rows_are_those_of_the_batches(load):
-    fields, module = criteo_fields(500), load("step_profile")
+    fields, module = criteo_fields(500), load("step_parts.profile")
     ids = random_rows(96, fields).ids
     batches = module.batches_of(96, 32)
     assert sorted(np.concatenate(batches)) == list(range(96))
@@ -43,7 +43,7 @@ def test_distinct_rows_are_those_of_the_batches(load):
 
 @pytest.fixture(scope="module")
 def events(load):
-    return load("step_profiling.events")
+    return load("step_parts.profiler_events")
 
 
 def add_line(plane, name, recorded, timestamp_ns=0):

@@ -23,12 +23,12 @@ def test_without_the_environment_it_says_how_to_make_it(refused, tmp_path):
         (str(tmp_path / "python"), "python: no such file"),
         (sys.executable, "nvidia-pytriton is not installed"),
     ):
-        code, told = refused("triton_serving", "--triton-python", python)
+        code, told = refused("serving triton", "--triton-python", python)
         assert code == 2 and f"{words}; make triton-check makes" in told
 
 
 def test_wrong_answers_are_errors(load):
-    module = load("triton_serving")
+    module = load("serving_parts.triton")
     good = {"largest_difference": 1e-7, "refusals": {"wrong": "a line"}}
     module.check(good)
     for change, error in (
@@ -47,7 +47,7 @@ def test_a_small_load(tmp_path):
     file = tmp_path / "triton.json"
     options = ["--rows", "3000", "--checked-rows", "200", "--batches", "1,50", "--seconds", "1"]
     done = subprocess.run(
-        [sys.executable, "benchmarks/triton_serving.py", *options, "--connections", "4",
+        [sys.executable, "benchmarks/serving.py", "triton", *options, "--connections", "4",
          "--triton-python", PYTHON, "--json", str(file)],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip

@@ -10,14 +10,14 @@ SMALL = "--vocabularies 2000,4000 --batch-sizes 32,64 --mlp 8 --rounds 1 --steps
 
 @pytest.fixture
 def vocabulary(load):
-    return load("vocabulary")
+    return load("step_parts.vocabulary")
 
 
 @pytest.mark.runs
 @pytest.mark.thorough
 def test_every_line_is_in_the_table_and_in_json(measured, tmp_path):
     figure = tmp_path / "vocabulary.svg"
-    result, out = measured("vocabulary", f"{SMALL} --missed 12", "--figure", figure)
+    result, out = measured("step vocabulary", f"{SMALL} --missed 12", "--figure", figure)
     for batch in (32, 64):
         for update in ("dense", "exact", "lazy"):
             for ids in ("2,000", "4,000"):
@@ -43,7 +43,7 @@ def test_what_does_not_fit_is_left_out(vocabulary, refused, monkeypatch, capsys)
     monkeypatch.setattr(vocabulary, "bytes_left", lambda: 4 * settings.table_bytes(4000) - 1)
     assert vocabulary.fitting(settings) == [2000]
     assert "omitted: 4,000 ids" in capsys.readouterr().out
-    code, told = refused("vocabulary", *SMALL.split(), "--memory-factor", "1e9")
+    code, told = refused("step vocabulary", *SMALL.split(), "--memory-factor", "1e9")
     assert code == 2 and "no vocabulary fits" in told
 
 

@@ -1,6 +1,6 @@
 """Speed of growing tables on one thread, beside TensorFlow's DenseHashTable; memory of a stream.
 
-    python benchmarks/tables.py [--sizes 1048576 4194304 16777216] [--lookups 1000000]
+    python benchmarks/rows.py tables [--sizes 1048576 4194304 16777216] [--lookups 1000000]
         [--batch 4096] [--stream 5000000] [--snapshot-rows 1000000] [--tfra-python PYTHON]
         [--json FILE] [--overwrite]
 
@@ -45,11 +45,11 @@ from cowclip_merlin.tables.growing_table import SLICE, GrowingTable
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.loops.memory import zeros
 from cowclip_merlin.tables.snapshot import SnapshotWriter, load_snapshot, save_snapshot
-from growing_tables.peers import dense_speeds, tfra_speeds
-from growing_tables.timing import Result, in_batches, speed, timed
 from harness.benchmark import Benchmark
 from harness.options import option
 from harness.tables import markdown
+from row_parts.id_timing import Result, in_batches, speed, timed
+from row_parts.other_tables import dense_speeds, tfra_speeds
 
 FIELDS, D = 26, 10
 
@@ -257,7 +257,7 @@ def _add_python(parser: argparse.ArgumentParser) -> None:
 
 
 BENCHMARK = Benchmark(
-    script=__file__,
+    script="rows.py tables",
     about=__doc__,
     settings=TableSettings,
     measure=measure,
@@ -266,6 +266,3 @@ BENCHMARK = Benchmark(
     add_options=_add_python,
     read_options=lambda args: {"tfra_python": args.tfra_python},
 )
-
-if __name__ == "__main__":
-    BENCHMARK.main()

@@ -1,6 +1,6 @@
 """Measure rows per second of the loaders and of the training step, in one process.
 
-    python benchmarks/loading.py [--rows 1000000] [--batch-sizes 1024 131072] [--model deepfm]
+    python benchmarks/step.py loading [--rows 1000000] [--batch-sizes 1024 131072] [--model deepfm]
         [--rounds 5] [--seconds 2] [--data-memory MB] [--work DIR] [--device auto|cpu|gpu]
         [--json FILE] [--overwrite]
 
@@ -259,8 +259,5 @@ def text(result: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    script=__file__, about=__doc__, settings=LoadingSettings, measure=measure, text=text
+    script="step.py loading", about=__doc__, settings=LoadingSettings, measure=measure, text=text
 )
-
-if __name__ == "__main__":
-    BENCHMARK.main()

@@ -1,4 +1,4 @@
-"""The settings of `vocabulary.py`."""
+"""The settings of `step.py vocabulary`."""
 
 from __future__ import annotations
 

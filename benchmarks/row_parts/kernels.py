@@ -1,6 +1,6 @@
 """Measure the row kernels, and the machine's copy bandwidth in the same run.
 
-    python benchmarks/kernels.py [--backend auto|numba|cupy] [--batches 1024 8192 65536]
+    python benchmarks/rows.py kernels [--backend auto|numba|cupy] [--batches 1024 8192 65536]
         [--gaps 1 10 100 1000] [--d 10] [--vocabulary 1000000] [--rounds 5] [--copy-mb 256]
         [--json FILE] [--overwrite]
 
@@ -40,11 +40,10 @@ from cowclip_merlin.bench.random_data import (
 )
 from cowclip_merlin.checks import check_at_least_one, check_unique
 from cowclip_merlin.kernels import RowSettings, load
-from harness.backends import Backend, choose_backend
 from harness.benchmark import Benchmark
-from harness.kernel_timing import KernelCase, copy_case, time_case
 from harness.options import option
 from harness.rounds import in_turn
+from row_parts.kernel_timing import Backend, KernelCase, choose_backend, copy_case, time_case
 
 SETTINGS = RowSettings(l2=1e-4)
 
@@ -193,13 +192,10 @@ def text(result: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    script=__file__,
+    script="rows.py kernels",
     about=__doc__,
     settings=KernelSettings,
     measure=measure,
     text=text,
     device=False,
 )
-
-if __name__ == "__main__":
-    BENCHMARK.main()

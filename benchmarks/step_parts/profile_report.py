@@ -1,4 +1,4 @@
-"""What `step_profile.py` prints."""
+"""What `step.py profile` prints."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Load a server of `cowclip online serve` with wrk while its model is synced.
 
-    python benchmarks/serving_load.py [--seconds 20] [--sync-every 1] [--sync-rows 10000]
+    python benchmarks/serving.py load [--seconds 20] [--sync-every 1] [--sync-rows 10000]
         [--events 200000] [--max-requests 64] [--seed 1] [--json FILE] [--overwrite]
 
 DeepFM with an MLP of 400-400-400 is trained on a generated log. Then each sync sends rows with
@@ -23,9 +23,9 @@ from cowclip_merlin.training.run import set_up_tensorflow
 from harness.benchmark import Benchmark
 from harness.options import option
 from harness.tables import markdown
-from serving.server import Checker, Server
-from serving.synced_model import TTL, SyncedModel
-from serving.wrk import find_wrk, load
+from serving_parts.server import Checker, Server
+from serving_parts.synced_model import TTL, SyncedModel
+from serving_parts.wrk import find_wrk, load
 
 Result = dict[str, Any]
 
@@ -202,13 +202,10 @@ def text(result: Mapping[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    script=__file__,
+    script="serving.py load",
     about=__doc__,
     settings=LoadSettings,
     measure=measure,
     text=text,
     device=False,
 )
-
-if __name__ == "__main__":
-    BENCHMARK.main()

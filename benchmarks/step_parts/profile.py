@@ -1,6 +1,6 @@
 """Profile a training step by operation.
 
-    python benchmarks/step_profile.py [--model deepfm] [--batch-sizes 1024,65536] [--update exact]
+    python benchmarks/step.py profile [--model deepfm] [--batch-sizes 1024,65536] [--update exact]
         [--precision float32] [--vocabulary 1000000] [--steps 60] [--seconds 20] [--rounds 5]
         [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
@@ -40,8 +40,8 @@ from cowclip_merlin.training.train_step import make_train_step
 from harness.benchmark import Benchmark
 from harness.options import option
 from harness.rounds import in_turn, ratios
-from step_profiling.events import read_space, summary
-from step_profiling.report import text
+from step_parts.profile_report import text
+from step_parts.profiler_events import read_space, summary
 
 POOL, MOST_BATCHES = 8, 256  # batches before rows repeat
 LEAST_STEPS = 3  # minimum steps of a turn that ends early
@@ -212,8 +212,5 @@ def _profile(settings: ProfileSettings, train: Run) -> dict[str, Any]:
 
 
 BENCHMARK = Benchmark(
-    script=__file__, about=__doc__, settings=ProfileSettings, measure=measure, text=text
+    script="step.py profile", about=__doc__, settings=ProfileSettings, measure=measure, text=text
 )
-
-if __name__ == "__main__":
-    BENCHMARK.main()

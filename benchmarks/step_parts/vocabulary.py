@@ -1,6 +1,6 @@
 """Measure milliseconds per training step by number of ids, for every `update`.
 
-    python benchmarks/vocabulary.py [--vocabularies 100000,1000000,10000000,40000000]
+    python benchmarks/step.py vocabulary [--vocabularies 100000,1000000,10000000,40000000]
         [--batch-sizes 1024,8192] [--updates dense,exact,lazy] [--model deepfm]
         [--mlp 400,400,400] [--embedding-dim 10] [--rounds 5] [--steps 10] [--seconds 5]
         [--warm-up 20] [--missed 100] [--memory-factor 8] [--device auto|cpu|gpu]
@@ -45,10 +45,9 @@ from cowclip_merlin.system.process_memory import bytes_left
 from harness.benchmark import Benchmark
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown
-from vocabulary_sizes.batches import distinct_rows, draw, spread
-from vocabulary_sizes.figure import draw_figure
-from vocabulary_sizes.settings import VocabularySettings
-from vocabulary_sizes.training import TrainedModel
+from step_parts.vocabulary_figure import draw_figure
+from step_parts.vocabulary_settings import VocabularySettings
+from step_parts.vocabulary_training import TrainedModel, distinct_rows, draw, spread
 
 IN_JSON = ("model", "embedding_dim", "warm_up", "steps", "seconds")
 
@@ -230,13 +229,10 @@ def draw_result(settings: VocabularySettings, result: dict[str, Any]) -> None:
 
 
 BENCHMARK = Benchmark(
-    script=__file__,
+    script="step.py vocabulary",
     about=__doc__,
     settings=VocabularySettings,
     measure=measure,
     text=text,
     draw=draw_result,
 )
-
-if __name__ == "__main__":
-    BENCHMARK.main()

@@ -1,6 +1,6 @@
 """Check and load an exported model in a real Triton server.
 
-    python benchmarks/triton_serving.py [--triton-python .venv-triton/bin/python] [--rows 100000]
+    python benchmarks/serving.py triton [--triton-python .venv-triton/bin/python] [--rows 100000]
         [--checked-rows 1000] [--batches 1,64,4096] [--connections 8] [--seconds 10] [--seed 1]
         [--json FILE] [--overwrite]
 
@@ -33,11 +33,11 @@ from cowclip_merlin.workflows.raw.log_format import CRITEO
 from harness.benchmark import Benchmark
 from harness.options import option
 from harness.tables import markdown
-from triton_server.exported import MODEL, Exported, export
-from triton_server.server import TritonServer, find_wheel
+from serving_parts.triton_export import MODEL, Exported, export
+from serving_parts.triton_server import TritonServer, find_wheel
 
 Result = dict[str, Any]
-_CLIENT = Path(__file__).parent / "triton_server" / "client.py"
+_CLIENT = Path(__file__).with_name("triton_client.py")
 _TOLERANCE = 1e-6
 
 
@@ -180,7 +180,7 @@ def check(result: Mapping[str, Any]) -> None:
 
 
 BENCHMARK = Benchmark(
-    script=__file__,
+    script="serving.py triton",
     about=__doc__,
     settings=TritonSettings,
     measure=measure,
@@ -188,6 +188,3 @@ BENCHMARK = Benchmark(
     device=False,
     check=check,
 )
-
-if __name__ == "__main__":
-    BENCHMARK.main()

@@ -1,17 +1,54 @@
-"""Train a model on a table of one size, and find the free memory for it."""
+"""Make equal batches for tables of any size, and train a model on a table of one size."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from math import gcd
 from typing import Any
 
 import numpy as np
 
 from cowclip_merlin import compat
-from cowclip_merlin.bench.random_data import criteo_fields, random_model
+from cowclip_merlin.bench.random_data import criteo_fields, random_model, random_rows
 from cowclip_merlin.loading import ColumnArrays, DeviceData
-from vocabulary_sizes.batches import spread
-from vocabulary_sizes.settings import VocabularySettings
+from step_parts.vocabulary_settings import VocabularySettings
+
+POOL = 32  # batches of the largest size before rows repeat
+
+
+def draw(settings: VocabularySettings) -> ColumnArrays:
+    """Draw rows with power-law ids for the smallest vocabulary."""
+    return random_rows(POOL * max(settings.batches), criteo_fields(settings.vocabularies[0]))
+
+
+def spread(rows: ColumnArrays, fields: dict[str, int]) -> ColumnArrays:
+    """Map the ids of the rows one to one to ids spread over larger fields.
+
+    >>> ids = np.arange(4, dtype=np.int32)[:, None]
+    >>> spread(ColumnArrays(ids, ids, ids), {"C1": 10}).ids[:, 0].tolist()
+    [0, 7, 4, 1]
+    """
+    mapped = np.empty_like(rows.ids)
+    for column, size in enumerate(fields.values()):
+        mapped[:, column] = rows.ids[:, column].astype(np.int64) * multiplier(size) % size
+    return replace(rows, ids=mapped)
+
+
+def multiplier(size: int) -> int:
+    """Return a number m coprime to the size, so that i * m % size is one to one."""
+    # Near the golden ratio, neighbors are spread far apart and evenly.
+    number = max(1, round(0.618034 * size))
+    while gcd(number, size) > 1:
+        number += 1
+    return number
+
+
+def distinct_rows(rows: ColumnArrays, fields: dict[str, int], batch: int) -> float:
+    """Return the mean number of table rows that a batch reads."""
+    offsets = np.cumsum([0, *fields.values()])[:-1]
+    batches = [rows.ids[i * batch : (i + 1) * batch] + offsets for i in range(min(8, POOL))]
+    return float(np.mean([len(np.unique(ids)) for ids in batches]))
 
 
 class TrainedModel:
@@ -21,7 +58,7 @@ class TrainedModel:
         settings: settings of the measurement.
         update: "dense", "exact" or "lazy".
         vocabulary: ids of all fields.
-        rows: result of `batches.draw`.
+        rows: result of `draw`.
     """
 
     def __init__(
@@ -67,11 +104,5 @@ def _optimizer(update: str) -> Any:
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.scaling import scale
 
-    adam, values = compat.tensorflow().keras.optimizers.legacy.Adam, scale("criteo", to=8192)
-    return CowClip(
-        adam(values.embedding_lr),
-        adam(values.dense_lr),
-        l2=values.l2,
-        update=update,
-        embeddings=["embeddings"],
-    )
+    values = replace(scale("criteo", to=8192), warmup_epochs=0)
+    return CowClip.of(values, update=update, embeddings=["embeddings"])

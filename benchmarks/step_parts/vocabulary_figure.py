@@ -1,4 +1,4 @@
-"""Draw the figure of `vocabulary.py`."""
+"""Draw the figure of `step.py vocabulary`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A training step with a growing table, beside the same step with a fixed table.
 
-    python benchmarks/growing_step.py [--batches 1024 4096 16384] [--known 1000000]
+    python benchmarks/step.py growing [--batches 1024 4096 16384] [--known 1000000]
         [--new-share 0.08] [--mlp 400 400 400] [--rounds 9] [--steps 8] [--json FILE] [--overwrite]
 
 DeepFM with 26 fields and `update="lazy"`. Both steps see the same ids: most of them by a Zipf law
@@ -220,13 +220,10 @@ def text(result: Result) -> str:
 
 
 BENCHMARK = Benchmark(
-    script=__file__,
+    script="step.py growing",
     about=__doc__,
     settings=GrowingStepSettings,
     measure=measure,
     text=text,
     device=False,
 )
-
-if __name__ == "__main__":
-    BENCHMARK.main()

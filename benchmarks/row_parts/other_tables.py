@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from cowclip_merlin.errors import InputError
-from growing_tables.timing import Result, in_batches, speed
+from row_parts.id_timing import Result, in_batches, speed
 
 
 def tfra_speeds(python: str, size: int, *, batch: int, **arrays: np.ndarray) -> list[Result]:

@@ -1,6 +1,6 @@
 """Measure the cost of the diagnostics: training steps with and without them, in turn.
 
-    python benchmarks/diagnostics.py [--batch-sizes 1024,16384] [--update exact] [--every 100]
+    python benchmarks/step.py diagnostics [--batch-sizes 1024,16384] [--update exact] [--every 100]
         [--vocabulary 300000] [--mlp 400,400,400] [--rounds 5] [--seconds 60]
         [--device auto|cpu|gpu] [--json FILE] [--overwrite]
 
@@ -22,7 +22,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,11 +155,8 @@ class RecordedTraining:
 def _optimizer(settings: DiagnosticsSettings, batch: int) -> Any:
     from cowclip_merlin.optimizer import CowClip
 
-    adam, values = compat.tensorflow().keras.optimizers.legacy.Adam, scale("criteo", to=batch)
-    return CowClip(
-        adam(values.embedding_lr),
-        adam(values.dense_lr),
-        l2=values.l2,
+    return CowClip.of(
+        replace(scale("criteo", to=batch), warmup_epochs=0),
         update=settings.update,
         embeddings=["embeddings"],
         fields=criteo_fields(settings.vocabulary),
@@ -259,8 +256,9 @@ def _cells(r: dict[str, Any]) -> tuple[str, ...]:
 
 
 BENCHMARK = Benchmark(
-    script=__file__, about=__doc__, settings=DiagnosticsSettings, measure=measure, text=table
+    script="step.py diagnostics",
+    about=__doc__,
+    settings=DiagnosticsSettings,
+    measure=measure,
+    text=table,
 )
-
-if __name__ == "__main__":
-    BENCHMARK.main()

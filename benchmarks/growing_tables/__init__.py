@@ -1,1 +1,0 @@
-"""Parts of `tables.py`: timing of operations on ids, and the tables of other packages."""

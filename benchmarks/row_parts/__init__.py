@@ -1,0 +1,1 @@
+"""Parts of `rows.py`: its measurements, and what they are made of."""

@@ -1,1 +1,0 @@
-"""Parts of `step_profile.py`: the profiler's events, the text."""

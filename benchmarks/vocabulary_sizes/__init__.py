@@ -1,1 +1,0 @@
-"""Parts of `vocabulary.py`: settings, equal batches for tables of any size, the figure."""
