@@ -1,16 +1,15 @@
-"""Run `cowclip experiment` and `cowclip sweep`: plan, train missing runs, show results."""
+"""Run `cowclip experiment` and `cowclip sweep`: list or make missing runs, show results."""
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
-from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
+from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
 from cowclip_merlin.experiments.figures.from_results import GRADIENT_STEP
-from cowclip_merlin.experiments.outputs import write_outputs
-from cowclip_merlin.experiments.results.result import Result
-from cowclip_merlin.experiments.running.estimate import estimate_seconds
-from cowclip_merlin.experiments.running.runner import remove_left_checkpoints, train_runs
-from cowclip_merlin.experiments.session import Session
+from cowclip_merlin.experiments.kinds import RUNS, WRITERS
+from cowclip_merlin.experiments.runs import Runs
+from cowclip_merlin.experiments.session import ResultsSession
 from cowclip_merlin.system.files import check_writable
 from cowclip_merlin.system.folders import RESULTS_CSV, lock_folder
 
@@ -19,52 +18,56 @@ FOLDER_IS_USED = (
 )
 
 
-def dry_run(session: Session, experiment: Experiment) -> str:
+def dry_run(session: ResultsSession, experiment: Experiment | LogExperiment) -> str:
     """List the missing runs and estimate their time; train only a few steps."""
     if experiment.kind == "gradients":
         (run,) = session.runs(experiment)[:1]
         return f"{experiment.title}\none training of {run.label}, up to {GRADIENT_STEP} steps"
-    pending = session.pending_runs(experiment)
+    runs = _runs_of(session, experiment)
+    pending = runs.pending() if runs else ()
     if not pending:
         return f"{experiment.title}\nno run is missing"
-    fingerprint = session.context.fingerprint
-    names = [f"  {run.run_id(fingerprint)}  {run.label}" for run in pending]
-    seconds = estimate_seconds(pending, session.context.data)
-    head = [experiment.title, session.sizing(experiment).describe(), ""]
-    more = ", then the neighbors of the best" if experiment.kind == "sweep" else ""
-    return "\n".join([*head, *names, "", f"{len(pending)} runs, about {duration(seconds)}{more}"])
+    names = [f"  {runs.name(run)}" for run in pending]
+    seconds = runs.seconds(pending)
+    about = "the first one tells the time" if seconds is None else f"about {duration(seconds)}"
+    count = f"{len(pending)} run{'s' * (len(pending) != 1)}"
+    head = [experiment.title, runs.describe(), ""]
+    return "\n".join([*head, *names, "", f"{count}, {about}{runs.then}"])
 
 
-def run_experiment(session: Session, experiment: Experiment) -> str:
-    """Train the missing runs, write the table or figure, and return its text.
+def run_experiment(session: ResultsSession, experiment: Experiment | LogExperiment) -> str:
+    """Make the missing runs, write the table or figure, and return its text.
 
-    Prints a line for each run as it ends.
+    Prints a line for each run as it ends. A run that a signal stopped continues at the next call.
+
+    Raises:
+        InputError: the data or a setting is wrong, or another process uses the results folder.
+        Stopped: a signal stops it; all results so far are recorded.
     """
-    with lock_folder(session.settings.out, FOLDER_IS_USED):
-        check_writable(session.settings.out / RESULTS_CSV, overwrite=True)
-        if experiment.kind in (*RUN_KINDS, "sweep"):
-            _train(session, experiment)
-        return "\n".join(write_outputs(session, experiment))
+    with lock_folder(session.out, FOLDER_IS_USED):
+        check_writable(session.out / session.results_file, overwrite=True)
+        runs = _runs_of(session, experiment)
+        if runs:
+            runs.begin()
+            while pending := runs.pending():  # a sweep may add points after each result
+                _make(runs, pending)
+        return "\n".join(WRITERS[experiment.kind](session, experiment))
 
 
-def _train(session: Session, experiment: Experiment) -> None:
-    print(session.sizing(experiment).describe())
-    remove_left_checkpoints(session.context.out)
-    while pending := session.pending_runs(experiment):  # a sweep may add points after each result
-        total, started = len(pending), time.perf_counter()
-        for number, result in enumerate(train_runs(pending, session.context), 1):
-            rest = (time.perf_counter() - started) / number * (total - number)
-            text = f"[{number}/{total}] {_progress(result)}; {duration(rest)} left"
-            print(text, flush=True)
+def _runs_of(session: Any, experiment: Any) -> Runs[Any, Any, Any, Any] | None:
+    """Return the runs of an experiment; None if its kind needs none."""
+    return RUNS[experiment.kind](session, experiment) if experiment.kind in RUNS else None
 
 
-def _progress(result: Result) -> str:
-    if result.status != "done":
-        return f"{result.run_id}: {result.status}"
-    return (
-        f"{result.run_id}: {result.split} AUC {100 * result.auc:.2f}%, log loss "
-        f"{result.log_loss:.4f}, {result.seconds:.0f} s, {result.rows_per_second:,.0f} rows/s"
-    )
+def _make(runs: Runs[Any, Any, Any, Any], pending: Any) -> None:
+    """Make runs one after the other, and record each."""
+    total, started = len(pending), time.perf_counter()
+    for number, run in enumerate(pending, 1):
+        made = runs.make(run)
+        runs.record(made)
+        runs.clean_up(made)
+        rest = (time.perf_counter() - started) / number * (total - number)
+        print(f"[{number}/{total}] {runs.progress(run, made)}; {duration(rest)} left", flush=True)
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Write the table or figure of an experiment to the results folder, and print it."""
+"""Write the table or figure of an experiment on prepared data to the results folder."""
 
 from __future__ import annotations
 
@@ -20,14 +20,9 @@ from cowclip_merlin.experiments.tables.table import Table
 from cowclip_merlin.experiments.tables.text import table_text
 
 
-def write_outputs(session: Session, experiment: Experiment) -> Iterator[str]:
-    """Write the outputs of an experiment; yield the text to print."""
-    yield from _WRITERS[experiment.kind](session, experiment)
-
-
 def _runs(session: Session, experiment: Experiment) -> Iterator[str]:
     results, sizing = session.results(experiment), session.sizing(experiment)
-    table = run_table(experiment, sizing, results, **_provenance(session, experiment))
+    table = run_table(experiment, sizing, results, **session.texts(experiment))
     yield from _table(session, table)
     if experiment.measure == "auc":
         yield from _multiplier_figure(session, experiment, results)
@@ -47,8 +42,8 @@ def _sweep(session: Session, experiment: Experiment) -> Iterator[str]:
     if session.is_complete(experiment):
         values = best_values(experiment, results)
         group = experiment.lines[0].tuned_group
-        write_tuned(session.context.out, session.tuned_key(experiment), group, values)
-    table = sweep_table(experiment, sizing, results, **_provenance(session, experiment))
+        write_tuned(session.out, session.tuned_key(experiment), group, values)
+    table = sweep_table(experiment, sizing, results, **session.texts(experiment))
     yield from _table(session, table)
 
 
@@ -62,7 +57,7 @@ def _parameters(session: Session, experiment: Experiment) -> Iterator[str]:
 
 
 def _curves(session: Session, experiment: Experiment) -> Iterator[str]:
-    results, runs = _finished(session, experiment), session.context.out / "runs"
+    results, runs = _finished(session, experiment), session.out / "runs"
     if not results:
         yield _NO_FIGURE
         return
@@ -99,7 +94,7 @@ def _gradients(session: Session, experiment: Experiment) -> Iterator[str]:
     yield _figure(session, experiment, figure, caption=caption)
 
 
-_WRITERS: Mapping[str, Callable[[Any, Experiment], Iterator[str]]] = {
+WRITERS: Mapping[str, Callable[[Session, Experiment], Iterator[str]]] = {
     "runs": _runs,
     "sweep": _sweep,
     "hyperparameters": _hyperparameters,
@@ -109,21 +104,14 @@ _WRITERS: Mapping[str, Callable[[Any, Experiment], Iterator[str]]] = {
     "frequencies": _frequencies,
     "gradients": _gradients,
 }
-
-
-def _provenance(session: Session, experiment: Experiment) -> dict[str, str]:
-    return {
-        "data": session.describe_data(),
-        "command": session.command(experiment),
-        "fingerprint": session.fingerprint,
-    }
+"""Kind of experiment -> writes its table or figure, and yields the text to print."""
 
 
 def _table(session: Session, table: Table) -> Iterator[str]:
-    write_table(session.context.out / "tables", table)
+    write_table(session.out / "tables", table)
     yield table_text(table)
 
 
 def _figure(session: Session, experiment: Experiment, figure: Any, **changed: str) -> str:
-    texts = _provenance(session, experiment)
-    return write_experiment_figure(session.context.out, figure, experiment, texts, **changed)
+    texts = session.texts(experiment)
+    return write_experiment_figure(session.out, figure, experiment, texts, **changed)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from cowclip_merlin.checks import RESULTS_CSV
 from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
 from cowclip_merlin.experiments.planning.data_variant import DataVariant
 from cowclip_merlin.experiments.planning.plan import plan_runs
@@ -29,7 +31,48 @@ TRAINING_KINDS = (*RUN_KINDS, "gradients", "sweep")
 """Kinds of experiments that train models."""
 
 
-class Session:
+class ResultsSession(ABC):
+    """A data set or a log, and a results folder.
+
+    Attributes:
+        results_file: table of the folder with the finished runs.
+
+    Args:
+        out: the results folder.
+
+    Raises:
+        InputError: if the results folder is a folder of something else.
+    """
+
+    results_file: ClassVar[str]
+
+    def __init__(self, out: Path) -> None:
+        check_results_folder(out)
+        self.out = out
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Fingerprint of the data or log."""
+
+    @abstractmethod
+    def describe_data(self) -> str:
+        """Describe the data and the model in one line."""
+
+    @abstractmethod
+    def command(self, experiment: Any) -> str:
+        """Return the command that repeats an experiment, with words for its paths."""
+
+    def texts(self, experiment: Any) -> dict[str, str]:
+        """Return the attributes of a table or figure that say where its numbers come from."""
+        return {
+            "data": self.describe_data(),
+            "command": self.command(experiment),
+            "fingerprint": self.fingerprint,
+        }
+
+
+class Session(ResultsSession):
     """One data set and its results folder.
 
     Raises:
@@ -37,8 +80,10 @@ class Session:
             results folder is a folder of something else.
     """
 
+    results_file = RESULTS_CSV
+
     def __init__(self, settings: SessionSettings) -> None:
-        check_results_folder(settings.out)
+        super().__init__(settings.out)
         self.settings = settings
         self.context = RunContext(
             data=PreparedData.load(settings.data),

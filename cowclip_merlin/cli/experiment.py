@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_on_log(args: argparse.Namespace, experiments: Sequence[LogExperiment]) -> int:
     """Run the experiments on a log."""
     check_log_options(args, experiments[0].cli_name)
-    from cowclip_merlin.experiments.online.commands import dry_run, run_experiment
+    from cowclip_merlin.experiments.commands import dry_run, run_experiment
     from cowclip_merlin.experiments.online.session import LogSession
     from cowclip_merlin.experiments.results.folder import check_outputs_replaceable
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from cowclip_merlin.experiments.definitions import CollisionLine, LogExperiment
 from cowclip_merlin.experiments.figures import write_experiment_figure
@@ -21,23 +20,19 @@ from cowclip_merlin.experiments.online.collision_settings import (
 )
 from cowclip_merlin.experiments.online.collisions import read_events, run_collisions
 from cowclip_merlin.experiments.online.config_hash import hash_settings
-from cowclip_merlin.experiments.online.csv_rows import append_rows, read_rows
-from cowclip_merlin.experiments.online.session import LogSession
-from cowclip_merlin.experiments.tables.files import write_markdown, write_table
-from cowclip_merlin.experiments.tables.table import (
-    Cell,
-    Table,
-    experiment_table,
-    mean_cell,
-    verdict,
+from cowclip_merlin.experiments.online.log_runs import (
+    LogRuns,
+    Measure,
+    gain_measure,
+    show_table,
 )
-from cowclip_merlin.experiments.tables.text import table_text
+from cowclip_merlin.experiments.online.session import LogSession
+from cowclip_merlin.experiments.results.csv_table import append_rows, read_rows
+from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.system.folders import COLLISIONS_CSV
 from cowclip_merlin.system.versions import versions
 from cowclip_merlin.tables import FieldRules
-
-_NOTHING = Cell(mean=0.0, spread=0.0, runs=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,129 +90,90 @@ class CollisionRun:
         return f"seed {self.settings.run.seed}, {self.line.label}"
 
 
-def plan_collisions(session: LogSession, experiment: LogExperiment) -> list[CollisionRun]:
-    """Return all runs of an experiment, with or without a result, seed by seed."""
-    model = session.settings.model
-    return [
-        CollisionRun(
-            line=line, settings=replace(model, run=replace(model.run, seed=seed)), session=session
+class CollisionRuns(LogRuns[CollisionRun, Sequence[CollisionResult]]):
+    """The trainings of an experiment; each has a row in `collisions.csv` for each epoch."""
+
+    def plan(self) -> list[CollisionRun]:
+        """Return all runs, with or without a result, seed by seed."""
+        model = self.session.settings.model
+        return [
+            CollisionRun(
+                line=line,
+                settings=replace(model, run=replace(model.run, seed=seed)),
+                session=self.session,
+            )
+            for seed in range(1, self.session.settings.seeds + 1)
+            for line in self.experiment.lines
+        ]
+
+    def pending(self) -> list[CollisionRun]:
+        """Return the runs that have no result."""
+        known = {row.config_hash for row in _read(self.session)}
+        return [run for run in self.plan() if run.config_hash not in known]
+
+    def name(self, run: CollisionRun) -> str:
+        """Name the seed and the line."""
+        return run.text
+
+    def finished_seconds(self) -> Iterable[float]:
+        """Return the times of the runs of this log."""
+        rows, mine = _read(self.session), self.session.fingerprint
+        found = {x.config_hash: x.seconds for x in rows if x.data_fingerprint == mine}
+        return found.values()
+
+    @cached_property
+    def _events(self) -> Events:
+        return read_events(self.session.settings.files, self.session.features)
+
+    def make(self, run: CollisionRun) -> list[CollisionResult]:
+        """Train for all epochs."""
+        began, made_with, seeds = time.perf_counter(), versions(), [run.settings.run.seed]
+        epochs = list(
+            run_collisions(self._events, self.session.features, run.settings, run.collisions, seeds)
         )
-        for seed in range(1, session.settings.seeds + 1)
-        for line in experiment.lines
-    ]
+        seconds = round(time.perf_counter() - began, 1)
+        return [
+            CollisionResult(
+                **asdict(epoch),
+                config_hash=run.config_hash,
+                data=self.session.data_name,
+                data_fingerprint=self.session.fingerprint,
+                seconds=seconds,
+                revision=made_with.get("git_revision", made_with["cowclip_merlin"]),
+                tensorflow=made_with["tensorflow"],
+            )
+            for epoch in epochs
+        ]
 
+    def record(self, made: Sequence[CollisionResult]) -> None:
+        """Add rows to `collisions.csv`."""
+        append_rows(self.session.out / COLLISIONS_CSV, made)
 
-def pending_collisions(session: LogSession, experiment: LogExperiment) -> list[CollisionRun]:
-    """Return the runs that have no result."""
-    known = {row.config_hash for row in _read(session)}
-    return [run for run in plan_collisions(session, experiment) if run.config_hash not in known]
-
-
-def make_collisions(session: LogSession, experiment: LogExperiment) -> Iterator[str]:
-    """Make the missing runs, record each, and yield one line of text for each."""
-    pending = pending_collisions(session, experiment)
-    events = read_events(session.settings.files, session.features) if pending else None
-    for run in pending:
-        started, seeds = time.perf_counter(), [run.settings.run.seed]
-        epochs = list(run_collisions(events, session.features, run.settings, run.collisions, seeds))
-        seconds = round(time.perf_counter() - started, 1)
-        append_rows(session.settings.out / COLLISIONS_CSV, _results(run, epochs, seconds))
-        best = max(epochs, key=lambda each: each.auc)
-        yield f"{run.text}: AUC {100 * best.auc:.2f}% after epoch {best.epoch}, {seconds:.0f} s"
-
-
-def _results(
-    run: CollisionRun, epochs: Sequence[CollisionEpoch], seconds: float
-) -> list[CollisionResult]:
-    made_with = versions()
-    return [
-        CollisionResult(
-            **asdict(epoch),
-            config_hash=run.config_hash,
-            data=run.session.data_name,
-            data_fingerprint=run.session.fingerprint,
-            seconds=seconds,
-            revision=made_with.get("git_revision", made_with["cowclip_merlin"]),
-            tensorflow=made_with["tensorflow"],
-        )
-        for epoch in epochs
-    ]
-
-
-def collision_seconds(session: LogSession) -> float | None:
-    """Return the mean time of the runs of this log; None before the first."""
-    found = {
-        row.config_hash: row.seconds
-        for row in _read(session)
-        if row.data_fingerprint == session.fingerprint
-    }
-    return sum(found.values()) / len(found) if found else None
+    def progress(self, run: CollisionRun, made: Sequence[CollisionResult]) -> str:
+        """Say the best AUC and the time."""
+        best = max(made, key=lambda each: each.auc)
+        scores = f"AUC {100 * best.auc:.2f}% after epoch {best.epoch}, {best.seconds:.0f} s"
+        return f"{run.text}: {scores}"
 
 
 def _read(session: LogSession) -> list[CollisionResult]:
-    return read_rows(session.settings.out / COLLISIONS_CSV, CollisionResult)
+    return read_rows(session.out / COLLISIONS_CSV, CollisionResult)
 
 
 def write_collisions(session: LogSession, experiment: LogExperiment) -> Iterator[str]:
     """Write table and figure, and yield their text."""
-    wanted = {run.config_hash: run for run in plan_collisions(session, experiment)}
+    wanted = {run.config_hash: run for run in CollisionRuns(session, experiment).plan()}
     results = [row for row in _read(session) if row.config_hash in wanted]
     of_line: dict[str, list[CollisionResult]] = {line.label: [] for line in experiment.lines}
     for row in results:
         of_line[wanted[row.config_hash].line.label].append(row)
-    texts = session.table_texts(experiment, "")
-    epoch = best_epoch(of_line[experiment.reference])
-    table = _table(experiment, of_line, epoch, session.settings.seeds, texts)
-    out = session.settings.out
-    write_table(out / "tables", table)
-    write_markdown(out / "tables", table)
-    yield table_text(table)
-    yield write_experiment_figure(out, draw_collisions(results), experiment, texts)
-
-
-def _table(
-    experiment: LogExperiment,
-    of_line: Mapping[str, Sequence[CollisionResult]],
-    epoch: int,
-    seeds: int,
-    texts: Mapping[str, Any],
-) -> Table:
-    """Make the table after one epoch, with the gain over the reference line by seed."""
-    found = {
+    epoch, texts = best_epoch(of_line[experiment.reference]), session.texts(experiment)
+    by_seed = {
         label: {row.seed: row for row in rows if row.epoch == epoch}
         for label, rows in of_line.items()
     }
-    reference = found[experiment.reference]
-    rows = []
-    for label, mine in found.items():
-        cells = [_cell([getattr(row, name) for row in mine.values()], name) for name in MEASURES]
-        pairs = [100 * (row.auc - reference[s].auc) for s, row in mine.items() if s in reference]
-        gain = mean_cell(pairs)
-        gain = replace(gain, verdict=verdict(gain, _NOTHING))
-        cells.insert(1, Cell(text="") if label == experiment.reference else gain)
-        rows.append((label, tuple(cells)))
-    headings = [heading for heading, _, _ in MEASURES.values()]
-    decimals = [decimals for _, _, decimals in MEASURES.values()]
-    headings.insert(1, f"gain over {experiment.reference!r}, points")
-    decimals.insert(1, 2)
-    return experiment_table(
-        experiment,
-        notes=[f"After epoch {epoch}, the best of {experiment.reference!r}."],
-        unit="units in the headings",
-        columns=tuple(headings),
-        rows=tuple(rows),
-        reference=experiment.reference,
-        missing=tuple(
-            f"{label}: {seeds - len(mine)} of {seeds} seeds"
-            for label, mine in found.items()
-            if len(mine) < seeds
-        ),
-        on_log=True,
-        decimals_of_columns=tuple(decimals),
-        **texts,
-    )
-
-
-def _cell(values: Sequence[float], name: str) -> Cell:
-    factor = MEASURES[name][1]
-    return mean_cell([factor * value for value in values])
+    measures = [Measure(name, *each) for name, each in MEASURES.items()]
+    measures.insert(1, gain_measure(experiment, 2))
+    notes = [f"After epoch {epoch}, the best of {experiment.reference!r}."]
+    yield show_table(session, experiment, by_seed, measures, notes, texts)
+    yield write_experiment_figure(session.out, draw_collisions(results), experiment, texts)

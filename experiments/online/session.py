@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import shlex
 from functools import cached_property
-from typing import Any
 
+from cowclip_merlin.checks import REPLAYS_CSV
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.online.settings import LogSettings
-from cowclip_merlin.experiments.results.folder import check_results_folder
+from cowclip_merlin.experiments.session import ResultsSession
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.system.checksums import checksum
 
 
-class LogSession:
+class LogSession(ResultsSession):
     """One log and its results folder.
 
     Attributes:
@@ -26,8 +26,10 @@ class LogSession:
             something else.
     """
 
+    results_file = REPLAYS_CSV
+
     def __init__(self, settings: LogSettings) -> None:
-        check_results_folder(settings.out)
+        super().__init__(settings.out)
         self.settings = settings
         self.features = load_features(settings.features)
 
@@ -60,11 +62,3 @@ class LogSession:
         words = ["cowclip", "experiment", experiment.cli_name]
         words += ["--log", "LOG", "--features", "FEATURES", "--out", "RESULTS"]
         return shlex.join([*words, *self.settings.options])
-
-    def table_texts(self, experiment: LogExperiment, events: str) -> dict[str, Any]:
-        """Return the attributes of a table or figure that say where its numbers come from."""
-        return {
-            "data": self.describe_data(events),
-            "command": self.command(experiment),
-            "fingerprint": self.fingerprint,
-        }

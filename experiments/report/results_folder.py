@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.figures.files import FigureFile, read_figure
-from cowclip_merlin.experiments.online.replays.result import ReplayResult, read_replays
+from cowclip_merlin.experiments.results.replay_result import ReplayResult, read_replays
 from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.experiments.results.results_csv import read_results
 from cowclip_merlin.experiments.results.tuned import TunedValues, tuned_by_size

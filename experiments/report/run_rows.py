@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cowclip_merlin.experiments.online.replays.result import ReplayResult
+from cowclip_merlin.experiments.results.replay_result import ReplayResult
 from cowclip_merlin.experiments.results.result import Result
 
 RUN_COLUMNS = (

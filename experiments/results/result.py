@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+import math
+from dataclasses import dataclass
 from typing import Any
+
+from cowclip_merlin.experiments.results.csv_table import column_types
+
+STATUSES = ("done", "diverged")
+SPLITS = ("test", "validation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,20 +105,36 @@ class Result:
     beta_2: float | None = None
     epsilon: float | None = None
 
+    def __post_init__(self) -> None:
+        """Reject values that a run cannot have.
 
-def _float_or_none(text: str = "") -> float | None:
-    return float(text) if text else None
+        Raises:
+            ValueError: if there is one.
+        """
+        check_scores(self)
+        if self.split not in SPLITS:
+            raise ValueError(f"split is {self.split!r}, not {' or '.join(SPLITS)}")
+        if not (math.isfinite(self.seconds) and self.seconds >= 0):
+            raise ValueError(f"seconds is {self.seconds}, not a number from 0 on")
 
 
-_TYPES = {"int": int, "float": float, "str": str, "float | None": _float_or_none}
-COLUMN_TYPES = {field.name: _TYPES[str(field.type)] for field in fields(Result)}
-"""Column of `results.csv` -> type of its values."""
+def check_scores(result: Any) -> None:
+    """Reject an unknown status, and scores that a finished run cannot have.
 
-LATER_COLUMNS = tuple(f.name for f in fields(Result) if f.default is not MISSING)
-"""The last columns, which older tables lack."""
+    Raises:
+        ValueError: if there is one.
+    """
+    if result.status not in STATUSES:
+        raise ValueError(f"status is {result.status!r}, not {' or '.join(STATUSES)}")
+    if result.status == "diverged":
+        return
+    if not 0 <= result.auc <= 1:
+        raise ValueError(f"auc is {result.auc}, not from 0 to 1")
+    if not (math.isfinite(result.log_loss) and result.log_loss >= 0):
+        raise ValueError(f"log_loss is {result.log_loss}, not a number from 0 on")
 
 
 def example_result(**changed: Any) -> Result:
     """Return a result with made-up values, for examples and tests."""
-    blank = {name: type_() for name, type_ in COLUMN_TYPES.items()}
+    blank = {name: convert() for name, convert in column_types(Result).items()}
     return Result(**blank | {"status": "done", "split": "test", "auc": 0.78} | changed)

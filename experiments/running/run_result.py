@@ -11,10 +11,11 @@ from typing import Any
 from cowclip_merlin.experiments.planning.planned_run import PlannedRun
 from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.loading import validation_rows
+from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.versions import PACKAGES, versions
 from cowclip_merlin.training import run_logs
-from cowclip_merlin.training.run_settings import ADAMS
+from cowclip_merlin.training.run_settings import ADAMS, RunSettings
 from cowclip_merlin.workflows import PreparedData
 
 _PACKAGES = ("python", *PACKAGES)
@@ -38,6 +39,22 @@ class RunStart:
         time = datetime.now(timezone.utc).isoformat(timespec="seconds")
         return cls(time=time, load=round(os.getloadavg()[0], 2))
 
+    def columns(self, machine: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns that say when, where and with what a run was made.
+
+        Args:
+            machine: output of `hardware`.
+        """
+        made_with = versions()
+        return {
+            "started": self.time,
+            "revision": made_with.get("git_revision", made_with["cowclip_merlin"]),
+            "tensorflow": made_with["tensorflow"],
+            "hardware": describe_hardware(machine),
+            "load": self.load,
+            "versions": ", ".join(f"{k} {v}" for k, v in made_with.items() if k in _PACKAGES),
+        }
+
 
 def make_result(
     run: PlannedRun,
@@ -60,7 +77,6 @@ def make_result(
         fingerprint: fingerprint of the data before the run's variant was derived.
         data_name: name of the data set for readers.
     """
-    made_with = versions()
     rows = rows_trained(data, run)
     return Result(
         run_id=run.run_id(fingerprint),
@@ -73,25 +89,29 @@ def make_result(
         **_settings(run, data),
         **_scores(epochs, status, run.settings.validation_fraction > 0, rows),
         steps_per_epoch=-(-rows // run.settings.batch_size),
-        started=start.time,
-        revision=made_with.get("git_revision", made_with["cowclip_merlin"]),
-        tensorflow=made_with["tensorflow"],
-        hardware=describe_hardware(hardware()),
-        load=start.load,
-        versions=", ".join(f"{k} {made_with[k]}" for k in made_with if k in _PACKAGES),
+        **start.columns(hardware()),
     )
 
 
 def _settings(run: PlannedRun, data: PreparedData) -> dict[str, Any]:
     """Return the columns with settings."""
     settings = run.settings
-    values = settings.hyperparameters(data.kind)
-    scaled = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std", "warmup_epochs", *ADAMS)
-    given = ("model", "optimizer", "rule", "update", "batch_size", "base_batch_size", "epochs")
+    values, given = settings.hyperparameters(data.kind), ("optimizer", "update", "epochs")
+    return {
+        **settings_columns(settings, values),
+        **{name: getattr(values, name) for name in ("warmup_epochs", *ADAMS)},
+        **{name: getattr(settings, name) for name in given},
+        "split": "validation" if settings.validation_fraction else "test",
+    }
+
+
+def settings_columns(settings: RunSettings, values: Hyperparameters) -> dict[str, Any]:
+    """Return the columns with settings that runs on data and replays of a log share."""
+    scaled = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std")
+    given = ("model", "rule", "batch_size", "base_batch_size", "seed")
     return {
         **{name: getattr(values, name) for name in scaled},
-        **{name: getattr(settings, name) for name in (*given, "seed")},
-        "split": "validation" if settings.validation_fraction else "test",
+        **{name: getattr(settings, name) for name in given},
         "mlp": "-".join(map(str, settings.mlp)),
         "clip": settings.effective_clip,
     }

@@ -1,4 +1,4 @@
-"""Train the runs without a result, one after the other, and record each result."""
+"""Find the runs without a result, and train one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import Diverged
 from cowclip_merlin.experiments.planning.planned_run import PlannedRun
 from cowclip_merlin.experiments.results.result import Result
-from cowclip_merlin.experiments.results.results_csv import append_result, read_results
+from cowclip_merlin.experiments.results.results_csv import read_results
 from cowclip_merlin.experiments.running.derived_data import derive_data, naming_derived_data
 from cowclip_merlin.experiments.running.run_result import RunStart, make_result
 from cowclip_merlin.training import run_logs, train
@@ -70,34 +70,25 @@ def remove_left_checkpoints(out: Path) -> None:
     Checkpoints take three times the size of the tables, for every run.
     """
     for result in read_results(out):
-        _remove_checkpoints(out, result)
+        remove_checkpoints(out, result)
 
 
-def _remove_checkpoints(out: Path, result: Result) -> None:
+def remove_checkpoints(out: Path, result: Result) -> None:
+    """Remove the checkpoints of a run that is recorded."""
     checkpoints = out / "runs" / result.run_id / "checkpoints"
     if checkpoints.exists():
         shutil.rmtree(checkpoints)
 
 
-def train_runs(runs: Sequence[PlannedRun], context: RunContext) -> Iterator[Result]:
-    """Train the runs, and yield each result once it is recorded.
+def train_run(run: PlannedRun, context: RunContext) -> Result:
+    """Train one run and make its result, also if it diverged.
 
-    A run that a signal stopped continues from its checkpoint at the next call.
+    A run that a signal stopped continues from its checkpoint.
 
     Raises:
         InputError: if the data or a setting is wrong.
-        Stopped: if a signal stops it; all results so far are recorded.
+        Stopped: if a signal stops it.
     """
-    for run in runs:
-        result = train_run(run, context)
-        append_result(context.out, result)
-        # Only now, because training cannot resume from half of them.
-        _remove_checkpoints(context.out, result)
-        yield result
-
-
-def train_run(run: PlannedRun, context: RunContext) -> Result:
-    """Train one run and make its result, also if it diverged."""
     data = derive_data(context.data, run.variant, context.out / "data")
     folder = context.out / "runs" / run.run_id(context.fingerprint)
     start = RunStart.now()

@@ -9,12 +9,12 @@ from small_experiment import MINE, experiment
 
 from cowclip_merlin.cli import main
 from cowclip_merlin.experiments.definitions import load_experiments
-from cowclip_merlin.experiments.online.csv_rows import read_rows
-from cowclip_merlin.experiments.online.replays.result import ReplayResult
+from cowclip_merlin.experiments.results.csv_table import read_rows
 from cowclip_merlin.experiments.results.folder import (
     check_outputs_replaceable,
     check_results_folder,
 )
+from cowclip_merlin.experiments.results.replay_result import ReplayResult
 from cowclip_merlin.experiments.results.result import example_result
 from cowclip_merlin.experiments.results.results_csv import read_results, write_results
 from cowclip_merlin.experiments.tables.files import read_table, write_table

@@ -12,7 +12,8 @@ PACKAGE = experiments.__name__
 # Each may import those above it. The report reads results folders; nothing imports it.
 ORDER = (
     "definitions", "results", "planning", "running", "tables", "figures", "tuning",
-    "session_settings", "session", "preflight", "outputs", "commands", "online", "report",
+    "session_settings", "session", "preflight", "runs", "training_runs", "outputs", "online",
+    "kinds", "commands", "report",
 )  # fmt: skip
 MODULES = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("*.py"))
 

@@ -16,7 +16,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.cli import main
 from cowclip_merlin.cli.options.experiment_options import parse_fraction
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments import outputs, preflight
+from cowclip_merlin.experiments import outputs, preflight, training_runs
 from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.experiments.results.results_csv import read_results, write_results
 from cowclip_merlin.experiments.running import runner
@@ -120,14 +120,19 @@ def not_recorded(folder, result):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "killed"),
-    [("shutil", SimpleNamespace(rmtree=half_removed)), ("append_result", not_recorded)],
+    ("module", "name", "killed"),
+    [
+        (runner, "shutil", SimpleNamespace(rmtree=half_removed)),
+        (training_runs, "append_result", not_recorded),
+    ],
 )
-def test_killed_after_the_last_step_of_a_run(mine, data, tmp_path, monkeypatch, name, killed):
+def test_killed_after_the_last_step_of_a_run(
+    mine, data, tmp_path, monkeypatch, module, name, killed
+):
     out, only = tmp_path / "results", ["--lines", "CowClip", "--seeds", "1"]
     assert experiment(mine, data, tmp_path / "whole", *only) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(runner, name, killed)
+        patch.setattr(module, name, killed)
         with pytest.raises(SystemExit):
             experiment(mine, data, out, *only)
     assert experiment(mine, data, out, *only) == 0

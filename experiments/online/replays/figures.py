@@ -11,8 +11,8 @@ import numpy as np
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import LogExperiment
-from cowclip_merlin.experiments.online.replays.result import ReplayResult
 from cowclip_merlin.experiments.online.replays.run import LineResults
+from cowclip_merlin.experiments.results.replay_result import ReplayResult
 from cowclip_merlin.plotting.style import figure_settings, new_figure, style
 
 Results = Sequence[ReplayResult]

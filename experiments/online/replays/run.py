@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from cowclip_merlin.experiments.definitions import LogExperiment, ReplayLine
 from cowclip_merlin.experiments.definitions.log_experiment import NEVER
 from cowclip_merlin.experiments.online.config_hash import hash_settings
-from cowclip_merlin.experiments.online.replays.result import ReplayResult, read_replays
 from cowclip_merlin.experiments.online.session import LogSession
+from cowclip_merlin.experiments.results.replay_result import ReplayResult, read_replays
 from cowclip_merlin.online.events.durations import parse_duration
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.settings import OnlineSettings

@@ -16,8 +16,8 @@ from cowclip_merlin.experiments.definitions import ReplayLine, load_experiment
 from cowclip_merlin.experiments.online import config_hash
 from cowclip_merlin.experiments.online.replays import figures
 from cowclip_merlin.experiments.online.replays import runner as replay_runner
-from cowclip_merlin.experiments.online.replays.result import read_replays
 from cowclip_merlin.experiments.online.replays.run import line_features
+from cowclip_merlin.experiments.results.replay_result import read_replays
 from cowclip_merlin.experiments.tables.files import read_table
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.training.trainer import OnlineTrainer

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from cowclip_merlin.experiments.online.csv_rows import read_rows
 from cowclip_merlin.system.folders import REPLAYS_CSV
-
-STATUSES = ("done", "diverged")
+from cowclip_merlin.experiments.results.csv_table import read_rows
+from cowclip_merlin.experiments.results.result import check_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +104,7 @@ class ReplayResult:
         Raises:
             ValueError: if there is one.
         """
-        if self.status not in STATUSES:
-            raise ValueError(f"status is {self.status!r}, not {' or '.join(STATUSES)}")
-        done = self.status == "done"
-        if done and not 0 <= self.auc <= 1:
-            raise ValueError(f"auc is {self.auc}, not from 0 to 1")
-        if done and not (math.isfinite(self.log_loss) and self.log_loss >= 0):
-            raise ValueError(f"log_loss is {self.log_loss}, not a number from 0 on")
+        check_scores(self)
 
 
 def read_replays(folder: Path) -> list[ReplayResult]:
