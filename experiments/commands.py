@@ -54,20 +54,18 @@ def run_experiment(session: ResultsSession, experiment: Experiment | LogExperime
         return "\n".join(WRITERS[experiment.kind](session, experiment))
 
 
-def _runs_of(session: Any, experiment: Any) -> Runs[Any, Any, Any, Any] | None:
+def _runs_of(session: Any, experiment: Any) -> Runs[Any, Any, Any] | None:
     """Return the runs of an experiment; None if its kind needs none."""
     return RUNS[experiment.kind](session, experiment) if experiment.kind in RUNS else None
 
 
-def _make(runs: Runs[Any, Any, Any, Any], pending: Any) -> None:
-    """Make runs one after the other, and record each."""
+def _make(runs: Runs[Any, Any, Any], pending: Any) -> None:
+    """Make runs one after the other, and print a line for each."""
     total, started = len(pending), time.perf_counter()
     for number, run in enumerate(pending, 1):
-        made = runs.make(run)
-        runs.record(made)
-        runs.clean_up(made)
+        told = runs.make(run)
         rest = (time.perf_counter() - started) / number * (total - number)
-        print(f"[{number}/{total}] {runs.progress(run, made)}; {duration(rest)} left", flush=True)
+        print(f"[{number}/{total}] {told}; {duration(rest)} left", flush=True)
 
 
 def duration(seconds: float) -> str:

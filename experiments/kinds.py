@@ -8,12 +8,12 @@ from typing import Any
 from cowclip_merlin.experiments import outputs
 from cowclip_merlin.experiments.definitions import RUN_KINDS
 from cowclip_merlin.experiments.online.collision_kind import CollisionRuns, write_collisions
-from cowclip_merlin.experiments.online.replays.outputs import write_replays
-from cowclip_merlin.experiments.online.replays.runs import ReplayRuns
+from cowclip_merlin.experiments.online.replay_outputs import write_replays
+from cowclip_merlin.experiments.online.replay_runs import ReplayRuns
 from cowclip_merlin.experiments.runs import Runs
 from cowclip_merlin.experiments.training_runs import SweepRuns, TrainingRuns
 
-RUNS: Mapping[str, Callable[[Any, Any], Runs[Any, Any, Any, Any]]] = {
+RUNS: Mapping[str, Callable[[Any, Any], Runs[Any, Any, Any]]] = {
     **dict.fromkeys(RUN_KINDS, TrainingRuns),
     "sweep": SweepRuns,
     "sync": ReplayRuns,

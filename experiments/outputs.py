@@ -8,16 +8,15 @@ from typing import Any
 from cowclip_merlin.experiments.definitions import Experiment
 from cowclip_merlin.experiments.figures import from_results, write_experiment_figure
 from cowclip_merlin.experiments.planning.planned_run import RunResults
-from cowclip_merlin.experiments.planning.ranking import best_values
+from cowclip_merlin.experiments.planning.sweep import best_values
 from cowclip_merlin.experiments.results.tuned import write_tuned
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.experiments.tables.files import write_table
-from cowclip_merlin.experiments.tables.hyperparameter_table import hyperparameter_table
-from cowclip_merlin.experiments.tables.parameter_table import parameter_table
 from cowclip_merlin.experiments.tables.run_table import run_table
 from cowclip_merlin.experiments.tables.sweep_table import sweep_table
 from cowclip_merlin.experiments.tables.table import Table
 from cowclip_merlin.experiments.tables.text import table_text
+from cowclip_merlin.experiments.tables.untrained import hyperparameter_table, parameter_table
 
 
 def _runs(session: Session, experiment: Experiment) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The runs of an experiment: which are missing, how one is made, recorded and told."""
+"""The runs of an experiment: which are missing, and how one is made."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from cowclip_merlin.experiments.session import ResultsSession
 S = TypeVar("S", bound=ResultsSession)
 E = TypeVar("E", Experiment, LogExperiment)
 Run = TypeVar("Run")
-Made = TypeVar("Made")
 
 
-class Runs(ABC, Generic[S, E, Run, Made]):
+class Runs(ABC, Generic[S, E, Run]):
     """The runs of one experiment in a session.
-
-    `Run` is a planned run, and `Made` what is recorded of it.
 
     Args:
         session: the data or log, and the results folder.
@@ -53,16 +50,12 @@ class Runs(ABC, Generic[S, E, Run, Made]):
         """Prepare the results folder, also if no run is missing."""
 
     @abstractmethod
-    def make(self, run: Run) -> Made:
-        """Make a run, or continue one that a signal stopped."""
+    def make(self, run: Run) -> str:
+        """Make a run, or continue one that a signal stopped; record it, and say what it gave.
 
-    @abstractmethod
-    def record(self, made: Made) -> None:
-        """Add a run to the table of the results folder."""
+        What a run continues from goes only after the run is recorded.
 
-    def clean_up(self, made: Made) -> None:
-        """Remove what a run resumes from, once it is recorded."""
-
-    @abstractmethod
-    def progress(self, run: Run, made: Made) -> str:
-        """Say what a run has given, in one line."""
+        Raises:
+            InputError: the data or a setting is wrong.
+            Stopped: a signal stops it.
+        """

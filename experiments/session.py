@@ -11,12 +11,10 @@ from typing import Any, ClassVar
 
 from cowclip_merlin.checks import RESULTS_CSV
 from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
-from cowclip_merlin.experiments.planning.data_variant import DataVariant
 from cowclip_merlin.experiments.planning.plan import plan_runs
-from cowclip_merlin.experiments.planning.planned_run import PlannedRun
-from cowclip_merlin.experiments.planning.ranking import any_finished, best_settings
+from cowclip_merlin.experiments.planning.planned_run import DataVariant, PlannedRun
 from cowclip_merlin.experiments.planning.sizing import Sizing, sizing_for
-from cowclip_merlin.experiments.planning.sweep import plan_sweep
+from cowclip_merlin.experiments.planning.sweep import any_finished, best_settings, plan_sweep
 from cowclip_merlin.experiments.results.folder import check_results_folder
 from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.experiments.results.tuned import read_tuned

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.planning.data_variant import DataVariant
+from cowclip_merlin.experiments.planning.planned_run import DataVariant
 
 
 @dataclass(frozen=True, kw_only=True)

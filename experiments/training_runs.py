@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from cowclip_merlin.experiments.definitions import Experiment
 from cowclip_merlin.experiments.planning.planned_run import PlannedRun
-from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.experiments.results.results_csv import append_result
 from cowclip_merlin.experiments.running.estimate import estimate_seconds
 from cowclip_merlin.experiments.running.runner import (
@@ -18,7 +17,7 @@ from cowclip_merlin.experiments.runs import Runs
 from cowclip_merlin.experiments.session import Session
 
 
-class TrainingRuns(Runs[Session, Experiment, PlannedRun, Result]):
+class TrainingRuns(Runs[Session, Experiment, PlannedRun]):
     """The trainings of an experiment; each has a row in `results.csv`."""
 
     def describe(self) -> str:
@@ -42,25 +41,16 @@ class TrainingRuns(Runs[Session, Experiment, PlannedRun, Result]):
         print(self.describe())
         remove_left_checkpoints(self.session.out)
 
-    def make(self, run: PlannedRun) -> Result:
-        """Train, also from a checkpoint."""
-        return train_run(run, self.session.context)
-
-    def record(self, made: Result) -> None:
-        """Add a row to `results.csv`."""
-        append_result(self.session.out, made)
-
-    def clean_up(self, made: Result) -> None:
-        """Remove the checkpoints: training cannot resume from half of them."""
-        remove_checkpoints(self.session.out, made)
-
-    def progress(self, run: PlannedRun, made: Result) -> str:
-        """Say the scores and the speed."""
-        if made.status != "done":
-            return f"{made.run_id}: {made.status}"
+    def make(self, run: PlannedRun) -> str:
+        """Train, also from a checkpoint; return the scores and the speed."""
+        result, out = train_run(run, self.session.context), self.session.out
+        append_result(out, result)
+        remove_checkpoints(out, result)  # only now: training cannot resume from half of them
+        if result.status != "done":
+            return f"{result.run_id}: {result.status}"
         return (
-            f"{made.run_id}: {made.split} AUC {100 * made.auc:.2f}%, log loss "
-            f"{made.log_loss:.4f}, {made.seconds:.0f} s, {made.rows_per_second:,.0f} rows/s"
+            f"{result.run_id}: {result.split} AUC {100 * result.auc:.2f}%, log loss "
+            f"{result.log_loss:.4f}, {result.seconds:.0f} s, {result.rows_per_second:,.0f} rows/s"
         )
 
 

@@ -90,7 +90,7 @@ class CollisionRun:
         return f"seed {self.settings.run.seed}, {self.line.label}"
 
 
-class CollisionRuns(LogRuns[CollisionRun, Sequence[CollisionResult]]):
+class CollisionRuns(LogRuns[CollisionRun]):
     """The trainings of an experiment; each has a row in `collisions.csv` for each epoch."""
 
     def plan(self) -> list[CollisionRun]:
@@ -125,35 +125,35 @@ class CollisionRuns(LogRuns[CollisionRun, Sequence[CollisionResult]]):
     def _events(self) -> Events:
         return read_events(self.session.settings.files, self.session.features)
 
-    def make(self, run: CollisionRun) -> list[CollisionResult]:
-        """Train for all epochs."""
-        began, made_with, seeds = time.perf_counter(), versions(), [run.settings.run.seed]
-        epochs = list(
-            run_collisions(self._events, self.session.features, run.settings, run.collisions, seeds)
+    def make(self, run: CollisionRun) -> str:
+        """Train for all epochs; return the best AUC and the time."""
+        began, session, seeds = time.perf_counter(), self.session, [run.settings.run.seed]
+        trained = run_collisions(
+            self._events, session.features, run.settings, run.collisions, seeds
         )
+        epochs = list(trained)
         seconds = round(time.perf_counter() - began, 1)
-        return [
-            CollisionResult(
-                **asdict(epoch),
-                config_hash=run.config_hash,
-                data=self.session.data_name,
-                data_fingerprint=self.session.fingerprint,
-                seconds=seconds,
-                revision=made_with.get("git_revision", made_with["cowclip_merlin"]),
-                tensorflow=made_with["tensorflow"],
-            )
-            for epoch in epochs
-        ]
+        append_rows(session.out / COLLISIONS_CSV, _results(run, epochs, seconds))
+        best = max(epochs, key=lambda each: each.auc)
+        return f"{run.text}: AUC {100 * best.auc:.2f}% after epoch {best.epoch}, {seconds:.0f} s"
 
-    def record(self, made: Sequence[CollisionResult]) -> None:
-        """Add rows to `collisions.csv`."""
-        append_rows(self.session.out / COLLISIONS_CSV, made)
 
-    def progress(self, run: CollisionRun, made: Sequence[CollisionResult]) -> str:
-        """Say the best AUC and the time."""
-        best = max(made, key=lambda each: each.auc)
-        scores = f"AUC {100 * best.auc:.2f}% after epoch {best.epoch}, {best.seconds:.0f} s"
-        return f"{run.text}: {scores}"
+def _results(
+    run: CollisionRun, epochs: Sequence[CollisionEpoch], seconds: float
+) -> list[CollisionResult]:
+    made_with = versions()
+    return [
+        CollisionResult(
+            **asdict(epoch),
+            config_hash=run.config_hash,
+            data=run.session.data_name,
+            data_fingerprint=run.session.fingerprint,
+            seconds=seconds,
+            revision=made_with.get("git_revision", made_with["cowclip_merlin"]),
+            tensorflow=made_with["tensorflow"],
+        )
+        for epoch in epochs
+    ]
 
 
 def _read(session: LogSession) -> list[CollisionResult]:

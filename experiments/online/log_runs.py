@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.online.session import LogSession
-from cowclip_merlin.experiments.runs import Made, Run, Runs
+from cowclip_merlin.experiments.runs import Run, Runs
 from cowclip_merlin.experiments.tables.files import write_markdown, write_table
 from cowclip_merlin.experiments.tables.table import Cell, experiment_table, mean_cell, verdict
 from cowclip_merlin.experiments.tables.text import table_text
@@ -21,7 +21,7 @@ GAIN = "gain"
 _NOTHING = Cell(mean=0.0, spread=0.0, runs=1)
 
 
-class LogRuns(Runs[LogSession, LogExperiment, Run, Made]):
+class LogRuns(Runs[LogSession, LogExperiment, Run]):
     """The runs of an experiment on a log."""
 
     def describe(self) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cowclip_merlin.experiments.definitions import NAMED_MULTIPLIERS, Experiment, ExperimentLine
-from cowclip_merlin.experiments.planning.data_variant import DataVariant
 from cowclip_merlin.experiments.planning.line_settings import make_run_settings
-from cowclip_merlin.experiments.planning.planned_run import PlannedRun
+from cowclip_merlin.experiments.planning.planned_run import DataVariant, PlannedRun
 from cowclip_merlin.experiments.planning.sizing import Sizing
 from cowclip_merlin.experiments.results.tuned import TunedValues
 from cowclip_merlin.loading import validation_rows

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from cowclip_merlin.experiments.definitions import Experiment
 from cowclip_merlin.experiments.planning.grid import expand_sweep
 from cowclip_merlin.experiments.planning.planned_run import RunResults
-from cowclip_merlin.experiments.planning.ranking import Scores, mean_score, validation_scores
 from cowclip_merlin.experiments.planning.sizing import Sizing
+from cowclip_merlin.experiments.planning.sweep import Scores, mean_score, validation_scores
 from cowclip_merlin.experiments.tables.run_table import column_heading
 from cowclip_merlin.experiments.tables.table import Cell, Table, experiment_table, mean_cell
 

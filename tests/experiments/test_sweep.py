@@ -17,9 +17,8 @@ from cowclip_merlin.experiments.planning.grid import (
     sweep_axes,
 )
 from cowclip_merlin.experiments.planning.plan import plan_runs
-from cowclip_merlin.experiments.planning.ranking import best_values
 from cowclip_merlin.experiments.planning.sizing import sizing_for
-from cowclip_merlin.experiments.planning.sweep import plan_sweep
+from cowclip_merlin.experiments.planning.sweep import best_values, plan_sweep
 from cowclip_merlin.experiments.tables.sweep_table import sweep_table
 
 SMALL = sizing_for(450_000, epochs=4)

@@ -13,10 +13,8 @@ from small_log_experiment import run_on_log
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import Diverged
 from cowclip_merlin.experiments.definitions import ReplayLine, load_experiment
-from cowclip_merlin.experiments.online import config_hash
-from cowclip_merlin.experiments.online.replays import figures
-from cowclip_merlin.experiments.online.replays import runner as replay_runner
-from cowclip_merlin.experiments.online.replays.run import line_features
+from cowclip_merlin.experiments.online import config_hash, replay_outputs, replay_runs
+from cowclip_merlin.experiments.online.replay_plan import line_features
 from cowclip_merlin.experiments.results.replay_result import read_replays
 from cowclip_merlin.experiments.tables.files import read_table
 from cowclip_merlin.online.events.features_file import load_features
@@ -109,7 +107,7 @@ def test_nothing_is_repeated(results, drifting_log, definitions, monkeypatch, ca
     def refused(*_, **__):
         raise AssertionError("no run is missing")
 
-    monkeypatch.setattr(replay_runner, "replay_log", refused)
+    monkeypatch.setattr(replay_runs, "replay_log", refused)
     before = (results / "results/replays.csv").read_bytes()
     assert run_on_log(drifting_log, definitions, results / "results", "sync", "rules") == 0
     assert (results / "results/replays.csv").read_bytes() == before
@@ -239,6 +237,6 @@ def test_a_long_log_is_drawn_by_day(results, monkeypatch):
     runs = results / "results/runs"
     found = {label: {1: each[0]} for label, each in session_results.items()}
     for most, words in ((14, "hour"), (1, "day")):
-        monkeypatch.setattr(figures, "MOST_DAYS", most)
-        (axes,) = figures.draw_over_time(experiment, found, runs).axes
+        monkeypatch.setattr(replay_outputs, "MOST_DAYS", most)
+        (axes,) = replay_outputs.draw_over_time(experiment, found, runs).axes
         assert axes.get_ylabel() == f"AUC of each {words}, %"

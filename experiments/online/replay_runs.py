@@ -1,19 +1,23 @@
-"""Make one replay and its results."""
+"""Replays of a log: the runs of the experiments of kind "sync" and "rules"."""
 
 from __future__ import annotations
 
 import io
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.checks import REPLAYS_CSV
 from cowclip_merlin.errors import Diverged, InputError
-from cowclip_merlin.experiments.online.replays.run import ReplayRun
+from cowclip_merlin.experiments.online.log_runs import LogRuns
+from cowclip_merlin.experiments.online.replay_plan import ReplayRun, plan_replays
 from cowclip_merlin.experiments.online.session import LogSession
-from cowclip_merlin.experiments.results.replay_result import ReplayResult
+from cowclip_merlin.experiments.results.csv_table import append_rows
+from cowclip_merlin.experiments.results.replay_result import ReplayResult, read_replays
 from cowclip_merlin.experiments.running.run_result import RunStart, settings_columns
 from cowclip_merlin.experiments.running.runner import hide_retracing_warnings
 from cowclip_merlin.online.events.features import LogFeatures
@@ -113,3 +117,57 @@ def rule_text(features: LogFeatures, value: Callable[[FieldRules], int]) -> str:
     if len(set(values.values())) == 1:
         return str(next(iter(values.values())))
     return ", ".join(f"{name} {number}" for name, number in values.items())
+
+
+class ReplayRuns(LogRuns[ReplayRun]):
+    """The replays of an experiment; each has a row in `replays.csv` for each sync interval."""
+
+    def pending(self) -> Sequence[ReplayRun]:
+        """Return the replays that have intervals without a result, with those intervals only."""
+        known = {(each.config_hash, each.sync) for each in read_replays(self.session.out)}
+        pending = []
+        for run in plan_replays(self.session, self.experiment):
+            training = run.config_hash(self.session.fingerprint)
+            missing = tuple(sync for sync in run.sync if (training, sync) not in known)
+            if missing:
+                pending.append(replace(run, sync=missing))
+        return pending
+
+    def name(self, run: ReplayRun) -> str:
+        """Name a replay's folder and its lines."""
+        return f"{run.run_id(self.session.fingerprint)}  {run.label}"
+
+    def finished_seconds(self) -> Iterable[float]:
+        """Return the times of the replays of this log with this batch size."""
+        mine = (self.session.fingerprint, self.session.settings.model.run.batch_size)
+        found = [each for each in read_replays(self.session.out) if each.status == "done"]
+        times = {
+            each.run_id: each.seconds
+            for each in found
+            if (each.data_fingerprint, each.batch_size) == mine
+        }
+        return times.values()
+
+    def begin(self) -> None:
+        """Remove what a killed process has left of recorded replays."""
+        for run_id in {each.run_id for each in read_replays(self.session.out)}:
+            self._remove_snapshots(run_id)
+
+    def make(self, run: ReplayRun) -> str:
+        """Replay the log, also from a snapshot; return the AUC of each interval, and the speed."""
+        results = make_replay(run, self.session)
+        append_rows(self.session.out / REPLAYS_CSV, results)
+        first = results[0]
+        self._remove_snapshots(first.run_id)
+        if first.status != "done":
+            return f"{first.run_id}: {first.status}"
+        aucs = ", ".join(f"{each.sync} {100 * each.auc:.2f}%" for each in results)
+        return (
+            f"{first.run_id}: AUC {aucs}; {first.ids_kept:,} ids kept, {first.seconds:.0f} s, "
+            f"{first.rows_per_second:,.0f} rows/s"
+        )
+
+    def _remove_snapshots(self, run_id: str) -> None:
+        """Remove what takes the size of the tables and of the log."""
+        for name in ("snapshots", "predictions"):
+            shutil.rmtree(self.session.out / "runs" / run_id / name, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cowclip_merlin.experiments.definitions import LogExperiment, ReplayLine
@@ -81,21 +81,9 @@ def line_features(features: LogFeatures, line: ReplayLine) -> LogFeatures:
     return replace(features, categorical=tuple(columns))
 
 
-def pending_replays(session: LogSession, runs: Sequence[ReplayRun]) -> list[ReplayRun]:
-    """Return the replays that have intervals without a result, with those intervals only."""
-    known = {(each.config_hash, each.sync) for each in read_replays(session.settings.out)}
-    pending = []
-    for run in runs:
-        training = run.config_hash(session.fingerprint)
-        missing = tuple(sync for sync in run.sync if (training, sync) not in known)
-        if missing:
-            pending.append(replace(run, sync=missing))
-    return pending
-
-
 def line_results(session: LogSession, experiment: LogExperiment) -> LineResults:
     """Return the existing results of an experiment."""
-    found = {(x.config_hash, x.sync): x for x in read_replays(session.settings.out)}
+    found = {(x.config_hash, x.sync): x for x in read_replays(session.out)}
     results: dict[str, dict[int, ReplayResult]] = {line.label: {} for line in experiment.lines}
     hashes = {
         (run.features, run.settings.run.seed): run.config_hash(session.fingerprint)

@@ -1,1 +1,0 @@
-"""Replays of a log: their runs, results, tables and figures."""
