@@ -1,1 +1,1 @@
-"""Parts of `workers.py` and `worker_soak.py`: settings, runs, the formulas, text."""
+"""Parts of `workers.py`: settings, runs, the formulas."""

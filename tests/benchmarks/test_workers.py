@@ -125,25 +125,6 @@ def test_runs_are_read_without_their_first_epoch(load, measured, tmp_path, monke
     assert {each.name for each in (tmp_path / "w").iterdir()} == {"data-2000"}
 
 
-def test_a_log_without_the_line_is_refused(load, tmp_path):
-    runs = load("worker_scaling.runs")
-    run_logs.write_metrics(tmp_path / "metrics.csv", [metrics_row(epoch, 5.0) for epoch in (1, 2)])
-    (tmp_path / "train.log").write_text("nothing of interest\n")
-    assert runs.read_numbers(tmp_path, runs.Case(4, "mirrored", 1), 20, 2).step_ms == [800]
-    with pytest.raises(runs.InputError, match="do not show 2 epochs"):
-        runs.read_numbers(tmp_path, runs.Case(4, "mirrored", 2), 20, 2)
-
-
-@pytest.mark.system
-def test_a_run_that_fails_is_told_by_its_last_line(load, tmp_path, monkeypatch):
-    runs, program = load("worker_scaling.runs"), tmp_path / "python"
-    program.write_text('#!/bin/sh\necho "first words\n$*" >&2\nexit 3\n')
-    program.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(program))
-    with pytest.raises(runs.InputError, match=r"exit code 3: -m cowclip_merlin train DATA .* 5$"):
-        runs.train(runs.Case(4, "mirrored", 5), "DATA", tmp_path / "run", 2)
-
-
 def test_runs_are_trained_as_the_page_says(load):
     """`distinct_in_runs` and the formulas rely on these settings."""
     runs = load("worker_scaling.runs")
