@@ -14,36 +14,49 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.run_settings import OVERRIDES
 
 
-def check_known(
-    path: Path, where: str, given: Mapping[Any, Any], dataclass: Any, without: tuple[str, ...] = ()
-) -> None:
-    """Reject keys that a dataclass does not have."""
-    known = [f.name for f in fields(dataclass) if f.name not in without]
+def check_mapping(
+    path: Path,
+    where: str,
+    value: Any,
+    dataclass: Any,
+    *,
+    required: Sequence[str],
+    without: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the values of a dataclass's attributes; a key without a value counts as absent.
+
+    Args:
+        path: the experiment's file.
+        where: place in the file, such as "lines[1]."; empty for the whole file.
+        value: from the file.
+        dataclass: has an annotation for each key.
+        required: keys that must be there.
+        without: attributes that are no keys.
+
+    Raises:
+        InputError: if it is no mapping, or a key or value is unknown, missing or of a wrong type.
+    """
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: {where.rstrip('.')} is {value!r}; it must be a mapping")
+    given = {key: each for key, each in value.items() if each is not None}
+    annotations = {f.name: str(f.type) for f in fields(dataclass) if f.name not in without}
     for key in given:
-        if key not in known:
-            raise InputError(f"{path}: unknown {where}{key}; use {', '.join(known)}")
-
-
-def check_required(path: Path, where: str, given: Mapping[str, Any], keys: tuple[str, ...]) -> None:
-    """Reject a mapping that lacks one of these keys."""
-    for key in keys:
+        if key not in annotations:
+            raise InputError(f"{path}: unknown {where}{key}; use {', '.join(annotations)}")
+    for key in required:
         if key not in given:
             raise InputError(f"{path}: {where}{key} is missing; give it")
+    for name, each in given.items():
+        fits, words = _FIELD_CHECKS[annotations[name]]
+        if not fits(each):
+            raise InputError(f"{path}: {where}{name} is {each!r:.60}; {words}")
+    return given
 
 
 def check_one_of(path: Path, name: str, value: Any, known: Collection[str]) -> None:
     """Reject a value that is not among the known ones."""
     if value not in list(known):
         raise InputError(f"{path}: {name} is {value!r}; choose one of {', '.join(known)}")
-
-
-def check_types(path: Path, where: str, given: Mapping[str, Any], dataclass: Any) -> None:
-    """Reject values that do not match the annotations of a dataclass."""
-    annotations = {field.name: str(field.type) for field in fields(dataclass)}
-    for name, value in given.items():
-        fits, words = _FIELD_CHECKS[annotations[name]]
-        if not fits(value):
-            raise InputError(f"{path}: {where}{name} is {value!r:.60}; {words}")
 
 
 def check_labels(path: Path, lines: Sequence[Any]) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions.checks import (
-    check_known,
+    check_mapping,
     check_one_of,
     check_rates,
-    check_required,
-    check_types,
 )
 from cowclip_merlin.experiments.definitions.experiment import NAMED_MULTIPLIERS, ExperimentLine
 from cowclip_merlin.scaling import RULES
@@ -37,12 +35,8 @@ def parse_line(path: Path, number: int, value: Any) -> ExperimentLine:
         InputError: if a key or value is unknown, missing or of the wrong type.
     """
     where = f"lines[{number}]."
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: lines[{number}] is {value!r}; it must be a mapping")
-    given = {key: each for key, each in value.items() if each is not None}
-    check_known(path, where, given, ExperimentLine)
-    check_required(path, where, given, ("label", "multipliers"))
-    check_types(path, where, given, ExperimentLine)
+    required = ("label", "multipliers")
+    given = check_mapping(path, where, value, ExperimentLine, required=required)
     _check_multipliers(path, where, given["multipliers"])
     _check_cells(path, where, given)
     for name, known in _known_values().items():

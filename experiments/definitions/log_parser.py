@@ -8,11 +8,9 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions.checks import (
-    check_known,
     check_labels,
+    check_mapping,
     check_one_of,
-    check_required,
-    check_types,
     file_safe_name,
 )
 from cowclip_merlin.experiments.definitions.log_experiment import (
@@ -33,10 +31,8 @@ def parse_log_experiment(path: Path, value: Mapping[str, Any]) -> LogExperiment:
     Raises:
         InputError: if a key or value is unknown, missing or of the wrong type.
     """
-    given = {key: each for key, each in value.items() if each is not None}
-    check_known(path, "", given, LogExperiment, without=("name", "source"))
-    check_required(path, "", given, ("title", "claim", "kind", "lines", "reference"))
-    check_types(path, "", given, LogExperiment)
+    required, without = ("title", "claim", "kind", "lines", "reference"), ("name", "source")
+    given = check_mapping(path, "", value, LogExperiment, required=required, without=without)
     check_one_of(path, "kind", given["kind"], LOG_KINDS)
     lines = tuple(_line(path, n, given["kind"], x) for n, x in enumerate(given["lines"], 1))
     check_labels(path, lines)
@@ -48,12 +44,7 @@ def parse_log_experiment(path: Path, value: Mapping[str, Any]) -> LogExperiment:
 def _line(path: Path, number: int, kind: str, value: Any) -> Any:
     """Parse line `number`, counted from 1, as the kind's class."""
     where, line_type = f"lines[{number}].", LOG_KINDS[kind]
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: lines[{number}] is {value!r}; it must be a mapping")
-    given = {key: each for key, each in value.items() if each is not None}
-    check_known(path, where, given, line_type)
-    check_required(path, where, given, _REQUIRED[line_type])
-    check_types(path, where, given, line_type)
+    given = check_mapping(path, where, value, line_type, required=_REQUIRED[line_type])
     _CHECKS[line_type](path, where, given)
     columns = {"columns": tuple(given["columns"])} if "columns" in given else {}
     return line_type(**given | columns)

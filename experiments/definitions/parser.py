@@ -9,12 +9,10 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions.checks import (
-    check_known,
     check_labels,
+    check_mapping,
     check_one_of,
     check_rates,
-    check_required,
-    check_types,
     file_safe_name,
 )
 from cowclip_merlin.experiments.definitions.experiment import (
@@ -38,10 +36,8 @@ def parse_experiment(path: Path, value: Mapping[str, Any]) -> Experiment:
     Raises:
         InputError: if a key or value is unknown, missing or of the wrong type.
     """
-    given = {key: each for key, each in value.items() if each is not None}
-    check_known(path, "", given, Experiment, without=("name", "source"))
-    check_required(path, "", given, ("title", "claim"))
-    check_types(path, "", given, Experiment)
+    required, without = ("title", "claim"), ("name", "source")
+    given = check_mapping(path, "", value, Experiment, required=required, without=without)
     _check_choices(path, given)
     lines = _lines(path, given.pop("lines", ()))
     lists = {name: tuple(given[name]) for name in ("notes", "reference") if name in given}
