@@ -7,7 +7,8 @@ from typing import Any
 
 from cowclip_merlin.experiments import outputs
 from cowclip_merlin.experiments.definitions import RUN_KINDS
-from cowclip_merlin.experiments.online.collision_kind import CollisionRuns, write_collisions
+from cowclip_merlin.experiments.online.collision_outputs import write_collisions
+from cowclip_merlin.experiments.online.collision_runs import CollisionRuns
 from cowclip_merlin.experiments.online.replay_outputs import write_replays
 from cowclip_merlin.experiments.online.replay_runs import ReplayRuns
 from cowclip_merlin.experiments.runs import Runs

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cowclip_merlin.experiments.figures.axes import (
+from cowclip_merlin.experiments.figures.curve import (
+    Curve,
     draw_curve,
     escape_dollars,
     legend_below,
     panels,
 )
-from cowclip_merlin.experiments.figures.curve import Curve
 from cowclip_merlin.plotting.style import style_of_many
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cowclip_merlin.experiments.figures.axes import escape_dollars, legend_below, panels
+from cowclip_merlin.experiments.figures.curve import escape_dollars, legend_below, panels
 from cowclip_merlin.plotting.colors import BLACK, SKY_BLUE
 from cowclip_merlin.workflows.prepared.report import plot_frequencies
 

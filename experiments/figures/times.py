@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cowclip_merlin.experiments.figures.axes import (
+from cowclip_merlin.experiments.figures.curve import (
+    Curve,
     batch_axis,
     draw_curve,
     legend_below,
     panels,
 )
-from cowclip_merlin.experiments.figures.curve import Curve
 from cowclip_merlin.experiments.planning.sizing import PAPER_ROWS
 from cowclip_merlin.plotting.style import style_of_many
 

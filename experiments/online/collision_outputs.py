@@ -1,13 +1,22 @@
-"""Measures and figure of the experiment with collisions."""
+"""Write the table and figure of an experiment with collisions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from cowclip_merlin.experiments.online.collision_settings import CollisionEpoch
+from cowclip_merlin.experiments.definitions import LogExperiment
+from cowclip_merlin.experiments.figures import write_experiment_figure
+from cowclip_merlin.experiments.online.collision_runs import (
+    CollisionResult,
+    CollisionRuns,
+    read_collisions,
+)
+from cowclip_merlin.experiments.online.collisions import CollisionEpoch
+from cowclip_merlin.experiments.online.log_runs import Measure, gain_measure, show_table
+from cowclip_merlin.experiments.online.session import LogSession
 from cowclip_merlin.plotting.style import figure_settings, new_figure, style
 
 MEASURES = {
@@ -20,6 +29,25 @@ MEASURES = {
     "mean_clip_factor": ("mean clip factor", 1, 4),
 }
 """Attribute of a `CollisionEpoch` -> heading, factor and decimals in the table."""
+
+
+def write_collisions(session: LogSession, experiment: LogExperiment) -> Iterator[str]:
+    """Write table and figure, and yield their text."""
+    wanted = {run.config_hash: run for run in CollisionRuns(session, experiment).plan()}
+    results = [row for row in read_collisions(session) if row.config_hash in wanted]
+    of_line: dict[str, list[CollisionResult]] = {line.label: [] for line in experiment.lines}
+    for row in results:
+        of_line[wanted[row.config_hash].line.label].append(row)
+    epoch, texts = best_epoch(of_line[experiment.reference]), session.texts(experiment)
+    by_seed = {
+        label: {row.seed: row for row in rows if row.epoch == epoch}
+        for label, rows in of_line.items()
+    }
+    measures = [Measure(name, *each) for name, each in MEASURES.items()]
+    measures.insert(1, gain_measure(experiment, 2))
+    notes = [f"After epoch {epoch}, the best of {experiment.reference!r}."]
+    yield show_table(session, experiment, by_seed, measures, notes, texts)
+    yield write_experiment_figure(session.out, draw_collisions(results), experiment, texts)
 
 
 def draw_collisions(results: Sequence[CollisionEpoch]) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from cowclip_merlin.experiments.figures.axes import panels
+from cowclip_merlin.experiments.figures.curve import panels
 from cowclip_merlin.experiments.tuning.study import complete_trials, optuna
 from cowclip_merlin.experiments.tuning.trial_run import outcome_of
 from cowclip_merlin.plotting.colors import BLACK, BLUE

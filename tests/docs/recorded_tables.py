@@ -24,7 +24,7 @@ import robustness_tables
 from markdown_pages import PAGES, ROOT, name
 
 from cowclip_merlin.experiments.online.collision_outputs import MEASURES, best_epoch, load_text
-from cowclip_merlin.experiments.online.collision_settings import CollisionEpoch
+from cowclip_merlin.experiments.online.collisions import CollisionEpoch
 from cowclip_merlin.experiments.results.results_csv import read_results
 from cowclip_merlin.experiments.tables.files import read_table
 from cowclip_merlin.plotting.style import figure_settings, new_figure, style, svg_text

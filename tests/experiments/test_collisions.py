@@ -10,12 +10,10 @@ from cowclip_merlin.experiments.online.collision_outputs import (
     best_epoch,
     draw_collisions,
 )
-from cowclip_merlin.experiments.online.collision_settings import (
+from cowclip_merlin.experiments.online.collisions import (
     LOADS,
     CollisionEpoch,
     CollisionSettings,
-)
-from cowclip_merlin.experiments.online.collisions import (
     epoch_batches,
     hash_columns,
     read_events,

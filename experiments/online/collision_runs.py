@@ -1,30 +1,23 @@
-"""The experiments of kind "collisions": their missing runs, their results, table and figure."""
+"""Trainings with ids in buckets: the runs of the experiments of kind "collisions"."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
-from cowclip_merlin.experiments.definitions import CollisionLine, LogExperiment
-from cowclip_merlin.experiments.figures import write_experiment_figure
-from cowclip_merlin.experiments.online.collision_outputs import (
-    MEASURES,
-    best_epoch,
-    draw_collisions,
-)
-from cowclip_merlin.experiments.online.collision_settings import (
+from cowclip_merlin.checks import COLLISIONS_CSV
+from cowclip_merlin.experiments.definitions import CollisionLine
+from cowclip_merlin.experiments.online.collisions import (
     CollisionEpoch,
     CollisionSettings,
+    read_events,
+    run_collisions,
 )
-from cowclip_merlin.experiments.online.collisions import read_events, run_collisions
 from cowclip_merlin.experiments.online.config_hash import hash_settings
 from cowclip_merlin.experiments.online.log_runs import (
     LogRuns,
-    Measure,
-    gain_measure,
-    show_table,
 )
 from cowclip_merlin.experiments.online.session import LogSession
 from cowclip_merlin.experiments.results.csv_table import append_rows, read_rows
@@ -108,7 +101,7 @@ class CollisionRuns(LogRuns[CollisionRun]):
 
     def pending(self) -> list[CollisionRun]:
         """Return the runs that have no result."""
-        known = {row.config_hash for row in _read(self.session)}
+        known = {row.config_hash for row in read_collisions(self.session)}
         return [run for run in self.plan() if run.config_hash not in known]
 
     def name(self, run: CollisionRun) -> str:
@@ -117,7 +110,7 @@ class CollisionRuns(LogRuns[CollisionRun]):
 
     def finished_seconds(self) -> Iterable[float]:
         """Return the times of the runs of this log."""
-        rows, mine = _read(self.session), self.session.fingerprint
+        rows, mine = read_collisions(self.session), self.session.fingerprint
         found = {x.config_hash: x.seconds for x in rows if x.data_fingerprint == mine}
         return found.values()
 
@@ -156,24 +149,6 @@ def _results(
     ]
 
 
-def _read(session: LogSession) -> list[CollisionResult]:
+def read_collisions(session: LogSession) -> list[CollisionResult]:
+    """Read all epochs of the results folder in the order in which their runs ended."""
     return read_rows(session.out / COLLISIONS_CSV, CollisionResult)
-
-
-def write_collisions(session: LogSession, experiment: LogExperiment) -> Iterator[str]:
-    """Write table and figure, and yield their text."""
-    wanted = {run.config_hash: run for run in CollisionRuns(session, experiment).plan()}
-    results = [row for row in _read(session) if row.config_hash in wanted]
-    of_line: dict[str, list[CollisionResult]] = {line.label: [] for line in experiment.lines}
-    for row in results:
-        of_line[wanted[row.config_hash].line.label].append(row)
-    epoch, texts = best_epoch(of_line[experiment.reference]), session.texts(experiment)
-    by_seed = {
-        label: {row.seed: row for row in rows if row.epoch == epoch}
-        for label, rows in of_line.items()
-    }
-    measures = [Measure(name, *each) for name, each in MEASURES.items()]
-    measures.insert(1, gain_measure(experiment, 2))
-    notes = [f"After epoch {epoch}, the best of {experiment.reference!r}."]
-    yield show_table(session, experiment, by_seed, measures, notes, texts)
-    yield write_experiment_figure(session.out, draw_collisions(results), experiment, texts)
