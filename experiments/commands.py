@@ -11,7 +11,7 @@ from cowclip_merlin.experiments.kinds import RUNS, WRITERS
 from cowclip_merlin.experiments.runs import Runs
 from cowclip_merlin.experiments.session import ResultsSession
 from cowclip_merlin.system.files import check_writable
-from cowclip_merlin.system.folders import RESULTS_CSV, lock_folder
+from cowclip_merlin.system.folders import lock_folder
 
 FOLDER_IS_USED = (
     "another experiment or sweep uses this folder; wait until it ends, or use another `out`"

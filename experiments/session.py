@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cowclip_merlin.checks import RESULTS_CSV
 from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
 from cowclip_merlin.experiments.planning.plan import plan_runs
 from cowclip_merlin.experiments.planning.planned_run import DataVariant, PlannedRun
@@ -21,6 +20,7 @@ from cowclip_merlin.experiments.results.tuned import read_tuned
 from cowclip_merlin.experiments.running.derived_data import derive_data
 from cowclip_merlin.experiments.running.runner import RunContext, existing_results, pending_runs
 from cowclip_merlin.experiments.session_settings import SessionSettings
+from cowclip_merlin.system.folders import RESULTS_CSV
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run import check_train_rows
 from cowclip_merlin.workflows import PreparedData

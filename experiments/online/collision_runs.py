@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
-from cowclip_merlin.checks import COLLISIONS_CSV
 from cowclip_merlin.experiments.definitions import CollisionLine
 from cowclip_merlin.experiments.online.collisions import (
     CollisionEpoch,

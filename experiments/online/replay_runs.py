@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.checks import REPLAYS_CSV
 from cowclip_merlin.errors import Diverged, InputError
 from cowclip_merlin.experiments.online.log_runs import LogRuns
 from cowclip_merlin.experiments.online.replay_plan import ReplayRun, plan_replays

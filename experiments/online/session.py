@@ -6,12 +6,12 @@ import hashlib
 import shlex
 from functools import cached_property
 
-from cowclip_merlin.checks import REPLAYS_CSV
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.online.settings import LogSettings
 from cowclip_merlin.experiments.session import ResultsSession
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.system.checksums import checksum
+from cowclip_merlin.system.folders import REPLAYS_CSV
 
 
 class LogSession(ResultsSession):

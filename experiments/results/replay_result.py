@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cowclip_merlin.system.folders import REPLAYS_CSV
 from cowclip_merlin.experiments.results.csv_table import read_rows
 from cowclip_merlin.experiments.results.result import check_scores
+from cowclip_merlin.system.folders import REPLAYS_CSV
 
 
 @dataclass(frozen=True, kw_only=True)

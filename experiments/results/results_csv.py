@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from cowclip_merlin.system.folders import RESULTS_CSV
 from cowclip_merlin.experiments.results.csv_table import read_rows, write_rows
 from cowclip_merlin.experiments.results.result import Result
+from cowclip_merlin.system.folders import RESULTS_CSV
 
 
 def read_results(folder: str | Path) -> list[Result]:
