@@ -22,8 +22,9 @@ def requests_of(events, seed):
     """Random events of the log; a third of their ids are absent."""
     rng = np.random.default_rng(seed)
     some = events.filter(rng.integers(0, len(events), REQUESTS))
-    ids = np.where(rng.random(some.ids.shape) < 0.3, some.ids + 10**9, some.ids)
-    return replace(some, ids=ids)
+    ids = some.ids.values
+    ids = np.where(rng.random(ids.shape) < 0.3, ids + 10**9, ids)
+    return replace(some, ids=some.ids.with_values(ids))
 
 
 def with_rules(features, **rules):
