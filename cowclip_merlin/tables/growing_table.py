@@ -208,12 +208,13 @@ class GrowingTable:
         """
         return in_form_of(ids, batch_loops.look_up(self._id_map, checked_ids(ids, self.num_fields)))
 
-    def hold(self, rows: Array) -> None:
+    def hold(self, rows: Ids | Array) -> None:
         """Keep the ids of these rows until the next call, as a running step uses the rows.
 
         Args:
-            rows: from `admit`, int32 of any shape.
+            rows: from `admit`, or int32 of any shape.
         """
+        rows = rows.values if isinstance(rows, Ids) else rows
         batch_loops.mark(self._parts.expiry.in_batch, self._held, False)
         self._held = rows
         batch_loops.mark(self._parts.expiry.in_batch, self._held, True)

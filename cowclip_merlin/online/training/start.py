@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.ids import MISSING, text_ids
 from cowclip_merlin.online.events.numbers import NumberScaling
@@ -121,4 +122,4 @@ def _read_rows(layer: Any, field: int, numbers: Array) -> Array:
     """Rows of one field's ids in a fixed table, float32 [n, d]."""
     ids = np.zeros((len(numbers), len(layer.layout.fields)), np.int64)
     ids[:, field] = numbers
-    return layer(ids)[:, field].numpy()
+    return layer(Ids(ids))[:, field].numpy()

@@ -44,7 +44,7 @@ class StepPipeline:
         rows = table.admit(events.ids, events.times, beside_step=True)
         self.wait()
         table.check_memory()
-        table.hold(rows.values)
+        table.hold(rows)
         self._running = self._threads.submit(self._step, known, rows, events, batch_factor)
         table.expire()
 
