@@ -9,8 +9,8 @@ from pathlib import Path
 from cowclip_merlin import choices
 from cowclip_merlin.checks import check_at_least_one, check_choices, check_unique
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import option
 from cowclip_merlin.training import RunSettings
-from harness.options import option
 
 UPDATES = tuple(update for update in choices.UPDATES if update != "lazy")  # another algorithm
 

@@ -23,8 +23,8 @@ from typing import Any
 
 from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import option
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.rounds import in_turn
 from harness.tables import markdown
 from log_speeds.measurements import Result, messages, round_trips, sync_rows

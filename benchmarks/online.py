@@ -31,10 +31,10 @@ from cowclip_merlin.demo.online.settings import LEAST_MINUTES, OWN, DemoSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.settings import option
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
 from cowclip_merlin.system.hardware import processor
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.tables import markdown
 
 Result = dict[str, Any]

@@ -39,11 +39,11 @@ from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.scaling import RULES
+from cowclip_merlin.settings import option
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_settings import RunSettings
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.tables import markdown
 
 Result = dict[str, Any]

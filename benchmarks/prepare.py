@@ -30,11 +30,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cowclip_merlin.checks import check_at_least_one, check_unique
-from cowclip_merlin.cli.options.common_options import parse_integers
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import option, parse_integers
 from cowclip_merlin.synthetic.criteo_log import generate
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown
 

@@ -26,7 +26,6 @@ import numpy as np
 from robustness_tables import CLIP, DIFFERENCES, PROPERTIES, Variant, tables, write_csv
 
 from cowclip_merlin import InputError
-from cowclip_merlin.cli.options.common_options import parse_integers
 from cowclip_merlin.errors import error_message
 from cowclip_merlin.experiments.commands import run_experiment
 from cowclip_merlin.experiments.definitions import load_experiment
@@ -34,6 +33,7 @@ from cowclip_merlin.experiments.planning.planned_run import PlannedRun
 from cowclip_merlin.experiments.results.result import Result
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.experiments.session_settings import SessionSettings
+from cowclip_merlin.settings import parse_integers
 from cowclip_merlin.system.files import check_writable
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, read_counts

@@ -14,7 +14,7 @@ from cowclip_merlin.checks import check_at_least_one, check_choices, check_posit
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.scaling import ADAM_RULES, RULES, Hyperparameters, rebase, scale
-from harness.options import option
+from cowclip_merlin.settings import option
 
 BASE_BATCH, WARMUP_SHARE = 1024, 0.1
 YARDSTICK, REFERENCE = "bare-mlp", "cowclip lazy"

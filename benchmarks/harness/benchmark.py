@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from cowclip_merlin.settings import add_options, settings_from
 from harness.errors import check_output_files, one_line_errors
-from harness.options import add_options, make_parser, output_files, settings_from
+from harness.options import make_parser, output_files
 from harness.record import load_average, print_and_write, record
 
 
@@ -29,8 +30,8 @@ class Benchmark:
     Attributes:
         script: `__file__` of the script, or, in a `Suite`, its name and the first word.
         about: docstring of the script, which is the help text.
-        settings: frozen dataclass with fields of `options.option`. The harness sets a field
-            `device` to "cpu" or "gpu".
+        settings: frozen dataclass with fields of `cowclip_merlin.settings.option`. The
+            harness sets a field `device` to "cpu" or "gpu".
         measure: maps settings to a result for JSON.
         text: maps a result to the text to print.
         device: whether it has the option `--device`; without it, TensorFlow is not imported.

@@ -40,8 +40,8 @@ from cowclip_merlin.bench.random_data import (
 )
 from cowclip_merlin.checks import check_at_least_one, check_unique
 from cowclip_merlin.kernels import RowSettings, load
+from cowclip_merlin.settings import option
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.rounds import in_turn
 from row_parts.kernel_timing import Backend, KernelCase, choose_backend, copy_case, time_case
 

@@ -39,6 +39,7 @@ import numpy as np
 
 from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import option
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import SLICE, GrowingTable
@@ -46,7 +47,6 @@ from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.loops.memory import zeros
 from cowclip_merlin.tables.snapshot import SnapshotWriter, load_snapshot, save_snapshot
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.tables import markdown
 from row_parts.id_timing import Result, in_batches, speed, timed
 from row_parts.other_tables import dense_speeds, tfra_speeds

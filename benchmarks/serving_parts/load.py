@@ -19,9 +19,9 @@ from typing import Any
 
 from cowclip_merlin.checks import check_at_least_one, check_positive
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import option
 from cowclip_merlin.training.run import set_up_tensorflow
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.tables import markdown
 from serving_parts.server import Checker, Server
 from serving_parts.synced_model import TTL, SyncedModel

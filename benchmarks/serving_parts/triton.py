@@ -28,10 +28,10 @@ import numpy as np
 
 from cowclip_merlin.checks import check_at_least_one, check_positive
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import option
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.workflows.raw.log_format import CRITEO
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.tables import markdown
 from serving_parts.triton_export import MODEL, Exported, export
 from serving_parts.triton_server import TritonServer, find_wheel

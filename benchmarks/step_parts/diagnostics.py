@@ -40,8 +40,8 @@ from cowclip_merlin.diagnostics.id_frequency import compute_deciles
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.scaling import scale
+from cowclip_merlin.settings import option
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.rounds import ratios
 from harness.tables import markdown
 

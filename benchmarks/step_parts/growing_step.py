@@ -30,11 +30,11 @@ from cowclip_merlin.online.events.features import (
 )
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.trainer import BatchForm, OnlineTrainer
+from cowclip_merlin.settings import option
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.train_step import make_train_step
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown
 

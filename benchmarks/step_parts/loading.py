@@ -33,6 +33,7 @@ from cowclip_merlin.loading import (
     steps_per_epoch,
 )
 from cowclip_merlin.loading.streamed_data import min_streaming_bytes
+from cowclip_merlin.settings import option
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.train_step import (
@@ -42,7 +43,6 @@ from cowclip_merlin.training.train_step import (
 )
 from cowclip_merlin.workflows import PreparedData
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.prepared_log import prepared
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown

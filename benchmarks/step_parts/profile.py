@@ -36,9 +36,9 @@ from cowclip_merlin.bench.random_data import check_vocabulary_size, criteo_field
 from cowclip_merlin.bench.throughput import BenchSettings, build_model_and_optimizer
 from cowclip_merlin.checks import check_at_least_one, check_positive, check_unique
 from cowclip_merlin.loading import ColumnArrays, DeviceData
+from cowclip_merlin.settings import option
 from cowclip_merlin.training.train_step import make_train_step
 from harness.benchmark import Benchmark
-from harness.options import option
 from harness.rounds import in_turn, ratios
 from step_parts.profile_report import text
 from step_parts.profiler_events import read_space, summary

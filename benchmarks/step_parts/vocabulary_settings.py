@@ -10,7 +10,7 @@ from cowclip_merlin import choices
 from cowclip_merlin.bench.random_data import check_vocabulary_size
 from cowclip_merlin.checks import check_at_least_one, check_choices, check_positive, check_unique
 from cowclip_merlin.errors import InputError
-from harness.options import option
+from cowclip_merlin.settings import option
 
 
 @dataclass(frozen=True, kw_only=True)

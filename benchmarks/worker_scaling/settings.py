@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cowclip_merlin.checks import check_at_least_one, check_choices, check_unique
 from cowclip_merlin.errors import InputError
-from harness.options import option
+from cowclip_merlin.settings import option
 
 RUN_TABLES = {"mirrored": "fused", "sharded": "sharded"}
 """Name of the tables on the pages -> value of `cowclip train --tables`."""

@@ -11,8 +11,8 @@ from cowclip_merlin.cli.options.common_options import (
     add_device_option,
     add_overwrite_option,
     check_overwrite_used,
-    parse_integers,
 )
+from cowclip_merlin.settings import parse_integers
 
 HELP = "measure the speed of the training step by batch size, update, backend and clip"
 EXAMPLES = """examples:

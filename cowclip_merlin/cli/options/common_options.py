@@ -66,25 +66,3 @@ def parse_names(text: str) -> tuple[str, ...]:
     ('user', 'item')
     """
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def parse_integers(option: str, text: str, *, like: str) -> tuple[int, ...]:
-    """Parse whole numbers between commas.
-
-    Args:
-        option: name of the option.
-        text: value of the option.
-        like: an example for the error message.
-
-    Raises:
-        InputError: if the text is anything else.
-
-    >>> parse_integers("--mlp", "400,200", like="400,400,400")
-    (400, 200)
-    """
-    from cowclip_merlin.errors import InputError
-
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise InputError(f"{option} {text!r} is not a list of whole numbers like {like}") from None

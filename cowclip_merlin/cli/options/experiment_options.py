@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.options.common_options import add_device_option, parse_integers
+from cowclip_merlin.cli.options.common_options import add_device_option
 from cowclip_merlin.cli.options.model_options import (
     add_backend_option,
     add_layer_options,
@@ -24,6 +24,7 @@ from cowclip_merlin.cli.options.online_options import (
     online_settings_from_args,
 )
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import parse_integers
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.online.settings import LogSettings

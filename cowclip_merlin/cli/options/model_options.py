@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.options.common_options import parse_integers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES
+from cowclip_merlin.settings import parse_integers
 from cowclip_merlin.training.run_settings import OVERRIDES
 
 if TYPE_CHECKING:

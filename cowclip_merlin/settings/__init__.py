@@ -1,0 +1,25 @@
+"""Settings whose fields carry everything that is known of them.
+
+`option` defines a field with its help, limits and choices. From these follow the checks of its
+value, its line in the docstring of the class, and its option on the command line.
+"""
+
+from cowclip_merlin.settings.fields import Option, Settings, option
+from cowclip_merlin.settings.options import (
+    add_option,
+    add_options,
+    parse_integers,
+    settings_from,
+    values_from,
+)
+
+__all__ = [
+    "Option",
+    "Settings",
+    "add_option",
+    "add_options",
+    "option",
+    "parse_integers",
+    "settings_from",
+    "values_from",
+]

@@ -1,0 +1,195 @@
+"""Fields of settings that carry their help, limits and choices."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from inspect import cleandoc
+from typing import Any
+
+from cowclip_merlin.checks import check_unique, is_finite, one_of
+from cowclip_merlin.errors import InputError
+
+_LIMITS: Mapping[str, Callable[[float, float], bool]] = {
+    "at_least": operator.ge,
+    "above": operator.gt,
+    "at_most": operator.le,
+    "below": operator.lt,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What is known of a field of settings, and how it appears on the command line.
+
+    Attributes:
+        help: help text in one line; "{choices}" stands for the choices.
+        default: default of the field; `MISSING`: the option is required.
+        shown: the default in the help text; None: as it is; "": no words.
+        flag: name such as "--rounds", or "kind" for a positional argument; None: the field's name.
+        metavar: name of the value in the help; None: chosen by type.
+        kind: type of the value, if it is not that of the field. The parsed arguments then have
+            None without the option, so that a command knows whether it is given.
+        nargs: "+" or "*" for values separated by spaces; None for values separated by commas.
+        choices: the allowed values, or a function that returns them. The parser lists and checks
+            them, but with a metavar only the settings do.
+        convert: converts the value of the option to that of the field.
+        at_least: smallest value. All limits refuse numbers that are not finite.
+        above: largest number that is too small.
+        at_most: largest value.
+        below: smallest number that is too large.
+        unique: whether all values must differ.
+        negatable: for a switch: whether there is also an option --no-...
+        output: whether the value is a file to write.
+        added: whether files of earlier versions lack the field.
+        name: name of the field.
+        annotation: type of the field, as it is written.
+    """
+
+    help: str
+    default: Any = MISSING
+    shown: str | None = None
+    flag: str | None = None
+    metavar: str | None = None
+    kind: Callable[[str], Any] | None = None
+    nargs: str | None = None
+    choices: Callable[[], Iterable[str]] | Iterable[str] | None = None
+    convert: Callable[[Any], Any] | None = None
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    unique: bool = False
+    negatable: bool = False
+    output: bool = False
+    added: bool = False
+    name: str = ""
+    annotation: str = ""
+
+    @property
+    def option(self) -> str:
+        """The option of the command line, or the name of a positional argument."""
+        return self.flag or "--" + self.name.replace("_", "-")
+
+    @property
+    def dest(self) -> str:
+        """The option as a setting: what errors name, and where the parser stores its value."""
+        return self.option.removeprefix("--").replace("-", "_")
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The choices; empty if there are none."""
+        return tuple((self.choices() if callable(self.choices) else self.choices) or ())
+
+    @property
+    def many(self) -> bool:
+        """Whether the field holds several values."""
+        return "[" in self.annotation
+
+    @property
+    def of(self) -> str:
+        """Name of the type of a value."""
+        return re.split(r"\W+", self.annotation)[1 if self.many else 0]
+
+    @property
+    def words(self) -> str:
+        """The help text, with the choices."""
+        return self.help.replace("{choices}", ", ".join(self.known))
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set: name -> number."""
+        return {name: x for name in _LIMITS if (x := getattr(self, name)) is not None}
+
+    def check(self, value: float) -> None:
+        """Refuse a number that is not within the limits.
+
+        Raises:
+            InputError: if it is not.
+        """
+        within = all(_LIMITS[name](value, limit) for name, limit in self.limits.items())
+        if self.limits and not (within and is_finite(value)):
+            words = [f"{name.replace('_', ' ')} {limit}" for name, limit in self.limits.items()]
+            words += [] if is_finite(value) else ["finite"]
+            raise InputError(f"{self.dest} is {value}; it must be {' and '.join(words)}")
+
+
+def option(
+    default: Any = MISSING,
+    help: str = "",
+    *,
+    default_factory: Callable[[], Any] | None = None,
+    **details: Any,
+) -> Any:
+    """Define a field of settings, which may also be an option on the command line.
+
+    Args:
+        default: default of the field: a number, a name, a path, or a tuple of numbers or names.
+        help: help text in one line.
+        default_factory: makes the default instead.
+        details: other attributes of `Option`.
+
+    >>> @dataclass(frozen=True)
+    ... class Example(Settings):
+    ...     mlp: tuple[int, ...] = option((8, 4), "widths", at_least=1)
+    >>> Example(mlp=(9, 0))
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: mlp is 0; it must be at least 1
+    """
+    metadata = {"option": Option(help=help, default=default, **details)}
+    if default_factory is not None:
+        return field(default_factory=default_factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+class Settings:
+    """Base of settings: documents the fields that `option` defines, and checks their values."""
+
+    def __init_subclass__(cls) -> None:
+        """Add the attributes to the docstring."""
+        made = {k: v.metadata for k, v in vars(cls).items() if isinstance(v, Field)}
+        texts = {name: data["option"].words for name, data in made.items() if "option" in data}
+        lines = [f"    {name}: {_as_setting(text)}" for name, text in texts.items()]
+        cls.__doc__ = "\n".join([cleandoc(cls.__doc__ or ""), "", "Attributes:", *lines])
+
+    def __post_init__(self) -> None:
+        """Check each value by itself.
+
+        Raises:
+            InputError: if a value is not among its choices, out of range or given twice.
+        """
+        for name, given in options_of(type(self)).items():
+            value = getattr(self, name)
+            if value is not None or "None" not in given.annotation:
+                _check(given, value)
+
+
+def _as_setting(text: str) -> str:
+    """Write the options of a help text as settings.
+
+    >>> _as_setting("rows to reserve; else that of --max-rows")
+    'rows to reserve; else that of `max_rows`'
+    """
+    return re.sub(r"--([a-z-]+)", lambda found: f"`{found[1].replace('-', '_')}`", text)
+
+
+def _check(given: Option, value: Any) -> None:
+    values = tuple(value) if given.many else (value,)
+    for each in values:
+        if given.choices is not None:
+            one_of(given.dest, each, given.known)
+        given.check(each)
+    if given.unique:
+        check_unique({given.dest: values})
+
+
+def options_of(settings: type) -> dict[str, Option]:
+    """Return the fields of a class that `option` has defined, by name."""
+    return {
+        each.name: replace(each.metadata["option"], name=each.name, annotation=str(each.type))
+        for each in fields(settings)
+        if "option" in each.metadata
+    }
