@@ -16,7 +16,7 @@ from cowclip_merlin.launcher import TrainCall, launch
 from cowclip_merlin.launcher.attempts import check_counts
 from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_logs import parse_metrics_row, read_metrics
-from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 
 
 def train(
@@ -61,34 +61,22 @@ def train(
         WorkerLost: if one of several processes failed, and no restart is left.
         Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
     """
-    if diagnostics_every < 0:
-        raise InputError(f"`diagnostics_every` is {diagnostics_every}; it must be 0 or more")
+    options = RunOptions(
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        diagnostics_every=diagnostics_every,
+        device=device,
+        data_memory=data_memory,
+    )
     check_counts(workers, scheduler, restarts)
     if workers is not None and workers > settings.batch_size:
         raise InputError(
             f"`workers` is {workers}, but a batch has {settings.batch_size} rows; use fewer"
         )
     if workers not in (None, 1) or scheduler is not None:
-        call = TrainCall(
-            data=str(data),
-            settings=settings.as_dict(),
-            out=str(out),
-            resume=resume,
-            checkpoint_every=checkpoint_every,
-            device=device,
-            data_memory=data_memory,
-            diagnostics_every=diagnostics_every,
-        )
+        call = TrainCall(data=str(data), settings=settings.as_dict(), out=str(out), options=options)
         launch(call, workers=workers, scheduler=scheduler, restarts=restarts)
         records = read_metrics(Path(out) / "metrics.csv", epochs=settings.epochs)
         return [parse_metrics_row(record) for record in records]
-    return run_training(
-        data,
-        settings,
-        out=out,
-        resume=resume,
-        checkpoint_every=checkpoint_every,
-        device=device,
-        data_memory=data_memory,
-        recorder=partial(make_recorder, every=diagnostics_every) if diagnostics_every else None,
-    )
+    recorder = partial(make_recorder, every=diagnostics_every) if diagnostics_every else None
+    return run_training(data, settings, out=out, options=options, recorder=recorder)

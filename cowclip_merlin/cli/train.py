@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.options.common_options import add_device_option
+from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.cli.options.model_options import (
-    add_architecture_options,
-    add_backend_option,
-    add_option,
+    LAYERS,
+    RULE,
     add_rate_options,
-    add_rule_options,
     check_overrides_used,
     model_settings,
 )
 from cowclip_merlin.cli.options.settings_option import add_settings_option
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.settings import add_options, values_from
+from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -50,68 +49,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="folder that cowclip prepare wrote")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
     add_settings_option(parser)
-    add_rule_options(
-        parser, preset="that of the data; your own table has values by its rows", by_data=True
-    )
-    updates = (
-        "rows that a step updates: dense (all), exact (the same result, updated when needed) or "
-        "lazy (those of the batch)"
-    )
-    add_option(parser, "update", "dense", "UPDATE", updates)
-    add_backend_option(parser)
-    add_option(parser, "optimizer", "adam", "NAME", ", ".join(choices.OPTIMIZERS))
-    parser.add_argument(
-        "--initial-accumulator",
-        type=float,
-        metavar="X",
-        help="initial value of Adagrad's accumulators (default: Keras's 0.1)",
-    )
+    names = ("model", "batch_size", *RULE, "update", "backend", "optimizer", "initial_accumulator")
+    of_data: dict[str, dict[str, Any]] = {
+        "base_batch_size": {"default": None, "shown": "1024; for your own table by its rows"},
+        "preset": {"shown": "that of the data; your own table has values by its rows"},
+        "rule": {"default": None, "shown": "cowclip; for your own table sde"},
+        "epochs": {"default": None, "shown": "10; for your own table by its rows"},
+    }
+    add_options(parser, RunSettings, *names, **of_data)
     add_rate_options(parser)
-    _add_model_options(parser)
+    add_options(parser, RunSettings, "epochs", "seed", "tables", "mlp", *LAYERS, **of_data)
     _add_run_options(parser)
 
 
-def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    passes = "passes over the training rows"
-    add_option(parser, "epochs", 10, "N", passes, own_table="by its rows")
-    add_option(parser, "seed", 1234, "N", "seed of initial weights and row order")
-    tables = "fused (one table for all fields), per_field or sharded (rows divided among workers)"
-    add_option(parser, "tables", "fused", "HOW", tables)
-    add_architecture_options(parser)
-
-
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    checkpoints = "steps between checkpoints within an epoch; 0: only after each epoch"
-    add_option(parser, "checkpoint-every", 0, "STEPS", checkpoints)
-    probes = "steps between records of clip and norms for cowclip inspect; 0: no records"
-    add_option(parser, "diagnostics-every", 100, "STEPS", probes)
-    add_device_option(parser)
-    parser.add_argument(
-        "--data-memory",
-        type=float,
-        metavar="MB",
-        help="device memory for rows; larger data is streamed (default: the free memory of a GPU, "
-        "no limit on the CPU)",
-    )
-    parser.add_argument(
-        "--validation-fraction",
-        type=float,
-        default=0.0,
-        metavar="F",
-        help="fraction of the train rows to hold out and score instead of the test rows; the same "
-        "rows for every seed",
-    )
-    held_out = f"which rows to hold out: {', '.join(choices.VALIDATION_SPLITS)} (of the log)"
-    add_option(parser, "validation-split", "random", "HOW", held_out)
-    parser.add_argument(
-        "--early-stopping",
-        type=int,
-        metavar="N",
-        help="stop after N epochs without a higher AUC of the held-out rows, and keep the weights "
-        "of the best epoch (default: train all epochs)",
-    )
+    names = ("checkpoint_every", "diagnostics_every", "device", "data_memory")
+    add_options(parser, RunOptions, *names, diagnostics_every={"default": 100})
+    add_options(parser, RunSettings, "validation_fraction", "validation_split", "early_stopping")
     _add_worker_options(parser)
-    parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint")
+    add_options(parser, RunOptions, "resume")
 
 
 def _add_worker_options(parser: argparse.ArgumentParser) -> None:
@@ -139,12 +95,7 @@ def settings_from_args(
         more: maps the settings that are given to those that replace the usual defaults, and the
             given ones.
     """
-    names = ("update", "epochs", "tables", "optimizer", "initial_accumulator")
-    names += ("validation_fraction", "validation_split", "early_stopping")
-    given = model_settings(args) | {name: getattr(args, name) for name in names}
-    for name in ("base_batch_size", "rule", "epochs"):
-        if given[name] is None:
-            del given[name]
+    given = model_settings(args)
     settings = _without_unused_of_file(RunSettings(**given | more(given)), args)
     check_overrides_used(settings)
     return settings
@@ -225,11 +176,7 @@ def run(args: argparse.Namespace) -> int:
             args.data,
             settings,
             out=args.out,
-            resume=args.resume,
-            checkpoint_every=args.checkpoint_every,
-            device=args.device,
-            data_memory=args.data_memory,
-            diagnostics_every=args.diagnostics_every,
+            **values_from(args, RunOptions),
             workers=args.workers,
             scheduler=args.scheduler,
             restarts=args.restarts,

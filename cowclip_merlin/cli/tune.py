@@ -6,18 +6,18 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.cli.options.common_options import add_device_option
 from cowclip_merlin.cli.options.model_options import (
-    add_architecture_options,
-    add_backend_option,
-    add_option,
+    LAYERS,
+    RULE,
     add_rate_options,
-    add_rule_options,
     check_overrides_used,
     model_settings,
 )
+from cowclip_merlin.settings import add_options
+from cowclip_merlin.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.tuning import Tuned
@@ -50,42 +50,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     trials = "number of trials in all, those before --resume included (default: no limit)"
     parser.add_argument("--trials", type=int, metavar="N", help=trials)
-    add_rule_options(
-        parser,
-        preset="that of the data; criteo for your own table",
-        by_data=True,
-        clips=("none", "cowclip"),
-        rule="sde",
-        clip_words="both are tried",
-    )
-    updates = "rows that a step updates: dense, exact or lazy; see cowclip train"
-    add_option(parser, "update", "exact", "UPDATE", updates)
-    add_backend_option(parser)
+    names = ("model", "batch_size", *RULE, "update", "backend")
+    changes = _differences()
+    add_options(parser, RunSettings, *names, **changes)
     add_rate_options(parser, without=_UNUSED_RATES)
-    add_option(parser, "epochs", 10, "N", "most passes over the training rows in a trial")
-    add_option(parser, "seed", 1234, "N", "seed of the search, the initial weights, the row order")
-    add_architecture_options(parser)
-    held_out = "fraction of the train rows to hold out and score; the last rows of a split by time"
-    add_option(parser, "validation-fraction", 0.1, "F", held_out)
+    names = ("epochs", "seed", "mlp", *LAYERS, "validation_fraction")
+    add_options(parser, RunSettings, *names, **changes)
     add_device_option(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the search in TUNED")
+
+
+def _differences() -> dict[str, dict[str, Any]]:
+    """Return how the options differ from those of `cowclip train`."""
+    updates = "rows that a step updates: dense, exact or lazy; see cowclip train"
+    held_out = "fraction of the train rows to hold out and score; the last rows of a split by time"
+    return {
+        "base_batch_size": {"default": None, "shown": "1024; for your own table by its rows"},
+        "preset": {"shown": "that of the data; criteo for your own table"},
+        "rule": {"default": "sde"},
+        "clip": {"choices": ("none", "cowclip"), "shown": "both are tried"},
+        "update": {"default": "exact", "help": updates},
+        "epochs": {"help": "most passes over the training rows in a trial"},
+        "seed": {"help": "seed of the search, the initial weights, the row order"},
+        "validation_fraction": {"default": 0.1, "shown": None, "help": held_out},
+    }
 
 
 def run(args: argparse.Namespace) -> int:
     """Search; return 128 + the signal's number after a signal."""
     from cowclip_merlin.recipe import own_table_defaults
-    from cowclip_merlin.training.run_settings import RunSettings
     from cowclip_merlin.workflows import PreparedData
 
     if args.base_batch_size is None:
         usual = own_table_defaults(PreparedData.load(args.data), {"preset": args.preset})
         args.base_batch_size = usual.get("base_batch_size", RunSettings.base_batch_size)
-    settings = RunSettings(
-        **model_settings(args),
-        update=args.update,
-        epochs=args.epochs,
-        validation_fraction=args.validation_fraction,
-    )
+    settings = RunSettings(**model_settings(args))
     if args.clip is not None:  # else some trials have the clip that uses them
         check_overrides_used(settings, ("none", "cowclip"))
     from cowclip_merlin.experiments.tuning import tune

@@ -62,7 +62,8 @@ def launch(
         _remove_without_checkpoint(new)
         if outcome.signal_number or attempt == restarts:
             raise WorkerLost(f"{error}; {_remedy(call.out, restarts)}")
-        call = replace(first, resume=first.resume or has_checkpoint(call.out))
+        resume = first.options.resume or has_checkpoint(call.out)
+        call = replace(first, options=replace(first.options, resume=resume))
         print(f"cowclip: {error}; {_start(call, attempt + 1, restarts)}", file=sys.stderr)
 
 
@@ -161,5 +162,5 @@ def _remedy(out: str, restarts: int) -> str:
 
 def _start(call: TrainCall, number: int, restarts: int) -> str:
     """Say what a restart does."""
-    place = "the last checkpoint" if call.resume else "the beginning"
+    place = "the last checkpoint" if call.options.resume else "the beginning"
     return f"restart {number} of {restarts} from {place}"

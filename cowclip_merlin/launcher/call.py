@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from cowclip_merlin.training.run_settings import RunOptions
 
 VARIABLE = "COWCLIP_TRAIN_CALL"
 """Environment variable with the call of a worker process."""
@@ -23,21 +25,13 @@ class TrainCall:
         data: the prepared folder.
         settings: `RunSettings.as_dict()`.
         out: the run folder.
-        resume: whether to continue from the last checkpoint.
-        checkpoint_every: steps between checkpoints.
-        device: "auto", "cpu" or "gpu".
-        data_memory: MB of device memory for rows; None: the default.
-        diagnostics_every: steps between probes.
+        options: how each process runs it.
     """
 
     data: str
     settings: Mapping[str, Any]
     out: str
-    resume: bool = False
-    checkpoint_every: int = 0
-    device: str = "auto"
-    data_memory: float | None = None
-    diagnostics_every: int = 0
+    options: RunOptions = field(default_factory=RunOptions)
 
     def to_json(self) -> str:
         """Return the call as JSON.
@@ -51,7 +45,8 @@ class TrainCall:
     @classmethod
     def from_json(cls, text: str) -> TrainCall:
         """Build a call from the text that `to_json` returned."""
-        return cls(**json.loads(text))
+        values = json.loads(text)
+        return cls(**values | {"options": RunOptions(**values["options"])})
 
     def with_absolute_paths(self) -> TrainCall:
         """Return the call for processes with another working folder."""

@@ -153,7 +153,7 @@ def _environments(client: Any, call: TrainCall, chosen: Sequence[str]) -> dict[s
     gpus: dict[str, str] = {}
     for host, there in by_host(chosen).items():
         visible = [places[each].gpus for each in there]
-        gpus.update(zip(there, one_gpu_each(visible, call.device, host), strict=True))
+        gpus.update(zip(there, one_gpu_each(visible, call.options.device, host), strict=True))
     return {
         each: worker_environment(call, addresses, rank, gpus[each])
         for rank, each in enumerate(chosen)

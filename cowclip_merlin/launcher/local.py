@@ -49,7 +49,7 @@ def run_locally(
         InputError: if there are fewer GPUs than workers.
     """
     visible = [visible_gpus(os.environ)] * workers
-    gpus = one_gpu_each(visible, call.device, "this machine")
+    gpus = one_gpu_each(visible, call.options.device, "this machine")
     addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
     with ExitStack() as stack:
         processes = []

@@ -42,9 +42,8 @@ def run(call: TrainCall) -> None:
     """Train as the call says."""
     from cowclip_merlin.training import train
 
-    options = asdict(call)
-    data, settings = options.pop("data"), RunSettings.from_dict(options.pop("settings"))
-    train(data, settings, **options)
+    settings = RunSettings.from_dict(call.settings)
+    train(call.data, settings, out=call.out, **asdict(call.options))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,8 @@
 value, its line in the docstring of the class, and its option on the command line.
 """
 
-from cowclip_merlin.settings.fields import Option, Settings, option
+from cowclip_merlin.settings.fields import Option, Settings, option, options_of
 from cowclip_merlin.settings.options import (
-    add_option,
     add_options,
     parse_integers,
     settings_from,
@@ -16,9 +15,9 @@ from cowclip_merlin.settings.options import (
 __all__ = [
     "Option",
     "Settings",
-    "add_option",
     "add_options",
     "option",
+    "options_of",
     "parse_integers",
     "settings_from",
     "values_from",

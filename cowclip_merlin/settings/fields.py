@@ -99,6 +99,12 @@ class Option:
         return self.help.replace("{choices}", ", ".join(self.known))
 
     @property
+    def about(self) -> str:
+        """The help text, with a default that stands for None."""
+        stands = self.default is None and self.shown
+        return f"{self.words} (default: {self.shown})" if stands else self.words
+
+    @property
     def limits(self) -> dict[str, float]:
         """The limits that are set: name -> number."""
         return {name: x for name in _LIMITS if (x := getattr(self, name)) is not None}
@@ -113,7 +119,8 @@ class Option:
         if self.limits and not (within and is_finite(value)):
             words = [f"{name.replace('_', ' ')} {limit}" for name, limit in self.limits.items()]
             words += [] if is_finite(value) else ["finite"]
-            raise InputError(f"{self.dest} is {value}; it must be {' and '.join(words)}")
+            shown = f"{value:g}" if isinstance(value, float) else value
+            raise InputError(f"{self.dest} is {shown}; it must be {' and '.join(words)}")
 
 
 def option(
@@ -151,7 +158,7 @@ class Settings:
     def __init_subclass__(cls) -> None:
         """Add the attributes to the docstring."""
         made = {k: v.metadata for k, v in vars(cls).items() if isinstance(v, Field)}
-        texts = {name: data["option"].words for name, data in made.items() if "option" in data}
+        texts = {name: data["option"].about for name, data in made.items() if "option" in data}
         lines = [f"    {name}: {_as_setting(text)}" for name, text in texts.items()]
         cls.__doc__ = "\n".join([cleandoc(cls.__doc__ or ""), "", "Attributes:", *lines])
 

@@ -40,11 +40,10 @@ def add_options(parser: Any, settings: type, *names: str, **changes: Mapping[str
     """
     known = options_of(settings)
     for name in names or known:
-        add_option(parser, replace(known[name], **changes.get(name, {})))
+        _add_option(parser, replace(known[name], **changes.get(name, {})))
 
 
-def add_option(parser: Any, given: Option) -> None:
-    """Add one option to a parser."""
+def _add_option(parser: Any, given: Option) -> None:
     shown = _shown(given.default) if given.shown is None else given.shown
     words = f"{given.words} (default: {shown})" if shown else given.words
     parser.add_argument(given.option, help=words, **_required(given), **_value_arguments(given))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +29,7 @@ from cowclip_merlin.training.build import (
 from cowclip_merlin.training.evaluation import check_both_labels
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_folder import check_resume, check_run_folder, run_folder
-from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.several_workers.run_checks import facts_of, run_log
 from cowclip_merlin.training.step_recorder import (
     AfterEpoch,
@@ -53,10 +51,7 @@ def run_training(
     settings: RunSettings,
     *,
     out: str | Path,
-    resume: bool,
-    checkpoint_every: int,
-    device: str,
-    data_memory: float | None,
+    options: RunOptions,
     recorder: RecorderFactory | None,
     after_epoch: AfterEpoch = ignore_epoch,
 ) -> list[dict[str, Any]]:
@@ -66,10 +61,7 @@ def run_training(
         data: the prepared folder.
         settings: the run's settings.
         out: the run folder.
-        resume: continue from the last checkpoint.
-        checkpoint_every: steps between checkpoints.
-        device: "auto", "cpu" or "gpu".
-        data_memory: MB of device memory for rows.
+        options: how to run it; the recorder has its `diagnostics_every`.
         recorder: makes the recorder that sees each batch before its step; None: no recorder.
         after_epoch: gets the record of each epoch, after its checkpoint; it may raise an exception
             to end the training.
@@ -78,7 +70,7 @@ def run_training(
 
     out, used = Path(out), None
     if cluster_of(os.environ):  # errors of one worker must reach the others
-        used = set_up_tensorflow(settings.seed, device)
+        used = set_up_tensorflow(settings.seed, options.device)
         workers.join()
     group = workers.current()
     with naming_lost_workers(group), raising_together(group):
@@ -86,10 +78,7 @@ def run_training(
         values = settings.hyperparameters(prepared.kind)
         check_sizes(prepared, settings)
         check_run_folder(out)
-        if checkpoint_every < 0:
-            raise InputError(f"`checkpoint_every` is {checkpoint_every}; it must be 0 or more")
-        memory = megabytes_to_bytes(data_memory)
-        make_trainer = partial(Trainer, checkpoint_every=checkpoint_every, data_memory=memory)
+        memory = megabytes_to_bytes(options.data_memory)
         config = RunConfig(
             settings=settings,
             values=values,
@@ -97,19 +86,17 @@ def run_training(
             vocabulary=prepared.vocabulary,
             data=str(prepared.path.absolute()),
         )
-        check_resume(out, config, resume)
-        used = used or set_up_tensorflow(settings.seed, device)
+        check_resume(out, config, options.resume)
+        used = used or set_up_tensorflow(settings.seed, options.device)
         check_table_memory(settings, prepared, used)
         columns = _open_splits(prepared, settings, memory)
         split = settings.scored_split
         remedy = "prepare with a larger `test_fraction`, or another `split`"
         check_both_labels(prepared.path, split, columns[split].label, remedy=remedy)
     with naming_lost_workers(group):
-        check_alike(group, facts_of(config, checkpoint_every, resume))
-        with run_folder(out, config, resume=resume):
-            done = _train(
-                config, prepared, columns, make_trainer, out, resume, used, recorder, after_epoch
-            )
+        check_alike(group, facts_of(config, options))
+        with run_folder(out, config, resume=options.resume):
+            done = _train(config, prepared, columns, out, options, used, recorder, after_epoch)
         wait_for_all(group)
         return done
 
@@ -145,9 +132,8 @@ def _train(
     config: RunConfig,
     prepared: PreparedData,
     columns: dict[str, ColumnArrays],
-    make_trainer: Callable[..., Trainer],
     out: Path,
-    resume: bool,
+    options: RunOptions,
     device: str,
     recorder: RecorderFactory | None,
     after_epoch: AfterEpoch,
@@ -157,7 +143,7 @@ def _train(
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
         optimizer = build_optimizer(settings, values, prepared, steps=steps)
         _log_settings(log, config, prepared, columns, steps, device, optimizer.backend)
-        trainer = make_trainer(
+        trainer = Trainer(
             build_model(settings, values, prepared),
             optimizer,
             columns["train"],
@@ -165,6 +151,8 @@ def _train(
             settings,
             out,
             log,
+            checkpoint_every=options.checkpoint_every,
+            data_memory=megabytes_to_bytes(options.data_memory),
         )
         first = trainer.workers is None or trainer.workers.is_first
         if recorder and trainer.workers and settings.tables == "sharded":
@@ -173,7 +161,7 @@ def _train(
         made = recorder(trainer, prepared) if recorder else NoRecorder()
         check_alike(trainer.workers, {"`diagnostics_every`": made.every})
         trainer.recorder = made if first else NoRecorder(made.every)
-        if resume:
+        if options.resume:
             trainer.resume()
         if first:
             write_json(out / "config.json", config.as_dict())

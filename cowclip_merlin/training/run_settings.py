@@ -1,15 +1,16 @@
-"""Settings of one training run, and the hyper-parameters that follow from them."""
+"""Settings of one training run, how to run it, and the hyper-parameters that follow from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import check_not_negative, one_of
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES, Hyperparameters, rebase, scale
+from cowclip_merlin.settings import Settings, option, options_of
 from cowclip_merlin.system.json_dataclass import dataclass_from_json
 
 _BY_RULE = ("batch_size", "micro_batches")
@@ -19,51 +20,13 @@ OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name not
 ADAMS = ("beta_1", "beta_2", "epsilon")
 """Hyper-parameters that only Adam has."""
 
-_ADDED = (
-    "backend",
-    "optimizer",
-    "initial_accumulator",
-    "validation_fraction",
-    "validation_split",
-    "precision",
-    "jit_compile",
-    "early_stopping",
-)
-"""Settings that runs of earlier versions do not have."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class RunSettings(Settings):
     """Settings of a run, as the command line or a script gives them.
 
-    Attributes:
-        model: one of `choices.MODELS`.
-        batch_size: rows per step.
-        base_batch_size: batch size at which the values of `preset` and `overrides` hold.
-        preset: name of a preset; by default that of the data's kind if it has one, else "criteo".
-        rule: scaling rule from the base batch to `batch_size`, one of `scaling.RULES`.
-        clip: one of `choices.CLIPS`; by default "cowclip" with the rule of that name, "none"
-            with any other.
-        update: one of `choices.UPDATES`; see `CowClip`.
-        backend: code that updates rows, one of `choices.BACKENDS`; see `CowClip`.
-        optimizer: one of `choices.OPTIMIZERS`, for tables and dense weights. The rates of the
-            presets are for Adam.
-        initial_accumulator: initial value of Adagrad's accumulators; None: Keras's 0.1.
-        epochs: passes over the training rows.
-        seed: random seed of initial weights and row order.
-        overrides: values at the base batch size that replace the preset's.
-        embedding_dim: length of an embedding row.
-        mlp: widths of the hidden layers.
-        continuous: one of `choices.CONTINUOUS`; see the models.
-        tables: one of `choices.RUN_TABLES`; see the models.
-        validation_fraction: fraction of the train rows, in [0, 1), to hold out and score instead
-            of the test rows; 0: score the test rows. The held-out rows do not depend on `seed`.
-        validation_split: which rows to hold out, one of `choices.VALIDATION_SPLITS`: "random", or
-            "last" for the last train rows, which suit data that `prepare` split by time.
-        precision: precision of the hidden and cross layers, one of `choices.PRECISIONS`.
-        jit_compile: whether XLA compiles the layers after the lookups.
-        early_stopping: stop after so many epochs without a higher validation AUC, and keep the
-            weights of the best epoch; None: train all epochs and keep the last weights.
+    The rates of the presets are for Adam. `choices`, `CowClip` and the models tell more about the
+    names to choose from.
 
     Raises:
         InputError: if a value is unknown or out of range.
@@ -72,88 +35,140 @@ class RunSettings:
     4e-05
     """
 
-    model: str
-    batch_size: int
-    base_batch_size: int = 1024
-    preset: str | None = None
-    rule: str = "cowclip"
-    clip: str | None = None
-    update: str = "dense"
-    backend: str = "auto"
-    epochs: int = 10
-    seed: int = 1234
-    overrides: Mapping[str, float] = field(default_factory=dict)
-    embedding_dim: int = 10
-    mlp: tuple[int, ...] = (400, 400, 400)
-    continuous: str = "deep"
-    tables: str = "fused"
-    optimizer: str = "adam"
-    initial_accumulator: float | None = None
-    validation_fraction: float = 0.0
-    validation_split: str = "random"
-    precision: str = "float32"
-    jit_compile: bool = False
-    early_stopping: int | None = None
+    model: str = option(help="{choices}", metavar="NAME", choices=lambda: choices.MODELS)
+    batch_size: int = option(help="rows per step", at_least=1)
+    base_batch_size: int = option(1024, "batch size of the rates below", at_least=1)
+    preset: str | None = option(
+        None,
+        "values for rates not given: {choices}",
+        choices=PRESETS,
+        metavar="NAME",
+        shown="that of the data's kind if it has one, else criteo",
+    )
+    rule: str = option(
+        "cowclip",
+        f"how learning rates and L2 ({', '.join(ADAM_RULES)}: Adam's betas, too) change with the "
+        "batch size: {choices}",
+        metavar="RULE",
+        choices=RULES,
+    )
+    clip: str | None = option(
+        None,
+        "what limits gradients: {choices}",
+        shown="cowclip with the rule cowclip, else none",
+        metavar="CLIP",
+        choices=lambda: choices.CLIPS,
+    )
+    update: str = option(
+        "dense",
+        "rows that a step updates: dense (all), exact (the same result, updated when needed) or "
+        "lazy (those of the batch)",
+        metavar="UPDATE",
+        choices=choices.UPDATES,
+    )
+    backend: str = option(
+        "auto",
+        "code that updates rows: {choices}",
+        metavar="NAME",
+        choices=choices.BACKENDS,
+        added=True,
+    )
+    epochs: int = option(10, "passes over the training rows", at_least=1)
+    seed: int = option(1234, "seed of initial weights and row order", at_least=0, below=2**32)
+    overrides: Mapping[str, float] = option(
+        help="values at the base batch size that replace the preset's", default_factory=dict
+    )
+    embedding_dim: int = option(10, "length of an embedding row", at_least=1)
+    mlp: tuple[int, ...] = option((400, 400, 400), "hidden widths", metavar="N,N", at_least=1)
+    continuous: str = option(
+        "deep",
+        "layers that read continuous columns: deep (the MLP) or all (also linear and cross parts)",
+        metavar="HOW",
+        choices=choices.CONTINUOUS,
+    )
+    tables: str = option(
+        "fused",
+        "fused (one table for all fields), per_field or sharded (rows divided among workers)",
+        metavar="HOW",
+        choices=choices.RUN_TABLES,
+    )
+    optimizer: str = option(
+        "adam", "{choices}", metavar="NAME", choices=choices.OPTIMIZERS, added=True
+    )
+    initial_accumulator: float | None = option(
+        None,
+        "initial value of Adagrad's accumulators",
+        shown="Keras's 0.1",
+        at_least=0,
+        added=True,
+    )
+    validation_fraction: float = option(
+        0.0,
+        "fraction of the train rows to hold out and score instead of the test rows; the same rows "
+        "for every seed",
+        shown="",
+        metavar="F",
+        at_least=0,
+        below=1,
+        added=True,
+    )
+    validation_split: str = option(
+        "random",
+        "which rows to hold out: {choices} (of the log)",
+        metavar="HOW",
+        choices=choices.VALIDATION_SPLITS,
+        added=True,
+    )
+    precision: str = option(
+        "float32",
+        "precision of hidden and cross layers: {choices}",
+        metavar="NAME",
+        choices=choices.PRECISIONS,
+        added=True,
+    )
+    jit_compile: bool = option(
+        False,
+        "compile the layers after the lookups with XLA; faster on a GPU",
+        negatable=True,
+        added=True,
+    )
+    early_stopping: int | None = option(
+        None,
+        "stop after N epochs without a higher AUC of the held-out rows, and keep the weights of "
+        "the best epoch",
+        shown="train all epochs",
+        at_least=1,
+        added=True,
+    )
 
     def __post_init__(self) -> None:
         """Check the values."""
-        one_of("model", self.model, choices.MODELS)
-        one_of("rule", self.rule, RULES)
-        one_of("update", self.update, choices.UPDATES)
-        one_of("backend", self.backend, choices.BACKENDS)
-        one_of("optimizer", self.optimizer, choices.OPTIMIZERS)
-        one_of("continuous", self.continuous, choices.CONTINUOUS)
-        self._check_tables()
-        one_of("precision", self.precision, choices.PRECISIONS)
-        if self.preset is not None:
-            one_of("preset", self.preset, PRESETS)
-        if self.clip is not None:
-            one_of("clip", self.clip, choices.CLIPS)
-        for name in ("batch_size", "base_batch_size", "epochs", "embedding_dim"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"seed is {self.seed}; it must be at least 0 and below 2**32")
-        if any(width < 1 for width in self.mlp):
-            raise InputError(f"mlp is {self.mlp}; every width must be at least 1")
-        for name in self.overrides:
-            one_of("override", name, OVERRIDES)
-        self._check_accumulator()
-        self._check_adam()
-        self._check_validation()
-
-    def _check_validation(self) -> None:
-        one_of("validation_split", self.validation_split, choices.VALIDATION_SPLITS)
-        if not 0 <= self.validation_fraction < 1:
-            raise InputError(
-                f"validation_fraction is {self.validation_fraction:g}; it must be at least 0 and "
-                "below 1"
-            )
-        if self.validation_split != "random" and not self.validation_fraction:
-            raise InputError(
-                f"validation_split {self.validation_split!r} has no effect without a "
-                "validation_fraction; give one, such as 0.1"
-            )
-        self._check_early_stopping()
-
-    def _check_early_stopping(self) -> None:
-        if self.early_stopping is None:
-            return
-        if self.early_stopping < 1:
-            raise InputError(f"early_stopping is {self.early_stopping}; it must be at least 1")
-        if not self.validation_fraction:
-            raise InputError(
-                f"early_stopping is {self.early_stopping}, but validation_fraction is 0 and test "
-                "rows select no epoch; also set validation_fraction, such as 0.1"
-            )
-
-    def _check_tables(self) -> None:
         if self.tables == "growing":
             raise InputError(
                 "tables 'growing' is for online training, and a run on a prepared folder has fixed "
                 f"vocabularies; choose one of {', '.join(choices.RUN_TABLES)}"
             )
-        one_of("tables", self.tables, choices.RUN_TABLES)
+        super().__post_init__()
+        for name in self.overrides:
+            one_of("override", name, OVERRIDES)
+        self._check_sharded()
+        self._check_accumulator()
+        self._check_adam()
+        self._check_validation()
+
+    def _check_validation(self) -> None:
+        if self.validation_split != "random" and not self.validation_fraction:
+            raise InputError(
+                f"validation_split {self.validation_split!r} has no effect without a "
+                "validation_fraction; give one, such as 0.1"
+            )
+        if self.early_stopping is not None and not self.validation_fraction:
+            raise InputError(
+                f"early_stopping is {self.early_stopping}, but validation_fraction is 0 and test "
+                "rows select no epoch; also set validation_fraction, such as 0.1"
+            )
+
+    def _check_sharded(self) -> None:
         clips = choices.kernel_clips()
         if self.tables == "sharded" and self.effective_clip not in clips:
             raise InputError(
@@ -162,15 +177,11 @@ class RunSettings:
             )
 
     def _check_accumulator(self) -> None:
-        start = self.initial_accumulator
-        if start is None:
-            return
-        if self.optimizer != "adagrad":
+        if self.initial_accumulator is not None and self.optimizer != "adagrad":
             raise InputError(
                 f"initial_accumulator is for Adagrad, but the optimizer is {self.optimizer!r}; "
                 'use "adagrad", or remove initial_accumulator'
             )
-        check_not_negative({"initial_accumulator": start})
 
     def _check_adam(self) -> None:
         if self.optimizer == "adam":
@@ -224,4 +235,40 @@ class RunSettings:
             TypeError: if a value is missing or has the wrong type.
             InputError: if a value is unknown or out of range.
         """
-        return dataclass_from_json(cls, values, added=_ADDED)
+        added = [name for name, each in options_of(cls).items() if each.added]
+        return dataclass_from_json(cls, values, added=added)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Settings):
+    """How one process runs a training.
+
+    Raises:
+        InputError: if a value is unknown or out of range.
+    """
+
+    resume: bool = option(False, "resume from the last checkpoint")
+    checkpoint_every: int = option(
+        0,
+        "steps between checkpoints within an epoch; 0: only after each epoch",
+        metavar="STEPS",
+        at_least=0,
+    )
+    diagnostics_every: int = option(
+        0,
+        "steps between records of clip and norms for cowclip inspect; 0: no records",
+        metavar="STEPS",
+        at_least=0,
+    )
+    device: str = option(
+        "auto",
+        "where to compute",
+        shown="auto, a GPU if there is one",
+        choices=choices.DEVICES,
+    )
+    data_memory: float | None = option(
+        None,
+        "device memory for rows; larger data is streamed",
+        shown="the free memory of a GPU, no limit on the CPU",
+        metavar="MB",
+    )

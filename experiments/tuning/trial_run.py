@@ -16,7 +16,7 @@ from cowclip_merlin.errors import Diverged
 from cowclip_merlin.experiments.running.runner import hide_retracing_warnings
 from cowclip_merlin.experiments.tuning.study import optuna, trial_folder
 from cowclip_merlin.training.run import run_training
-from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.stopping.best_epoch import best_row
 
 PATIENCE = 2
@@ -149,10 +149,7 @@ def _train(trial: Any, settings: RunSettings, context: TrialContext, folder: Pat
                 context.data,
                 settings,
                 out=folder,
-                resume=False,
-                checkpoint_every=0,
-                device=context.device,
-                data_memory=None,
+                options=RunOptions(device=context.device),
                 recorder=None,
                 after_epoch=watch,
             )

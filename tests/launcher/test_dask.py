@@ -14,6 +14,7 @@ from fake_workers import is_alive, wait_until
 from cowclip_merlin.errors import InputError, WorkerLost
 from cowclip_merlin.launcher import Patience, attempts, dask_side, dask_workers, launch
 from cowclip_merlin.training import Stopped
+from cowclip_merlin.training.run_settings import RunOptions
 
 pytestmark = pytest.mark.system
 
@@ -212,7 +213,7 @@ def test_children_end_when_the_launcher_asks_no_more(fake, scheduler):
         before = dask_side._LEASE
         try:
             where = sorted(client.scheduler_info()["workers"])
-            call = replace(fake.call, device="cpu")
+            call = replace(fake.call, options=RunOptions(device="cpu"))
             environments = dask_workers._environments(client, call, where)
             command = fake.command("forever()")
             client.run(dask_side.start_child, "alone", command, environments)

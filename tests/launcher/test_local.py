@@ -11,6 +11,7 @@ from fake_workers import is_alive, wait_until
 from cowclip_merlin.errors import InputError, WorkerLost
 from cowclip_merlin.launcher import Patience, gpus, launch
 from cowclip_merlin.training import Stopped
+from cowclip_merlin.training.run_settings import RunOptions
 
 pytestmark = pytest.mark.system
 
@@ -232,7 +233,7 @@ def use_gpus(monkeypatch, count, visible=None):
 )
 def test_every_worker_gets_one_gpu(fake, monkeypatch, count, visible, device, used):
     use_gpus(monkeypatch, count, visible)
-    fake.call = replace(fake.call, device=device)
+    fake.call = replace(fake.call, options=RunOptions(device=device))
     fake.run("(here / f'gpu-{rank}').write_text(os.environ['CUDA_VISIBLE_DEVICES'])")
     assert [(fake.folder / f"gpu-{rank}").read_text() for rank in range(2)] == used
 

@@ -11,6 +11,7 @@ from fake_workers import wait_until
 
 from cowclip_merlin.errors import WorkerLost
 from cowclip_merlin.launcher import attempts, local
+from cowclip_merlin.training.run_settings import RunOptions
 
 pytestmark = pytest.mark.system
 
@@ -105,7 +106,7 @@ def test_a_lost_run_with_a_checkpoint_can_be_resumed(fake, quick):
 
 def test_a_resumed_run_stays_resumed(fake, quick):
     fake.checkpoint()
-    fake.call = replace(fake.call, resume=True)
+    fake.call = replace(fake.call, options=RunOptions(resume=True))
     fake.run(RECORD + "if attempt == 0: sys.exit(1)", restarts=1, patience=quick)
     assert records(fake) == ["TrueTrue", "TrueTrue"]
 

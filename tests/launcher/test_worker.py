@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
@@ -11,17 +12,16 @@ from cowclip_merlin.errors import Diverged, InputError, WorkerLost
 from cowclip_merlin.launcher import TrainCall, worker
 from cowclip_merlin.launcher.call import TERMINAL, VARIABLE, worker_environment
 from cowclip_merlin.training import RunSettings, Stopped
+from cowclip_merlin.training.run_settings import RunOptions
 
 SETTINGS = RunSettings(model="deepfm", batch_size=256, mlp=(8, 4), overrides={"l2": 1e-4})
 CALL = TrainCall(
     data="some/data",
     settings=SETTINGS.as_dict(),
     out="some/run",
-    resume=True,
-    checkpoint_every=5,
-    device="cpu",
-    data_memory=1.5,
-    diagnostics_every=7,
+    options=RunOptions(
+        resume=True, checkpoint_every=5, device="cpu", data_memory=1.5, diagnostics_every=7
+    ),
 )
 
 
@@ -90,8 +90,7 @@ def test_every_argument_arrives(monkeypatch):
     monkeypatch.setattr("cowclip_merlin.train.train", train)
     assert worker.main() == 0
     assert got.pop("settings") == SETTINGS
-    given = {name: getattr(CALL, name) for name in TrainCall.__dataclass_fields__}
-    assert got == {name: value for name, value in given.items() if name != "settings"}
+    assert got == {"data": CALL.data, "out": CALL.out} | asdict(CALL.options)
 
 
 @pytest.mark.system

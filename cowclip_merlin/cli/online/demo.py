@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.options.model_options import add_option
+from cowclip_merlin.cli.options.common_options import add_option
 
 HELP = "run all parts in one terminal: a stream, joiner, trainer, servers and measurements"
 EXAMPLES = """examples:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin.cli.options.model_options import add_option
+from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.cli.options.online_options import add_max_bad_fraction_option
 from cowclip_merlin.errors import InputError
 

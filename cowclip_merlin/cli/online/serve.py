@@ -7,7 +7,7 @@ import logging
 import os
 from pathlib import Path
 
-from cowclip_merlin.cli.options.model_options import add_option
+from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.open_log import FORMS
 from cowclip_merlin.serving.live.web.limits import ServingLimits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cowclip_merlin.cli.options.model_options import add_option
+from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.cli.options.online_options import (
     add_online_model_options,
     add_start_option,

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import choices
 from cowclip_merlin.cli.options.common_options import add_device_option
 from cowclip_merlin.cli.options.model_options import (
-    add_backend_option,
-    add_layer_options,
-    add_option,
+    LAYERS,
+    RULE,
     add_rate_options,
-    add_scaling_options,
 )
 from cowclip_merlin.cli.options.online_options import (
     UNUSED_RATES,
@@ -24,7 +22,8 @@ from cowclip_merlin.cli.options.online_options import (
     online_settings_from_args,
 )
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.settings import parse_integers
+from cowclip_merlin.settings import add_options, parse_integers
+from cowclip_merlin.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.online.settings import LogSettings
@@ -88,13 +87,17 @@ def add_log_options(parser: Any) -> None:
         "--log", nargs="+", metavar="LOG", help="CSV, TSV (also compressed) or parquet, by time"
     )
     parser.add_argument("--features", metavar="YAML", help="features file of the log")
-    add_option(parser, "model", "deepfm", "NAME", ", ".join(choices.MODELS))
-    add_option(parser, "batch-size", 1024, "N", "events per step")
+    of_log: dict[str, dict[str, Any]] = {
+        "model": {"default": "deepfm"},
+        "batch_size": {"default": 1024, "help": "events per step"},
+        "preset": {"shown": "criteo"},
+        "clip": {"choices": choices.kernel_clips},
+    }
+    add_options(parser, RunSettings, "model", "batch_size", **of_log)
     add_batch_days_option(parser, 5.0)
-    add_scaling_options(parser, preset="criteo", clips=choices.kernel_clips())
-    add_backend_option(parser)
+    add_options(parser, RunSettings, *RULE, "backend", **of_log)
     add_rate_options(parser, without=UNUSED_RATES)
-    add_layer_options(parser)
+    add_options(parser, RunSettings, *LAYERS)
     add_max_bad_fraction_option(parser)
     add_table_options(parser)
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES
-from cowclip_merlin.settings import parse_integers
-from cowclip_merlin.training.run_settings import OVERRIDES
-
-if TYPE_CHECKING:
-    from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.settings import values_from
+from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
 
 _RATES = {
     "embedding_lr": "learning rate of the embedding tables at the base batch size",
@@ -31,94 +26,11 @@ _RATES = {
     "epsilon": "constant in Adam's denominator at the base batch size",
 }
 
+RULE = ("base_batch_size", "preset", "rule", "clip")
+"""Settings that say how rates follow from the batch size."""
 
-def add_option(
-    parser: argparse.ArgumentParser,
-    name: str,
-    value: float | str,
-    like: str,
-    text: str,
-    *,
-    own_table: str = "",
-) -> None:
-    """Add an option and show its default in the help.
-
-    Args:
-        parser: the command's parser.
-        name: of the option, without the dashes.
-        value: its default.
-        like: what stands for the value in the help.
-        text: what the option does.
-        own_table: default for a table of the user's own; then None stands for both defaults.
-    """
-    shown = f"{value:g}" if isinstance(value, float) else value
-    shown = f"{shown}; for your own table {own_table}" if own_table else shown
-    default = None if own_table else value
-    text = f"{text} (default: {shown})"
-    parser.add_argument(f"--{name}", type=type(value), default=default, metavar=like, help=text)
-
-
-def add_rule_options(
-    parser: argparse.ArgumentParser,
-    *,
-    preset: str,
-    clips: Iterable[str] | None = None,
-    by_data: bool = False,
-    **defaults: str,
-) -> None:
-    """Add the model's name, the batch size, and how rates follow from it.
-
-    Args:
-        parser: the command's parser.
-        preset: what the default preset is, for the help.
-        clips: the clips that the command can use; None for all.
-        by_data: whether rule and base batch depend on the data; their defaults are None then.
-        **defaults: `rule`, and `clip_words` for the help, of `add_scaling_options`.
-    """
-    parser.add_argument("--model", required=True, metavar="NAME", help=", ".join(choices.MODELS))
-    parser.add_argument("--batch-size", type=int, required=True, metavar="N", help="rows per step")
-    clips = choices.CLIPS if clips is None else clips
-    add_scaling_options(parser, preset=preset, clips=clips, by_data=by_data, **defaults)
-
-
-def add_scaling_options(
-    parser: argparse.ArgumentParser,
-    *,
-    preset: str,
-    clips: Iterable[str],
-    by_data: bool = False,
-    rule: str = "cowclip",
-    clip_words: str = "cowclip with the rule cowclip, else none",
-) -> None:
-    """Add how rates follow from the batch size; see `add_rule_options`."""
-    add_option(
-        parser,
-        "base-batch-size",
-        1024,
-        "N",
-        "batch size of the rates below",
-        own_table="by its rows" if by_data else "",
-    )
-    parser.add_argument(
-        "--preset",
-        metavar="NAME",
-        help=f"values for rates not given: {', '.join(PRESETS)} (default: {preset})",
-    )
-    rules = f"how learning rates and L2 ({', '.join(ADAM_RULES)}: Adam's betas, too) change with "
-    rules += f"the batch size: {', '.join(RULES)}"
-    own_rule = "sde" if by_data and rule != "sde" else ""
-    add_option(parser, "rule", rule, "RULE", rules, own_table=own_rule)
-    parser.add_argument(
-        "--clip",
-        metavar="CLIP",
-        help=f"what limits gradients: {', '.join(clips)} (default: {clip_words})",
-    )
-
-
-def add_backend_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--backend`."""
-    text = f"code that updates rows: {', '.join(choices.BACKENDS)}"
-    add_option(parser, "backend", "auto", "NAME", text)
+LAYERS = ("embedding_dim", "continuous", "precision", "jit_compile")
+"""Settings of the model's layers, without `mlp`."""
 
 
 def add_rate_options(parser: argparse.ArgumentParser, *, without: Sequence[str] = ()) -> None:
@@ -134,35 +46,11 @@ def add_rate_options(parser: argparse.ArgumentParser, *, without: Sequence[str] 
             parser.add_argument(flag, type=float, metavar="X", help=_RATES[name])
 
 
-def add_architecture_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the model's layers."""
-    add_option(parser, "mlp", "400,400,400", "N,N", "hidden widths")
-    add_layer_options(parser)
-
-
-def add_layer_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the model's layers but `--mlp`."""
-    add_option(parser, "embedding-dim", 10, "N", "length of an embedding row")
-    continuous = (
-        "layers that read continuous columns: deep (the MLP) or all (also linear and cross parts)"
-    )
-    add_option(parser, "continuous", "deep", "HOW", continuous)
-    precision = f"precision of hidden and cross layers: {', '.join(choices.PRECISIONS)}"
-    add_option(parser, "precision", "float32", "NAME", precision)
-    text = "compile the layers after the lookups with XLA; faster on a GPU"
-    on_or_off = argparse.BooleanOptionalAction
-    parser.add_argument("--jit-compile", action=on_or_off, default=False, help=text)
-
-
 def model_settings(args: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of `RunSettings` that these options give."""
     given = {name: getattr(args, name, None) for name in OVERRIDES}
-    names = ("model", "batch_size", "base_batch_size", "preset", "rule", "clip", "backend", "seed")
-    names += ("embedding_dim", "continuous", "precision", "jit_compile")
-    return {name: getattr(args, name) for name in names} | {
-        "overrides": {name: value for name, value in given.items() if value is not None},
-        "mlp": parse_integers("--mlp", args.mlp, like="400,400,400"),
-    }
+    overrides = {name: value for name, value in given.items() if value is not None}
+    return values_from(args, RunSettings) | {"overrides": overrides}
 
 
 def check_overrides_used(settings: RunSettings, clips: Iterable[str] | None = None) -> None:

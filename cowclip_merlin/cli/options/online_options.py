@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
+from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.cli.options.model_options import (
-    add_architecture_options,
-    add_backend_option,
-    add_option,
+    LAYERS,
+    RULE,
     add_rate_options,
-    add_rule_options,
     check_overrides_used,
     model_settings,
 )
+from cowclip_merlin.settings import add_options
+from cowclip_merlin.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.settings import OnlineSettings
@@ -48,11 +49,19 @@ def add_start_option(parser: argparse.ArgumentParser) -> None:
 
 def add_online_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the model and its training."""
-    add_rule_options(parser, preset="criteo", clips=choices.kernel_clips())
-    add_backend_option(parser)
+    add_options(
+        parser,
+        RunSettings,
+        "model",
+        "batch_size",
+        *RULE,
+        "backend",
+        preset={"shown": "criteo"},
+        clip={"choices": choices.kernel_clips},
+    )
     add_rate_options(parser, without=UNUSED_RATES)
-    add_option(parser, "seed", 1234, "N", "seed of all initial values")
-    add_architecture_options(parser)
+    seed = {"help": "seed of all initial values"}
+    add_options(parser, RunSettings, "seed", "mlp", *LAYERS, seed=seed)
 
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
@@ -90,11 +99,10 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
 def online_settings_from_args(args: argparse.Namespace) -> OnlineSettings:
     """Build the settings of an online training from the arguments."""
     from cowclip_merlin.online.settings import OnlineSettings
-    from cowclip_merlin.training.run_settings import RunSettings
 
     if args.clip is not None:
         one_of("clip", args.clip, choices.kernel_clips())
-    run = RunSettings(**model_settings(args), update="lazy", epochs=1)
+    run = RunSettings(**model_settings(args) | {"update": "lazy", "epochs": 1})
     check_overrides_used(run, choices.kernel_clips())
     return OnlineSettings(
         run=run,

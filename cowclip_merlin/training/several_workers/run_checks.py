@@ -10,6 +10,7 @@ from typing import Any
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import run_logger
+from cowclip_merlin.training.run_settings import RunOptions
 from cowclip_merlin.workers import Workers, current
 
 
@@ -26,7 +27,7 @@ def check_shared(out: Path, group: Workers) -> None:
         )
 
 
-def facts_of(config: RunConfig, checkpoint_every: int, resume: bool) -> dict[str, Any]:
+def facts_of(config: RunConfig, options: RunOptions) -> dict[str, Any]:
     """Return what all workers need to have alike, as plain values."""
     facts = config.as_dict()
     settings = facts["settings"]
@@ -35,8 +36,8 @@ def facts_of(config: RunConfig, checkpoint_every: int, resume: bool) -> dict[str
         "the data": config.fingerprint,
         **{f"setting {name}": value for name, value in settings.items()},
         **{f"version of {name}": value for name, value in versions.items()},
-        "`checkpoint_every`": checkpoint_every,
-        "`resume`": resume,
+        "`checkpoint_every`": options.checkpoint_every,
+        "`resume`": options.resume,
     }
 
 
