@@ -15,33 +15,32 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin import choices, compat
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Settings):
     """How columns are transformed.
 
-    Attributes:
-        freq_threshold: values seen less often become out of vocabulary; 0 keeps all.
-        log: replace each continuous value by log(1 + max(x, 0)) before the scaling.
-        fit_on: rows to learn ids, counts and ranges from: "train", or "all", which includes the
-            test rows, as the paper's authors do.
+    Raises:
+        InputError: if a value is unknown or out of range.
     """
 
-    freq_threshold: int = 0
-    log: bool = False
-    fit_on: str = "train"
-
-    def __post_init__(self) -> None:
-        """Reject a negative threshold and an unknown `fit_on`."""
-        if self.freq_threshold < 0:
-            raise InputError(f"`freq_threshold` is {self.freq_threshold}; it must be at least 0")
-        if self.fit_on not in choices.FIT_ON:
-            raise InputError(
-                f"`fit_on` is {self.fit_on!r}; choose one of {', '.join(choices.FIT_ON)}"
-            )
+    freq_threshold: int = option(
+        0,
+        "ids seen fewer times share one row",
+        shown="0, each has its own",
+        at_least=0,
+    )
+    log: bool = option(False, "apply log(1 + x) to continuous columns")
+    fit_on: str = option(
+        "train",
+        "rows that ids, counts and ranges are learned from; all: also the test rows, as in the "
+        "authors' code",
+        choices=tuple(choices.FIT_ON),
+        added=True,
+    )
 
     @property
     def fitted_splits(self) -> tuple[str, ...]:

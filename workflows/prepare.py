@@ -132,9 +132,11 @@ def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat
         raise InputError(
             f"{settings.like}: is a {log_format.kind} log, not a {settings.kind} log; use its kind"
         )
-    for name in ("label", "categorical", "continuous", "multi", "max_values"):
+    names = ("label", "categorical", "continuous", "max_values")
+    known = {name: getattr(log_format, name) for name in names}
+    for name, value in {**known, "multi": tuple(log_format.multi)}.items():
         given = getattr(settings, name)
-        if given and given != getattr(log_format, name):
+        if given and given != value:
             raise InputError(f"`{name}`: {settings.like} has other columns; omit `{name}`")
     for name in log_format.categorical:
         for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):

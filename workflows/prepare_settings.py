@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import Settings, device_option, option, parse_names
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.raw.log_format import (
     AVAZU,
@@ -30,74 +29,97 @@ TEST_FRACTION = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareSettings:
+class PrepareSettings(Settings):
     """Settings of one call of `prepare`.
 
-    Attributes:
-        files: raw files, in the order of the rows: plain or compressed text, or parquet.
-        out: folder to write.
-        kind: "criteo", "avazu" or "table".
-        label: for "table": name of the 0/1 column.
-        categorical: for "table": names of the categorical columns.
-        continuous: for "table": names of the numeric columns.
-        multi: for "table": categorical columns with several values per row -> what separates the
-            values in text, such as "|". Those that `categorical` does not name come after it.
-        max_values: keep at most so many values of a row in a column of `multi`; 0: all.
-        keep_values: which ones to keep then: "first" or "last".
-        separator: for "table": one character between columns of all text files, or "tab"; by
-            default the name of each file decides.
-        columns: for "table": all columns of text files without a header, in file order.
-        like: a prepared folder whose columns, settings and vocabulary are used; all rows become
-            test rows.
-        split: "random" or "time".
-        test_fraction: share of test rows; by default the usual share for the data set.
-        seed: seed of the random split; None: 1234.
-        recipe: how columns are transformed.
-        max_bad_fraction: stop if the share of damaged rows exceeds this.
-        partition_mb: megabytes of text per partition, 0.001 to 1024; larger partitions need more
-            memory.
-        hugectr: also write the files that HugeCTR reads.
-        scheduler: address of a Dask scheduler.
-        device: "auto", "cpu" or "gpu".
-        overwrite: replace `out` if it is a prepared folder; never replace other folders.
+    Raises:
+        InputError: if a value is unknown, out of range, missing or without effect.
     """
 
-    files: tuple[Path, ...]
-    out: Path
-    kind: str = "criteo"
-    label: str | None = None
-    categorical: tuple[str, ...] = ()
-    continuous: tuple[str, ...] = ()
-    multi: Mapping[str, str] = field(default_factory=dict)
-    max_values: int = 0
-    keep_values: str = "first"
-    separator: str | None = None
-    columns: tuple[str, ...] = ()
-    like: Path | None = None
-    split: str = "random"
-    test_fraction: float | None = None
-    seed: int | None = None
-    recipe: Recipe = field(default_factory=Recipe)
-    max_bad_fraction: float = 0.001
-    partition_mb: float = 32
-    hugectr: bool = False
-    scheduler: str | None = None
-    device: str = "auto"
-    overwrite: bool = False
+    files: tuple[Path, ...] = option(
+        help="text, plain or .gz, .bz2, .zst or .lz4, or parquet, in order",
+        flag="files",
+        nargs="+",
+        metavar="FILE",
+    )
+    out: Path = option(help="folder to write", metavar="DATA")
+    kind: str = option(
+        "criteo",
+        "format of the log; table: columns that you name",
+        flag="kind",
+        choices=(*KINDS, TABLE),
+    )
+    label: str | None = option(None, "table: label column of 0 and 1", metavar="COL")
+    categorical: tuple[str, ...] = option(
+        (), "table: id columns, as a,b,c", metavar="COLS", convert=parse_names
+    )
+    continuous: tuple[str, ...] = option(
+        (), "table: numeric columns, as x,y,z", metavar="COLS", convert=parse_names
+    )
+    multi: tuple[str, ...] = option(
+        (),
+        "table: id columns with several values per row, lists of parquet or text, as a,b,c",
+        metavar="COLS",
+        convert=parse_names,
+    )
+    multi_separator: str = option(
+        "|", "table: between the values of text in these columns", metavar="TEXT"
+    )
+    max_values: int = option(
+        0, "table: keep at most N values of a row in these columns; 0: all", metavar="N", at_least=0
+    )
+    keep_values: str = option(
+        "first", "table: which ones to keep with --max-values", choices=choices.KEEP_VALUES
+    )
+    separator: str | None = option(
+        None,
+        "table: between columns of text, such as ';' or tab",
+        shown="by each file's name, tab in .tsv and .txt, else a comma",
+        metavar="CHAR",
+    )
+    columns: tuple[str, ...] = option(
+        (), "table: all columns of text without a header, as y,a,b", metavar="COLS"
+    )
+    like: Path | None = option(
+        None, "use this folder's ids; all rows are test rows", metavar="DATA"
+    )
+    split: str = option(
+        "random",
+        "time: the last rows, in the order of the files, are the test rows",
+        choices=choices.SPLIT_METHODS,
+    )
+    test_fraction: float | None = option(
+        None,
+        "share of the test rows",
+        shown="criteo 0.1, by time 1/7; avazu 0.2; table 0.1",
+        metavar="F",
+    )
+    seed: int | None = option(None, "seed of the random split", shown="1234")
+    recipe: Recipe = option(help="how columns are transformed", default_factory=Recipe)
+    max_bad_fraction: float = option(
+        0.001,
+        "largest share of damaged rows; above it, nothing is written",
+        metavar="F",
+        at_least=0,
+        below=1,
+    )
+    partition_mb: float = option(
+        32,
+        "MB of text to read at a time, 0.001 to 1024; memory use grows with it",
+        metavar="N",
+        at_least=0.001,
+        at_most=1024,
+    )
+    hugectr: bool = option(False, "also write HugeCTR's input files")
+    scheduler: str | None = option(None, "running Dask scheduler to use", metavar="ADDRESS")
+    device: str = device_option()
+    overwrite: bool = option(False, "replace DATA if it is a prepared folder")
 
     def __post_init__(self) -> None:
         """Reject values that would fail later."""
-        object.__setattr__(self, "files", tuple(Path(file) for file in self.files))
-        object.__setattr__(self, "out", Path(self.out))
-        object.__setattr__(self, "like", None if self.like is None else Path(self.like))
-        for name in ("categorical", "continuous", "columns"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        super().__post_init__()
         if not self.files:
             raise InputError("no input files; give at least one")
-        if not 0 <= self.max_bad_fraction < 1:
-            raise InputError(f"`max_bad_fraction` is {self.max_bad_fraction}; use 0 <= x < 1")
-        if not 0.001 <= self.partition_mb <= 1024:
-            raise InputError(f"`partition_mb` is {self.partition_mb}; use 0.001 to 1024")
         new = [name for name in self.multi if name not in self.categorical]
         object.__setattr__(self, "categorical", (*self.categorical, *new))
         self._check_multi()
@@ -110,17 +132,14 @@ class PrepareSettings:
         Raises:
             InputError: if there is one.
         """
-        one_of("keep_values", self.keep_values, choices.KEEP_VALUES)
-        if self.max_values < 0:
-            raise InputError(f"`max_values` is {self.max_values}; give 1 or more, or 0 for all")
-        if not self.multi and (self.max_values or self.keep_values != "first"):
-            given = "`max_values`" if self.max_values else "`keep_values`"
-            raise InputError(f"{given} has no effect without `multi`; remove it, or name columns")
-        if self.multi and self.keep_values != "first" and not self.max_values:
+        usual = {"multi_separator": "|", "max_values": 0, "keep_values": "first"}
+        for name, value in usual.items():
+            if not self.multi and getattr(self, name) != value:
+                raise InputError(f"`{name}` has no effect without `multi`; remove it")
+        if self.keep_values != "first" and not self.max_values:
             raise InputError("`keep_values` has no effect without `max_values`; remove it")
-        for name, separator in self.multi.items():
-            if not separator:
-                raise InputError(f"`multi`: {name!r} has an empty separator; give one like '|'")
+        if not self.multi_separator:
+            raise InputError("`multi_separator` is empty; give text, such as '|'")
         if self.multi and self.hugectr:
             raise InputError(
                 "`hugectr` needs columns with one value per row; omit it, or omit `multi`"
@@ -161,7 +180,7 @@ class PrepareSettings:
         """Return the columns of the log.
 
         Raises:
-            InputError: if the kind is unknown, or a table's columns are not named.
+            InputError: if a table's columns are not named.
         """
         if self.kind in KINDS:
             if self.label or self.categorical or self.continuous:
@@ -170,8 +189,6 @@ class PrepareSettings:
                     f"{self.kind} log has its own columns"
                 )
             return KINDS[self.kind]
-        if self.kind != "table":
-            raise InputError(f"unknown kind {self.kind!r}; choose criteo, avazu or table")
         if not self.label or not self.categorical:
             raise InputError("a table needs `label` and `categorical`; name its columns")
         names = (self.label, *self.categorical, *self.continuous)
@@ -190,7 +207,7 @@ class PrepareSettings:
                 label=self.label,
                 categorical=self.categorical,
                 continuous=self.continuous,
-                multi=dict(self.multi),
+                multi=dict.fromkeys(self.multi, self.multi_separator),
                 max_values=self.max_values,
                 keep_values=self.keep_values,
                 separator=separator_of(self.files[0]),

@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Mapping
 
 from cowclip_merlin.cli.options.common_options import (
-    FILES_HELP,
     add_device_option,
     add_overwrite_option,
-    parse_names,
     print_served_epoch,
 )
+from cowclip_merlin.settings import add_options, parse_names
+from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 
 HELP = "score raw rows, with or without labels, with a trained run"
 EXAMPLES = """examples:
@@ -22,20 +22,14 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip score`."""
     parser.add_argument("run_folder", metavar="RUN", help="folder that cowclip train wrote")
-    parser.add_argument("files", nargs="+", metavar="NEW", help=FILES_HELP)
+    add_options(parser, PrepareSettings, "files", files={"metavar": "NEW"})
     out = "parquet file to write: row, the kept columns, probability"
     parser.add_argument("--out", required=True, metavar="FILE", help=out)
     data = "folder that RUN was trained on (default: where it was then)"
     parser.add_argument("--data", metavar="DATA", help=data)
     keep = "columns of NEW to copy to FILE, as a,b,c"
     parser.add_argument("--keep", default="", metavar="COLS", help=keep)
-    parser.add_argument(
-        "--max-bad-fraction",
-        type=float,
-        default=0.001,
-        metavar="F",
-        help="largest share of damaged rows; above it, nothing is written (default: 0.001)",
-    )
+    add_options(parser, PrepareSettings, "max_bad_fraction")
     add_overwrite_option(parser, "FILE")
     add_device_option(parser)
 

@@ -4,10 +4,11 @@
 value, its line in the docstring of the class, and its option on the command line.
 """
 
-from cowclip_merlin.settings.fields import Option, Settings, option, options_of
+from cowclip_merlin.settings.fields import Option, Settings, device_option, option, options_of
 from cowclip_merlin.settings.options import (
     add_options,
     parse_integers,
+    parse_names,
     settings_from,
     values_from,
 )
@@ -16,9 +17,11 @@ __all__ = [
     "Option",
     "Settings",
     "add_options",
+    "device_option",
     "option",
     "options_of",
     "parse_integers",
+    "parse_names",
     "settings_from",
     "values_from",
 ]

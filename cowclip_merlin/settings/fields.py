@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from inspect import cleandoc
+from pathlib import Path
 from typing import Any
 
+from cowclip_merlin import choices
 from cowclip_merlin.checks import check_unique, is_finite, one_of
 from cowclip_merlin.errors import InputError
 
@@ -74,6 +76,11 @@ class Option:
         return self.flag or "--" + self.name.replace("_", "-")
 
     @property
+    def positional(self) -> bool:
+        """Whether it is a positional argument."""
+        return not self.option.startswith("-")
+
+    @property
     def dest(self) -> str:
         """The option as a setting: what errors name, and where the parser stores its value."""
         return self.option.removeprefix("--").replace("-", "_")
@@ -86,7 +93,7 @@ class Option:
     @property
     def many(self) -> bool:
         """Whether the field holds several values."""
-        return "[" in self.annotation
+        return self.annotation.startswith(("tuple[", "Sequence["))
 
     @property
     def of(self) -> str:
@@ -108,6 +115,12 @@ class Option:
     def limits(self) -> dict[str, float]:
         """The limits that are set: name -> number."""
         return {name: x for name in _LIMITS if (x := getattr(self, name)) is not None}
+
+    def typed(self, value: Any) -> Any:
+        """Return a path for the text of one, and a tuple for any sequence."""
+        if self.of == "Path":
+            return tuple(map(Path, value)) if self.many else Path(value)
+        return tuple(value) if self.many else value
 
     def check(self, value: float) -> None:
         """Refuse a number that is not within the limits.
@@ -152,6 +165,12 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+def device_option() -> Any:
+    """Define the field of the device to compute on."""
+    shown = "auto, a GPU if there is one"
+    return option("auto", "where to compute", shown=shown, choices=choices.DEVICES)
+
+
 class Settings:
     """Base of settings: documents the fields that `option` defines, and checks their values."""
 
@@ -163,7 +182,7 @@ class Settings:
         cls.__doc__ = "\n".join([cleandoc(cls.__doc__ or ""), "", "Attributes:", *lines])
 
     def __post_init__(self) -> None:
-        """Check each value by itself.
+        """Check each value by itself; a path may be given as text, a tuple as any sequence.
 
         Raises:
             InputError: if a value is not among its choices, out of range or given twice.
@@ -171,7 +190,8 @@ class Settings:
         for name, given in options_of(type(self)).items():
             value = getattr(self, name)
             if value is not None or "None" not in given.annotation:
-                _check(given, value)
+                object.__setattr__(self, name, given.typed(value))
+                _check(given, getattr(self, name))
 
 
 def _as_setting(text: str) -> str:
@@ -184,7 +204,7 @@ def _as_setting(text: str) -> str:
 
 
 def _check(given: Option, value: Any) -> None:
-    values = tuple(value) if given.many else (value,)
+    values = value if given.many else (value,)
     for each in values:
         if given.choices is not None:
             one_of(given.dest, each, given.known)

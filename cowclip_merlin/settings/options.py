@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import MISSING, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from cowclip_merlin.errors import InputError
@@ -45,6 +44,7 @@ def add_options(parser: Any, settings: type, *names: str, **changes: Mapping[str
 
 def _add_option(parser: Any, given: Option) -> None:
     shown = _shown(given.default) if given.shown is None else given.shown
+    shown = "" if given.positional else shown
     words = f"{given.words} (default: {shown})" if shown else given.words
     parser.add_argument(given.option, help=words, **_required(given), **_value_arguments(given))
 
@@ -64,8 +64,10 @@ def _shown(default: Any) -> str:
 
 def _required(given: Option) -> dict[str, Any]:
     """Return whether the option is required, or its default."""
+    if given.positional:
+        return {}
     if given.default is MISSING:
-        return {"required": True} if given.option.startswith("-") else {}
+        return {"required": True}
     if given.kind or not isinstance(given.default, tuple):
         return {"default": None if given.kind else given.default}
     return {"default": list(given.default) if given.nargs else _shown(given.default)}
@@ -116,9 +118,7 @@ def _value(given: Option, value: Any) -> Any:
         return given.convert(value)
     if isinstance(value, str) and given.many:
         return _parts(given, value)
-    if given.of == "Path":
-        return tuple(map(Path, value)) if given.many else Path(value)
-    return tuple(value) if given.many else value
+    return given.typed(value)
 
 
 def _parts(given: Option, text: str) -> tuple[Any, ...]:
@@ -128,6 +128,15 @@ def _parts(given: Option, text: str) -> tuple[Any, ...]:
     if given.of == "int":
         return parse_integers(given.option, text, like=_shown(given.default))
     return tuple(part.strip() for part in text.split(","))
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Parse names of columns between commas.
+
+    >>> parse_names("user, item")
+    ('user', 'item')
+    """
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def parse_integers(option: str, text: str, *, like: str) -> tuple[int, ...]:

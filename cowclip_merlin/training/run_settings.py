@@ -10,7 +10,7 @@ from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES, Hyperparameters, rebase, scale
-from cowclip_merlin.settings import Settings, option, options_of
+from cowclip_merlin.settings import Settings, device_option, option, options_of
 from cowclip_merlin.system.json_dataclass import dataclass_from_json
 
 _BY_RULE = ("batch_size", "micro_batches")
@@ -260,12 +260,7 @@ class RunOptions(Settings):
         metavar="STEPS",
         at_least=0,
     )
-    device: str = option(
-        "auto",
-        "where to compute",
-        shown="auto, a GPU if there is one",
-        choices=choices.DEVICES,
-    )
+    device: str = device_option()
     data_memory: float | None = option(
         None,
         "device memory for rows; larger data is streamed",

@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("multi")
     log().to_csv(folder / "log.csv", index=False)
     columns = {"label": "y", "categorical": ("user",), "continuous": ("age",)}
-    settings = {"kind": "table", "multi": {"tags": "|"}, **columns}
+    settings = {"kind": "table", "multi": ("tags",), **columns}
     prepare(PrepareSettings(files=(folder / "log.csv",), out=folder / "DATA", **settings))
     return folder
 

@@ -54,5 +54,5 @@ def test_a_seed_of_a_split_by_time_is_refused(log, tmp_path):
 
 
 def test_rows_to_fit_on_are_known():
-    with pytest.raises(InputError, match=r"`fit_on` is 'test'; .* train, all"):
+    with pytest.raises(InputError, match=r"unknown fit_on 'test'; .* train, all"):
         Recipe(fit_on="test")

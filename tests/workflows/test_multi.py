@@ -61,7 +61,7 @@ def table(folder, kind, rows=ROWS):
 
 
 def prepared(folder, kind="csv", **settings):
-    columns = {"kind": "table", "label": "y", "categorical": ("user",), "multi": {"tags": "|"}}
+    columns = {"kind": "table", "label": "y", "categorical": ("user",), "multi": ("tags",)}
     settings = columns | settings
     file = table(folder, kind)
     return prepare(PrepareSettings(files=(file,), out=folder / kind / "DATA", **settings))
@@ -152,7 +152,7 @@ def test_rare_values_share_an_id(tmp_path):
     [
         (["--max-values", "2"], "--max-values has no effect without --multi"),
         (["--multi", "tags", "--max-values", "-1"], "--max-values is -1; give 1 or more, or 0"),
-        (["--multi", "tags", "--multi-separator", ""], "'tags' has an empty separator"),
+        (["--multi", "tags", "--multi-separator", ""], "--multi-separator is empty"),
         (["--multi", "tags", "--keep-values", "last"], "--keep-values has no effect without"),
         (["--multi", "tags", "--hugectr"], "--hugectr needs columns with one value per row"),
         (["--multi", "n"], "column 'n' is int64, but holds several values per row by --multi"),

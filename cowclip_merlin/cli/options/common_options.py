@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cowclip_merlin import choices
-
-FILES_HELP = "text, plain or .gz, .bz2, .zst or .lz4, or parquet, in order"
+from cowclip_merlin.settings import add_options
+from cowclip_merlin.training.run_settings import RunOptions
 
 
 def add_option(
@@ -68,18 +67,4 @@ def print_served_epoch(*runs: str | Path | None) -> None:
 
 def add_device_option(parser: argparse.ArgumentParser) -> None:
     """Add the option `--device`."""
-    parser.add_argument(
-        "--device",
-        default="auto",
-        choices=choices.DEVICES,
-        help="where to compute (default: auto, a GPU if there is one)",
-    )
-
-
-def parse_names(text: str) -> tuple[str, ...]:
-    """Parse names of columns between commas.
-
-    >>> parse_names("user, item")
-    ('user', 'item')
-    """
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    add_options(parser, RunOptions, "device")

@@ -17,6 +17,7 @@ from cowclip_merlin.cli.options.model_options import (
 )
 from cowclip_merlin.settings import add_options
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.settings import OnlineSettings
@@ -34,7 +35,7 @@ def add_batch_days_option(parser: argparse.ArgumentParser, default: float) -> No
 def add_max_bad_fraction_option(parser: argparse.ArgumentParser) -> None:
     """Add the option `--max-bad-fraction`."""
     text = "largest share of damaged rows; above it, reading stops"
-    add_option(parser, "max-bad-fraction", 0.001, "F", text)
+    add_options(parser, PrepareSettings, "max_bad_fraction", max_bad_fraction={"help": text})
 
 
 def add_start_option(parser: argparse.ArgumentParser) -> None:
