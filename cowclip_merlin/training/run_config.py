@@ -8,8 +8,8 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
+from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.files import read_json
-from cowclip_merlin.system.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.versions import versions
 from cowclip_merlin.training.run_settings import ADAMS, RunSettings
 

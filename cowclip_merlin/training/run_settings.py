@@ -10,8 +10,8 @@ from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES, Hyperparameters, rebase, scale
-from cowclip_merlin.settings import Settings, device_option, option, options_of
-from cowclip_merlin.system.json_dataclass import dataclass_from_json
+from cowclip_merlin.settings import Settings, device_option, option
+from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 
 _BY_RULE = ("batch_size", "micro_batches")
 OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name not in _BY_RULE)
@@ -235,8 +235,7 @@ class RunSettings(Settings):
             TypeError: if a value is missing or has the wrong type.
             InputError: if a value is unknown or out of range.
         """
-        added = [name for name, each in options_of(cls).items() if each.added]
-        return dataclass_from_json(cls, values, added=added)
+        return dataclass_from_json(cls, values)
 
 
 @dataclass(frozen=True, kw_only=True)

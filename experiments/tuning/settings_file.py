@@ -15,8 +15,8 @@ from typing import Any
 from cowclip_merlin import choices
 from cowclip_merlin.checks import check_not_negative
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.files import atomic_write
-from cowclip_merlin.system.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.yaml_file import read_yaml
 from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
 

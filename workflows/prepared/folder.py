@@ -12,9 +12,9 @@ from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.files import read_json, reading_parquet, write_json
-from cowclip_merlin.system.json_dataclass import dataclass_from_json
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepared.counts import hash_values
@@ -196,7 +196,7 @@ def _parse(value: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("rows", "clicks", "fingerprint", "vocabulary", "checksums")
     return {name: getattr(totals, name) for name in kept} | {
         "log_format": log_format,
-        "recipe": dataclass_from_json(Recipe, value["recipe"], added=("fit_on",)),
+        "recipe": dataclass_from_json(Recipe, value["recipe"]),
         "statistics": statistics,
     }
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from cowclip_merlin.settings.fields import options_of
+
 Made = TypeVar("Made")
 
 
 def dataclass_from_json(
-    dataclass: type[Made], values: Mapping[str, Any], *, added: Collection[str] = ()
+    dataclass: type[Made], values: Mapping[str, Any], *, added: Collection[str] | None = None
 ) -> Made:
     """Build a dataclass; check each value against the annotation of its attribute.
 
@@ -19,26 +21,28 @@ def dataclass_from_json(
         dataclass: its attributes are plain values, tuples of them, or mappings from text to them.
         values: attribute -> value; a list becomes a tuple.
         added: attributes that files of earlier versions do not have. Only these may be missing,
-            and have their default then.
+            and have their default then. None: the options that are `added`.
 
     Raises:
         TypeError: if an attribute is unknown or missing, or a value has the wrong type.
         ValueError: if the dataclass refuses a value.
 
     >>> from cowclip_merlin.workflows.nvtabular_graph import Recipe
-    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": True}, added=["fit_on"]).fit_on
+    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": True}).fit_on
     'train'
-    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": True})
+    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "fit_on": "all"})
     Traceback (most recent call last):
     ...
-    TypeError: fit_on is missing
-    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": "yes"}, added=["fit_on"])
+    TypeError: log is missing
+    >>> dataclass_from_json(Recipe, {"freq_threshold": 2, "log": "yes"})
     Traceback (most recent call last):
     ...
     TypeError: log is 'yes', not of type bool
     """
     if not isinstance(values, Mapping):
         raise TypeError(f"{values!r:.40} is not a mapping")
+    if added is None:
+        added = [name for name, each in options_of(dataclass).items() if each.added]
     annotations = {field.name: str(field.type) for field in fields(dataclass)}  # type: ignore[arg-type]
     for name in annotations:
         if name not in values and name not in added:
