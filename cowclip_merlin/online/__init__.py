@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from cowclip_merlin.online.events.requests import encode_requests
     from cowclip_merlin.online.logs.file_log import FileLog
     from cowclip_merlin.online.logs.open_log import open_log
-    from cowclip_merlin.online.replaying.replay import ReplaySettings
     from cowclip_merlin.online.replaying.replay_folder import replay_log
+    from cowclip_merlin.online.replaying.settings import ReplaySettings
     from cowclip_merlin.online.settings import OnlineSettings
 
 __all__ = [
@@ -35,7 +35,7 @@ _LAZY = {
     "EventLog": "online.events.event_log",
     "FileLog": "online.logs.file_log",
     "OnlineSettings": "online.settings",
-    "ReplaySettings": "online.replaying.replay",
+    "ReplaySettings": "online.replaying.settings",
     "encode_requests": "online.events.requests",
     "load_features": "online.events.features_file",
     "open_log": "online.logs.open_log",

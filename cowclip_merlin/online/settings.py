@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.training.run_settings import RunSettings
 
 DEFAULT_CAPACITY = 1 << 24
@@ -24,32 +24,46 @@ FULL = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineSettings:
+class OnlineSettings(Settings):
     """Settings of a model with growing tables and of its training.
-
-    Attributes:
-        run: model, batch size and rates; `update` must be "lazy". Its epochs, warm-up,
-            validation fraction and table layout do not apply.
-        capacity: rows to reserve for each table. None: enough for `max_rows`, or 2^24 rows.
-        max_rows: ids that may have a row; the ids that were not seen for longest lose theirs
-            first. None: as many as `capacity` allows.
-        absent: what ids without a row read, one of `choices.ABSENT_ROWS`.
-        admission_filter: how `admit` counts, one of `choices.ADMISSION_FILTERS`.
-        window: events after which counted occurrences halve; 0 for never.
 
     Raises:
         InputError: a setting is out of range, or it is not one of online training.
     """
 
-    run: RunSettings
-    capacity: int | None = None
-    max_rows: int | None = None
-    absent: str = "trained"
-    admission_filter: str = "count"
-    window: int = 0
+    run: RunSettings = option(
+        help="model, batch size and rates; its update must be lazy, and its epochs, warm-up, "
+        "validation fraction and table layout do not apply"
+    )
+    capacity: int | None = option(
+        None,
+        "rows to reserve for each table",
+        shown="enough for --max-rows, else 2^24",
+        at_least=1,
+    )
+    max_rows: int | None = option(
+        None,
+        "ids that may have a row; the ids not seen for longest lose theirs",
+        shown="as many as --capacity allows",
+        at_least=1,
+    )
+    absent: str = option(
+        "trained",
+        "what ids without a row read: the shared row of their field (trained), or zeros",
+        choices=choices.ABSENT_ROWS,
+    )
+    admission_filter: str = option(
+        "count",
+        "how `admit` of the features file counts",
+        choices=choices.ADMISSION_FILTERS,
+    )
+    window: int = option(
+        0, "events after which the counts for `admit` are halved; 0: never", at_least=0
+    )
 
     def __post_init__(self) -> None:
         """Check the values."""
+        super().__post_init__()
         if self.run.update != "lazy":
             raise InputError(
                 f"update {self.run.update!r} also changes rows that are absent from the batch, "
@@ -57,8 +71,6 @@ class OnlineSettings:
             )
         if self.run.optimizer != "adam":
             raise InputError(f"optimizer {self.run.optimizer!r}: growing tables need adam")
-        one_of("absent", self.absent, choices.ABSENT_ROWS)
-        one_of("admission_filter", self.admission_filter, choices.ADMISSION_FILTERS)
         if self.run.effective_clip not in choices.kernel_clips():
             known = ", ".join(choices.kernel_clips())
             raise InputError(
@@ -67,10 +79,6 @@ class OnlineSettings:
             )
         if self.window and self.admission_filter != "count":
             raise InputError('window has no effect with the filter "probabilistic"; remove it')
-        for name, least in {"capacity": 1, "max_rows": 1, "window": 0}.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"{name} is {value}; it must be at least {least}")
 
     def reserved_rows(self, num_fields: int) -> int:
         """Rows to reserve in each table, those of absent ids included."""

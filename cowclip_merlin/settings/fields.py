@@ -37,7 +37,8 @@ class Option:
         nargs: "+" or "*" for values separated by spaces; None for values separated by commas.
         choices: the allowed values, or a function that returns them. The parser lists and checks
             them, but with a metavar only the settings do.
-        convert: converts the value of the option to that of the field.
+        const: value of the option if only its name is given; None: it needs a value.
+        convert: makes the value of the field from the text of the option.
         at_least: smallest value. All limits refuse numbers that are not finite.
         above: largest number that is too small.
         at_most: largest value.
@@ -58,6 +59,7 @@ class Option:
     kind: Callable[[str], Any] | None = None
     nargs: str | None = None
     choices: Callable[[], Iterable[str]] | Iterable[str] | None = None
+    const: str | None = None
     convert: Callable[[Any], Any] | None = None
     at_least: float | None = None
     above: float | None = None
@@ -132,8 +134,7 @@ class Option:
         if self.limits and not (within and is_finite(value)):
             words = [f"{name.replace('_', ' ')} {limit}" for name, limit in self.limits.items()]
             words += [] if is_finite(value) else ["finite"]
-            shown = f"{value:g}" if isinstance(value, float) else value
-            raise InputError(f"{self.dest} is {shown}; it must be {' and '.join(words)}")
+            raise InputError(f"{self.dest} is {value}; it must be {' and '.join(words)}")
 
 
 def option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import MISSING, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from cowclip_merlin.errors import InputError
@@ -69,7 +70,8 @@ def _required(given: Option) -> dict[str, Any]:
     if given.default is MISSING:
         return {"required": True}
     if given.kind or not isinstance(given.default, tuple):
-        return {"default": None if given.kind else given.default}
+        path = isinstance(given.default, Path)
+        return {"default": None if given.kind else str(given.default) if path else given.default}
     return {"default": list(given.default) if given.nargs else _shown(given.default)}
 
 
@@ -78,12 +80,13 @@ def _value_arguments(given: Option) -> dict[str, Any]:
     if given.of == "bool":
         switch = argparse.BooleanOptionalAction if given.negatable else "store_true"
         return {"action": switch}
-    words = {"nargs": given.nargs} if given.nargs else {}
+    words: dict[str, Any] = {"nargs": given.nargs} if given.nargs else {}
+    words |= {"nargs": "?", "const": given.const} if given.const else {}
     if given.choices is not None and given.metavar is None:
         return words | {"choices": given.known}
     if given.many and not given.nargs:
         return {"metavar": given.metavar or "A,B,C"}
-    kind = given.kind or _KINDS[given.of]
+    kind = given.kind or (str if given.convert else _KINDS[given.of])
     return words | {"type": kind, "metavar": given.metavar or _METAVARS[given.of]}
 
 

@@ -20,8 +20,8 @@ from cowclip_merlin.experiments.results.replay_result import ReplayResult, read_
 from cowclip_merlin.experiments.running.run_result import RunStart, settings_columns
 from cowclip_merlin.experiments.running.runner import hide_retracing_warnings
 from cowclip_merlin.online.events.features import LogFeatures
-from cowclip_merlin.online.replaying.replay import ReplaySettings
 from cowclip_merlin.online.replaying.replay_folder import replay_log
+from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.folders import REPLAYS_CSV
 from cowclip_merlin.system.hardware import hardware

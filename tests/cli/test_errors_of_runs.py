@@ -161,7 +161,7 @@ CASES = {
     ),
     "validation fraction of 1": (
         lambda p: p.train(p.data(), "--validation-fraction", "1"),
-        r"--validation-fraction is 1;",
+        r"--validation-fraction is 1.0;",
     ),
     "validation fraction of no row": (
         lambda p: p.train(p.data(), "--validation-fraction", "1e-5"),

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
-from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.logs.open_log import FORMS
-
-if TYPE_CHECKING:
-    from cowclip_merlin.online.joining.settings import JoinSettings
+from cowclip_merlin.settings import add_options, settings_from
 
 HELP = "make training examples from a log of impressions and a log of clicks"
 EXAMPLES = """examples:
@@ -30,21 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--actions", required=True, metavar="LOG", help="log of clicks to read, like --impressions")
     add("--to", required=True, metavar="LOG", help="log of examples to write, like --impressions")
     add("--features", required=True, metavar="YAML", help="features file with a key")
-    text = "time in which a click makes its impression positive: seconds, or 10min, 2h"
-    add("--window", required=True, metavar="TIME", help=text)
+    add_options(parser, JoinSettings, "window")
     text = "SQLite file: a new one, or one to resume; with Flink, a folder for checkpoints"
     add("--state", required=True, metavar="FILE", help=text)
     text = "one process with SQLite, or Apache Flink on logs of text lines (default: %(default)s)"
     add("--engine", choices=("sqlite", "flink"), default="sqlite", help=text)
-    text = "probability with which an impression without a click is kept"
-    add_option(parser, "negatives", 1.0, "Q", text)
-    text = "time after the window in which a click still gives a positive, with `cowclip_late` 1"
-    add_option(parser, "late", "0", "TIME", text)
-    text = "by how much messages of a log may be out of order"
-    add_option(parser, "lateness", "10s", "TIME", text)
-    text = "seconds of real time after which a silent log is not waited for"
-    add_option(parser, "idle", 30.0, "S", text)
-    add_option(parser, "seed", 0, "N", "seed of the hash that chooses the negatives")
+    texts = {"late": {"default": "0"}, "lateness": {"default": "10s"}}
+    names = ("negatives", "late", "lateness", "idle", "seed")
+    add_options(parser, JoinSettings, *names, **texts)
     text = "stop at the ends that both logs have now, and end all windows"
     add("--until-end", action="store_true", help=text)
     text = "remove messages from both logs when they were joined, if nothing else reads them; "
@@ -54,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Join; return 128 + the signal's number after a signal, as shells do."""
-    settings = join_settings_from_args(args)
+    settings = settings_from(args, JoinSettings)
     if args.engine == "flink":
         return _run_on_flink(args, settings)
     from cowclip_merlin.online.joining.run_join import join_logs
@@ -92,24 +82,3 @@ def _run_on_flink(args: argparse.Namespace, settings: JoinSettings) -> int:
         until_end=args.until_end,
     )
     return 0
-
-
-def join_settings_from_args(args: argparse.Namespace) -> JoinSettings:
-    """Build the settings of the join from the arguments."""
-    from cowclip_merlin.online.joining.settings import JoinSettings
-
-    return JoinSettings(
-        window=_seconds(args, "window"),
-        negatives=args.negatives,
-        late=_seconds(args, "late"),
-        lateness=_seconds(args, "lateness"),
-        idle=args.idle,
-        seed=args.seed,
-    )
-
-
-def _seconds(args: argparse.Namespace, name: str) -> int:
-    from cowclip_merlin.online.events.durations import parse_duration
-
-    value = getattr(args, name)
-    return 0 if value == "0" else parse_duration(value, f"--{name}")

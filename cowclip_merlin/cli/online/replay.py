@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.cli.options.online_options import (
-    add_batch_days_option,
     add_max_bad_fraction_option,
     add_online_model_options,
     add_start_option,
     add_table_options,
     online_settings_from_args,
 )
+from cowclip_merlin.online.replaying.settings import ReplaySettings
+from cowclip_merlin.settings import add_options, settings_from
 
 HELP = "score a log with serving copies that are synced at different intervals"
 EXAMPLES = """examples:
@@ -40,11 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_replay_options(parser: argparse.ArgumentParser) -> None:
-    add_batch_days_option(parser, 1.0)
-    text = "event time between two syncs of each serving copy, such as never,1d,5h,30min"
-    add_option(parser, "sync", "never,1d,1h", "TIMES", text)
-    text = "seconds between snapshots, for --resume; 0: only at the end"
-    add_option(parser, "snapshot-every", 60.0, "S", text)
+    usual = {"batch_days": {"default": 1.0}, "sync": {"default": ("never", "1d", "1h")}}
+    add_options(parser, ReplaySettings, **usual)
     add_start_option(parser)
     parser.add_argument("--resume", action="store_true", help="go on from the last snapshot")
     add_max_bad_fraction_option(parser)
@@ -53,15 +50,10 @@ def _add_replay_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay; return 128 + the signal's number after a signal, as shells do."""
     settings = online_settings_from_args(args)
-    from cowclip_merlin.online.replaying.replay import ReplaySettings
     from cowclip_merlin.online.replaying.replay_folder import replay_log
     from cowclip_merlin.system.signals import Stopped
 
-    replay = ReplaySettings(
-        batch_days=args.batch_days,
-        sync=tuple(text.strip() for text in args.sync.split(",")),
-        snapshot_every=args.snapshot_every,
-    )
+    replay = settings_from(args, ReplaySettings)
     try:
         rows = replay_log(
             args.files,

@@ -11,6 +11,7 @@ from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.open_log import FORMS
 from cowclip_merlin.serving.live.web.limits import ServingLimits
+from cowclip_merlin.settings import add_options, settings_from
 
 HELP = "answer requests by HTTP with a model that is being trained"
 EXAMPLES = """examples:
@@ -35,30 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "port", 8000, "N", "port to listen at; 0 for a free one")
     text = f"file with the token that requests must send (default: variable {TOKEN_VARIABLE})"
     add("--token-file", metavar="FILE", help=text)
-    _add_limits(parser)
+    add_options(parser, ServingLimits)
     add("--access-log", action="store_true", help="print a line for each request")
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    known = ServingLimits
-    add_option(parser, "max-body-bytes", known.max_body_bytes, "N", "size of a request's body")
-    add_option(parser, "max-batch", known.max_batch, "N", "events of one request")
-    text = "requests at one time; others get 503 and may try again"
-    add_option(parser, "max-requests", known.max_requests, "N", text)
-    text = "seconds for the body of a request to come, and for its answer"
-    add_option(parser, "timeout", known.timeout, "S", text)
-    add_option(parser, "threads", known.threads, "N", "requests to compute at one time")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes."""
-    limits = ServingLimits(
-        max_body_bytes=args.max_body_bytes,
-        max_batch=args.max_batch,
-        max_requests=args.max_requests,
-        timeout=args.timeout,
-        threads=args.threads,
-    )
+    limits = settings_from(args, ServingLimits)
     token = read_token(args.token_file)
     _refuse_wrong(args)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

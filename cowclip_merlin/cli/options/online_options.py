@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
-from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.cli.options.model_options import (
     LAYERS,
     RULE,
@@ -15,12 +13,11 @@ from cowclip_merlin.cli.options.model_options import (
     check_overrides_used,
     model_settings,
 )
-from cowclip_merlin.settings import add_options
+from cowclip_merlin.online.replaying.settings import ReplaySettings
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.settings import add_options, settings_from
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
-
-if TYPE_CHECKING:
-    from cowclip_merlin.online.settings import OnlineSettings
 
 UNUSED_RATES = ("warmup_epochs", "lambda_rel", "lambda_abs")
 """Rates that training on a log does not use."""
@@ -28,8 +25,7 @@ UNUSED_RATES = ("warmup_epochs", "lambda_rel", "lambda_abs")
 
 def add_batch_days_option(parser: argparse.ArgumentParser, default: float) -> None:
     """Add the option `--batch-days`."""
-    text = "days to train before the first event is scored"
-    add_option(parser, "batch-days", default, "D", text)
+    add_options(parser, ReplaySettings, "batch_days", batch_days={"default": default})
 
 
 def add_max_bad_fraction_option(parser: argparse.ArgumentParser) -> None:
@@ -67,49 +63,15 @@ def add_online_model_options(parser: argparse.ArgumentParser) -> None:
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the growing tables."""
-    parser.add_argument(
-        "--capacity",
-        type=int,
-        metavar="N",
-        help="rows to reserve for each table (default: enough for --max-rows, else 2^24)",
-    )
-    parser.add_argument(
-        "--max-rows",
-        type=int,
-        metavar="N",
-        help="ids that may have a row; the ids not seen for longest lose theirs "
-        "(default: as many as --capacity allows)",
-    )
-    parser.add_argument(
-        "--absent",
-        default="trained",
-        choices=choices.ABSENT_ROWS,
-        help="what ids without a row read: the shared row of their field (trained), or zeros "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--admission-filter",
-        default="count",
-        choices=choices.ADMISSION_FILTERS,
-        help="how `admit` of the features file counts (default: %(default)s)",
-    )
-    text = "events after which the counts for `admit` are halved; 0: never"
-    add_option(parser, "window", 0, "N", text)
+    names = ("capacity", "max_rows", "absent", "admission_filter", "window")
+    add_options(parser, OnlineSettings, *names)
 
 
 def online_settings_from_args(args: argparse.Namespace) -> OnlineSettings:
     """Build the settings of an online training from the arguments."""
-    from cowclip_merlin.online.settings import OnlineSettings
 
     if args.clip is not None:
         one_of("clip", args.clip, choices.kernel_clips())
     run = RunSettings(**model_settings(args) | {"update": "lazy", "epochs": 1})
     check_overrides_used(run, choices.kernel_clips())
-    return OnlineSettings(
-        run=run,
-        capacity=args.capacity,
-        max_rows=args.max_rows,
-        absent=args.absent,
-        admission_filter=args.admission_filter,
-        window=args.window,
-    )
+    return settings_from(args, OnlineSettings, run=run)

@@ -3,50 +3,70 @@
 from __future__ import annotations
 
 import hashlib
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.events.durations import parse_duration
+from cowclip_merlin.settings import Settings, option
 
 _HASH_DIGITS = 8  # hexadecimal, of the hash that draws the negatives
 
 
-@dataclass(frozen=True, kw_only=True)
-class JoinSettings:
-    """Settings of a join. All times but `idle` are whole seconds of event time.
+def _seconds_of(option: str) -> Callable[[str], int]:
+    """Return what makes whole seconds of the text of an option, such as 10min."""
+    return lambda text: 0 if text == "0" else parse_duration(text, option)
 
-    Attributes:
-        window: time after an impression within which a click makes it positive.
-        negatives: probability with which an impression without a click is kept, in (0, 1].
-        late: time after the window within which a click still gives a late positive.
-        lateness: by how much the messages of a log may be out of order, and by how much a click
-            may carry an earlier time than its impression.
-        idle: seconds of real time after which a silent log does not hold back the other one.
-        seed: of the hash that draws the negatives.
+
+@dataclass(frozen=True, kw_only=True)
+class JoinSettings(Settings):
+    """Settings of a join. All times but `idle` are whole seconds of event time.
 
     Raises:
         InputError: a value is out of range.
     """
 
-    window: int
-    negatives: float = 1.0
-    late: int = 0
-    lateness: int = 10
-    idle: float = 30.0
-    seed: int = 0
+    window: int = option(
+        help="time in which a click makes its impression positive: seconds, or 10min, 2h",
+        metavar="TIME",
+        convert=_seconds_of("--window"),
+        at_least=1,
+    )
+    negatives: float = option(
+        1.0,
+        "probability with which an impression without a click is kept",
+        metavar="Q",
+        above=0,
+        at_most=1,
+    )
+    late: int = option(
+        0,
+        "time after the window in which a click still gives a positive, with `cowclip_late` 1",
+        metavar="TIME",
+        convert=_seconds_of("--late"),
+        at_least=0,
+    )
+    lateness: int = option(
+        10,
+        "by how much messages of a log may be out of order",
+        metavar="TIME",
+        convert=_seconds_of("--lateness"),
+        at_least=0,
+    )
+    idle: float = option(
+        30.0,
+        "seconds of real time after which a silent log is not waited for",
+        metavar="S",
+        above=0,
+    )
+    seed: int = option(0, "seed of the hash that chooses the negatives")
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if self.window <= 0:
-            raise InputError(f"window is {self.window}; give a number of seconds above 0")
-        for name in ("late", "lateness"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}; give seconds from 0 on")
-        if not 0 < self.idle < math.inf:
-            raise InputError(f"idle is {self.idle}; give a number of seconds above 0")
-        if not 0 < self.negatives <= 1 or self._limit == 0:
-            raise InputError(f"negatives is {self.negatives}; give a probability in (0, 1]")
+        super().__post_init__()
+        if self._limit == 0:
+            raise InputError(f"negatives is {self.negatives}; it must be at least 2**-32")
 
     @property
     def clicks_until(self) -> int:

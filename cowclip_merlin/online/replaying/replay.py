@@ -10,19 +10,17 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from cowclip_merlin.checks import check_unique
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.durations import parse_duration
 from cowclip_merlin.online.replaying.batches import BatchReader
 from cowclip_merlin.online.replaying.day_report import DAY, DayReport
 from cowclip_merlin.online.replaying.predictions import LABEL, TIME, PredictionFiles
 from cowclip_merlin.online.replaying.serving_copy import ServingCopy
+from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.process_memory import resident_megabytes
@@ -31,46 +29,6 @@ from cowclip_merlin.tables.snapshot import load_snapshot, numbers, part_of, save
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.events import Events
-
-NEVER = "never"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplaySettings:
-    """Settings of a replay.
-
-    Attributes:
-        batch_days: days from the first event on to train before the first event is scored.
-        sync: event time between two syncs of a serving copy, for each copy; such as "30min", or
-            "never" for a copy that stays as it is after the first days.
-        snapshot_every: seconds between two snapshots; 0 for none.
-
-    Raises:
-        InputError: a value is out of range.
-
-    >>> ReplaySettings(batch_days=5, sync=("never", "1d", "30min")).intervals
-    (None, 86400, 1800)
-    """
-
-    batch_days: float
-    sync: tuple[str, ...]
-    snapshot_every: float = 60.0
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        for name in ("batch_days", "snapshot_every"):
-            value = getattr(self, name)
-            if not (0 <= value < math.inf):
-                raise InputError(f"{name} is {value}; give a number from 0 on")
-        if not self.sync:
-            raise InputError("sync is empty; give at least one interval, such as 1h or never")
-        check_unique({"sync": self.sync})
-        _ = self.intervals
-
-    @property
-    def intervals(self) -> tuple[int | None, ...]:
-        """Seconds between two syncs of each copy; None for never."""
-        return tuple(None if s == NEVER else parse_duration(s, "sync") for s in self.sync)
 
 
 class _Copy:

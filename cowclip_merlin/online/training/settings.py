@@ -2,52 +2,56 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from cowclip_merlin.checks import one_of
-from cowclip_merlin.errors import InputError
-
-ON_RESTART = ("replay", "skip")
+from cowclip_merlin.settings import Settings, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamSettings:
+class StreamSettings(Settings):
     """When a training on a stream cuts batches, syncs servers and writes snapshots.
-
-    Attributes:
-        max_wait: seconds after which a batch is trained although it is not full; 0 for never.
-        sync_every: seconds between two syncs of the servers' rows.
-        dense_every: seconds between two syncs of the dense weights, which go with the rows.
-        snapshot_every: seconds between two snapshots; 0 for one at the end only.
-        catch_up: times the batch size to train at once as long as so many events wait; 1 for none.
-        on_restart: "replay" goes on where the snapshot was taken; "skip" goes on with the newest
-            event, as Monolith does.
-        repeats_window: seconds of event time for which an event with a known key is dropped; 0
-            keeps all events. It needs a key in the features file.
-        until_end: stop at the end of the log.
-        trim: remove the events from the log that all kept snapshots hold.
 
     Raises:
         InputError: a value is out of range.
     """
 
-    max_wait: float = 1.0
-    sync_every: float = 10.0
-    dense_every: float = 60.0
-    snapshot_every: float = 600.0
-    catch_up: int = 1
-    on_restart: str = "replay"
-    repeats_window: int = 86400
-    until_end: bool = False
-    trim: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        one_of("on_restart", self.on_restart, ON_RESTART)
-        for name in ("max_wait", "sync_every", "dense_every", "snapshot_every", "repeats_window"):
-            value = getattr(self, name)
-            if not (0 <= value < math.inf):
-                raise InputError(f"{name} is {value}; give a number from 0 on")
-        if not 1 <= self.catch_up <= 128:
-            raise InputError(f"catch_up is {self.catch_up}; give a whole number from 1 to 128")
+    max_wait: float = option(
+        1.0,
+        "seconds after which a smaller batch is trained; 0: wait until it is full",
+        metavar="S",
+        at_least=0,
+    )
+    sync_every: float = option(
+        10.0, "seconds between two syncs of the servers' rows", metavar="S", at_least=0
+    )
+    dense_every: float = option(
+        60.0, "seconds between two syncs of the dense weights", metavar="S", at_least=0
+    )
+    snapshot_every: float = option(
+        600.0, "seconds between two snapshots; 0: only at the end", metavar="S", at_least=0
+    )
+    catch_up: int = option(
+        1,
+        "largest batch, in multiples of --batch-size, while that many events wait; 1: never larger",
+        metavar="K",
+        at_least=1,
+        at_most=128,
+    )
+    repeats_window: int = option(
+        86400,
+        "seconds of event time for which an event with a known key is dropped; 0: never",
+        metavar="S",
+        at_least=0,
+    )
+    on_restart: str = option(
+        "replay",
+        "after a restart, train again what came after the snapshot (replay), or continue with the "
+        "newest event (skip)",
+        choices=("replay", "skip"),
+    )
+    trim: bool = option(
+        False,
+        "delete events from the log once both snapshots contain them; only if nothing else reads "
+        "the log",
+    )
+    until_end: bool = option(False, "stop at the end of the log")

@@ -15,8 +15,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.replaying.day_report import DAY
 from cowclip_merlin.online.replaying.predictions import PredictionFiles
-from cowclip_merlin.online.replaying.replay import ReplaySettings
 from cowclip_merlin.online.replaying.replay_folder import replay_log
+from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.signals import Stopped

@@ -3,7 +3,7 @@
 import pytest
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.replaying.replay import ReplaySettings
+from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 
 

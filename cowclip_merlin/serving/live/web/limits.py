@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from cowclip_merlin.checks import check_at_least_one, check_positive
+from cowclip_merlin.settings import Settings, option
 
 HEADER_BYTES = 1 << 16
 """Bytes of a request's first line and headers at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingLimits:
+class ServingLimits(Settings):
     """Limits of the requests to `/v1/predict`.
-
-    Attributes:
-        max_body_bytes: size of a body.
-        max_batch: events of a request.
-        max_requests: requests that are read, wait or are computed at one time.
-        timeout: seconds to read a body, and again to answer it.
-        threads: requests that are computed at one time.
 
     Raises:
         InputError: a limit is not above 0.
     """
 
-    max_body_bytes: int = 1 << 20
-    max_batch: int = 1024
-    max_requests: int = 64
-    timeout: float = 5.0
-    threads: int = 2
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        given = {f"`{each.name}`": getattr(self, each.name) for each in fields(self)}
-        check_positive({"`timeout`": given.pop("`timeout`")})
-        check_at_least_one(given)
+    max_body_bytes: int = option(1 << 20, "size of a request's body", at_least=1)
+    max_batch: int = option(1024, "events of one request", at_least=1)
+    max_requests: int = option(
+        64, "requests at one time; others get 503 and may try again", at_least=1
+    )
+    timeout: float = option(
+        5.0, "seconds for the body of a request to come, and for its answer", metavar="S", above=0
+    )
+    threads: int = option(2, "requests to compute at one time", at_least=1)
