@@ -3,52 +3,81 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
+from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.experiments.planning.planned_run import DataVariant
+from cowclip_merlin.settings import Settings, device_option, option
+
+
+def parse_fraction(text: str) -> float:
+    """Parse a fraction like 1/64 or 0.5.
+
+    Raises:
+        InputError: if the text is anything else.
+
+    >>> parse_fraction("1/64")
+    0.015625
+    """
+    try:
+        return float(Fraction(text))
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"--scale {text!r} is not a fraction; give one like 1/64 or 0.5") from None
+
+
+def _labels(text: str) -> tuple[str, ...]:
+    """Split labels.
+
+    >>> _labels("no scaling; CowClip")
+    ('no scaling', 'CowClip')
+    """
+    return tuple(filter(None, map(str.strip, text.split(";"))))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionSettings:
+class SessionSettings(Settings):
     """Settings from the command line that all experiments of a session share.
 
-    Attributes:
-        data: prepared folder.
-        out: results folder.
-        name: name of the data set for readers; None: the folder's name.
-        scale: share of the rows to use.
-        seeds: runs of each cell.
-        epochs: number of epochs; None: the paper's 10.
-        update: default for lines without an update.
-        max_multiplier: multiplier of the largest batch; None: as in `sizing_for`.
-        steps: minimum steps per epoch at the largest batch, at reduced size; None: as in
-            `sizing_for`.
-        device: "auto", "cpu" or "gpu".
-        mlp: widths of the hidden layers.
-        lines: labels of the lines to run; empty: all. Tables show all of them.
+    Tables show all lines, whichever of them run. `sizing_for` has the defaults of `max_multiplier`
+    and `steps`.
 
     Raises:
-        InputError: if a value is out of range.
+        InputError: if a value is unknown or out of range.
     """
 
-    data: Path
-    out: Path
-    name: str | None = None
-    scale: float = 1.0
-    seeds: int = 3
-    epochs: int | None = None
-    update: str = "exact"
-    max_multiplier: int | None = None
-    steps: int | None = None
-    device: str = "auto"
-    mlp: tuple[int, ...] = (400, 400, 400)
-    lines: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Reject values that would fail later."""
-        for name in ("seeds", "max_multiplier", "steps", "epochs"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
-        DataVariant(fraction=self.scale)
+    data: Path = option(help="folder that cowclip prepare wrote", metavar="DATA")
+    out: Path = option(help="results folder", metavar="RESULTS")
+    name: str | None = option(None, "name of the data set in the tables", metavar="TEXT")
+    scale: float = option(
+        1.0,
+        "fraction of the rows, like 1/64",
+        metavar="S",
+        convert=parse_fraction,
+        above=0,
+        at_most=1,
+    )
+    seeds: int = option(3, "runs of each cell", at_least=1)
+    epochs: int | None = option(None, "passes over the rows", shown="10", at_least=1)
+    update: str = option("exact", "{choices}", metavar="UPDATE", choices=choices.UPDATES)
+    max_multiplier: int | None = option(
+        None,
+        "largest batch / base batch",
+        shown="32; 128 from 20.6M rows",
+        at_least=1,
+    )
+    steps: int | None = option(
+        None,
+        "minimum steps per epoch at the largest batch, below 20.6M rows",
+        shown="50",
+        at_least=1,
+    )
+    device: str = device_option()
+    mlp: tuple[int, ...] = option((400, 400, 400), "hidden widths", metavar="N,N", at_least=1)
+    lines: tuple[str, ...] = option(
+        (),
+        "run only these lines of the table: a;b",
+        shown="all",
+        metavar="LABELS",
+        convert=_labels,
+    )

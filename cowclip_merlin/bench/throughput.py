@@ -9,73 +9,20 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cowclip_merlin import choices
 from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
 from cowclip_merlin.bench.random_data import criteo_fields, random_model, random_rows
-from cowclip_merlin.checks import check_at_least_one, check_choices, check_unique
+from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.loading import DeviceData
 from cowclip_merlin.loading.device_data import to_device
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.training.train_step import execution_lengths, steps_per_execution
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchSettings:
-    """Settings of a measurement.
-
-    Attributes:
-        models: names of models.
-        batches: batch sizes.
-        updates: names from `choices.UPDATES`.
-        backends: code that updates rows, names from `choices.BACKENDS`.
-        clips: names from `choices.exact_clips()`; "none" is the baseline.
-        precisions: precisions of the hidden layers, names from `choices.PRECISIONS`.
-        jit_compile: whether XLA compiles the layers after the lookups, and the bare MLP.
-        vocabulary: number of ids in all fields together.
-        rounds: number of measurements of each configuration.
-        rows_per_turn: rows per measurement, at least one step; None: 65,536 on a CPU and
-            2,097,152 on a GPU.
-
-    Raises:
-        InputError: if a value is unknown or out of range.
-    """
-
-    models: Sequence[str] = ("deepfm",)
-    batches: Sequence[int] = (1024, 8192, 65536)
-    updates: Sequence[str] = choices.UPDATES
-    backends: Sequence[str] = ("auto",)
-    clips: Sequence[str] = ("none", "cowclip")
-    precisions: Sequence[str] = ("float32",)
-    jit_compile: bool = False
-    vocabulary: int = 1_000_000
-    rounds: int = 5
-    rows_per_turn: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        known = {
-            "model": (self.models, choices.MODELS),
-            "update": (self.updates, choices.UPDATES),
-            "backend": (self.backends, choices.BACKENDS),
-            "clip": (self.clips, choices.exact_clips()),  # every update supports them
-            "precision": (self.precisions, choices.PRECISIONS),
-        }
-        for name, (values, possible) in known.items():
-            check_choices(name, values, possible)
-            check_unique({name: values})
-        check_unique({"batch_sizes": self.batches})
-        check_at_least_one({"batch_sizes": self.batches, "rounds": self.rounds})
-        if self.rows_per_turn is not None:
-            check_at_least_one({"rows_per_turn": self.rows_per_turn})
-        criteo_fields(self.vocabulary)
 
 
 class BenchCase(NamedTuple):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 
 from cowclip_merlin.cli.options.common_options import add_device_option, print_served_epoch
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.serving.triton.settings import RepositorySettings
+from cowclip_merlin.settings import add_options, values_from
 
 HELP = "write the model of a run as a TensorFlow SavedModel, or for NVIDIA Triton"
 EXAMPLES = """examples:
@@ -30,20 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     triton = parser.add_argument_group("for NVIDIA Triton")
     what = "write a model repository that takes raw values, with the workflow inside"
     triton.add_argument("--triton", action="store_true", help=what)
-    usual = RepositorySettings()
-    what = f"name of the model (default: {usual.model_name})"
-    triton.add_argument("--model-name", metavar="NAME", help=what)
-    what = f"number of its version (default: {usual.model_version})"
-    triton.add_argument("--model-version", type=int, metavar="N", help=what)
-    what = f"rows of the largest batch (default: {usual.max_batch_size})"
-    triton.add_argument("--max-batch-size", type=int, metavar="N", help=what)
+    add_options(triton, RepositorySettings)
     add_device_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the model and print its inputs."""
-    names = [field.name for field in fields(RepositorySettings)]
-    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    given = values_from(args, RepositorySettings)
     if args.triton:
         print_served_epoch(args.run_folder)
         _export_repository(args, RepositorySettings(**given))

@@ -7,7 +7,6 @@ that depends on the load n/m only, so a smaller log can repeat the experiment at
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from cowclip_merlin import compat, metrics
 from cowclip_merlin.batch import Ids
-from cowclip_merlin.checks import check_unique, one_of
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.buckets import bucket_ids
 from cowclip_merlin.online.events.event_log import EventLog
@@ -26,6 +25,7 @@ from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.ids import MISSING
 from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.training.run import set_up_tensorflow
 
@@ -34,29 +34,26 @@ LOADS = (0.0, 0.059, 0.163, 1.0, 4.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollisionSettings:
+class CollisionSettings(Settings):
     """Settings of the experiment.
 
-    Attributes:
-        loads: ids per bucket, for each run; 0 for no hashing.
-        fields: names of the columns to hash; empty for all categorical columns.
-        epochs: passes over the training rows.
-
     Raises:
-        InputError: a value is out of range.
+        InputError: a value is out of range or given twice.
     """
 
-    loads: tuple[float, ...] = LOADS
-    fields: tuple[str, ...] = ()
-    epochs: int = 10
+    loads: tuple[float, ...] = option(
+        LOADS, "ids per bucket, for each run; 0 for no hashing", at_least=0, unique=True
+    )
+    fields: tuple[str, ...] = option(
+        (), "names of the columns to hash; empty for all categorical columns", unique=True
+    )
+    epochs: int = option(10, "passes over the training rows", at_least=1)
 
     def __post_init__(self) -> None:
         """Check the values."""
-        check_unique({"loads": self.loads, "fields": self.fields})
-        if not self.loads or not all(0 <= load < math.inf for load in self.loads):
-            raise InputError(f"loads are {self.loads}; give numbers from 0 on")
-        if self.epochs < 1:
-            raise InputError(f"epochs is {self.epochs}; it must be at least 1")
+        super().__post_init__()
+        if not self.loads:
+            raise InputError("loads are missing; give numbers from 0 on")
 
 
 @dataclass(frozen=True, kw_only=True)

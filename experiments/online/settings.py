@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.settings import Settings, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogSettings:
+class LogSettings(Settings):
     """Settings that all experiments of a session on a log share.
-
-    Attributes:
-        files: the log, sorted by time: text, .gz or parquet.
-        features: its features file.
-        out: results folder.
-        model: settings of the model and its training; each run has a seed of its own.
-        name: name of the log for readers; None: the name of its first file.
-        seeds: runs of each line, with seeds 1 to `seeds`.
-        batch_days: days to train before the first event is scored.
-        max_bad_fraction: share of damaged rows above which a run stops.
-        options: words of the command line that were given, for the command that repeats this.
 
     Raises:
         InputError: a value is out of range, or a file does not exist.
     """
 
-    files: tuple[Path, ...]
-    features: Path
-    out: Path
-    model: OnlineSettings
-    name: str | None = None
-    seeds: int = 3
-    batch_days: float = 5.0
-    max_bad_fraction: float = 0.001
-    options: tuple[str, ...] = ()
+    files: tuple[Path, ...] = option(
+        help="CSV, TSV (also compressed) or parquet, by time",
+        flag="--log",
+        nargs="+",
+        metavar="LOG",
+    )
+    features: Path = option(help="features file of the log", metavar="YAML")
+    out: Path = option(help="results folder", metavar="RESULTS")
+    model: OnlineSettings = option(help="the model and its training; each run has its own seed")
+    name: str | None = option(None, "name of the data set in the tables", metavar="TEXT")
+    seeds: int = option(3, "runs of each cell", at_least=1)
+    batch_days: float = option(
+        5.0, "days to train before the first event is scored", metavar="D", at_least=0
+    )
+    max_bad_fraction: float = option(
+        0.001,
+        "largest share of damaged rows; above it, reading stops",
+        metavar="F",
+        at_least=0,
+        below=1,
+    )
+    options: tuple[str, ...] = option(
+        (), "words of the command line that were given, for the command that repeats this"
+    )
 
     def __post_init__(self) -> None:
         """Reject values that would fail later."""
-        if self.seeds < 1:
-            raise InputError(f"`seeds` is {self.seeds}; it must be at least 1")
-        if not 0 <= self.batch_days < math.inf:
-            raise InputError(f"`batch_days` is {self.batch_days}; give a number from 0 on")
+        super().__post_init__()
         for path in self.files:
             if not path.is_file():
                 raise InputError(f"{path}: no such file; check the path")

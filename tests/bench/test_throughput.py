@@ -7,10 +7,10 @@ import pytest
 from cowclip_merlin import compat
 from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
 from cowclip_merlin.bench.random_data import criteo_fields, random_rows
+from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.bench.throughput import (
     BARE_MLP,
     BenchCase,
-    BenchSettings,
     _result,
     _rows_per_second,
 )
@@ -91,9 +91,9 @@ def test_small_vocabularies_have_no_empty_field():
 @pytest.mark.parametrize(
     "bad, words",
     [
-        ({"models": ["fm"]}, "model: unknown 'fm'; .* deepfm, dcn"),
-        ({"updates": ["eager"]}, "update: unknown 'eager'"),
-        ({"clips": ["global"]}, "clip: unknown 'global'; .* cowclip, none"),
+        ({"models": ["fm"]}, "unknown model 'fm'; .* deepfm, dcn"),
+        ({"updates": ["eager"]}, "unknown update 'eager'"),
+        ({"clips": ["global"]}, "unknown clip 'global'; .* cowclip, none"),
         ({"updates": ["lazy", "lazy"]}, "update lazy,lazy: .* once"),
         ({"batches": [8, 8]}, "batch_sizes 8,8: .* once"),
         ({"batches": [0]}, "batch_sizes is 0;"),

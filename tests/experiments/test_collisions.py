@@ -137,7 +137,7 @@ def test_splits():
     ("wrong", "complaint"),
     [
         ({"loads": ()}, "loads are"),
-        ({"loads": (1, -1)}, "loads are"),
+        ({"loads": (1, -1)}, "loads is -1"),
         ({"loads": (1, 1)}, "loads"),
         ({"epochs": 0}, "epochs is 0"),
     ],

@@ -14,14 +14,13 @@ from small_experiment import MINE, experiment
 
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
-from cowclip_merlin.cli.options.experiment_options import parse_fraction
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments import outputs, preflight, training_runs
 from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.experiments.results.results_csv import read_results, write_results
 from cowclip_merlin.experiments.running import runner
 from cowclip_merlin.experiments.session import Session
-from cowclip_merlin.experiments.session_settings import SessionSettings
+from cowclip_merlin.experiments.session_settings import SessionSettings, parse_fraction
 from cowclip_merlin.experiments.tables.files import read_table
 from cowclip_merlin.experiments.tables.table import Cell, Table, mean_cell, verdict
 from cowclip_merlin.experiments.tables.text import table_text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from cowclip_merlin.cli.options.common_options import add_option
+from cowclip_merlin.demo.online.settings import OWN, OWN_KAFKA_RATE, DemoSettings
+from cowclip_merlin.settings import add_options, settings_from
 
 HELP = "run all parts in one terminal: a stream, joiner, trainer, servers and measurements"
 EXAMPLES = """examples:
@@ -26,28 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="new or empty folder for all files (default: %(default)s)",
     )
-    add_option(parser, "minutes", 3.0, "M", "minutes of events")
-    text = "impressions per second (default: 2000; 50 if the demo starts its own Kafka)"
-    parser.add_argument("--rate", type=float, metavar="N", help=text)
-    add_option(parser, "sync-every", 1.0, "S", "seconds between two syncs of the servers")
-    for name, like in (("redis", "redis://HOST:6379"), ("kafka", "kafka://HOST:9092")):
-        text = f"keep logs in {name.capitalize()}: {like}, or no value to start one here"
-        parser.add_argument(f"--{name}", nargs="?", const="own", metavar="URL", help=text)
-    add_option(parser, "seed", 7, "N", "random seed of the stream and of the model")
+    names = ("minutes", "rate", "sync_every", "redis", "kafka", "seed")
+    add_options(parser, DemoSettings, *names)
 
 
 def run(args: argparse.Namespace) -> None:
     """Run the demo and print its results."""
     from cowclip_merlin.demo.online.run import run_demo
-    from cowclip_merlin.demo.online.settings import OWN, OWN_KAFKA_RATE, RATE, DemoSettings
 
-    rate = OWN_KAFKA_RATE if args.kafka == OWN else RATE
-    settings = DemoSettings(
-        minutes=args.minutes,
-        rate=rate if args.rate is None else args.rate,
-        redis=args.redis,
-        kafka=args.kafka,
-        sync_every=args.sync_every,
-        seed=args.seed,
-    )
-    print(run_demo(settings, args.work))
+    own_rate = {"rate": OWN_KAFKA_RATE} if args.kafka == OWN and args.rate is None else {}
+    print(run_demo(settings_from(args, DemoSettings, **own_rate), args.work))

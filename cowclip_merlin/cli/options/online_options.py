@@ -13,7 +13,6 @@ from cowclip_merlin.cli.options.model_options import (
     check_overrides_used,
     model_settings,
 )
-from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.settings import add_options, settings_from
 from cowclip_merlin.training.run_settings import RunSettings
@@ -21,11 +20,6 @@ from cowclip_merlin.workflows.prepare_settings import PrepareSettings
 
 UNUSED_RATES = ("warmup_epochs", "lambda_rel", "lambda_abs")
 """Rates that training on a log does not use."""
-
-
-def add_batch_days_option(parser: argparse.ArgumentParser, default: float) -> None:
-    """Add the option `--batch-days`."""
-    add_options(parser, ReplaySettings, "batch_days", batch_days={"default": default})
 
 
 def add_max_bad_fraction_option(parser: argparse.ArgumentParser) -> None:

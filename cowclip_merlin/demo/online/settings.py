@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cowclip_merlin.checks import check_positive
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import Settings, option
 
 OWN = "own"
 """Instead of a broker's address: the demo starts one."""
@@ -21,51 +21,55 @@ LEAST_MINUTES = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemoSettings:
+class DemoSettings(Settings):
     """Settings of the demo.
 
-    Attributes:
-        minutes: that events are produced.
-        rate: impressions per second.
-        redis: address of a Redis server for the logs, such as redis://HOST:6379, or `OWN`; None
-            for none.
-        kafka: address of a Kafka broker, such as kafka://HOST:9092, or `OWN`; None for none. With
-            both, events are in Kafka and syncs in Redis; with none, all are in files. The broker
-            that the demo starts takes events only.
-        days: days of drift of the generated stream.
-        sync_every: seconds between two syncs of the servers.
-        batch_size: of the training.
-        window: seconds in which a click counts, in event time.
-        delay: mean seconds from an impression to its click.
-        seed: of the stream and of the model.
+    With Kafka and Redis, events are in Kafka and syncs in Redis; with none, all are in files. The
+    broker that the demo starts takes events only.
 
     Raises:
         InputError: a number is out of range.
     """
 
-    minutes: float = 3.0
-    rate: float = RATE
-    redis: str | None = None
-    kafka: str | None = None
-    days: int = 7
-    sync_every: float = 1.0
-    batch_size: int = 512
-    window: int = 2
-    delay: float = 0.5
-    seed: int = 7
+    minutes: float = option(
+        3.0, "minutes of events", metavar="M", at_least=LEAST_MINUTES, at_most=24 * 60
+    )
+    rate: float = option(
+        RATE,
+        "impressions per second",
+        shown="2000; 50 if the demo starts its own Kafka",
+        metavar="N",
+        kind=float,
+        above=0,
+    )
+    redis: str | None = option(
+        None,
+        "keep logs in Redis: redis://HOST:6379, or no value to start one here",
+        metavar="URL",
+        const=OWN,
+    )
+    kafka: str | None = option(
+        None,
+        "keep logs in Kafka: kafka://HOST:9092, or no value to start one here",
+        metavar="URL",
+        const=OWN,
+    )
+    days: int = option(7, "days of drift of the generated stream")
+    sync_every: float = option(
+        1.0, "seconds between two syncs of the servers", metavar="S", above=0
+    )
+    batch_size: int = option(512, "events in a step of the training")
+    window: int = option(2, "seconds in which a click counts, in event time")
+    delay: float = option(0.5, "mean seconds from an impression to its click")
+    seed: int = option(7, "random seed of the stream and of the model")
 
     def __post_init__(self) -> None:
         """Check the numbers."""
+        super().__post_init__()
         if self.kafka == OWN and self.rate > OWN_KAFKA_RATE:
             raise InputError(
                 f"--rate {self.rate:g}: the broker that --kafka starts here gets slow with many "
                 f"messages; give --rate {OWN_KAFKA_RATE:g}, or --kafka kafka://HOST:9092"
-            )
-        check_positive({"--rate": self.rate, "--sync-every": self.sync_every})
-        if not LEAST_MINUTES <= self.minutes <= 24 * 60:
-            raise InputError(
-                f"--minutes is {self.minutes:g}; give {LEAST_MINUTES:g} to 1440, or the trainer "
-                "has no time to come back"
             )
 
     @property

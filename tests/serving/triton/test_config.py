@@ -37,7 +37,7 @@ def test_names_that_are_no_folders_are_refused(name):
 @pytest.mark.parametrize("option", ["model_version", "max_batch_size"])
 @pytest.mark.parametrize("number", [0, -1, 2**31])
 def test_numbers_that_triton_cannot_read_are_refused(option, number):
-    with pytest.raises(InputError, match=f"`{option}` is {number}; "):
+    with pytest.raises(InputError, match=f"{option} is {number}; "):
         RepositorySettings(**{option: number})
 
 
