@@ -61,10 +61,7 @@ class SessionSettings(Settings):
     epochs: int | None = option(None, "passes over the rows", shown="10", at_least=1)
     update: str = option("exact", "{choices}", metavar="UPDATE", choices=choices.UPDATES)
     max_multiplier: int | None = option(
-        None,
-        "largest batch / base batch",
-        shown="32; 128 from 20.6M rows",
-        at_least=1,
+        None, "largest batch / base batch", shown="32; 128 from 20.6M rows", at_least=1
     )
     steps: int | None = option(
         None,
@@ -75,9 +72,5 @@ class SessionSettings(Settings):
     device: str = device_option()
     mlp: tuple[int, ...] = option((400, 400, 400), "hidden widths", metavar="N,N", at_least=1)
     lines: tuple[str, ...] = option(
-        (),
-        "run only these lines of the table: a;b",
-        shown="all",
-        metavar="LABELS",
-        convert=_labels,
+        (), "run only these lines of the table: a;b", shown="all", metavar="LABELS", convert=_labels
     )

@@ -36,10 +36,7 @@ class OnlineSettings(Settings):
         "validation fraction and table layout do not apply"
     )
     capacity: int | None = option(
-        None,
-        "rows to reserve for each table",
-        shown="enough for --max-rows, else 2^24",
-        at_least=1,
+        None, "rows to reserve for each table", shown="enough for --max-rows, else 2^24", at_least=1
     )
     max_rows: int | None = option(
         None,
@@ -53,9 +50,7 @@ class OnlineSettings(Settings):
         choices=choices.ABSENT_ROWS,
     )
     admission_filter: str = option(
-        "count",
-        "how `admit` of the features file counts",
-        choices=choices.ADMISSION_FILTERS,
+        "count", "how `admit` of the features file counts", choices=choices.ADMISSION_FILTERS
     )
     window: int = option(
         0, "events after which the counts for `admit` are halved; 0: never", at_least=0

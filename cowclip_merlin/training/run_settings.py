@@ -96,11 +96,7 @@ class RunSettings(Settings):
         "adam", "{choices}", metavar="NAME", choices=choices.OPTIMIZERS, added=True
     )
     initial_accumulator: float | None = option(
-        None,
-        "initial value of Adagrad's accumulators",
-        shown="Keras's 0.1",
-        at_least=0,
-        added=True,
+        None, "initial value of Adagrad's accumulators", shown="Keras's 0.1", at_least=0, added=True
     )
     validation_fraction: float = option(
         0.0,

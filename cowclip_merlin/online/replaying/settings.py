@@ -31,10 +31,7 @@ class ReplaySettings(Settings):
         unique=True,
     )
     snapshot_every: float = option(
-        60.0,
-        "seconds between snapshots, for --resume; 0: only at the end",
-        metavar="S",
-        at_least=0,
+        60.0, "seconds between snapshots, for --resume; 0: only at the end", metavar="S", at_least=0
     )
 
     def __post_init__(self) -> None:
