@@ -146,6 +146,8 @@ def option(
 ) -> Any:
     """Define a field of settings, which may also be an option on the command line.
 
+    The module of the class needs `from __future__ import annotations`: its types are read as text.
+
     Args:
         default: default of the field: a number, a name, a path, or a tuple of numbers or names.
         help: help text in one line.

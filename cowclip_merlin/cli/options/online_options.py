@@ -40,19 +40,14 @@ def add_start_option(parser: argparse.ArgumentParser) -> None:
 
 def add_online_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the model and its training."""
-    add_options(
-        parser,
-        RunSettings,
-        "model",
-        "batch_size",
-        *RULE,
-        "backend",
-        preset={"shown": "criteo"},
-        clip={"choices": choices.kernel_clips},
-    )
+    of_log = {
+        "preset": {"shown": "criteo"},
+        "clip": {"choices": choices.kernel_clips},
+        "seed": {"help": "seed of all initial values"},
+    }
+    add_options(parser, RunSettings, "model", "batch_size", *RULE, "backend", **of_log)
     add_rate_options(parser, without=UNUSED_RATES)
-    seed = {"help": "seed of all initial values"}
-    add_options(parser, RunSettings, "seed", "mlp", *LAYERS, seed=seed)
+    add_options(parser, RunSettings, "seed", "mlp", *LAYERS, **of_log)
 
 
 def add_table_options(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +58,6 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
 
 def online_settings_from_args(args: argparse.Namespace) -> OnlineSettings:
     """Build the settings of an online training from the arguments."""
-
     if args.clip is not None:
         one_of("clip", args.clip, choices.kernel_clips())
     run = RunSettings(**model_settings(args) | {"update": "lazy", "epochs": 1})
