@@ -38,7 +38,7 @@ class Option:
         choices: the allowed values, or a function that returns them. The parser lists and checks
             them, but with a metavar only the settings do.
         const: value of the option if only its name is given; None: it needs a value.
-        convert: makes the value of the field from the text of the option.
+        convert: makes the value of the field from that of the option, which is text without `kind`.
         at_least: smallest value. All limits refuse numbers that are not finite.
         above: largest number that is too small.
         at_most: largest value.

@@ -117,7 +117,7 @@ def settings_from(args: argparse.Namespace, settings: type[Made], **others: Any)
 
 
 def _value(given: Option, value: Any) -> Any:
-    if given.convert and isinstance(value, str):
+    if given.convert and value != given.default:
         return given.convert(value)
     if isinstance(value, str) and given.many:
         return _parts(given, value)
