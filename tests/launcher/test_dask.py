@@ -118,7 +118,7 @@ def test_a_stubborn_child_is_killed(fake, scheduler):
 
 def test_a_restart_resumes_from_a_checkpoint(fake, scheduler, quick):
     body = (
-        "(here / f'call-{rank}-{attempt}').write_text(str(call['resume']))\n"
+        "(here / f'call-{rank}-{attempt}').write_text(str(call['options']['resume']))\n"
         "if attempt == 0:\n    wait_for('call-0-0')\n    wait_for('call-1-0')\n"
         "    checkpoint()\n    os.kill(os.getpid(), 9)"
     )

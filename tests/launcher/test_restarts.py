@@ -15,7 +15,10 @@ from cowclip_merlin.training.run_settings import RunOptions
 
 pytestmark = pytest.mark.system
 
-RECORD = "(here / f'call-{rank}-{attempt}').write_text(str(call['resume']) + str(out.exists()))\n"
+RECORD = (
+    "resume = call['options']['resume']\n"
+    "(here / f'call-{rank}-{attempt}').write_text(str(resume) + str(out.exists()))\n"
+)
 
 
 def records(fake, rank=0):
