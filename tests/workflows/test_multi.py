@@ -151,7 +151,7 @@ def test_rare_values_share_an_id(tmp_path):
     ("given_options", "message"),
     [
         (["--max-values", "2"], "--max-values has no effect without --multi"),
-        (["--multi", "tags", "--max-values", "-1"], "--max-values is -1; give 1 or more, or 0"),
+        (["--multi", "tags", "--max-values", "-1"], "--max-values is -1; it must be at least 0"),
         (["--multi", "tags", "--multi-separator", ""], "--multi-separator is empty"),
         (["--multi", "tags", "--keep-values", "last"], "--keep-values has no effect without"),
         (["--multi", "tags", "--hugectr"], "--hugectr needs columns with one value per row"),
