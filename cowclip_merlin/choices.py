@@ -55,6 +55,9 @@ TABLES: Mapping[str, str] = MappingProxyType(
 RUN_TABLES = tuple(name for name in TABLES if name != "growing")
 """Layouts for runs on a prepared folder, whose vocabularies are fixed."""
 
+COMBINERS = ("mean", "sum", "sqrtn")
+"""How the embeddings of a multi-valued column are combined; see `models.Columns`."""
+
 ADMISSION_FILTERS = ("count", "probabilistic")
 """How a growing table decides which new ids get a row; see `tables.admission`."""
 

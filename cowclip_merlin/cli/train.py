@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_options(parser, RunSettings, *names, **of_data)
     add_rate_options(parser)
-    add_options(parser, RunSettings, "epochs", "seed", "tables", "mlp", *LAYERS, **of_data)
+    add_options(
+        parser, RunSettings, "epochs", "seed", "tables", "combiner", "mlp", *LAYERS, **of_data
+    )
     _add_run_options(parser)
 
 

@@ -86,7 +86,10 @@ def check_table_memory(settings: RunSettings, data: PreparedData, device: str) -
 
 def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedData) -> Any:
     """Build the Merlin model of a run and initialize its variables from the seed."""
-    return build_model_of(settings, values, data.schema, tables=settings.tables)
+    schema = data.schema
+    for name, combiner in settings.combiners(data.log_format.multi).items():
+        schema[name] = schema[name].with_properties({"combiner": combiner})
+    return build_model_of(settings, values, schema, tables=settings.tables)
 
 
 def build_model_of(

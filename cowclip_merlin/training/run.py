@@ -87,6 +87,7 @@ def run_training(
             data=str(prepared.path.absolute()),
         )
         check_resume(out, config, options.resume)
+        settings.combiners(prepared.log_format.multi)  # refuses those of other columns
         used = used or set_up_tensorflow(settings.seed, options.device)
         check_table_memory(settings, prepared, used)
         columns = _open_splits(prepared, settings, memory)

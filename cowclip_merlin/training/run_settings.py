@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -92,6 +92,13 @@ class RunSettings(Settings):
         metavar="HOW",
         choices=choices.RUN_TABLES,
     )
+    combiner: str = option(
+        "mean",
+        "how the embeddings of a column of prepare --multi are combined: "
+        f"{', '.join(choices.COMBINERS)}; by column: tags=sum,genres=mean",
+        metavar="HOW",
+        added=True,
+    )
     optimizer: str = option(
         "adam", "{choices}", metavar="NAME", choices=choices.OPTIMIZERS, added=True
     )
@@ -148,6 +155,8 @@ class RunSettings(Settings):
         for name in self.overrides:
             one_of("override", name, OVERRIDES)
         self._check_sharded()
+        for combiner in self._combiners.values():
+            one_of("combiner", combiner, choices.COMBINERS)
         self._check_accumulator()
         self._check_adam()
         self._check_validation()
@@ -191,6 +200,36 @@ class RunSettings(Settings):
             raise InputError(
                 f"{name} is for Adam, but the optimizer is {self.optimizer!r}; remove {name}"
             )
+
+    @property
+    def _combiners(self) -> dict[str, str]:
+        """Column -> combiner; "" stands for all columns."""
+        parts = [part.strip().rpartition("=") for part in self.combiner.split(",")]
+        return {name: combiner for name, _, combiner in parts}
+
+    def combiners(self, multi: Collection[str]) -> dict[str, str]:
+        """Return the combiner of each multi-valued column.
+
+        Args:
+            multi: names of these columns.
+
+        Raises:
+            InputError: if the settings name another column, or there is no such column.
+
+        >>> settings = RunSettings(model="dcn", batch_size=8, combiner="tags=sum")
+        >>> settings.combiners(["genres", "tags"])
+        {'genres': 'mean', 'tags': 'sum'}
+        """
+        given = self._combiners
+        if not multi and self.combiner != "mean":
+            raise InputError("`combiner` has no effect: no column has several values per row")
+        for name in given:
+            if name and name not in multi:
+                raise InputError(
+                    f"`combiner`: {name!r} is no column with several values per row; these are "
+                    f"{', '.join(multi)}"
+                )
+        return {name: given.get(name, given.get("", "mean")) for name in multi}
 
     @property
     def scored_split(self) -> str:

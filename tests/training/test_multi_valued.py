@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData, StreamedData, open_columns
 from cowclip_merlin.loading.id_layout import IdLayout
 from cowclip_merlin.training import RunSettings, evaluate_run, train
@@ -134,6 +135,34 @@ def test_a_streamed_run_is_the_resident_one(folder, auc):
     settings = RunSettings(model="deepfm", **SMALL)
     rows = train(folder / "DATA", settings, out=folder / "streamed", data_memory=0.02)
     assert rows[-1]["test_auc"] == auc
+
+
+def test_a_combiner_is_chosen_by_column(folder, auc):
+    rows = [run(folder, name, combiner=name) for name in ("sum", "tags=sum", "sqrtn")]
+    aucs = [row["test_auc"] for row in rows]
+    assert aucs[0] == aucs[1] and len({auc, *aucs}) == 3
+    model = cc.training.load_run(folder / "tags=sum", folder / "DATA")
+    assert model.blocks[0].columns.combiners == {"tags": "sum"}
+
+
+@pytest.mark.parametrize(
+    ("combiner", "message"),
+    [
+        ("max", "unknown combiner 'max'; choose one of mean, sum, sqrtn"),
+        ("user=sum", "--combiner: 'user' is no column with several values per row; these are tags"),
+    ],
+)
+def test_other_combiners_are_refused(folder, capsys, combiner, message):
+    words = ["train", str(folder / "DATA"), "--out", str(folder / "none"), "--model", "deepfm"]
+    assert main([*words, "--batch-size", "64", "--combiner", combiner]) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "none").exists()
+
+
+def test_a_combiner_needs_a_multi_valued_column():
+    settings = RunSettings(model="deepfm", combiner="sum", batch_size=8)
+    with pytest.raises(InputError, match="`combiner` has no effect"):
+        settings.combiners(())
 
 
 def test_the_tags_are_learned(folder):
