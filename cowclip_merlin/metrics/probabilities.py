@@ -130,7 +130,7 @@ def reliability(
     labels, scores = checked_rows(y_true, y_score)
     order = np.argsort(scores, kind="stable")
     ordered, ones = scores[order].astype(np.float64), labels[order]
-    cuts = np.linspace(0, ordered.size, bins + 1).round().astype(np.int64)[:-1]
+    cuts = np.arange(bins) * ordered.size // bins
     first = np.unique(np.searchsorted(ordered, ordered[cuts]))  # equal predictions stay together
     sizes = np.diff(np.append(first, ordered.size))
     predicted, observed = (np.add.reduceat(each, first) / sizes for each in (ordered, ones))

@@ -148,7 +148,8 @@ def test_the_features_file_fits_the_log(log):
     assert features.categorical[ITEM].rules.ttl == (ITEM_LIFE + 1) * DAY
     events = EventLog([path], features, max_bad_fraction=0)
     pieces = list(events)
-    ids, labels = (np.concatenate([getattr(p, x) for p in pieces]) for x in ("ids", "labels"))
+    ids = np.concatenate([piece.ids.values for piece in pieces])
+    labels = np.concatenate([piece.labels for piece in pieces])
     assert events.events == ROWS and labels.tolist() == frame["click"].tolist()
     assert np.concatenate([p.times for p in pieces]).tolist() == frame["time"].tolist()
     np.testing.assert_array_equal(ids[:, 0], frame["user"])

@@ -85,7 +85,8 @@ def test_a_log_of_events_may_be_compressed(tmp_path, kind, suffix):
         list(EventLog([tmp_path / name], load_features(features)))
         for name in ("log.csv", f"log.csv{suffix}")
     )
-    assert packed[0].ids.tolist() == plain[0].ids.tolist() and len(packed[0].labels) == len(ROWS)
+    ids = [parts[0].ids.values.tolist() for parts in (packed, plain)]
+    assert ids[0] == ids[1] and len(packed[0].labels) == len(ROWS)
 
 
 def prepare(out, *files, options=OPTIONS):

@@ -69,7 +69,7 @@ def whole_log(file, features):
         assert "no events" in str(error)
         pieces = []
     first = 1 if file.suffix == ".parquet" else 2  # a header is line 1
-    ids = np.concatenate([p.ids for p in pieces]) if pieces else np.empty((0, 2), np.int64)
+    ids = np.concatenate([p.ids.values for p in pieces]) if pieces else np.empty((0, 2), np.int64)
     numbers = [p.numbers for p in pieces] or [np.empty((0, 2), np.float32)]
     bad = {line.line - first for line in log.damaged.first}
     assert len(ids) + log.damaged.count == log.rows
