@@ -1,4 +1,4 @@
-"""A new clip and a new model take two edits each: the function, and the entry in `choices`."""
+"""A new clip, model or log takes two edits: what it does, and an entry. A new rule takes one."""
 
 import csv
 import inspect
@@ -18,6 +18,8 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import load_experiment
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.models.base import Architecture, ClickModel, assemble
+from cowclip_merlin.online.logs import open_log
+from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run_config import RunConfig
 
@@ -202,3 +204,58 @@ def test_choices_import_nothing_heavy():
         "import sys, cowclip_merlin.choices; assert not {'tensorflow', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+NEW_RULE = """
+from types import MappingProxyType
+from cowclip_merlin import scaling
+
+triple = scaling.Multipliers(embedding_lr=3, dense_lr=3, l2=3)
+scaling.RULES = MappingProxyType({**scaling.RULES, "triple": lambda s: triple})
+
+from cowclip_merlin.cli import main
+from cowclip_merlin.experiments.definitions import load_experiment
+from cowclip_merlin.training import RunSettings
+
+assert main(["scale", "--dataset", "criteo", "--to", "8192", "--rule", "triple"]) == 0
+new, usual = (RunSettings(model="dcn", batch_size=8, rule=rule) for rule in ("triple", "none"))
+assert new.hyperparameters("criteo").l2 == 3 * usual.hyperparameters("criteo").l2
+assert load_experiment("mine.yaml").lines[0].rule == "triple"
+main(["train", "--help"])
+"""
+
+
+@pytest.mark.system
+def test_a_new_rule_is_one_entry(tmp_path):
+    """In a process of its own, because an author edits the file before anything reads it."""
+    line = "{label: a, rule: triple, multipliers: [1]}"
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"title: Mine\nclaim: Mine\nkind: runs\nlines: [{line}]\n")
+    run = [sys.executable, "-c", NEW_RULE]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "invariant, triple" in " ".join(done.stdout.split())
+
+
+class KeptLog(FileLog):
+    """A log in a folder, with an address of its own."""
+
+    def __init__(self, url, *, create):
+        super().__init__(url.removeprefix("kept://here"), create=create)
+
+
+def test_a_log_of_a_new_kind(tmp_path, monkeypatch, capsys):
+    """Its author writes a class, and an entry in `LOG_KINDS`."""
+    kind = open_log.LogKind(path=f"{__name__}.KeptLog", form="kept://here/FOLDER")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[KeptLog.__module__])
+    monkeypatch.setattr(open_log, "LOG_KINDS", {**open_log.LOG_KINDS, "kept": kind})
+    log = open_log.open_log(f"kept://here{tmp_path / 'log'}", create=True)
+    log.append([b"first", b"second"])
+    again = open_log.open_log(f"kept://here{tmp_path / 'log'}")
+    messages = again.read(again.start(), 10)
+    assert [message.value for message in messages] == [b"first", b"second"]
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["online", "train", "--help"])
+    assert "kept://here/FOLDER" in "".join(capsys.readouterr().out.split())
+    with pytest.raises(InputError, match="kafka://HOST:9092/TOPIC or kept://here/FOLDER"):
+        open_log.open_log("other://host/name")

@@ -7,7 +7,7 @@ import sys
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.joining.settings import JoinSettings
-from cowclip_merlin.online.logs.open_log import FORMS
+from cowclip_merlin.online.logs.open_log import log_forms
 from cowclip_merlin.settings import add_options, settings_from
 
 HELP = "make training examples from a log of impressions and a log of clicks"
@@ -23,7 +23,7 @@ stopped or killed."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip online join`."""
     add = parser.add_argument
-    add("--impressions", required=True, metavar="LOG", help=f"log to read: {FORMS}")
+    add("--impressions", required=True, metavar="LOG", help=f"log to read: {log_forms()}")
     add("--actions", required=True, metavar="LOG", help="log of clicks to read, like --impressions")
     add("--to", required=True, metavar="LOG", help="log of examples to write, like --impressions")
     add("--features", required=True, metavar="YAML", help="features file with a key")

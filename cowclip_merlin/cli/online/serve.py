@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.logs.open_log import FORMS
+from cowclip_merlin.online.logs.open_log import log_forms
 from cowclip_merlin.serving.live.web.limits import ServingLimits
 from cowclip_merlin.settings import add_options, settings_from
 
@@ -28,7 +28,13 @@ TOKEN_VARIABLE = "COWCLIP_TOKEN"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip online serve`."""
     add = parser.add_argument
-    add("--from", dest="log", required=True, metavar="LOG", help=f"log of the trainer: {FORMS}")
+    add(
+        "--from",
+        dest="log",
+        required=True,
+        metavar="LOG",
+        help=f"log of the trainer: {log_forms()}",
+    )
     text = "the trainer's run folder as this machine sees it (default: as the trainer names it)"
     add("--run", dest="run_folder", metavar="RUN", help=text)
     text = "address to listen at; 0.0.0.0 for all networks of this machine"

@@ -2,23 +2,65 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.address import parse_address
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.message_log import MessageLog
 
-FORMS = "a folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC"
-"""What `open_log` takes, for help texts."""
+
+@dataclass(frozen=True, kw_only=True)
+class LogKind:
+    """A kind of log on a server.
+
+    Attributes:
+        path: module and class, a `MessageLog` that takes the address and `create`.
+        form: how its address is written, for help texts; "": as that of another kind.
+    """
+
+    path: str
+    form: str = ""
+
+    def open(self, url: str, *, create: bool) -> MessageLog:
+        """Open a log; its module is imported only now, since it needs the server's package."""
+        module, name = self.path.rsplit(".", 1)
+        return getattr(importlib.import_module(module), name)(url, create=create)
+
+
+_REDIS = "cowclip_merlin.online.logs.redis_log.RedisLog"
+LOG_KINDS: Mapping[str, LogKind] = MappingProxyType(
+    {
+        "redis": LogKind(path=_REDIS, form="redis://HOST:6379/STREAM"),
+        "rediss": LogKind(path=_REDIS),
+        "kafka": LogKind(
+            path="cowclip_merlin.online.logs.kafka_log.KafkaLog", form="kafka://HOST:9092/TOPIC"
+        ),
+    }
+)
+"""Kinds of logs by the scheme of their address. To add one, write its class and an entry."""
+
+
+def log_forms() -> str:
+    """Return how the address of a log may be written, for help texts and errors.
+
+    >>> log_forms()
+    'a folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC'
+    """
+    *first, last = ["a folder", *(kind.form for kind in LOG_KINDS.values() if kind.form)]
+    return f"{', '.join(first)} or {last}"
 
 
 def open_log(url: str, *, create: bool = False) -> MessageLog:
     """Open a log.
 
     Args:
-        url: a folder, or the address of a Redis Stream or of a Kafka topic; see `RedisLog` and
-            `KafkaLog` for options.
+        url: a folder, or an address whose scheme is in `LOG_KINDS`. The classes there tell its
+            options.
         create: make the log if it is not there, as those who append do.
 
     Raises:
@@ -34,20 +76,15 @@ folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOPIC
     scheme, separator, _ = url.partition("://")
     if not separator:
         return FileLog(url, create=create)
+    if scheme not in LOG_KINDS:
+        what = f"unknown kind of log {scheme!r}; give {log_forms()}"
+        raise InputError(f"{shown_address(url)}: {what}")
     try:
-        if scheme in ("redis", "rediss"):
-            from cowclip_merlin.online.logs.redis_log import RedisLog
-
-            return RedisLog(url, create=create)
-        if scheme == "kafka":
-            from cowclip_merlin.online.logs.kafka_log import KafkaLog
-
-            return KafkaLog(url, create=create)
+        return LOG_KINDS[scheme].open(url, create=create)
     except ImportError as error:
         raise InputError(
             f"{scheme}:// needs the package {error.name}: pip install 'cowclip-merlin[online]'"
         ) from None
-    raise InputError(f"{shown_address(url)}: unknown kind of log {scheme!r}; give {FORMS}")
 
 
 def log_identity(url: str) -> str:
@@ -58,7 +95,7 @@ def log_identity(url: str) -> str:
     """
     if "://" not in url:
         return f"folder {Path(url).resolve().name}"
-    address = parse_address(url, FORMS)
+    address = parse_address(url, log_forms())
     return f"{address.scheme} {address.path}"
 
 
@@ -68,7 +105,7 @@ def shown_address(url: str) -> str:
     >>> shown_address("redis://user:secret@host:6379/model"), shown_address("/a/folder@home")
     ('redis://host:6379/model', '/a/folder@home')
     """
-    return parse_address(url, FORMS).name if "://" in url else url
+    return parse_address(url, log_forms()).name if "://" in url else url
 
 
 def log_place(url: str) -> str:
@@ -79,5 +116,5 @@ def log_place(url: str) -> str:
     """
     if "://" not in url:
         return str(Path(url).resolve())
-    address = parse_address(url, FORMS)
+    address = parse_address(url, log_forms())
     return f"{address.name} {address.options.get('db', '')}".rstrip()
