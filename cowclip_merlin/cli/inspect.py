@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.cli.options.common_options import check_overwrite_used, print_served_epoch
+
+if TYPE_CHECKING:
+    from cowclip_merlin.training.run_config import RunConfig
+
+Bins = Sequence[Mapping[str, str]]
 
 HELP = "show what the clip did in a run, as text and figures"
 EXAMPLES = """examples:
@@ -30,19 +37,31 @@ def run(args: argparse.Namespace) -> None:
     """Print the report and write the figures."""
     check_overwrite_used(args, "--out")
     from cowclip_merlin.diagnostics import read_diagnostics
-    from cowclip_merlin.diagnostics.figures import FIGURES, write_figures
+    from cowclip_merlin.diagnostics.figures import FIGURES, RELIABILITY, write_figures
     from cowclip_merlin.diagnostics.text_report import format_report
     from cowclip_merlin.system.files import check_writable
     from cowclip_merlin.training.run_config import RunConfig
-    from cowclip_merlin.training.run_logs import read_metrics
+    from cowclip_merlin.training.run_logs import read_metrics, read_reliability
 
     folder = Path(args.run_folder)
     out = Path(args.out) if args.out else folder / "figures"
     if args.out and out.is_dir():  # RUN/figures always holds the figures of the last call
-        for name in FIGURES:
+        for name in (*FIGURES, RELIABILITY):
             check_writable(out / f"{name}.svg", overwrite=args.overwrite)
     config, table = RunConfig.load(folder), read_diagnostics(folder)
     print_served_epoch(folder)
     print(format_report(config, read_metrics(folder / "metrics.csv", epochs=sys.maxsize), table))
-    files = write_figures(table, out)
+    bins = read_reliability(folder / "reliability.csv")
+    files = write_figures(table, out, _bins_of_served_epoch(folder, config, bins))
     print("\nfigures: " + ", ".join(map(str, files)))
+
+
+def _bins_of_served_epoch(folder: Path, config: RunConfig, bins: Bins) -> Bins:
+    """Return the bins of the epoch whose weights the run serves: the best, or the last one."""
+    from cowclip_merlin.training.stopping.best_epoch import kept_epochs
+
+    if not bins:
+        return bins
+    kept = kept_epochs(folder) if config.settings.early_stopping is not None else []
+    epoch = str(kept[0]) if kept else bins[-1]["epoch"]
+    return [each for each in bins if each["epoch"] == epoch]

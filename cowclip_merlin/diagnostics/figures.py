@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -112,6 +112,27 @@ def rates_and_speed(table: Any) -> Any:
     return figure
 
 
+def reliability(rows: Sequence[Mapping[str, str]]) -> Any:
+    """Draw the observed click rate by the predicted one, in bins of equal rows.
+
+    Args:
+        rows: those of one epoch of `reliability.csv`, at least one.
+    """
+    figure = new_figure(4.2, 4.0)
+    axes = figure.subplots()
+    predicted, observed = (
+        [100 * float(row[name]) for row in rows] for name in ("predicted", "observed")
+    )
+    most = 1.05 * max(*predicted, *observed)
+    axes.plot([0, most], [0, most], color="gray", linewidth=0.8, label="calibrated")
+    label = f"{rows[0]['split']} rows, epoch {rows[0]['epoch']}"
+    axes.plot(predicted, observed, label=label, **style(0, len(rows)))
+    axes.set(xlim=(0, most), ylim=(0, most), xlabel="predicted clicks (%)")
+    axes.set(ylabel="observed clicks (%)", title="mean of each bin of equal rows")
+    axes.legend(fontsize=8, loc="upper left")
+    return figure
+
+
 FIGURES: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
         "clip": clip_over_steps,
@@ -126,8 +147,17 @@ FIGURES: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 _CLIP_FACTOR_FIGURES = ("clip", "fields")
 
 
-def write_figures(table: Any, folder: Path) -> list[Path]:
+RELIABILITY = "reliability"
+"""Name of the file of the figure that `reliability` draws."""
+
+
+def write_figures(table: Any, folder: Path, bins: Sequence[Mapping[str, str]] = ()) -> list[Path]:
     """Draw all figures as SVG; leave out the figures of clip factors if none exist (Clippy).
+
+    Args:
+        table: the records of the probes.
+        folder: of the files.
+        bins: rows of `reliability.csv` to draw; none: leave out their figure.
 
     Returns:
         The paths of the files.
@@ -141,4 +171,8 @@ def write_figures(table: Any, folder: Path) -> list[Path]:
         files.append(folder / f"{name}.svg")
         with figure_settings():
             save_figure(draw(table), files[-1])
+    if bins:
+        files.append(folder / f"{RELIABILITY}.svg")
+        with figure_settings():
+            save_figure(reliability(bins), files[-1])
     return files

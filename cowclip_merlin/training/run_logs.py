@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.metrics import ReliabilityBin
 from cowclip_merlin.system.records import write_rows
 
 METRICS = (
@@ -37,6 +38,9 @@ METRICS = (
     "validation_calibration",
 )
 """Columns of `metrics.csv`; the columns of a split that the run does not score stay empty."""
+
+RELIABILITY = ("epoch", "split", "rows", "predicted", "observed")
+"""Columns of `reliability.csv`; see `metrics.ReliabilityBin`."""
 
 _OF_EVERY_SPLIT = tuple(n for n in METRICS if not n.startswith(("test_", "validation_")))
 
@@ -132,6 +136,31 @@ def epoch_seconds(row: Mapping[str, Any], rows: int) -> float:
 def write_metrics(path: Path, rows: list[Mapping[str, Any]]) -> None:
     """Write all rows in one atomic step."""
     write_rows(path, METRICS, rows)
+
+
+def write_reliability(path: Path, epoch: int, split: str, bins: Sequence[ReliabilityBin]) -> None:
+    """Write the bins of an epoch after those of earlier epochs, in one atomic step."""
+    earlier = [row for row in read_reliability(path) if int(row["epoch"]) < epoch]
+    head = {"epoch": epoch, "split": split}
+    write_rows(path, RELIABILITY, [*earlier, *({**head, **each._asdict()} for each in bins)])
+
+
+def read_reliability(path: Path) -> list[dict[str, str]]:
+    """Read the rows of `reliability.csv` as text; return [] if the file does not exist.
+
+    Raises:
+        InputError: if the file is damaged.
+    """
+    if not path.exists():
+        return []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            _ = row["split"], int(row["epoch"]), [float(row[name]) for name in RELIABILITY[2:]]
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: damaged ({error!s:.80}); delete it") from error
+    return rows
 
 
 class TensorBoard:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from cowclip_merlin import workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, load_to_device, steps_per_epoch
+from cowclip_merlin.metrics import reliability
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
@@ -270,6 +271,12 @@ class Trainer:
         self.rows.append(row)
         if self._writes:
             run_logs.write_metrics(self.folder / "metrics.csv", self.rows)
+            run_logs.write_reliability(
+                self.folder / "reliability.csv",
+                epoch + 1,
+                self.settings.scored_split,
+                reliability(self.scored_labels, probabilities),
+            )
         board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
         self.log.info(
             "epoch %d: train loss %.5f, %s AUC %.5f, log loss %.5f, %s rows/s, %.1f s",

@@ -1,6 +1,7 @@
 """`cowclip inspect`: its text, figures and errors."""
 
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from cowclip_merlin.diagnostics import read_diagnostics
 from cowclip_merlin.diagnostics.diagnostics_csv import FILE
 from cowclip_merlin.diagnostics.figures import FIGURES
 from cowclip_merlin.training import RunSettings, train
+from cowclip_merlin.training.run_logs import read_reliability, write_reliability
 
 SETTINGS = RunSettings(
     model="deepfm", mlp=(8,), batch_size=256, base_batch_size=64, epochs=2, seed=5,
@@ -52,13 +54,13 @@ def test_figures_are_written_and_the_same_every_time(run, tmp_path, capsys):
     folder, _ = run
     assert main(["inspect", str(folder)]) == 0
     assert main(["inspect", str(folder), "--out", str(tmp_path / "figures")]) == 0
-    for name in FIGURES:
+    for name in (*FIGURES, "reliability"):
         first = (folder / "figures" / f"{name}.svg").read_bytes()
         assert (
             first.startswith(b"<?xml")
             and first == (tmp_path / "figures" / f"{name}.svg").read_bytes()
         )
-    assert {f.stem for f in (folder / "figures").iterdir()} == set(FIGURES)
+    assert {f.stem for f in (folder / "figures").iterdir()} == {*FIGURES, "reliability"}
 
 
 def lines(axes):
@@ -92,7 +94,7 @@ def test_clippy_has_norms_and_no_factors(data, tmp_path, capsys, update):
     text = capsys.readouterr().out
     assert f" {rows[0]['mean_clip_factor']:.4f}\n" in text and "nan" not in text
     drawn = {file.stem for file in (tmp_path / "run" / "figures").iterdir()}
-    assert drawn == {"norms", "rates"}
+    assert drawn == {"norms", "rates", "reliability"}
 
 
 @pytest.mark.thorough
@@ -148,3 +150,33 @@ def test_a_run_that_has_not_finished_an_epoch(run, tmp_path, capsys):
         (tmp_path / name).write_bytes((run[0] / name).read_bytes())
     assert main(["inspect", str(tmp_path)]) == 0
     assert "no epoch is finished" in capsys.readouterr().out
+
+
+def test_the_reliability_of_the_served_epoch_is_drawn(run, tmp_path, capsys):
+    folder, rows = run
+    recorded = read_reliability(folder / "reliability.csv")
+    assert [int(row["epoch"]) for row in recorded] == [1] * 20 + [2] * 20
+    last = [row for row in recorded if row["epoch"] == "2"]
+    sizes, predicted = (
+        np.array([float(row[name]) for row in last]) for name in ("rows", "predicted")
+    )
+    clicks = sizes @ [float(row["observed"]) for row in last]
+    assert sizes @ predicted / clicks == pytest.approx(rows[-1]["test_calibration"], rel=1e-9)
+    assert main(["inspect", str(folder), "--out", str(tmp_path / "figures")]) == 0
+    assert "test rows, epoch 2" in (tmp_path / "figures" / "reliability.svg").read_text()
+    assert str(tmp_path / "figures" / "reliability.svg") in capsys.readouterr().out
+
+
+def test_a_resumed_run_writes_its_bins_anew(run, data, tmp_path):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    write_reliability(folder / "reliability.csv", 2, "test", [])
+    assert len(read_reliability(folder / "reliability.csv")) == 20
+    (folder / "reliability.csv").write_text("epoch,split\n1,test\n")
+    assert main(["inspect", str(folder)]) == 2
+
+
+def test_a_run_of_an_earlier_version_has_no_bins(run, tmp_path, capsys):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    (folder / "reliability.csv").unlink()
+    assert main(["inspect", str(folder)]) == 0
+    assert "reliability" not in capsys.readouterr().out
