@@ -221,7 +221,7 @@ def test_a_probe_that_was_cut_short_is_not_shown(tmp_path):
 
 
 def test_a_negative_interval_is_refused(data, tmp_path):
-    with pytest.raises(InputError, match="`diagnostics_every` is -1"):
+    with pytest.raises(InputError, match="diagnostics_every is -1"):
         train(data, settings(), out=tmp_path / "run", diagnostics_every=-1)
 
 
