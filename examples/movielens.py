@@ -8,6 +8,9 @@ the columns of the files and three crossed columns (user x genre, item x age, it
 These have many ids, most of them rare, for which the clip is made. To cross other columns, use
 `--crosses user_genres,item_gender`.
 
+With `--history 20`, the column `liked` has the last 20 items that the user liked before, separated
+by "|", for `cowclip prepare --multi liked`.
+
 With `--time`, the log also has the time of each rating, and the features file `ratings.csv.yaml` is
 written beside it, for `cowclip online`.
 """
@@ -27,7 +30,7 @@ from cowclip_merlin import InputError
 from cowclip_merlin.errors import error_message
 from cowclip_merlin.system.files import atomic_write, check_writable
 
-LABEL, TIME = "click", "time"
+LABEL, TIME, HISTORY = "click", "time", "liked"
 FIELDS = ("user", "item", "age", "gender", "occupation", "genres")
 PARTS = (*FIELDS, "genre")  # of a crossed column; genre is the first of the genres
 CROSSES = ("user_genre", "item_age", "item_occupation")
@@ -225,6 +228,28 @@ def read_ratings(
     return sorted(ratings, key=lambda rating: rating.time)
 
 
+def histories(ratings: Sequence[Rating], most: int) -> Iterator[str]:
+    """Yield the last items that the user of each rating has liked before, the latest at the end.
+
+    Ratings of the same second do not count: a user may enter several at once, in any order.
+
+    Args:
+        ratings: sorted by time.
+        most: number of items.
+
+    >>> times = [("a", 5, 1), ("b", 1, 2), ("c", 4, 3), ("d", 5, 3), ("e", 2, 4)]
+    >>> rows = [Rating(user="u", item=i, stars=s, time=t) for i, s, t in times]
+    >>> list(histories(rows, 2))
+    ['', 'a', 'a', 'a', 'c|d']
+    """
+    liked: dict[str, list[Rating]] = {}
+    for rating in ratings:
+        before = [each for each in liked.get(rating.user, []) if each.time < rating.time]
+        yield "|".join(each.item for each in before[-most:])
+        if rating.stars >= 4:
+            liked.setdefault(rating.user, []).append(rating)
+
+
 def features_text(name: str, columns: Sequence[str]) -> str:
     """Text of the features file of a log of this name, with these categorical columns."""
     lines = [f"# The columns of {name}: a features file for cowclip online.", f"label: {LABEL}"]
@@ -236,6 +261,7 @@ def convert(
     out: Path,
     *,
     crosses: Sequence[str] = CROSSES,
+    history: int = 0,
     time: bool = False,
     overwrite: bool = False,
 ) -> int:
@@ -245,6 +271,7 @@ def convert(
         folder: with the files of MovieLens-100K.
         out: the log to write.
         crosses: names of the crossed columns: the columns that they cross, joined by _.
+        history: also write the column with so many items that the user liked before; 0: do not.
         time: also write the column with the times, and the features file.
         overwrite: replace files that are there.
     """
@@ -255,10 +282,12 @@ def convert(
     users, items = read_users(folder, source), read_items(folder, source)
     ratings = read_ratings(folder, source, users, items)
     with atomic_write(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as log:
-        columns = [LABEL, *([TIME] if time else []), *FIELDS, *crosses]
+        more = [HISTORY] if history else []
+        columns = [LABEL, *([TIME] if time else []), *FIELDS, *crosses, *more]
         writer = csv.DictWriter(log, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(click(rating, users, items, crosses) for rating in ratings)
+        for rating, liked in zip(ratings, histories(ratings, history), strict=True):
+            writer.writerow({HISTORY: liked, **click(rating, users, items, crosses)})
     if time:
         with atomic_write(features) as temporary:
             temporary.write_text(features_text(out.name, [*FIELDS, *crosses]), encoding="utf-8")
@@ -278,15 +307,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         "empty: none (default: %(default)s)",
     )
     parser.add_argument(
+        "--history",
+        type=int,
+        default=0,
+        metavar="N",
+        help=f"also write the column {HISTORY}: N items that the user liked before; 0: do not",
+    )
+    parser.add_argument(
         "--time", action="store_true", help="also write times, and FILE.yaml for `cowclip online`"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     args = parser.parse_args(argv)
     try:
+        if args.history < 0:
+            raise InputError(f"--history is {args.history}; give 1 or more, or 0 for no column")
+        options = {name: getattr(args, name) for name in ("history", "time", "overwrite")}
         crosses = parse_crosses(args.crosses)
-        rows = convert(
-            args.folder, args.out, crosses=crosses, time=args.time, overwrite=args.overwrite
-        )
+        rows = convert(args.folder, args.out, crosses=crosses, **options)
     except (InputError, OSError) as error:
         words = error_message(error)
         if words is None:
