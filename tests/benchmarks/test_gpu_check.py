@@ -89,7 +89,7 @@ def test_the_gpu_check_asks_for_what_can_be_measured(benchmark_of, checked, monk
             bench.run(args)
     assert [s.vocabulary for s in made] == [1_000_000, 33_800_000, 33_800_000, 1_000_000]
     assert [s.jit_compile for s in made] == [False, False, False, True]
-    assert made[0].backends == ["auto", "tensorflow"] and made[2].precisions == ["bfloat16"]
+    assert made[0].backends == ("auto", "tensorflow") and made[2].precisions == ("bfloat16",)
     for name, module in modules.items():
         script, *part = name.split()
         words = [f"benchmarks/{script}.py", *part]

@@ -97,7 +97,8 @@ def test_nvtabular_is_imported_without_tensorflow_which_merlin_learns_of_later()
     [
         "from types import SimpleNamespace as N\n"
         "from cowclip_merlin.workflows.prepared.folder import merlin_schema\n"
-        "merlin_schema(N(categorical=['a'], continuous=[], label='y'), N(cardinalities={'a': 3}))",
+        "columns = N(categorical=['a'], continuous=[], label='y', multi={}, max_values=0)\n"
+        "merlin_schema(columns, N(cardinalities={'a': 3}))",
         "from cowclip_merlin import models\n"
         "models.growing_schema(categorical=['a'], continuous=[], label='y')",
     ],
