@@ -138,7 +138,7 @@ class Processes:
         for process in self.all:
             process.check()
 
-    def wait_until(self, what: str, condition: Callable[[], bool], seconds: float = 180) -> None:
+    def wait_until(self, what: str, condition: Callable[[], bool], seconds: float = 600) -> None:
         """Wait until a condition is true.
 
         Args:
