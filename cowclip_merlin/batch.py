@@ -61,6 +61,9 @@ class Ids(NamedTuple):
         import numpy as np
 
         of_row, lengths = self.lengths.sum(axis=1), self.lengths[which]
+        if isinstance(which, slice) and which.step is None:  # without a copy
+            begin = of_row[: which.indices(len(of_row))[0]].sum()
+            return Ids(self.values[begin : begin + lengths.sum()], lengths)
         first, taken = (of_row.cumsum() - of_row)[which], lengths.sum(axis=1)
         within = np.arange(taken.sum()) - np.repeat(taken.cumsum() - taken, taken)
         return Ids(self.values[first.repeat(taken) + within], lengths)
