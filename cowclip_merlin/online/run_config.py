@@ -12,6 +12,7 @@ from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
+    ListRules,
     LogFeatures,
 )
 from cowclip_merlin.online.events.numbers import NumberScaling
@@ -27,7 +28,11 @@ _CUT = 60  # characters of a value in an error
 
 def online_config(settings: OnlineSettings, features: LogFeatures) -> dict[str, Any]:
     """Return plain values for JSON, which `load_online_config` reads."""
-    return {"features": _plain(asdict(features)), "settings": settings.as_dict()}
+    columns = _plain(asdict(features))
+    for column in columns["categorical"]:
+        if column["lists"] is None:  # as in folders of versions that had no lists
+            del column["lists"]
+    return {"features": columns, "settings": settings.as_dict()}
 
 
 def load_online_config(run: str | Path) -> tuple[OnlineSettings, LogFeatures]:
@@ -128,10 +133,7 @@ def _settings(values: Mapping[str, Any]) -> OnlineSettings:
 
 
 def _features(values: Mapping[str, Any]) -> LogFeatures:
-    categorical = [
-        CategoricalColumn(**{**each, "rules": FieldRules(**each["rules"])})
-        for each in values["categorical"]
-    ]
+    categorical = [_categorical(each) for each in values["categorical"]]
     continuous = [
         ContinuousColumn(**{**each, "scaling": NumberScaling(**each["scaling"])})
         for each in values["continuous"]
@@ -139,3 +141,10 @@ def _features(values: Mapping[str, Any]) -> LogFeatures:
     columns = tuple(values["columns"])
     lists = {"categorical": tuple(categorical), "continuous": tuple(continuous)}
     return LogFeatures(**{**values, **lists, "columns": columns})
+
+
+def _categorical(values: Mapping[str, Any]) -> CategoricalColumn:
+    lists = values.get("lists")
+    return CategoricalColumn(
+        **{**values, "rules": FieldRules(**values["rules"]), "lists": lists and ListRules(**lists)}
+    )

@@ -182,9 +182,18 @@ def _check_types(file: Path, features: LogFeatures) -> None:
     check_columns(schema.names, features.identifiers, file)
     for name in features.identifiers:
         kind = schema.field(name).type
-        kind = kind.value_type if types.is_dictionary(kind) else kind
-        usable = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean)
-        if not any(test(kind) for test in (*usable, types.is_null)):
+        lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+        is_list = any(test(kind) for test in lists)
+        if is_list and name not in features.lists:
             raise InputError(
-                f"{file}: column {name!r} is {kind}; convert it to text or whole numbers"
+                f"{file}: column {name!r} is {kind}, several values per row; give it a separator "
+                "in the features file"
+            )
+        of_value = kind.value_type if is_list else kind
+        of_value = of_value.value_type if types.is_dictionary(of_value) else of_value
+        shown = kind if is_list else of_value
+        usable = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean)
+        if not any(test(of_value) for test in (*usable, types.is_null)):
+            raise InputError(
+                f"{file}: column {name!r} is {shown}; convert it to text or whole numbers"
             )

@@ -14,12 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.batch import Ids
-from cowclip_merlin.online.events.features import (
-    CategoricalColumn,
-    ContinuousColumn,
-    LogFeatures,
-)
-from cowclip_merlin.online.events.ids import text_ids
+from cowclip_merlin.online.events.features import ContinuousColumn, LogFeatures
+from cowclip_merlin.online.events.ids import encode_ids, text_ids
 from cowclip_merlin.online.events.times import cast_each, parse_formatted_times, parse_times
 from cowclip_merlin.tables.field_rules import LATEST
 
@@ -101,15 +97,15 @@ def encode_inputs(table: Any, features: LogFeatures, damage: Damage) -> Events:
     """Ids and numbers of all rows, those of damaged ones without meaning.
 
     Args:
-        table: Arrow table of text; null is a missing value.
+        table: Arrow table of text; null is a missing value. Columns with several values per row
+            are lists of text, without nulls.
         features: the columns.
         damage: takes what is wrong.
     """
     rows = table.num_rows
-    ids = [_ids(table[c.name], field, c) for field, c in enumerate(features.categorical)]
     numbers = [_scaled(_array(table[c.name]), c, damage) for c in features.continuous]
     return Events(
-        ids=Ids(np.stack(ids, axis=1) if ids else np.empty((rows, 0), np.int64)),
+        ids=encode_ids(table, features.categorical),
         numbers=np.stack(numbers, axis=1) if numbers else np.empty((rows, 0), np.float32),
     )
 
@@ -118,7 +114,7 @@ def encode_log(table: Any, features: LogFeatures, damage: Damage) -> Events:
     """As `encode_inputs`, with labels, times and keys.
 
     Args:
-        table: Arrow table of text, and the label as int8.
+        table: as for `encode_inputs`, and the label as int8.
         features: the columns.
         damage: takes what is wrong.
     """
@@ -136,16 +132,6 @@ def encode_log(table: Any, features: LogFeatures, damage: Damage) -> Events:
         times=times,
         keys=keys,
     )
-
-
-def _ids(text: Any, field: int, column: CategoricalColumn) -> npt.NDArray[np.int64]:
-    """Ids of a categorical column, or their buckets."""
-    ids = text_ids(text)
-    if column.buckets is None:
-        return ids
-    from cowclip_merlin.online.events.buckets import bucket_ids  # imports numba
-
-    return bucket_ids(ids, field, column.buckets)
 
 
 def _array(column: Any) -> Any:

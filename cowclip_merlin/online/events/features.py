@@ -11,6 +11,23 @@ from cowclip_merlin.workflows.raw.log_format import EVENTS, LogFormat, separator
 
 
 @dataclass(frozen=True, kw_only=True)
+class ListRules:
+    """How a column with several values per row is read, and combined to one embedding.
+
+    Attributes:
+        separator: what stands between the values of a text.
+        max_values: keep at most so many values of a row; 0: all.
+        keep: which ones to keep then: "first" or "last".
+        combiner: one of `choices.COMBINERS`.
+    """
+
+    separator: str
+    max_values: int = 0
+    keep: str = "first"
+    combiner: str = "mean"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CategoricalColumn:
     """A column of ids.
 
@@ -18,11 +35,13 @@ class CategoricalColumn:
         name: of the column.
         rules: when its ids get and lose their embedding rows.
         buckets: number of buckets that its ids are hashed into; None keeps all ids apart.
+        lists: how its values are read if a row may have several; None: each row has one.
     """
 
     name: str
     rules: FieldRules = field(default_factory=FieldRules)
     buckets: int | None = None
+    lists: ListRules | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +98,11 @@ class LogFeatures:
         return {column.name: column.rules for column in self.categorical}
 
     @property
+    def lists(self) -> dict[str, ListRules]:
+        """How columns with several values per row are read, by column."""
+        return {column.name: column.lists for column in self.categorical if column.lists}
+
+    @property
     def identifiers(self) -> tuple[str, ...]:
         """Names of the columns that become 64-bit ids: the categorical ones and the key."""
         names = [column.name for column in self.categorical]
@@ -94,4 +118,5 @@ class LogFeatures:
             file_columns=self.columns,
             header=not self.columns,
             separator=separator_of(file),
+            multi={name: rules.separator for name, rules in self.lists.items()},
         )

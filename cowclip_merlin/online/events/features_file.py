@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cowclip_merlin import choices
 from cowclip_merlin.checks import is_finite
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.durations import parse_duration
 from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
+    ListRules,
     LogFeatures,
 )
 from cowclip_merlin.online.events.messages import LATE
@@ -24,7 +26,9 @@ from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 _KEYS = ("label", "time", "key", "categorical", "continuous", "columns", "prepared")
 _TIME = ("name", "format")
-_CATEGORICAL = ("name", "ttl", "admit", "min_rows", "buckets")
+_LISTS = ("separator", "max_values", "keep", "combiner")
+_CATEGORICAL = ("name", "ttl", "admit", "min_rows", "buckets", *_LISTS)
+_CHOICES = {"keep": choices.KEEP_VALUES, "combiner": choices.COMBINERS}
 _SHARED_ROLES = {("time", "categorical"), ("key", "categorical")}
 _CONTINUOUS = ("name", "transform", "minimum", "maximum")
 _MOST_BUCKETS = 2**31 - 1  # rows are 32-bit numbers
@@ -123,13 +127,13 @@ class _FeaturesFile:
         if type(min_rows) is not int or min_rows < 0:
             what = f"min_rows of {name!r} is {min_rows!r}; give a whole number from 0 on"
             self._refuse(what, "categorical", i, "min_rows")
-        buckets = self._buckets(i, entry)
+        buckets, lists = self._buckets(i, entry), self._lists(i, entry)
         try:
             seconds = 0 if ttl is None else parse_duration(ttl, f"ttl of {name!r}")
         except InputError as error:
             self._refuse(str(error), "categorical", i, "ttl")
         rules = FieldRules(admit=admit, ttl=seconds, min_rows=min_rows)
-        return CategoricalColumn(name=name, rules=rules, buckets=buckets)
+        return CategoricalColumn(name=name, rules=rules, buckets=buckets, lists=lists)
 
     def _buckets(self, i: int, entry: Mapping[str, Any]) -> int | None:
         buckets = entry.get("buckets")
@@ -138,6 +142,13 @@ class _FeaturesFile:
             what = f"buckets of {entry['name']!r} is {buckets!r}; give a whole number from 1 to"
             self._refuse(f"{what} {_MOST_BUCKETS:,}", "categorical", i, "buckets")
         return buckets
+
+    def _lists(self, i: int, entry: Mapping[str, Any]) -> ListRules | None:
+        """How a column with several values per row is read; None for any other column."""
+        given = {key: entry[key] for key in _LISTS if key in entry}
+        for key, reason in _wrong_list_rules(given):
+            self._refuse(f"{key} of {entry['name']!r} {reason}", "categorical", i, key)
+        return ListRules(**given) if given else None
 
     def _continuous(
         self, i: int, entry: Mapping[str, Any], prepared: PreparedData | None
@@ -190,8 +201,26 @@ class _FeaturesFile:
                 if name == earlier and (first, keys[0]) not in _SHARED_ROLES:
                     what = f"column {name!r} is also {first}; give each column one role"
                     self._refuse(what, *keys)
+                if name == earlier and name in features.lists:
+                    what = f"column {name!r} is also {first}, of which a row has one; remove"
+                    self._refuse(f"{what} its separator", *keys)
             if features.columns and name not in features.columns:
                 self._refuse(f"column {name!r} is not among the columns; check the names", *keys)
+
+
+def _wrong_list_rules(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each setting of a column with several values per row that cannot be, and why."""
+    for key, value in given.items():
+        if "separator" not in given:
+            yield key, "has no effect without separator; give one, such as '|', or remove it"
+        elif key == "separator" and (not isinstance(value, str) or not value):
+            yield key, f"is {value!r}; give text, such as '|'"
+        elif key == "max_values" and (type(value) is not int or value < 1):
+            yield key, f"is {value!r}; give a whole number from 1 on"
+        elif key in _CHOICES and value not in _CHOICES[key]:
+            yield key, f"is {value!r}; choose one of {', '.join(_CHOICES[key])}"
+        elif key == "keep" and "max_values" not in given:
+            yield key, "has no effect without max_values; give it, or remove keep"
 
 
 def _scaling(entry: Mapping[str, Any]) -> NumberScaling:

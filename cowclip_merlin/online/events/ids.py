@@ -14,10 +14,15 @@ Among n distinct values of a field the chance that any two share an id is n^2 / 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from cowclip_merlin.batch import Ids
+from cowclip_merlin.online.events.features import CategoricalColumn
+from cowclip_merlin.workflows.raw.multi_values import cut_lists
 
 MISSING = -(2**63)
 """Id of a missing value."""
@@ -55,11 +60,7 @@ def text_ids(column: Any) -> npt.NDArray[np.int64]:
     >>> text_ids(pa.array(["7", None, "7", ""])).tolist() == [7, MISSING, 7, MISSING]
     True
     """
-    import pyarrow as pa
-
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    encoded = column.dictionary_encode()
+    encoded = _one_array(column).dictionary_encode()
     # One more than there are values: null is the last.
     ids = np.append(_distinct_ids(encoded.dictionary), MISSING)
     return ids[encoded.indices.fill_null(len(ids) - 1).to_numpy(zero_copy_only=False)]
@@ -76,3 +77,64 @@ def _distinct_ids(texts: Any) -> npt.NDArray[np.int64]:
     others = texts.filter(pc.invert(whole)).to_pylist()
     ids[~mask] = [text_id(text) if text else MISSING for text in others]
     return ids
+
+
+class _Column(NamedTuple):
+    """Ids of one column, int64 [m], and how many each row has, int32 [n]; None: one each."""
+
+    ids: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int32] | None = None
+
+
+def encode_ids(table: Any, columns: Sequence[CategoricalColumn]) -> Ids:
+    """Return the ids of all rows, int64; the form with lengths if a column has `lists`.
+
+    Args:
+        table: Arrow table of text, in which null is a missing value. Columns with `lists` are lists
+            of text, without nulls.
+        columns: the categorical columns.
+    """
+    found = [_encode(table[column.name], field, column) for field, column in enumerate(columns)]
+    if any(column.lists for column in columns):
+        return _row_by_row(found)
+    rows = [ids for ids, _ in found]
+    return Ids(np.stack(rows, axis=1) if rows else np.empty((table.num_rows, 0), np.int64))
+
+
+def _encode(values: Any, field: int, column: CategoricalColumn) -> _Column:
+    """Return the ids of one column, or their buckets."""
+    if column.lists is None:
+        return _Column(_ids(values, field, column))
+    if column.lists.max_values:
+        values = cut_lists(values, column.lists.max_values, column.lists.keep)
+    values = _one_array(values)
+    lengths = np.asarray(values.value_lengths()).astype(np.int32)
+    return _Column(_ids(values.flatten(), field, column), lengths)
+
+
+def _ids(text: Any, field: int, column: CategoricalColumn) -> npt.NDArray[np.int64]:
+    ids = text_ids(text)
+    if column.buckets is None:
+        return ids
+    from cowclip_merlin.online.events.buckets import bucket_ids  # imports numba
+
+    return bucket_ids(ids, field, column.buckets)
+
+
+def _one_array(column: Any) -> Any:
+    import pyarrow as pa
+
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _row_by_row(columns: Sequence[_Column]) -> Ids:
+    """Return the ids of each row side by side, as `Ids` has them."""
+    ones = [np.ones(len(ids), np.int32) for ids, _ in columns]
+    lengths = np.stack(
+        [one if column.lengths is None else column.lengths for one, column in zip(ones, columns)],
+        axis=1,
+    )
+    cells = np.arange(lengths.size).reshape(lengths.shape)
+    of_ids = np.concatenate([np.repeat(cells[:, f], lengths[:, f]) for f in range(len(columns))])
+    ids = np.concatenate([column.ids for column in columns])
+    return Ids(ids[np.argsort(of_ids, kind="stable")], lengths)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin.online.events.events import Damage, Events, encode_log
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.ids import text_id
-from cowclip_merlin.online.events.requests import text_of_value
+from cowclip_merlin.online.events.requests import cells_of, column_of
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE, sample_rate_offsets
 from cowclip_merlin.online.events.times import format_time
 from cowclip_merlin.workflows.raw import labels
@@ -86,11 +86,8 @@ def encode_messages(
     rows = decode_messages(values, damage)
     time_and_key = [features.time, *([features.key] if features.key else [])]
     columns = dict.fromkeys([*features.inputs, *time_and_key])
-    table = {
-        name: pa.array(_column(rows, name, damage, _text(name, features)), pa.string())
-        for name in columns
-    }
-    given = _column(rows, features.label, damage, _label)
+    table = {name: column_of(rows, name, features, damage) for name in columns}
+    given = cells_of(rows, features.label, damage, _label)
     table[features.label] = pa.array([label or 0 for label in given], pa.int8())
     events = encode_log(pa.table(table), features, damage)
     rates, late = (_joined(rows, name, features, on_old_name) for name in (SAMPLE_RATE, LATE))
@@ -139,11 +136,6 @@ def _mark_late(events: Events, late: Sequence[Any]) -> None:
             events.keys[i] = text_id(f"late {events.keys[i]}")  # snapshots have these keys
 
 
-def _text(name: str, features: LogFeatures) -> Callable[[Any, str], str | None]:
-    is_id = name in features.identifiers
-    return lambda value, name: text_of_value(value, name, is_id=is_id)
-
-
 def _label(value: Any, name: str) -> int:
     """0 or 1.
 
@@ -154,18 +146,3 @@ def _label(value: Any, name: str) -> int:
     if label is None:
         raise ValueError(labels.damage_of(name, value))
     return label
-
-
-def _column(
-    rows: Sequence[Row], name: str, damage: Damage, convert: Callable[[Any, str], Any]
-) -> list[Any]:
-    """One column of all messages; None where it is missing or wrong."""
-    cells: list[Any] = [None] * len(rows)
-    for i, row in enumerate(rows):
-        try:
-            cells[i] = convert(row[name], name)
-        except KeyError:
-            damage.reasons.setdefault(i, f"no {name!r}; give null for a missing value")
-        except ValueError as error:
-            damage.reasons.setdefault(i, str(error))
-    return cells

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, TypeVar
 
 from cowclip_merlin.online.events.events import Damage, Events, encode_inputs
 from cowclip_merlin.online.events.features import LogFeatures
+
+Cell = TypeVar("Cell")
 
 
 @dataclass(frozen=True)
@@ -31,38 +33,81 @@ def encode_requests(
     """Ids and numbers of requests, equal to those of the same values in a log.
 
     Args:
-        requests: column -> value, with all `features.inputs`; None or "" is a missing value.
+        requests: column -> value, with all `features.inputs`; None or "" is a missing value. A
+            column with several values per row has a list, or text with its separator.
         features: the columns; label, time and key are not needed.
     """
     import pyarrow as pa
 
     damage = Damage()
-    columns = {name: _column(requests, name, features, damage) for name in features.inputs}
+    columns = {name: column_of(requests, name, features, damage) for name in features.inputs}
     events = encode_inputs(pa.table(columns), features, damage)
     return EncodedRequests(events.filter(damage.good(len(requests))), damage.reasons)
 
 
-def _column(
-    requests: Sequence[Mapping[str, Any]], name: str, features: LogFeatures, damage: Damage
+def column_of(
+    rows: Sequence[Mapping[str, Any]], name: str, features: LogFeatures, damage: Damage
 ) -> Any:
-    """One column of all requests as Arrow text."""
+    """Return one column of all rows as Arrow text, or as lists of text.
+
+    Args:
+        rows: column -> value, as in JSON.
+        name: of the column: an input, the time or the key.
+        features: the columns.
+        damage: takes what is wrong or missing.
+    """
     import pyarrow as pa
 
+    if name in features.lists:
+        separator = features.lists[name].separator
+        lists = cells_of(rows, name, damage, lambda x, name: texts_of_list(x, name, separator))
+        return pa.array([each or [] for each in lists], pa.list_(pa.string()))
     is_id = name in features.identifiers
-    cells = [_cell(row, name, i, damage, is_id=is_id) for i, row in enumerate(requests)]
-    return pa.array(cells, pa.string())
+    texts = cells_of(rows, name, damage, lambda x, name: text_of_value(x, name, is_id=is_id))
+    return pa.array(texts, pa.string())
 
 
-def _cell(
-    request: Mapping[str, Any], name: str, position: int, damage: Damage, *, is_id: bool
-) -> str | None:
-    try:
-        if name not in request:
-            raise ValueError(f"no {name!r}; give null for a missing value")
-        return text_of_value(request[name], name, is_id=is_id)
-    except ValueError as error:
-        damage.reasons.setdefault(position, str(error))
-        return None
+def cells_of(
+    rows: Sequence[Mapping[str, Any]],
+    name: str,
+    damage: Damage,
+    convert: Callable[[Any, str], Cell],
+) -> list[Cell | None]:
+    """Return one column of all rows, converted; None where it is missing or wrong."""
+    cells: list[Cell | None] = [None] * len(rows)
+    for i, row in enumerate(rows):
+        try:
+            cells[i] = convert(row[name], name)
+        except KeyError:
+            damage.reasons.setdefault(i, f"no {name!r}; give null for a missing value")
+        except ValueError as error:
+            damage.reasons.setdefault(i, str(error))
+    return cells
+
+
+def texts_of_list(value: Any, name: str, separator: str) -> list[str]:
+    """Return the texts of several values, without missing ones, as `lists_of_values` does.
+
+    Args:
+        value: list of values, or text with the separator between them; None is an empty list.
+        name: of its column, for messages.
+        separator: between the values of a text.
+
+    Raises:
+        ValueError: it is anything else, or a value in it cannot be an id.
+
+    >>> texts_of_list("a||b", "tags", "|"), texts_of_list([7, None, "a"], "tags", "|")
+    (['a', 'b'], ['7', 'a'])
+    """
+    if isinstance(value, str):
+        value = value.split(separator)
+    elif value is not None and not isinstance(value, list | tuple):
+        raise ValueError(
+            f"{name} is {value!r:.60} ({type(value).__name__}); give a list, or text with "
+            f"{separator!r} between the values"
+        )
+    texts = [text_of_value(each, name, is_id=True) for each in value or ()]
+    return [text for text in texts if text]
 
 
 def text_of_value(value: Any, name: str, *, is_id: bool) -> str | None:

@@ -1,7 +1,7 @@
 import pytest
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.events.features import CategoricalColumn
+from cowclip_merlin.online.events.features import CategoricalColumn, ListRules
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.events.numbers import NumberScaling
 from cowclip_merlin.tables.field_rules import FieldRules
@@ -37,6 +37,15 @@ def test_rules_for_a_growing_table(features_file):
     text = "categorical:\n- a\n- {name: b, ttl: 1d, admit: 3, min_rows: 50}\n"
     rules = features_file(LIST + text).rules
     assert rules == {"a": FieldRules(), "b": FieldRules(ttl=86_400, admit=3, min_rows=50)}
+
+
+def test_columns_with_several_values(features_file):
+    text = "categorical:\n- a\n- {name: b, separator: ';', max_values: 9, keep: last}\n"
+    text += "- {name: c, separator: ', ', combiner: sum}\n"
+    assert features_file(LIST + text).lists == {
+        "b": ListRules(separator=";", max_values=9, keep="last"),
+        "c": ListRules(separator=", ", combiner="sum"),
+    }
 
 
 def test_time_and_key_may_be_categorical_too(features_file):
@@ -75,6 +84,28 @@ def test_time_and_key_may_be_categorical_too(features_file):
         (
             LIST + "categorical:\n- {name: a, buckets: 2147483648}\n",
             "line 4: buckets of 'a' is 2147483648; ",
+        ),
+        (
+            LIST + "categorical:\n- a\n- name: b\n  combiner: sum\n",
+            "line 6: combiner of 'b' has no effect without separator; ",
+        ),
+        (
+            LIST + "categorical: [{name: a, separator: '|', keep: last}]\n",
+            "line 3: keep of 'a' has no effect without max_values; ",
+        ),
+        (LIST + "categorical: [{name: a, separator: ''}]\n", "separator of 'a' is ''; "),
+        (LIST + "categorical: [{name: a, separator: 1}]\n", "separator of 'a' is 1; give text"),
+        (
+            LIST + "categorical: [{name: a, separator: '|', combiner: max}]\n",
+            "line 3: combiner of 'a' is 'max'; choose one of mean, sum, sqrtn",
+        ),
+        (
+            LIST + "categorical: [{name: a, separator: '|', max_values: 0}]\n",
+            "line 3: max_values of 'a' is 0; ",
+        ),
+        (
+            LIST + "categorical: [{name: t, separator: '|'}]\n",
+            "line 3: column 't' is also time, of which a row has one; remove its separator",
         ),
         (LIST + "categorical: [a, a]\n", "line 3: column 'a' is also categorical"),
         (LIST + "categorical: [y]\n", "line 3: column 'y' is also label"),
