@@ -17,7 +17,11 @@ from cowclip_merlin.tables.variables import create_adam_slots, row_memory
 
 
 def growing_schema(
-    *, categorical: Sequence[str], continuous: Sequence[str] = (), label: str = "label"
+    *,
+    categorical: Sequence[str],
+    continuous: Sequence[str] = (),
+    label: str = "label",
+    combiners: Mapping[str, str] | None = None,
 ) -> Any:
     """Make the Merlin schema of a model with `tables="growing"`, whose ids have no largest value.
 
@@ -25,6 +29,7 @@ def growing_schema(
         categorical: names of the columns of ids, in model order.
         continuous: names of the columns of numbers, in model order.
         label: name of the 0/1 column.
+        combiners: column with several ids per row -> "mean", "sum" or "sqrtn".
 
     >>> schema = growing_schema(categorical=["user", "item"], continuous=["age"], label="click")
     >>> schema.column_names
@@ -34,7 +39,18 @@ def growing_schema(
 
     merlin = compat.merlin_schema()
     ColumnSchema, Tags = merlin.ColumnSchema, merlin.Tags
-    ids = [ColumnSchema(name, dtype=np.int32, tags=[Tags.CATEGORICAL]) for name in categorical]
+    several = combiners or {}
+    ids = [
+        ColumnSchema(
+            name,
+            dtype=np.int32,
+            tags=[Tags.CATEGORICAL],
+            properties={"combiner": several[name]} if name in several else {},
+            is_list=name in several,
+            is_ragged=name in several,
+        )
+        for name in categorical
+    ]
     numbers = [ColumnSchema(name, dtype=np.float32, tags=[Tags.CONTINUOUS]) for name in continuous]
     tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
     return merlin.Schema([*ids, *numbers, ColumnSchema(label, dtype=np.int8, tags=tags)])

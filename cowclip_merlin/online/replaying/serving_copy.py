@@ -51,7 +51,8 @@ class ServingCopy:
 
     def predict(self, events: Events) -> Array:
         """Return click probabilities of events, float32 [b]."""
-        return self._scorer.score(self.table.read(events.ids), events.numbers)
+        rows = self.table.read(events.ids)
+        return self._scorer.score(rows, events.numbers, events.ids.lengths)
 
     def state(self) -> dict[str, Array]:
         """What `restore` needs beside the trainer's state, by name; most are views."""

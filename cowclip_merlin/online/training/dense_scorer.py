@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat
+from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.training.trainer import dense_variables, log_schema
 from cowclip_merlin.training.build import build_model_of
@@ -32,6 +33,8 @@ class DenseScorer:
     """
 
     def __init__(self, settings: OnlineSettings, features: LogFeatures) -> None:
+        from cowclip_merlin.models.columns import combined
+
         tf, fields = compat.tensorflow(), len(features.categorical)
         run = settings.run
         # The tables of this model stay empty: rows come from outside.
@@ -43,11 +46,15 @@ class DenseScorer:
             capacity=fields + 1,
         )
         self.variables, block = dense_variables(model), model.blocks[0]
-        rows = [tf.TensorSpec([None, fields, layer.dim]) for layer in model.row_sync.layers]
+        cells = [None] if features.lists else [None, fields]
+        rows = [tf.TensorSpec([*cells, layer.dim]) for layer in model.row_sync.layers]
         numbers = tf.TensorSpec([None, len(features.continuous)])
+        lengths = [tf.TensorSpec([None, fields], tf.int32)] * bool(features.lists)
 
-        @tf.function(input_signature=[rows, numbers], autograph=False)
-        def score(rows: list[Any], numbers: Any) -> Any:
+        @tf.function(input_signature=[rows, numbers, *lengths], autograph=False)
+        def score(rows: list[Any], numbers: Any, *lengths: Any) -> Any:
+            ids, combiners = Ids(None, *lengths), block.columns.combiner_of_field
+            rows = [combined(each, ids, combiners) for each in rows]
             wide = rows[1] if len(rows) > 1 else None
             return tf.sigmoid(tf.cast(block.forward(rows[0], wide, numbers), tf.float32))[:, 0]
 
@@ -87,12 +94,15 @@ class DenseScorer:
         """Return what `restore` needs, by name."""
         return {f"{DENSE}{i}": v.numpy() for i, v in enumerate(self.variables)}
 
-    def score(self, rows: list[Array], numbers: Array) -> Array:
+    def score(self, rows: list[Array], numbers: Array, lengths: Array | None = None) -> Array:
         """Return click probabilities, float32 [b].
 
         Args:
-            rows: embedding rows of each table, float32 [b, F, d].
+            rows: embedding rows of each table, float32 [b, F, d]; with multi-valued columns
+                [m, d], one for each id.
             numbers: continuous columns, float32 [b, C].
+            lengths: with multi-valued columns, number of ids in each column, int32 [b, F].
         """
         tf = compat.tensorflow()
-        return self._score([tf.constant(x) for x in rows], tf.constant(numbers)).numpy()
+        more = [] if lengths is None else [tf.constant(lengths)]
+        return self._score([tf.constant(x) for x in rows], tf.constant(numbers), *more).numpy()

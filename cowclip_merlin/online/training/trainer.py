@@ -36,27 +36,43 @@ SCORED_AT_ONCE = 1 << 14
 class BatchForm:
     """The form of a batch, for `make_train_step`: table rows [b, F], numbers [b, C], labels [b].
 
+    With multi-valued columns, the table rows are `Ids`: values [m], and lengths [b, F].
+
     Args:
         num_fields: F.
         num_numbers: C.
         has_offsets: whether offsets [b] of the logits follow.
+        multi_valued: whether there are multi-valued columns.
     """
 
-    def __init__(self, num_fields: int, num_numbers: int, *, has_offsets: bool = False) -> None:
+    def __init__(
+        self,
+        num_fields: int,
+        num_numbers: int,
+        *,
+        has_offsets: bool = False,
+        multi_valued: bool = False,
+    ) -> None:
         tf = compat.tensorflow()
+        self._multi_valued = multi_valued
+        matrix = tf.TensorSpec([None, num_fields], tf.int32)
         self.signature = (
-            tf.TensorSpec([None, num_fields], tf.int32),
+            Ids(tf.TensorSpec([None], tf.int32), matrix) if multi_valued else matrix,
             tf.TensorSpec([None, num_numbers], tf.float32),
             tf.TensorSpec([None], tf.float32),
         )
         if has_offsets:
             self.signature += (tf.TensorSpec([None], tf.float32),)
 
+    def pack(self, rows: Ids) -> Ids | Array:
+        """Return table rows as a batch has them."""
+        return rows.multi_valued() if self._multi_valued else rows.values
+
     @staticmethod
     def unpack(batch: Any) -> Batch:
         """Return the columns of a batch."""
         rows, *columns = batch
-        return Batch(Ids(rows), *columns)
+        return Batch(rows if isinstance(rows, Ids) else Ids(rows), *columns)
 
 
 class OnlineTrainer:
@@ -110,15 +126,21 @@ class OnlineTrainer:
         self.optimizer.create_state(self.model.trainable_variables)
         self.tables = [layer.table for layer in self.model.row_sync.layers]
         self._loss_sum = compat.tensorflow().Variable(0.0, dtype="float64", trainable=False)
-        batches = BatchForm(len(features.categorical), len(features.continuous))
+        self._batches = self._form()
         self._steps = {(n, False): self._trace_step(n) for n in sorted({1, catch_up})}
-        self._score = _make_score(self.model, batches)
+        self._score = _make_score(self.model, self._batches)
         self._batch_factor = 1
 
+    def _form(self, *, has_offsets: bool = False) -> BatchForm:
+        return BatchForm(
+            len(self.features.categorical),
+            len(self.features.continuous),
+            has_offsets=has_offsets,
+            multi_valued=bool(self.features.lists),
+        )
+
     def _trace_step(self, batch_factor: int, *, has_offsets: bool = False) -> Any:
-        fields, numbers = len(self.features.categorical), len(self.features.continuous)
-        batches = BatchForm(fields, numbers, has_offsets=has_offsets)
-        run = self.settings.run
+        batches, run = self._form(has_offsets=has_offsets), self.settings.run
         values = _scaled(run, batch_factor)
         moments = _moments(run, batch_factor) if run.rule in ADAM_RULES else None
         with self.optimizer.tracing_with(
@@ -155,7 +177,7 @@ class OnlineTrainer:
         """
         if batch_factor != self._batch_factor:
             self._set_rates(batch_factor)
-        batch = (rows.values, events.numbers, events.labels.astype(np.float32))
+        batch = (self._batches.pack(rows), events.numbers, events.labels.astype(np.float32))
         if events.offsets is not None:
             batch += (events.offsets,)
         with raising_diverged():
@@ -190,7 +212,9 @@ class OnlineTrainer:
             slice(first, first + SCORED_AT_ONCE)
             for first in range(0, max(rows.num_rows, 1), SCORED_AT_ONCE)
         ]
-        return np.concatenate([self._score(rows.values[p], numbers[p]).numpy() for p in parts])
+        pack = self._batches.pack
+        scores = [self._score(pack(rows.take(p)), numbers[p]).numpy() for p in parts]
+        return np.concatenate(scores)
 
     def check_loss(self) -> None:
         """Raise `Diverged` if a loss since the start was not finite."""
@@ -281,6 +305,7 @@ def log_schema(features: LogFeatures) -> Any:
         categorical=[column.name for column in features.categorical],
         continuous=[column.name for column in features.continuous],
         label=features.label,
+        combiners={name: rules.combiner for name, rules in features.lists.items()},
     )
 
 

@@ -138,6 +138,7 @@ class ServedModel:
 
         columns = len(self.features.continuous)
         ids = Ids(np.zeros((1, self._table.num_fields), np.int64))
+        ids = ids.multi_valued() if self.features.lists else ids
         self.predict(Events(ids=ids, numbers=np.zeros((1, columns), np.float32)))
 
     def predict(self, events: Events) -> Prediction:
@@ -146,7 +147,7 @@ class ServedModel:
             version, rows = self.version, self._table.look_up(events.ids)
             values = [table[rows.values] for table in self._table.tables]
         with self._weights_lock.reading():
-            probabilities = self._scorer.score(values, events.numbers)
+            probabilities = self._scorer.score(values, events.numbers, rows.lengths)
         absent = np.count_nonzero(rows.values < rows.num_fields)
         return Prediction(probabilities, version, int(absent))
 

@@ -3,10 +3,12 @@
 import itertools
 import json
 import logging
+from dataclasses import replace
 
 from cowclip_merlin.online.events.features import (
     CategoricalColumn,
     ContinuousColumn,
+    ListRules,
     LogFeatures,
 )
 from cowclip_merlin.online.logs.file_log import FileLog
@@ -28,6 +30,15 @@ FEATURES = LogFeatures(
     ),
     continuous=(ContinuousColumn(name="price"),),
 )
+LISTS = replace(
+    FEATURES,
+    categorical=(
+        *FEATURES.categorical,
+        CategoricalColumn(
+            name="tags", rules=FieldRules(ttl=90, admit=2), lists=ListRules(separator="|")
+        ),
+    ),
+)
 
 
 def event(i, **more):
@@ -46,6 +57,15 @@ def messages(indices):
     return [json.dumps(event(i)).encode() for i in indices]
 
 
+def messages_with_lists(indices):
+    """Messages for `LISTS`; every third one has text."""
+    lists = [[f"t{(i + j * j) % 40}" for j in range(i % 5)] for i in indices]
+    return [
+        json.dumps(event(i, tags=tags if i % 3 else "|".join(tags))).encode()
+        for i, tags in zip(indices, lists)
+    ]
+
+
 def log_of(folder, values):
     log = FileLog(folder)
     for first in range(0, len(values), 50):
@@ -53,12 +73,12 @@ def log_of(folder, values):
     return log
 
 
-def stream_trainer(folder, settings, events, servers=None, *, table=None, **stream):
+def stream_trainer(folder, settings, events, servers=None, *, features=FEATURES, **stream):
     """A training; `stream` are its settings, which run to the end of the log."""
     stream = {"max_wait": 0.0, "snapshot_every": 0.0, "sync_every": 0.0} | stream
     settings_of_stream = StreamSettings(until_end=True, **stream)
     folder.mkdir(exist_ok=True)
-    trainer = OnlineTrainer(settings, FEATURES, catch_up=settings_of_stream.catch_up)
+    trainer = OnlineTrainer(settings, features, catch_up=settings_of_stream.catch_up)
     return StreamTrainer(trainer, events, servers, settings_of_stream, folder, LOG)
 
 

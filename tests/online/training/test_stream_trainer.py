@@ -12,12 +12,14 @@ import pytest
 from streams import (
     EVENTS,
     FEATURES,
+    LISTS,
     Killed,
     event,
     final_state,
     killed_at,
     log_of,
     messages,
+    messages_with_lists,
     stream_trainer,
 )
 from tiers import thorough
@@ -63,25 +65,42 @@ def test_a_full_table_drops_the_oldest_ids_and_says_so_once(tmp_path, settings_o
     assert caplog.text.count("the table is full: ids that were not seen for longest lose") == 1
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", [0, thorough(1)])
-def test_killed_anywhere_and_started_again_it_ends_the_same(
-    tmp_path, settings, events, whole, seed, monkeypatch
-):
+def killed_twice(folder, settings, events, seed, monkeypatch, features=FEATURES):
+    """The state at the end of a training that is killed at random calls."""
+
+    def trainer(**more):
+        log = FileLog(folder / "sync")
+        return stream_trainer(folder / "run", settings, events, log, features=features, **more)
+
     random_ = random.Random(seed)
     for _ in range(2):
         with monkeypatch.context() as patch:
             killed_at(patch, random_.randrange(60))
-            work = stream_trainer(
-                tmp_path / "run", settings, events, FileLog(tmp_path / "sync"), snapshot_every=1e-9
-            )
+            work = trainer(snapshot_every=1e-9)
             try:
                 work.run()
             except Killed:
                 continue
             break
-    stream_trainer(tmp_path / "run", settings, events, FileLog(tmp_path / "sync")).run()
-    assert final_state(tmp_path / "run") == whole
+    trainer().run()
+    return final_state(folder / "run")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [0, thorough(1)])
+def test_killed_anywhere_and_started_again_it_ends_the_same(
+    tmp_path, settings, events, whole, seed, monkeypatch
+):
+    assert killed_twice(tmp_path, settings, events, seed, monkeypatch) == whole
+
+
+@pytest.mark.thorough
+def test_killed_with_lists_it_ends_the_same(tmp_path, settings, monkeypatch):
+    log = log_of(tmp_path / "events", messages_with_lists(range(EVENTS)))
+    stream_trainer(tmp_path / "whole", settings, log, features=LISTS).run()
+    whole = final_state(tmp_path / "whole")
+    assert killed_twice(tmp_path, settings, log, 3, monkeypatch, LISTS) == whole
+    assert len(whole[1]["trainer.table.ids"]) > 8 * 100
 
 
 @pytest.mark.thorough
