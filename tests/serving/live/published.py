@@ -2,8 +2,12 @@
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+import numpy as np
+
+from cowclip_merlin.batch import Ids
+from cowclip_merlin.online.events.features import ListRules
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.sync.sync_message import (
     DENSE,
@@ -24,6 +28,23 @@ def publish(folder, settings, features, events):
     made.train(events)
     made.sync(auc=0.71)
     return made
+
+
+def with_lists(features, events):
+    """The same log, of which two columns have lists: of an event and of those before it."""
+    lists = ListRules(separator="|", combiner="sqrtn")
+    first, second, *others = features.categorical
+    several = (replace(first, lists=lists), replace(second, lists=replace(lists, combiner="sum")))
+    lengths = np.ones((len(events), len(features.categorical)), np.int32)
+    lengths[:, :2] = np.random.default_rng(6).integers(0, 4, (len(events), 2))
+    of_rows = np.repeat(np.arange(lengths.size) // lengths.shape[1], lengths.reshape(-1))
+    fields = np.repeat(np.arange(lengths.size) % lengths.shape[1], lengths.reshape(-1))
+    before = np.arange(len(of_rows)) % 3
+    values = events.ids.values[np.maximum(of_rows - before, 0), fields]
+    return (
+        replace(features, categorical=(*several, *others)),
+        replace(events, ids=Ids(values, lengths)),
+    )
 
 
 class PublishedTrainer:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from published import PublishedTrainer
+from published import PublishedTrainer, with_lists
 from tiers import thorough
 
 from cowclip_merlin.errors import InputError
@@ -34,16 +34,20 @@ def with_rules(features, **rules):
 
 @pytest.mark.one_case
 @pytest.mark.parametrize(
-    ("model", "table", "rules"),
+    ("model", "table", "rules", "lists"),
     [
-        ("deepfm", {"max_rows": 300}, {"admit": 2}),
-        thorough("dcnv2", {"absent": "zeros"}, {"admit": 2}),
-        thorough("wide_and_deep", {}, {"ttl": 20_000}),
-        thorough("dcn", {}, {}),
+        ("deepfm", {"max_rows": 300}, {"admit": 2}, False),
+        ("deepfm", {}, {"admit": 2}, True),
+        thorough("dcnv2", {"absent": "zeros"}, {"admit": 2}, False),
+        thorough("dcnv2", {"absent": "zeros", "max_rows": 300}, {"ttl": 20_000}, True),
+        thorough("wide_and_deep", {}, {"ttl": 20_000}, False),
+        thorough("dcn", {}, {}, False),
     ],
 )
-def test_served_equals_offline(tmp_path, settings_of, features, events, model, table, rules):
+def test_served_equals_offline(tmp_path, settings_of, features, events, model, table, rules, lists):
     log, features = FileLog(tmp_path / "log"), with_rules(features, **rules)
+    if lists:
+        features, events = with_lists(features, events)
     made = PublishedTrainer(settings_of(model, table), features, tmp_path / "run", log)
     made.start()
     first, late = Follower(lambda: log), None

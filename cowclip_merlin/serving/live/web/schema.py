@@ -20,10 +20,11 @@ PREDICT_BODY: dict[str, Any] = {
                         "type": "array",
                         "minItems": 1,
                         "description": "Each event has all columns of /v1/status; null is a "
-                        "missing value. Other columns are ignored.",
+                        "missing value. A column with several values per row takes a list, or text "
+                        "with its separator. Other columns are ignored.",
                         "items": {
                             "type": "object",
-                            "additionalProperties": {"type": ["string", "number", "null"]},
+                            "additionalProperties": {"type": ["string", "number", "null", "array"]},
                         },
                     }
                 },
