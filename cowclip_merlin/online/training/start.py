@@ -73,15 +73,12 @@ class OfflineStart:
         """Row numbers in the run's table, and the 64-bit ids of their values."""
         counts = read_counts(self._data, name)
         known = counts.filter(counts["value"].is_valid())
-        numbers = np.append(np.asarray(known["id"]), SPECIAL["null"])
-        return numbers, np.append(text_ids(known["value"]), MISSING)
+        numbers, ids = np.asarray(known["id"]), text_ids(known["value"])
+        if name in self._data.log_format.multi:  # a list has no missing value
+            return numbers, ids
+        return np.append(numbers, SPECIAL["null"]), np.append(ids, MISSING)
 
     def _refuse_other_columns(self, features: LogFeatures) -> None:
-        if lists := self._data.log_format.multi:
-            raise InputError(
-                f"{self._data.path}: column {min(lists)!r} has several values per row, and events "
-                "have one; start with a run on one value per column"
-            )
         wanted = {"categorical": self._data.categorical, "continuous": self._data.continuous}
         for kind, names in wanted.items():
             mine = tuple(column.name for column in getattr(features, kind))
@@ -91,6 +88,7 @@ class OfflineStart:
                     f"those of the features file are {', '.join(mine) or 'none'}; name the same "
                     "ones in the same order"
                 )
+        self._refuse_other_lists(features)
         for column in features.categorical:
             if column.buckets is not None:
                 raise InputError(
@@ -102,6 +100,24 @@ class OfflineStart:
                 raise InputError(
                     f"column {column.name!r} is not transformed as in {self._data.path}; write "
                     f"`prepared: FOLDER` into the features file, with the path of that folder"
+                )
+
+    def _refuse_other_lists(self, features: LogFeatures) -> None:
+        """Refuse other columns with several values per row, or other combiners of them."""
+        multi = self._data.log_format.multi
+        combiners = RunConfig.load(self._run).settings.combiners(multi)
+        several = {True: "several values per row", False: "one value per row"}
+        for column in features.categorical:
+            name, mine = column.name, column.lists is not None
+            if mine != (name in multi):
+                raise InputError(
+                    f"{self._data.path}: column {name!r} has {several[not mine]}, but by the "
+                    f"features file {several[mine]}; {'remove' if mine else 'add'} its `separator`"
+                )
+            if mine and column.lists.combiner != combiners[name]:
+                raise InputError(
+                    f"{self._run}: combines column {name!r} by {combiners[name]}, not "
+                    f"{column.lists.combiner}; set `combiner` in the features file"
                 )
 
     def _refuse_other_model(self) -> None:

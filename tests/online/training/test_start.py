@@ -22,26 +22,45 @@ CATEGORICAL = ("user", "item", "category", "site", "device", "hour")
 MODEL = {"mlp": "8", "embedding-dim": "4"}
 
 
-@pytest.fixture(scope="module")
-def offline(drifting, make_once):
-    """Two days prepared, the last day prepared like them, and a features file."""
+def with_tags(lines):
+    """Lines with one more column, of which each row has up to four values."""
+    rng, names = np.random.default_rng(2), [f"t{i}" for i in range(30)]
+    tags = ["|".join(rng.choice(names, rng.integers(0, 5))) for _ in lines[1:]]
+    return [f"{line},{each}" for line, each in zip(lines, ["tags", *tags])]
 
+
+def prepared(drifting, make_once, *, lists):
     def make(folder):
         lines = (drifting / "log.csv").read_text().splitlines()
+        lines = with_tags(lines) if lists else lines
         (folder / "first.csv").write_text("\n".join(lines[:4001]) + "\n")
         (folder / "rest.csv").write_text("\n".join([lines[0], *lines[4001:]]) + "\n")
         table = ["prepare", "table", "--device", "cpu"]
         columns = ["--label", "click", "--categorical", ",".join(CATEGORICAL)]
         columns += ["--continuous", "price", "--freq-threshold", "2"]
+        columns += ["--multi", "tags", "--max-values", "3"] if lists else []
         data = ["--out", str(folder / "data")]
         assert main([*table, str(folder / "first.csv"), *columns, *data]) == 0
         like = ["--like", str(folder / "data"), "--out", str(folder / "rest")]
         assert main([*table, str(folder / "rest.csv"), *like]) == 0
         features = yaml.safe_load((drifting / "log.csv.yaml").read_text())
-        features |= {"prepared": "data", "categorical": list(CATEGORICAL)}
+        tags = {"name": "tags", "separator": "|", "max_values": 3, "combiner": "sum"}
+        features |= {"prepared": "data", "categorical": [*CATEGORICAL, *([tags] if lists else [])]}
         (folder / "features.yaml").write_text(yaml.safe_dump(features))
 
-    return make_once("offline", make)
+    return make_once(f"offline{'_lists' * lists}", make)
+
+
+@pytest.fixture(scope="module")
+def offline(drifting, make_once):
+    """Two days prepared, the last day prepared like them, and a features file."""
+    return prepared(drifting, make_once, lists=False)
+
+
+@pytest.fixture(scope="module")
+def offline_lists(drifting, make_once):
+    """The same with a multi-valued column."""
+    return prepared(drifting, make_once, lists=True)
 
 
 def options(values):
@@ -49,11 +68,16 @@ def options(values):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("model", "update"), [("dcn", "dense"), thorough("deepfm", "exact")])
-def test_the_first_scores_are_those_of_the_run(tmp_path, offline, model, update, capsys):
+@pytest.mark.parametrize(
+    ("model", "update", "lists"),
+    [("dcn", "dense", False), ("deepfm", "exact", True), thorough("deepfm", "exact", False)],
+)
+def test_the_first_scores_are_those_of_the_run(tmp_path, request, model, update, lists, capsys):
+    offline = request.getfixturevalue("offline_lists" if lists else "offline")
     tables = {"exact": "fused", "dense": "per_field"}[update]
     train = {"model": model, "batch-size": "256", "update": update, "epochs": "2"} | MODEL
     train |= {"tables": tables, "embedding-lr": "0.01", "out": str(tmp_path / "run")}
+    train |= {"combiner": "sum"} if lists else {}
     assert main(["train", str(offline / "data"), *options(train)]) == 0
     scores = tmp_path / "scores.parquet"
     rest = [str(tmp_path / "run"), str(offline / "rest"), "--predictions", str(scores)]
@@ -114,3 +138,22 @@ def test_what_does_not_fit_is_refused(offline, run, settings_of, features):
         start(settings_of(), hashed)
     with pytest.raises(InputError, match=r"full: .*max_rows allows 9"):
         start(settings_of(table={"max_rows": 9}), fitting)
+
+
+def test_other_lists_are_refused(offline, run, settings_of, make_once, offline_lists):
+    plain, listed = (load_features(each / "features.yaml") for each in (offline, offline_lists))
+    *others, tags = listed.categorical
+    user = dataclasses.replace(plain.categorical[0], lists=tags.lists)
+    more = dataclasses.replace(plain, categorical=(user, *plain.categorical[1:]))
+    with pytest.raises(InputError, match=r"'user' has one value .*; remove its `separator`"):
+        OfflineStart(run, offline / "data", OnlineTrainer(settings_of(), more))
+    train = ["train", str(offline_lists / "data"), "--model", "deepfm", "--batch-size", "1024"]
+    train += ["--epochs", "1", *options(MODEL)]
+    made = make_once("offline_lists_run", lambda folder: main([*train, "--out", f"{folder}/run"]))
+    fewer = dataclasses.replace(tags, lists=None)
+    for column, words in ((fewer, "several values .*; add its `separator`"), (tags, "mean, not s")):
+        columns = dataclasses.replace(listed, categorical=(*others, column))
+        with pytest.raises(InputError, match=words):
+            OfflineStart(
+                made / "run", offline_lists / "data", OnlineTrainer(settings_of(), columns)
+            )
