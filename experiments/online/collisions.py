@@ -264,7 +264,16 @@ def new_trainer(
 
 
 def _indexes(features: LogFeatures, fields: Sequence[str]) -> list[int]:
-    """Return the indexes of the columns to hash."""
+    """Return the indexes of the columns to hash.
+
+    Raises:
+        InputError: a column is unknown, or the log has one with several values per row.
+    """
+    if lists := features.lists:
+        raise InputError(
+            f"column {min(lists)!r} has several values per row, which this experiment does not "
+            "hash; remove it from the features file"
+        )
     names = [column.name for column in features.categorical]
     for field in fields:
         one_of("fields", field, names)

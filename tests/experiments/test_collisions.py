@@ -21,6 +21,7 @@ from cowclip_merlin.experiments.online.collisions import (
     split_rows,
 )
 from cowclip_merlin.metrics import log_loss, roc_auc
+from cowclip_merlin.online.events.features import ListRules
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.events.ids import MISSING
 from cowclip_merlin.online.settings import OnlineSettings
@@ -147,10 +148,15 @@ def test_wrong_settings(wrong, complaint):
         CollisionSettings(**wrong)
 
 
-def test_an_unknown_column_and_a_short_log(events, features, settings):
+def test_columns_and_logs_that_do_not_fit(events, features, settings):
     wrong = CollisionSettings(fields=("movie",))
     with pytest.raises(InputError, match="movie"):
         next(run_collisions(events, features, settings, wrong, [1]))
+    first, *others = features.categorical
+    first = replace(first, lists=ListRules(separator="|"))
+    lists = replace(features, categorical=(first, *others))
+    with pytest.raises(InputError, match="several values per row, which this experiment"):
+        next(run_collisions(events, lists, settings, CollisionSettings(), [1]))
     with pytest.raises(InputError, match="the log has 2 rows"):
         split_rows(2)
     one = replace(events, labels=np.zeros_like(events.labels))
