@@ -17,6 +17,7 @@ from cowclip_merlin.online.events.features import (
     LogFeatures,
 )
 from cowclip_merlin.online.events.messages import encode_messages
+from cowclip_merlin.online.joining.examples import ExampleWriter
 from cowclip_merlin.online.replaying.serving_copy import ServingCopy
 from cowclip_merlin.online.run_config import load_online_config, online_config, refuse_difference
 from cowclip_merlin.online.training.trainer import OnlineTrainer
@@ -129,6 +130,15 @@ def test_training_and_scores_are_those_of_a_slow_reference(settings_of, model):
     for found in (trainer.predict(events), copy.predict(events)):
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
     assert np.ptp(wanted) > 0.1
+
+
+def test_a_join_passes_lists_on():
+    row = next(rows_of([2]))
+    impression = json.dumps({name: x for name, x in row.items() if name != "click"}).encode()
+    found, damage = encode_messages([ExampleWriter("click", 0.5).write(impression, 1)], FEATURES)
+    assert not damage.reasons and found.labels.tolist() == [1]
+    assert found.ids.values.tolist() == [row["user"], *row["tags"], *row["films"]]
+    assert found.ids.lengths.tolist() == [[1, 2, 2]]
 
 
 def test_the_settings_of_lists_are_kept(settings_of, tmp_path):
