@@ -64,6 +64,10 @@ class OnlineSettings(Settings):
                 f"update {self.run.update!r} also changes rows that are absent from the batch, "
                 'which a growing table cannot track; use "lazy"'
             )
+        if self.run.combiner != "mean":
+            raise InputError(
+                f"combiner {self.run.combiner!r}: the features file gives the combiner of a column"
+            )
         if self.run.optimizer != "adam":
             raise InputError(f"optimizer {self.run.optimizer!r}: growing tables need adam")
         if self.run.effective_clip not in choices.kernel_clips():

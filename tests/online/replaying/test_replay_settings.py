@@ -26,6 +26,7 @@ def test_settings_that_cannot_be_are_refused(values, message):
     ("run", "table", "message"),
     [
         ({"update": "exact"}, {}, "exact.* rows that are absent"),
+        ({"combiner": "sum"}, {}, "the features file gives the combiner"),
         ({"optimizer": "adagrad"}, {}, "growing tables need adam"),
         ({}, {"capacity": 0}, "capacity is 0"),
         ({}, {"absent": "ones"}, "unknown absent 'ones'"),
