@@ -188,3 +188,84 @@ def test_reliability_bins_hold_all_rows_in_order(n, levels, bins, seed):
 def test_reliability_bins_of_distinct_predictions_have_equal_rows():
     p = np.random.default_rng(1).permutation(1000) / 1000
     assert [each.rows for each in reliability(p > 0.5, p, bins=4)] == [250] * 4
+
+
+def weighted_rows(n, levels, seed):
+    """Labels of both classes, scores with ties, and weights, of which some are 0."""
+    rng = np.random.default_rng(seed)
+    y = np.append([0, 1], rng.integers(0, 2, n - 2))
+    w = rng.integers(0, 4, n) * rng.random(n)
+    w[:2] = 1
+    return y, rng.integers(0, levels + 1, n) / levels, w
+
+
+@settings(max_examples=100)
+@given(n=st.integers(2, 200), levels=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
+def test_weights_equal_those_of_scikit_learn(n, levels, seed):
+    y, p, w = weighted_rows(n, levels, seed)
+    expected = sk.roc_auc_score(y, p, sample_weight=w)
+    assert roc_auc(y, p, sample_weight=w) == pytest.approx(expected, abs=1e-12)
+    expected = sk.log_loss(y, p, sample_weight=w)
+    assert log_loss(y, p, sample_weight=w) == pytest.approx(expected, rel=1e-12)
+    found = calibration(y, p, sample_weight=w)
+    assert found == pytest.approx(np.average(p, weights=w) / np.average(y, weights=w), rel=1e-12)
+    assert sum(bin.rows for bin in reliability(y, p, sample_weight=w)) == np.count_nonzero(w)
+
+
+@settings(max_examples=100)
+@given(n=st.integers(4, 60), levels=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
+def test_whole_weights_are_repeated_rows(n, levels, seed):
+    y, p, _ = weighted_rows(n, levels, seed)
+    w = np.random.default_rng(seed).integers(0, 4, n)
+    w[:2] = 1
+    groups = np.arange(n) % 3
+    rows = np.repeat(np.arange(n), w)
+    for metric in (roc_auc, log_loss, normalized_entropy, calibration):
+        expected = metric(y[rows], p[rows])
+        assert metric(y, p, sample_weight=w) == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    found, expected = (
+        grouped_auc(y, p, groups, sample_weight=w),
+        grouped_auc(y[rows], p[rows], groups[rows]),
+    )
+    assert found.auc == pytest.approx(expected.auc, abs=1e-12, nan_ok=True)
+    assert found.groups == expected.groups
+
+
+def test_a_group_of_large_weights_leaves_others_exact():
+    w = [1e30, 1e30, 1e-3, 1e-3, 1e-3]
+    found = grouped_auc(
+        [0, 1, 0, 1, 1], [0.1, 0.9, 0.2, 0.3, 0.1], [0, 0, 1, 1, 1], sample_weight=w
+    )
+    assert found.auc == 1 and found.groups == 2
+
+
+def test_equal_weights_change_no_error_and_their_scale_does_not_matter():
+    y, p, w = weighted_rows(300, 20, 5)
+    ones = np.full(300, 7.5)
+    expected = auc_standard_error(y, p)
+    assert auc_standard_error(y, p, sample_weight=ones) == pytest.approx(expected, rel=1e-12)
+    found = auc_standard_error(y, p, sample_weight=w)
+    assert auc_standard_error(y, p, sample_weight=9 * w) == pytest.approx(found, rel=1e-12)
+    assert auc_difference(y, p, p, sample_weight=w) == (0, 0)
+
+
+def test_the_weighted_error_is_the_spread_of_other_rows():
+    draws = [weighted_rows(400, 50, seed) for seed in range(300)]
+    aucs = [roc_auc(y, p, sample_weight=w) for y, p, w in draws]
+    errors = [auc_standard_error(y, p, sample_weight=w) for y, p, w in draws]
+    assert np.mean(errors) == pytest.approx(np.std(aucs), rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1, 1], "3 labels but 2 weights"),
+        ([1, -1, 1], "weight -1 is not a finite number of 0 or more"),
+        ([1, np.nan, 1], "weight nan is not a finite number"),
+        ([0, 0, 0], "all weights are 0"),
+        ([0, 1, 1], "got 2 positive and 0 negative labels with weights above 0"),
+    ],
+)
+def test_wrong_weights_are_refused(weights, message):
+    with pytest.raises(InputError, match=message):
+        roc_auc([0, 1, 1], [0.5, 0.5, 0.5], sample_weight=weights)

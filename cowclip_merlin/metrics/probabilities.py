@@ -14,19 +14,23 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.metrics.rows import checked_rows
+from cowclip_merlin.metrics.rows import checked_rows, checked_weights
 
 
-def log_loss(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
+def log_loss(
+    y_true: npt.ArrayLike, y_score: npt.ArrayLike, *, sample_weight: npt.ArrayLike | None = None
+) -> float:
     """Compute the mean binary cross-entropy in nats, with a float64 sum.
 
     Args:
         y_true: labels 0 or 1, shape [n].
         y_score: probabilities of label 1, shape [n]; clipped to [eps, 1 - eps], with the machine
             epsilon of their type, so that the result is finite.
+        sample_weight: weights of the rows, shape [n], at least 0; None: all are equal.
 
     Raises:
-        InputError: if shapes differ, a label is not 0 or 1, or a score is NaN or not in [0, 1].
+        InputError: if shapes differ, a label is not 0 or 1, a score is NaN or not in [0, 1], or a
+            weight is negative or not finite, or all are 0.
 
     >>> round(log_loss([0, 1], [0.5, 0.5]), 6)
     0.693147
@@ -36,10 +40,13 @@ def log_loss(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
         raise InputError(f"log loss needs probabilities, got {scores.min()} to {scores.max()}")
     epsilon = float(np.finfo(scores.dtype).eps)
     p = np.clip(scores.astype(np.float64), epsilon, 1 - epsilon)
-    return float(-np.mean(np.where(labels == 1, np.log(p), np.log1p(-p))))
+    weights = checked_weights(sample_weight, labels.size)
+    return float(-np.average(np.where(labels == 1, np.log(p), np.log1p(-p)), weights=weights))
 
 
-def normalized_entropy(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
+def normalized_entropy(
+    y_true: npt.ArrayLike, y_score: npt.ArrayLike, *, sample_weight: npt.ArrayLike | None = None
+) -> float:
     """Divide the log loss by that of a constant prediction, the share of positive labels.
 
     He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014, section
@@ -49,9 +56,10 @@ def normalized_entropy(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
     Args:
         y_true: labels 0 or 1, shape [n].
         y_score: probabilities of label 1, shape [n]; see `log_loss`.
+        sample_weight: weights of the rows, shape [n], at least 0; None: all are equal.
 
     Returns:
-        The ratio; NaN if all labels are the same.
+        The ratio; NaN if all labels with a weight above 0 are the same.
 
     Raises:
         InputError: as `log_loss`.
@@ -59,13 +67,16 @@ def normalized_entropy(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
     >>> normalized_entropy([0, 1], [0.5, 0.5])
     1.0
     """
-    loss, rate = log_loss(y_true, y_score), float(np.mean(np.asarray(y_true)))
+    loss, labels = log_loss(y_true, y_score, sample_weight=sample_weight), np.ravel(y_true)
+    rate = float(np.average(labels, weights=checked_weights(sample_weight, labels.size)))
     if rate in (0.0, 1.0):
         return float("nan")
     return -loss / (rate * math.log(rate) + (1 - rate) * math.log1p(-rate))
 
 
-def calibration(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
+def calibration(
+    y_true: npt.ArrayLike, y_score: npt.ArrayLike, *, sample_weight: npt.ArrayLike | None = None
+) -> float:
     """Divide the sum of the predicted probabilities by the number of positive labels.
 
     He et al., ADKDD 2014, section 3. It is 1 for a model whose average is right, and above 1 for
@@ -74,18 +85,23 @@ def calibration(y_true: npt.ArrayLike, y_score: npt.ArrayLike) -> float:
     Args:
         y_true: labels 0 or 1, shape [n].
         y_score: probabilities of label 1, shape [n].
+        sample_weight: weights of the rows, shape [n], at least 0; None: all are equal.
 
     Returns:
-        The ratio; NaN without a positive label.
+        The ratio; NaN without a positive label of a weight above 0.
 
     Raises:
-        InputError: if shapes differ, a label is not 0 or 1, or a score is NaN.
+        InputError: if shapes differ, a label is not 0 or 1, a score is NaN, or a weight is negative
+            or not finite, or all are 0.
 
     >>> calibration([0, 1], [0.25, 0.5])
     0.75
     """
     labels, scores = checked_rows(y_true, y_score)
-    positives = int(labels.sum())
+    weights = checked_weights(sample_weight, labels.size)
+    if weights is not None:
+        labels, scores = labels * weights, scores * weights
+    positives = labels.sum().item()
     return float(scores.sum(dtype=np.float64)) / positives if positives else float("nan")
 
 
@@ -104,7 +120,11 @@ class ReliabilityBin(NamedTuple):
 
 
 def reliability(
-    y_true: npt.ArrayLike, y_score: npt.ArrayLike, *, bins: int = 20
+    y_true: npt.ArrayLike,
+    y_score: npt.ArrayLike,
+    *,
+    bins: int = 20,
+    sample_weight: npt.ArrayLike | None = None,
 ) -> list[ReliabilityBin]:
     """Sort rows by their prediction, and compare it with the labels in bins of equal rows.
 
@@ -115,6 +135,8 @@ def reliability(
         y_true: labels 0 or 1, shape [n].
         y_score: probabilities of label 1, shape [n].
         bins: number of bins; rows with equal predictions share one, so there may be fewer.
+        sample_weight: weights of the rows in both means, shape [n]; rows of weight 0 are left out.
+            None: all are equal.
 
     Returns:
         The bins by rising prediction.
@@ -128,11 +150,18 @@ def reliability(
     ReliabilityBin(rows=2, predicted=0.75, observed=1.0)
     """
     labels, scores = checked_rows(y_true, y_score)
+    weights = checked_weights(sample_weight, labels.size)
+    if weights is not None:
+        labels, scores, weights = (each[weights > 0] for each in (labels, scores, weights))
     order = np.argsort(scores, kind="stable")
     ordered, ones = scores[order].astype(np.float64), labels[order]
     cuts = np.arange(bins) * ordered.size // bins
     first = np.unique(np.searchsorted(ordered, ordered[cuts]))  # equal predictions stay together
     sizes = np.diff(np.append(first, ordered.size))
-    predicted, observed = (np.add.reduceat(each, first) / sizes for each in (ordered, ones))
+    total = sizes
+    if weights is not None:
+        ordered, ones = ordered * weights[order], ones * weights[order]
+        total = np.add.reduceat(weights[order], first)
+    predicted, observed = (np.add.reduceat(each, first) / total for each in (ordered, ones))
     columns = sizes.tolist(), predicted.tolist(), observed.tolist()
     return [ReliabilityBin(*row) for row in zip(*columns, strict=True)]

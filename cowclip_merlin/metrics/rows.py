@@ -1,4 +1,4 @@
-"""Check the labels and scores that a metric gets."""
+"""Check the labels, scores and weights that a metric gets."""
 
 from __future__ import annotations
 
@@ -31,3 +31,24 @@ def checked_rows(
     if np.isnan(scores).any():
         raise InputError(f"score of row {int(np.isnan(scores).argmax())} is NaN")
     return labels.astype(np.int64), scores
+
+
+def checked_weights(
+    sample_weight: npt.ArrayLike | None, rows: int
+) -> npt.NDArray[np.float64] | None:
+    """Return the weights of the rows, float64 [rows]; None if none are given.
+
+    Raises:
+        InputError: if their number is another, one is negative or not finite, or all are 0.
+    """
+    if sample_weight is None:
+        return None
+    weights = np.asarray(sample_weight, np.float64).ravel()
+    if weights.size != rows:
+        raise InputError(f"{rows} labels but {weights.size} weights; give each label a weight")
+    wrong = ~((weights >= 0) & np.isfinite(weights))
+    if wrong.any():
+        raise InputError(f"weight {weights[wrong][0]:g} is not a finite number of 0 or more")
+    if not weights.any():
+        raise InputError("all weights are 0; give at least one row a weight above 0")
+    return weights
