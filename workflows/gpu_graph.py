@@ -131,7 +131,9 @@ def _write_part(
     columns = {name: ids[name] for name in log_format.categorical}
     for name, x in _filled(frame, log_format.continuous, log).items():
         columns[name] = _scaled(x, statistics.minimum[name], statistics.maximum[name])
-    columns[log_format.label] = frame[log_format.label]
+    for name in (log_format.label, log_format.weight):
+        if name:
+            columns[name] = frame[name]
     if hugectr:
         types = output_types(log_format)
         columns = {name: x.astype(types.get(name, x.dtype)) for name, x in columns.items()}

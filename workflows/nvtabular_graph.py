@@ -95,7 +95,10 @@ def build_workflow(
         numbers = numbers >> ops.NormalizeMinMax(out_dtype="float32") >> ops.FillMissing(0)
         outputs = outputs + (numbers >> ops.AddMetadata(tags=[Tags.CONTINUOUS]))
     tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
-    return nvt.Workflow(outputs + ([log_format.label] >> ops.AddMetadata(tags=tags)))
+    outputs = outputs + ([log_format.label] >> ops.AddMetadata(tags=tags))
+    if log_format.weight:  # without a tag, so that models do not take it for a number
+        outputs += [log_format.weight]
+    return nvt.Workflow(outputs)
 
 
 def criteo(*, freq_threshold: int = 0, log: bool = False, out_path: str | Path = ".") -> Any:
@@ -211,6 +214,8 @@ def raw_schema(log_format: LogFormat) -> Any:
         for c in log_format.categorical
     ]
     columns += [ColumnSchema(c, dtype=np.float64) for c in log_format.continuous]
+    if log_format.weight:
+        columns.append(ColumnSchema(log_format.weight, dtype=np.float32))
     return Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8)])
 
 

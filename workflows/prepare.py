@@ -60,6 +60,10 @@ def prepare(settings: PrepareSettings) -> PreparedData:
             f"column {min(log_format.multi)!r} has several values per row, which a GPU does not "
             "prepare; use `device` cpu"
         )
+    if settings.hugectr and log_format.weight:
+        raise InputError(
+            f"`hugectr` writes no weights, but column {log_format.weight!r} has some; omit it"
+        )
     check_input_files(settings.files)
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; create it first")
@@ -132,7 +136,7 @@ def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat
         raise InputError(
             f"{settings.like}: is a {log_format.kind} log, not a {settings.kind} log; use its kind"
         )
-    names = ("label", "categorical", "continuous", "max_values")
+    names = ("label", "categorical", "continuous", "max_values", "weight")
     known = {name: getattr(log_format, name) for name in names}
     for name, value in {**known, "multi": tuple(log_format.multi)}.items():
         given = getattr(settings, name)
@@ -282,6 +286,7 @@ def _settings_record(
         for name in ("label", "categorical", "continuous"):
             chosen[name] = getattr(log_format, name)
         chosen |= log_format.text_options() | log_format.multi_options()
+        chosen |= {"weight": log_format.weight} if log_format.weight else {}
     return chosen | {
         "kind": settings.kind,
         "like": None if settings.like is None else settings.like.name,

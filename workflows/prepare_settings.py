@@ -71,6 +71,9 @@ class PrepareSettings(Settings):
     keep_values: str = option(
         "first", "table: which ones to keep with --max-values", choices=choices.KEEP_VALUES
     )
+    weight: str | None = option(
+        None, "table: column with the weights of the rows, numbers of 0 or more", metavar="COL"
+    )
     separator: str | None = option(
         None,
         "table: between columns of text, such as ';' or tab",
@@ -183,15 +186,16 @@ class PrepareSettings(Settings):
             InputError: if a table's columns are not named.
         """
         if self.kind in KINDS:
-            if self.label or self.categorical or self.continuous:
+            if self.label or self.categorical or self.continuous or self.weight:
                 raise InputError(
-                    f"`label`, `categorical`, `multi` and `continuous` are for the kind table; a "
-                    f"{self.kind} log has its own columns"
+                    "`label`, `categorical`, `multi`, `continuous` and `weight` are for the kind "
+                    f"table; a {self.kind} log has its own columns"
                 )
             return KINDS[self.kind]
         if not self.label or not self.categorical:
             raise InputError("a table needs `label` and `categorical`; name its columns")
-        names = (self.label, *self.categorical, *self.continuous)
+        weights = (self.weight,) if self.weight else ()
+        names = (self.label, *self.categorical, *self.continuous, *weights)
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(f"column {twice[0]!r} is given twice; give each column one role")
@@ -210,6 +214,7 @@ class PrepareSettings(Settings):
                 multi=dict.fromkeys(self.multi, self.multi_separator),
                 max_values=self.max_values,
                 keep_values=self.keep_values,
+                weight=self.weight or "",
                 separator=separator_of(self.files[0]),
             )
         )
@@ -228,7 +233,8 @@ class PrepareSettings(Settings):
         for name in log_format.columns:
             if name not in self.columns:
                 raise InputError(
-                    f"`columns` has no {name!r}, which is the label, categorical or continuous; "
+                    f"`columns` has no {name!r}, which is the label, the weight, categorical or "
+                    "continuous; "
                     "name all columns of the file, in its order"
                 )
         return replace(log_format, file_columns=self.columns, header=False)

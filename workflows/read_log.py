@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,15 @@ def read_log(
     Args:
         files: plain or compressed text, or parquet, in the order of the rows.
         like: a prepared folder, or the format of the log: "criteo", "avazu" or a `LogFormat`.
-        labels: also read the label; a row without a valid one is then damaged.
+        labels: also read the label, and the weight if the log has one; a row without a valid one
+            is then damaged.
         keep: more columns to read. Those of a text file are text.
         max_bad_fraction: leave damaged rows out, up to this share; None: refuse them.
 
     Returns:
         A pandas DataFrame with one row for each row of the files. Its index counts them from 0.
-        Categorical columns are text or None, continuous ones float64, and the label is int8.
+        Categorical columns are text or None, continuous ones float64, the label is int8,
+        and the weight float32.
 
     Raises:
         InputError: if a file is missing, empty or damaged, has other columns or too many damaged
@@ -50,7 +51,7 @@ def read_log(
     import pandas as pd
 
     log_format = _format_of(like)
-    read = log_format if labels else replace(log_format, label="")
+    read = log_format if labels else log_format.without_label()
     if double := set(keep) & set(read.columns):
         raise InputError(f"keep: {min(double)!r} is read in any case; remove it")
     reader = LogReader(log_format, labels=labels, keep=keep, max_bad_fraction=max_bad_fraction)

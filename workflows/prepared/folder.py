@@ -24,7 +24,7 @@ FORMAT_VERSION = 1
 SPLITS = ("train", "test")
 _ADDED_TOTALS = ("fitted_rows", "vocabulary", "checksums")  # not in folders of earlier versions
 
-_ADDED_COLUMNS = ("separator_given", "multi", "max_values", "keep_values")  # likewise
+_ADDED_COLUMNS = ("separator_given", "multi", "max_values", "keep_values", "weight")  # likewise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +226,8 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Any:
         ColumnSchema(name, dtype=np.float32, tags=[Tags.CONTINUOUS])
         for name in log_format.continuous
     ]
+    if log_format.weight:  # without a tag, so that models do not take it for a number
+        columns.append(ColumnSchema(log_format.weight, dtype=np.float32))
     tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
     return merlin.Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8, tags=tags)])
 
@@ -270,6 +272,12 @@ def _sha256(file: Path) -> str:
     return digest.hexdigest()
 
 
+def _layout(log_format: LogFormat) -> dict[str, Any]:
+    """Return the columns for `dataset.json`; the weight only if there is one, as before."""
+    layout = asdict(log_format)
+    return layout if log_format.weight else {n: x for n, x in layout.items() if n != "weight"}
+
+
 def write_description(
     folder: Path,
     *,
@@ -291,7 +299,7 @@ def write_description(
         folder / "dataset.json",
         {
             "format_version": FORMAT_VERSION,
-            "layout": asdict(log_format),
+            "layout": _layout(log_format),
             "recipe": asdict(recipe),
             "settings": settings,
             "rows": rows,

@@ -29,6 +29,7 @@ class IngestResult:
     Attributes:
         files: split -> staged parquet files, in order.
         rows: split -> number of rows.
+        weights: split -> number of rows with a weight above 0, if the log has weights.
         clicks: rows with label 1.
         total: rows in the input, without header lines.
         quarantined: number of damaged rows.
@@ -38,6 +39,7 @@ class IngestResult:
 
     files: dict[str, list[Path]] = field(default_factory=lambda: {"train": [], "test": []})
     rows: dict[str, int] = field(default_factory=lambda: {"train": 0, "test": 0})
+    weights: Counter[str] = field(default_factory=Counter)
     clicks: int = 0
     total: int = 0
     quarantined: int = 0
@@ -159,6 +161,9 @@ class Ingest:
         threads.start(_write, parsed.table, targets, self.log_format, self.coded)
         for name, mask in masks.items():
             result.rows[name] += int(mask.sum())
+            if self.log_format.weight:
+                weights = np.asarray(parsed.table[self.log_format.weight])[mask]
+                result.weights[name] += int((weights.astype(np.float32) > 0).sum())
         result.clicks += int(np.asarray(parsed.table[self.log_format.label]).sum())
         result.cut.update(count_cut(parsed.table, self.log_format))
         result.total += parsed.lines
@@ -181,6 +186,12 @@ class Ingest:
             )
         if kept == 0:
             raise InputError(f"{files[0]}: no rows; give a log with at least one row")
+        for name, count in result.rows.items():
+            if self.log_format.weight and count and not result.weights[name]:
+                raise InputError(
+                    f"{files[0]}: all weights of the {name} rows are 0, in column "
+                    f"{self.log_format.weight!r}; give rows with weights above 0"
+                )
         if self.split is None:
             return
         for what, count in (("1", result.clicks), ("0", kept - result.clicks)):
@@ -236,7 +247,7 @@ def staged_columns(table: Any, log_format: LogFormat, *, coded: bool) -> Any:
     """Return the columns with the types to stage; with `coded`, categories have a dictionary.
 
     Numbers become float64, as pandas would do with Arrow's nullable integers. Integers above 2**53
-    lose their last digits.
+    lose their last digits. The weight becomes float32.
     """
     import pyarrow as pa
 
@@ -254,4 +265,6 @@ def staged_columns(table: Any, log_format: LogFormat, *, coded: bool) -> Any:
         columns[name] = column.dictionary_encode() if encode else column
     for name in log_format.continuous:
         columns[name] = table[name].cast(pa.float64(), safe=False)
+    if name := log_format.weight:
+        columns[name] = table[name].cast(pa.float64(), safe=False).cast(pa.float32(), safe=False)
     return pa.table(columns)

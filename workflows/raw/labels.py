@@ -1,4 +1,7 @@
-"""Parse the labels of a raw log: 0, 1, true, false, yes or no."""
+"""Parse the labels of a raw log: 0, 1, true, false, yes or no; and check the weights of rows.
+
+A weight is a finite number of 0 or more that a float32 can hold.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ LABEL_VALUES = {
 
 pandas writes 0.0 and 1.0 if a column of labels has been one of floating-point numbers.
 """
+_LARGEST_WEIGHT = 2.0**128 - 2.0**104  # of a float32
 _REMEDY = "write 1, true or yes for a click, else 0, false or no"
 
 
@@ -46,3 +50,37 @@ def damage_of(name: str, value: Any) -> str:
     "y is 'maybe', neither 0 nor 1; write 1, true or yes for a click, else 0, false or no"
     """
     return f"{name} is {value!r:.60}, neither 0 nor 1; {_REMEDY}"
+
+
+def are_weights(column: Any) -> Any:
+    """Return which numbers are weights, an Arrow array of booleans; a null is none.
+
+    >>> import pyarrow as pa
+    >>> are_weights(pa.array([0.0, 2.5, -1.0, None, float("nan"), 1e300])).to_pylist()
+    [True, True, False, False, False, False]
+    """
+    import pyarrow.compute as pc
+
+    inside = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, _LARGEST_WEIGHT))
+    return pc.fill_null(inside, False)
+
+
+def is_weight(text: str) -> bool:
+    """Return whether text is a weight.
+
+    >>> is_weight("2.5"), is_weight("-1"), is_weight(""), is_weight("nan")
+    (True, False, False, False)
+    """
+    try:
+        return 0 <= float(text) <= _LARGEST_WEIGHT
+    except ValueError:
+        return False
+
+
+def weight_damage(name: str, value: object) -> str:
+    """Describe a value that is no weight.
+
+    >>> weight_damage("w", "-1")
+    "w is '-1', no weight; give a finite number of 0 or more"
+    """
+    return f"{name} is {value!r:.60}, no weight; give a finite number of 0 or more"

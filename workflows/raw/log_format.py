@@ -37,6 +37,7 @@ class LogFormat:
         multi: categorical columns with several values per row -> what separates them in text.
         max_values: keep at most so many values of a row in such a column; 0: all.
         keep_values: which ones to keep then: "first" or "last".
+        weight: name of the column with the weights of the rows; "": all rows weigh the same.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class LogFormat:
     multi: Mapping[str, str] = field(default_factory=dict)
     max_values: int = 0
     keep_values: str = "first"
+    weight: str = ""
 
     @property
     def quotes(self) -> bool:
@@ -92,7 +94,12 @@ class LogFormat:
     def columns(self) -> tuple[str, ...]:
         """Names of the columns to read."""
         labels = (self.label,) if self.label else ()
-        return (*labels, *self.categorical, *self.continuous)
+        weights = (self.weight,) if self.weight else ()
+        return (*labels, *self.categorical, *self.continuous, *weights)
+
+    def without_label(self) -> LogFormat:
+        """Return the columns of rows to score, which need neither label nor weight."""
+        return replace(self, label="", weight="")
 
 
 CRITEO = LogFormat(

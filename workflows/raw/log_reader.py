@@ -33,7 +33,8 @@ class RawRows:
     """Some rows of the input, in its order.
 
     Attributes:
-        table: Arrow table of the log's columns: text, numbers, and the label as int8 if it is read.
+        table: Arrow table of the log's columns: text, numbers, and if they are read, the label as
+            int8 and the weight as float32.
         kept: Arrow table of the columns to keep, as they are in the input.
         positions: position of each row in the whole input, counted from 0, int64 [n].
     """
@@ -48,7 +49,7 @@ class LogReader:
 
     Args:
         log_format: columns of the log.
-        labels: read the label, too; without it, rows need no label.
+        labels: read the label, and the weight if there is one; without, rows need none of them.
         keep: names of columns to return unchanged. Those of a text file are text.
         max_bad_fraction: stop if the share of damaged rows exceeds this; None: at the first one.
 
@@ -68,7 +69,7 @@ class LogReader:
         keep: Sequence[str] = (),
         max_bad_fraction: float | None = None,
     ) -> None:
-        self._format = log_format if labels else replace(log_format, label="")
+        self._format = log_format if labels else log_format.without_label()
         self._label, self._keep = log_format.label, list(keep)
         self._strict = max_bad_fraction is None
         self.damaged = Quarantine(None, max_bad_fraction=max_bad_fraction or 0.0)

@@ -113,7 +113,7 @@ def _batches(parquet: Any, file: Path, rows: int, names: list[str]) -> Iterator[
 def checked_batch(
     batch: Any, log_format: LogFormat, file: Path, start: int, printed: Container[str] = ()
 ) -> ParsedRows:
-    """Return the rows of a batch; rows whose label is not 0 or 1 are reported as damaged."""
+    """Return the rows of a batch; damaged ones, such as without a label, are reported."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -141,6 +141,8 @@ def checked_batch(
     for name in log_format.integer:
         whole = pc.equal(numbers[name], pc.floor(numbers[name]))
         good = pc.and_(good, pc.fill_null(whole, True))
+    if log_format.weight:
+        good = pc.and_(good, labels.are_weights(numbers[log_format.weight]))
     mask = np.asarray(good)
 
     def row(i: int) -> dict[str, float | None]:
@@ -182,7 +184,7 @@ def _damage_of(values: dict[str, float | None], log_format: LogFormat, given: An
     """Describe what is wrong with the label or the numbers of a damaged row.
 
     Args:
-        values: column -> number, for the label and the continuous columns.
+        values: column -> number, for the label, the weight and the continuous columns.
         log_format: columns of the log.
         given: the label as the file has it.
     """
@@ -195,6 +197,8 @@ def _damage_of(values: dict[str, float | None], log_format: LogFormat, given: An
         value = values[name]
         if value is not None and value != math.floor(value):
             return f"{name} is {value:g}, not a whole number"
+    if (name := log_format.weight) and not labels.is_weight(str(values[name])):
+        return labels.weight_damage(name, values[name])
     name = next(n for n, x in values.items() if x is not None and not math.isfinite(x))
     return f"{name} is {values[name]:g}, not a finite number"
 

@@ -44,6 +44,8 @@ class LineParser:
         }
         if log_format.label:
             types |= {log_format.label: pa.string()}
+        if log_format.weight:
+            types |= {log_format.weight: pa.float64()}
         self.types = {name: types[name] for name in log_format.columns}
         self._quotes = log_format.quotes
         quote = '"' if self._quotes else False
@@ -82,7 +84,16 @@ class LineParser:
             return None
         if any(not _all_finite(table[name]) for name in self.log_format.continuous):
             return None
+        if not self._has_weights(table):
+            return None
         return self._with_lists(table)
+
+    def _has_weights(self, table: Any) -> bool:
+        """Return whether all rows have a weight, if the log has weights."""
+        import pyarrow.compute as pc
+
+        name = self.log_format.weight
+        return not name or pc.all(labels.are_weights(table[name])).as_py() is not False
 
     def _has_hexadecimal(self, text: bytes) -> bool:
         """Return whether an integer is written like 0x1f, which Arrow would accept."""
@@ -191,6 +202,8 @@ class LineParser:
             if row[name] and not _is_number(row[name], whole=name in log_format.integer):
                 what = "a whole number" if name in log_format.integer else "a number"
                 return f"{name} is {row[name]!r}, not {what}"
+        if (name := log_format.weight) and not labels.is_weight(row[name]):
+            return labels.weight_damage(name, row[name])
         return "a quote that is not closed" if '"' in text and self._quotes else "not readable"
 
 
