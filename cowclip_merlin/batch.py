@@ -95,9 +95,11 @@ class Batch(NamedTuple):
         numbers: continuous columns, float32 [b, C].
         labels: 0 or 1, float32 [b]; None without labels, as in a request.
         offsets: what a step subtracts from the logits, float32 [b]; None: nothing.
+        weights: weights of the rows in the loss, float32 [b]; None: all are equal.
     """
 
     ids: Ids
     numbers: Any
     labels: Any | None = None
     offsets: Any | None = None
+    weights: Any | None = None

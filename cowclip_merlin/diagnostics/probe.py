@@ -72,12 +72,14 @@ def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorm
     @tf.function(input_signature=[data.signature], autograph=False)
     def probe(batch: Any) -> Any:
         columns = data.unpack(batch)
-        return measure_rows(model, optimizer, columns, columns.labels)
+        return measure_rows(model, optimizer, columns, columns.labels, columns.weights)
 
     return lambda batch: to_row_norms(model, probe(batch))
 
 
-def measure_rows(model: Any, optimizer: Any, inputs: Any, label: Any) -> tuple[Any, Any, Any]:
+def measure_rows(
+    model: Any, optimizer: Any, inputs: Any, label: Any, weights: Any | None = None
+) -> tuple[Any, Any, Any]:
     """Measure the rows of a batch, as tensors.
 
     A clip of updates, such as Clippy, acts after the optimizer's step, so its factors are not
@@ -92,7 +94,7 @@ def measure_rows(model: Any, optimizer: Any, inputs: Any, label: Any) -> tuple[A
         raise InputError(f"{type(optimizer).__name__} wraps no CowClip; give a CowClip optimizer")
     embeddings = embedding_tables(model)
     tables = [*embeddings, *_other_clipped(model, cowclip, embeddings)]
-    slices = _gradients(model, optimizer, tables, inputs, label)
+    slices = _gradients(model, optimizer, tables, inputs, label, weights)
     unique = [sum_duplicates(each) for each in slices]
     factors = _factors(tables, unique, cowclip)
     sizes = [int(table.shape[0]) for table in embeddings]
@@ -122,14 +124,23 @@ def _other_clipped(model: Any, cowclip: Any, embeddings: Sequence[Any]) -> list[
 
 
 def _gradients(
-    model: Any, optimizer: Any, tables: Sequence[Any], inputs: Any, label: Any
+    model: Any,
+    optimizer: Any,
+    tables: Sequence[Any],
+    inputs: Any,
+    label: Any,
+    weights: Any | None,
 ) -> list[Any]:
     # Scaled as in the step: half-precision layers lose small gradients of an unscaled loss.
     scale = tf.cast(getattr(optimizer, "loss_scale", 1.0), tf.float32)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(tables)
         z = logits(model, inputs, training=True)[:, 0]
-        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, z))
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(label, z)
+        if weights is None:
+            loss = tf.reduce_mean(losses)
+        else:
+            loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weights), tf.reduce_sum(weights))
         loss *= scale
     found = tape.gradient(loss, tables)
     return [tf.IndexedSlices(g.values / scale, g.indices, g.dense_shape) for g in found]

@@ -1,8 +1,9 @@
 """Cache the columns of a prepared folder in files that are mapped into memory.
 
 `DATA/.cache-<split>/` holds `ids.npy`, `continuous.npy` and `label.npy`, with multi-valued columns
-also `lengths.npy`. They are checked and written once from the parquet files. `cache.json` records
-their source and their checksums. A damaged cache is written again.
+also `lengths.npy`, with weights also `weight.npy`. They are checked and written once from the
+parquet files. `cache.json` records their source and their checksums. A damaged cache is written
+again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import errno
 import logging
 import shutil
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,9 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.columns import (
     ColumnArrays,
     checked_blocks,
-    id_layout,
     read_chunks,
     read_columns,
 )
-from cowclip_merlin.loading.id_layout import IdLayout
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.files import (
     leftovers_of_killed,
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
 
 FORMAT_VERSION = 2
-_NAMES = ("ids", "continuous", "label")
-_LENGTHS = "lengths"  # only with multi-valued columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +62,14 @@ class CacheKey:
         return cls(
             format_version=FORMAT_VERSION,
             fingerprint=data.fingerprint,
-            columns=[*data.categorical, *data.continuous, data.label],
+            columns=_columns(data),
             files=[[name, stat.st_size, stat.st_mtime_ns] for name, stat in files],
         )
+
+
+def _columns(data: PreparedData) -> list[str]:
+    weights = [data.log_format.weight] if data.log_format.weight else []
+    return [*data.categorical, *data.continuous, data.label, *weights]
 
 
 def open_columns(data: PreparedData, split: str) -> ColumnArrays:
@@ -88,7 +90,7 @@ def open_columns(data: PreparedData, split: str) -> ColumnArrays:
             _build(data, split, folder, key)
             if not _has_key(folder, key):  # the old cache was not replaced
                 raise OSError(errno.EACCES, "cannot be replaced", str(folder))
-        return _map_arrays(folder, id_layout(data))
+        return _map_arrays(folder, ColumnArrays.empty(data, 0))
     except OSError as error:
         logging.getLogger(__name__).warning(
             "%s: no cache of columns (%s); %s rows are read into memory",
@@ -144,11 +146,10 @@ def _build(data: PreparedData, split: str, folder: Path, key: CacheKey) -> None:
 def _write(data: PreparedData, split: str, folder: Path) -> None:
     """Append block by block: a full disk raises OSError, which a mapped file cannot do."""
     shape, ids = ColumnArrays.empty(data, 0), 0
-    names = _NAMES if shape.layout is None else (*_NAMES, _LENGTHS)
     with ExitStack() as stack:
-        files = {n: stack.enter_context((folder / f"{n}.npy").open("wb")) for n in names}
+        files = {n: stack.enter_context((folder / f"{n}.npy").open("wb")) for n in shape.arrays}
         for name, file in files.items():
-            _write_header(file, getattr(shape, name), data.rows[split])
+            _write_header(file, shape.arrays[name], data.rows[split])
         for block in checked_blocks(data, split, read_chunks(data, split)):
             ids += block.ids.size
             for name, file in files.items():
@@ -168,11 +169,8 @@ def _write_header(file: Any, like: Any, rows: int) -> None:
     np.lib.format.write_array_header_1_0(file, description)
 
 
-def _map_arrays(folder: Path, layout: IdLayout | None) -> ColumnArrays:
-    arrays = [_map_array(folder / f"{name}.npy") for name in _NAMES]
-    if layout is None:
-        return ColumnArrays(*arrays)
-    return ColumnArrays(*arrays, _map_array(folder / f"{_LENGTHS}.npy"), layout)
+def _map_arrays(folder: Path, shape: ColumnArrays) -> ColumnArrays:
+    return replace(shape, **{name: _map_array(folder / f"{name}.npy") for name in shape.arrays})
 
 
 def _map_array(file: Path) -> Any:

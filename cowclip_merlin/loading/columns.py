@@ -33,6 +33,7 @@ class ColumnArrays:
         lengths: number of ids of each row in the multi-valued columns, int32 [n, M]; None: each
             column has one id per row.
         layout: the multi-valued columns; None: there are none.
+        weight: float32 [n], at least 0; None: all rows weigh the same.
 
     >>> ColumnArrays(np.zeros((2, 26), np.int32), np.zeros((2, 13), np.float32),
     ...         np.zeros(2, np.float32)).bytes_per_row
@@ -44,6 +45,7 @@ class ColumnArrays:
     label: npt.NDArray[np.float32]
     lengths: npt.NDArray[np.int32] | None = None
     layout: IdLayout | None = None
+    weight: npt.NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -52,11 +54,17 @@ class ColumnArrays:
     @property
     def bytes_per_row(self) -> int:
         """Bytes of one row on the device, the mean if rows differ."""
-        others = self.continuous.shape[1] + 1
+        others = self.continuous.shape[1] + 1 + (self.weight is not None)
         if self.lengths is None:
             return 4 * (self.ids.shape[1] + others)
         mean = -(-self.ids.size // max(len(self), 1))
         return 4 * (mean + self.lengths.shape[1] + others) + _START_BYTES
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arrays that the data set has, by name: weights after labels, lengths last."""
+        names = ("ids", "continuous", "label", "weight", "lengths")
+        return {n: array for n in names if (array := getattr(self, n)) is not None}
 
     @property
     def on_gpu(self) -> bool:
@@ -76,6 +84,7 @@ class ColumnArrays:
             layout=layout,
             continuous=arrays.empty((rows, len(data.continuous)), np.float32),
             label=arrays.empty(rows, np.float32),
+            weight=arrays.empty(rows, np.float32) if data.log_format.weight else None,
         )
 
     def with_ids(self, columns: Sequence[Any]) -> ColumnArrays:
@@ -94,12 +103,12 @@ class ColumnArrays:
 
     def take(self, which: npt.NDArray[Any]) -> ColumnArrays:
         """Return some rows: those of a mask [n], or by their numbers."""
-        rows = replace(self, continuous=self.continuous[which], label=self.label[which])
         if self.layout is None:
-            return replace(rows, ids=self.ids[which])
-        lengths, starts = self.lengths[which], self.layout.starts(self.lengths)
+            return replace(self, **{name: array[which] for name, array in self.arrays.items()})
+        rows = {name: array[which] for name, array in self.arrays.items() if name != "ids"}
+        starts = self.layout.starts(self.lengths)
         of_row = np.diff(starts)[which]
-        return replace(rows, ids=self.ids[ranges(starts[:-1][which], of_row)], lengths=lengths)
+        return replace(self, ids=self.ids[ranges(starts[:-1][which], of_row)], **rows)
 
     def column(self, j: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Return the ids of column number `j`, and the number of ids of each row, [n]."""
@@ -142,7 +151,7 @@ def read_columns(data: PreparedData, split: str) -> ColumnArrays:
 
     Raises:
         InputError: if a file lacks a column, an id is outside the vocabulary, a continuous
-            value is not finite, or a label is not 0 or 1.
+            value is not finite, a label is not 0 or 1, or a weight is not finite or negative.
     """
     return concatenate(data, split, read_chunks(data, split))
 
@@ -156,16 +165,15 @@ def concatenate(
     whole, end = ColumnArrays.empty(data, data.rows[split], arrays), 0
     for block in checked_blocks(data, split, chunks, arrays):
         start, end = end, end + len(block)
-        whole.ids[start:end] = block.ids
-        whole.continuous[start:end] = block.continuous
-        whole.label[start:end] = block.label
+        for name, array in whole.arrays.items():
+            array[start:end] = getattr(block, name)
     return whole
 
 
 def _joined(data: PreparedData, blocks: Sequence[ColumnArrays]) -> ColumnArrays:
     """Join blocks with multi-valued columns."""
     blocks = [ColumnArrays.empty(data, 0), *blocks]
-    names = ("ids", "lengths", "continuous", "label")
+    names = blocks[0].arrays
     arrays = {name: np.concatenate([getattr(each, name) for each in blocks]) for name in names}
     return replace(blocks[0], **arrays)
 
@@ -195,12 +203,15 @@ def _checked_block(chunk: FileChunk, data: PreparedData, arrays: Any) -> ColumnA
     for j, name in enumerate(data.continuous):
         block.continuous[:, j] = _checked_numbers(chunk, name)
     block.label[:] = _checked_labels(chunk, data.label)
+    if block.weight is not None:
+        block.weight[:] = _checked_weights(chunk, data.log_format.weight)
     return block
 
 
 def column_names(data: PreparedData) -> list[str]:
     """Return the names of all columns to read."""
-    return [data.label, *data.categorical, *data.continuous]
+    weights = [data.log_format.weight] if data.log_format.weight else []
+    return [data.label, *data.categorical, *data.continuous, *weights]
 
 
 def read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
@@ -293,5 +304,15 @@ def _checked_labels(chunk: FileChunk, name: str) -> Any:
     if wrong.any():
         raise InputError(
             f"{chunk.file}: label {name!r} contains {values[wrong][0]}, neither 0 nor 1"
+        )
+    return values
+
+
+def _checked_weights(chunk: FileChunk, name: str) -> Any:
+    values = _checked_numbers(chunk, name)
+    if (values < 0).any():
+        raise InputError(
+            f"{chunk.file}: weight {name!r} contains {values[values < 0][0]}, below 0; prepare the "
+            "data again"
         )
     return values

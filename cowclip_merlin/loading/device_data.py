@@ -85,17 +85,16 @@ class DeviceData(Data):
 
 
 def as_float_arrays(columns: ColumnArrays) -> list[Any]:
-    """Return the three arrays with the ids' bits viewed as float32: `[n, F], [n, C], [n]`.
+    """Return the arrays in the order of `columns.arrays`, with bits of integers as float32.
 
-    With multi-valued columns: ids [m], then numbers, labels, and the bits of the lengths [n, M].
+    These are ids [n, F], numbers [n, C] and labels [n]; also the weights [n], if there are any.
+    With multi-valued columns, the ids are [m], and the bits of the lengths [n, M] come last.
 
     TensorFlow keeps int32 inputs of a graph in host memory, even with a GPU; float32 inputs stay
     on their device. The bits are only copied, never computed with.
     """
-    ids, *others = [_writable(a) for a in (columns.ids, columns.continuous, columns.label)]
-    if columns.lengths is not None:
-        others.append(_writable(columns.lengths).view(np.float32))
-    return [ids.view(np.float32), *others]
+    arrays = map(_writable, columns.arrays.values())
+    return [a if a.dtype == np.float32 else a.view(np.float32) for a in arrays]
 
 
 def _writable(array: Any) -> Any:
@@ -121,11 +120,11 @@ def unpack_tensors(tensors: Any, layout: IdLayout | None = None) -> Batch:
         layout: its multi-valued columns, if there are any.
     """
     tf = compat.tensorflow()
-    bits, numbers, labels, *lengths = tensors
-    values = tf.bitcast(bits, tf.int32)
-    if layout is None:
-        return Batch(Ids(values), numbers, labels)
-    return Batch(layout.batch_ids(values, tf.bitcast(lengths[0], tf.int32)), numbers, labels)
+    bits, numbers, labels, *more = tensors
+    ids = Ids(tf.bitcast(bits, tf.int32))
+    if layout is not None:
+        ids = layout.batch_ids(ids.values, tf.bitcast(more.pop(), tf.int32))
+    return Batch(ids, numbers, labels, weights=more[0] if more else None)
 
 
 def to_device(array: Any) -> Any:

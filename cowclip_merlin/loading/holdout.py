@@ -73,10 +73,17 @@ def train_validation_split(
         how: as for `validation_mask`.
 
     Raises:
-        InputError: if a part has no rows, or all validation rows have the same label.
+        InputError: if a part has no rows or no weight above 0, or all validation rows have the
+            same label.
     """
     held = validation_mask(len(columns), fraction, how)
     kept, validation = columns.take(~held), columns.take(held)
+    for name, part in (("training", kept), ("validation", validation)):
+        if part.weight is not None and not part.weight.any():
+            raise InputError(
+                f"validation_fraction {fraction:g}: all weights of the {len(part)} {name} rows are "
+                "0; use another fraction"
+            )
     if len(np.unique(validation.label)) < 2:
         raise InputError(
             f"validation_fraction {fraction:g}: all {len(validation)} rows have the label "

@@ -48,9 +48,8 @@ class StreamedData(Data):
         tf = compat.tensorflow()
         self._tf, self._memory = tf, memory
         self._columns, self._layout = columns, columns.layout
-        self._arrays = [columns.ids.view(np.float32), columns.continuous, columns.label]
+        self._arrays = [array.view(np.float32) for array in columns.arrays.values()]
         if self._layout:
-            self._arrays.append(columns.lengths.view(np.float32))
             self._row_starts = self._layout.starts(columns.lengths)
         self.signature = tuple(
             tf.TensorSpec([None, *array.shape[1:]], tf.float32) for array in self._arrays

@@ -52,7 +52,7 @@ class AucByColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Exact metrics of one split.
+    """Exact metrics of one split, weighted if its rows have weights.
 
     Attributes:
         auc: area under the ROC curve, in [0, 1]; NaN if all rows have the same label.
@@ -165,8 +165,21 @@ def check_both_labels(path: Path, split: str, labels: npt.NDArray[Any], *, remed
         )
 
 
+def weighted_labels(labels: npt.ArrayLike, weights: npt.ArrayLike | None) -> npt.NDArray[Any]:
+    """Return the labels of the rows with a weight above 0, which an AUC needs.
+
+    >>> weighted_labels([0, 1, 1], [1.0, 0.0, 0.5]).tolist()
+    [0, 1]
+    """
+    return np.asarray(labels)[slice(None) if weights is None else np.asarray(weights) > 0]
+
+
 def evaluate(
-    labels: npt.ArrayLike, probabilities: npt.ArrayLike, others: npt.ArrayLike | None = None
+    labels: npt.ArrayLike,
+    probabilities: npt.ArrayLike,
+    others: npt.ArrayLike | None = None,
+    *,
+    weights: npt.ArrayLike | None = None,
 ) -> Evaluation:
     """Compute exact metrics of probabilities [n] against labels [n].
 
@@ -174,27 +187,29 @@ def evaluate(
         labels: 0 or 1, [n].
         probabilities: of label 1, [n].
         others: probabilities of another run for the same rows, to compare the AUC with.
+        weights: of the rows, [n]; None: all are equal.
 
     Raises:
-        InputError: if `others` are given and all labels are the same.
+        InputError: if `others` are given and all labels are the same, or all weights are 0.
 
     >>> evaluate([0, 1], [0.25, 0.75]).auc, evaluate([0, 0], [0.25, 0.75]).auc
     (1.0, nan)
     """
     auc = auc_error = float("nan")
-    if others is not None or len(np.unique(labels)) > 1:
-        auc, auc_error = metrics.auc_and_error(labels, probabilities)
+    given: dict[str, Any] = {"sample_weight": weights}
+    if others is not None or len(np.unique(weighted_labels(labels, weights))) > 1:
+        auc, auc_error = metrics.auc_and_error(labels, probabilities, **given)
     difference = None
     if others is not None:
-        value, error = metrics.auc_difference(labels, probabilities, others)
+        value, error = metrics.auc_difference(labels, probabilities, others, **given)
         difference = AucDifference(value=value, error=error)
     return Evaluation(
         auc=auc,
-        log_loss=metrics.log_loss(labels, probabilities),
+        log_loss=metrics.log_loss(labels, probabilities, **given),
         rows=int(np.size(labels)),
         auc_error=auc_error,
-        normalized_entropy=metrics.normalized_entropy(labels, probabilities),
-        calibration=metrics.calibration(labels, probabilities),
+        normalized_entropy=metrics.normalized_entropy(labels, probabilities, **given),
+        calibration=metrics.calibration(labels, probabilities, **given),
         difference=difference,
     )
 
@@ -204,6 +219,7 @@ def auc_by_column(
     ids: npt.NDArray[Any],
     labels: npt.NDArray[Any],
     probabilities: npt.NDArray[np.float64],
+    weights: npt.NDArray[Any] | None = None,
 ) -> AucByColumn:
     """Compute the mean AUC of the rows of each id.
 
@@ -212,14 +228,18 @@ def auc_by_column(
         ids: its ids, [n].
         labels: 0 or 1, [n].
         probabilities: of label 1, [n].
+        weights: of the rows, [n]; None: all are equal.
 
     Raises:
-        InputError: if no row has a known id.
+        InputError: if no row has a known id, or all of these rows have the weight 0.
     """
     known = ids >= len(SPECIAL)
     if not known.any():
         raise InputError(f"{column}: no row has a known value; give `by` another column")
-    grouped = metrics.grouped_auc(labels[known], probabilities[known], ids[known])
+    weights = None if weights is None else weights[known]
+    grouped = metrics.grouped_auc(
+        labels[known], probabilities[known], ids[known], sample_weight=weights
+    )
     return AucByColumn(column=column, grouped=grouped, unknown_rows=int((~known).sum()))
 
 

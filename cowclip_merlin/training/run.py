@@ -26,7 +26,7 @@ from cowclip_merlin.training.build import (
     check_table_memory,
     choose_device,
 )
-from cowclip_merlin.training.evaluation import check_both_labels
+from cowclip_merlin.training.evaluation import check_both_labels, weighted_labels
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_folder import check_resume, check_run_folder, run_folder
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
@@ -93,7 +93,8 @@ def run_training(
         columns = _open_splits(prepared, settings, memory)
         split = settings.scored_split
         remedy = "prepare with a larger `test_fraction`, or another `split`"
-        check_both_labels(prepared.path, split, columns[split].label, remedy=remedy)
+        labels = weighted_labels(columns[split].label, columns[split].weight)
+        check_both_labels(prepared.path, split, labels, remedy=remedy)
     with naming_lost_workers(group):
         check_alike(group, facts_of(config, options))
         with run_folder(out, config, resume=options.resume):

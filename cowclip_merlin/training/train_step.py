@@ -15,10 +15,12 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
     """Return a graph that trains on one batch of `data` and adds its loss to `loss_sum`.
 
     The gradient is that of the batch's mean binary cross-entropy, computed from the logits minus
-    the offsets, if the batch has offsets.
+    the offsets, if the batch has offsets. If its rows have weights, it is the weighted mean, and a
+    batch whose weights are all 0 makes no step.
 
     With several workers, each one trains on its part of the batch. The optimizer takes the mean of
-    their gradients, so each worker's loss is its sum, divided by the mean number of rows.
+    their gradients, so each worker's loss is its sum, divided by the mean number of rows,
+    or by the mean sum of weights.
     """
     from cowclip_merlin import models
 
@@ -30,6 +32,7 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
 
     @tf.function(input_signature=[data.signature], autograph=False)
     def step(batch: Any) -> None:
+        whole = batch
         batch, rows = own_part(batch, data, group)
         batch = data.unpack(batch)
         with tf.GradientTape() as tape:
@@ -37,16 +40,28 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
             if batch.offsets is not None:
                 z -= batch.offsets
             losses = losses_of(batch.labels, z)
+            if batch.weights is not None:
+                losses *= batch.weights
+                of_all = data.unpack(whole) if group else batch
+                rows = tf.reduce_sum(of_all.weights)
             # With `tf.size` or the gradient of `reduce_mean`, the host would wait for the device.
             count = tf.reduce_sum(tf.ones_like(losses)) if rows is None else rows
             loss = tf.reduce_sum(losses) / tf.cast(count, tf.float32)
             if group:
                 loss *= group.size
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        pairs = list(zip(gradients, model.trainable_variables))
+        if batch.weights is None:
+            optimizer.apply_gradients(pairs)
+        else:  # with a sum of 0, the gradients are NaN, and L2 and momentum would change weights
+            tf.cond(rows > 0, lambda: _apply(optimizer, pairs), lambda: None)
         loss_sum.assign_add(tf.cast(tf.reduce_sum(losses), tf.float64))
 
     return step
+
+
+def _apply(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
+    optimizer.apply_gradients(pairs)
 
 
 def own_part(batch: Any, data: Data, group: workers.Workers | None) -> tuple[Any, Any]:

@@ -74,7 +74,8 @@ def evaluate_run(
     if against is not None:
         others = all(prepared.rows.values())  # a folder of --like has test rows only
         remedy = ("choose the other split, or " if others else "") + "omit `against`"
-        evaluation.check_both_labels(prepared.path, split, columns.label, remedy=remedy)
+        labels = evaluation.weighted_labels(columns.label, columns.weight)
+        evaluation.check_both_labels(prepared.path, split, labels, remedy=remedy)
     set_up_tensorflow(configs[0].settings.seed, device)
     rows = load_split_to_device(columns, batch_size=evaluation.PREDICTION_BATCH_SIZE)
     scores = [
@@ -83,11 +84,12 @@ def evaluate_run(
     ]
     if predictions is not None:
         evaluation.write_predictions(Path(predictions), columns.label, scores[0])
-    result = evaluation.evaluate(columns.label, *scores)
+    result = evaluation.evaluate(columns.label, *scores, weights=columns.weight)
     if by is None:
         return result
     ids, _ = columns.column(prepared.categorical.index(by))
-    return replace(result, by=evaluation.auc_by_column(by, ids, columns.label, scores[0]))
+    rows = (columns.label, scores[0], columns.weight)
+    return replace(result, by=evaluation.auc_by_column(by, ids, *rows))
 
 
 def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRModel:

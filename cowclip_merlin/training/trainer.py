@@ -93,7 +93,8 @@ class Trainer:
         log.info("%s", loaded)
         self.data = loaded.train
         self.predictor = evaluation.Predictor(model, loaded.test)
-        self.scored_labels = scored.label
+        self.scored_labels, self.scored_weights = scored.label, scored.weight
+        self._total_weight = total_weight(train)
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
         patience = settings.early_stopping
         self._early = EarlyStopping(folder, patience, self.checkpoints, self.workers)
@@ -265,7 +266,7 @@ class Trainer:
         started = time.perf_counter()
         probabilities = self.predictor.predict()
         check_probabilities(probabilities, epoch + 1)
-        result = evaluation.evaluate(self.scored_labels, probabilities)
+        result = evaluation.evaluate(self.scored_labels, probabilities, weights=self.scored_weights)
         scoring_seconds = time.perf_counter() - started
         row = self._metrics_row(epoch, seconds, trained, result, scoring_seconds, loss_sum)
         self.rows.append(row)
@@ -275,7 +276,7 @@ class Trainer:
                 self.folder / "reliability.csv",
                 epoch + 1,
                 self.settings.scored_split,
-                reliability(self.scored_labels, probabilities),
+                reliability(self.scored_labels, probabilities, sample_weight=self.scored_weights),
             )
         board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
         self.log.info(
@@ -308,7 +309,7 @@ class Trainer:
         return {
             "epoch": epoch + 1,
             "step": int(optimizer.iterations.numpy()),
-            "train_loss": loss_sum / self.data.rows,
+            "train_loss": loss_sum / self._total_weight,
             f"{split}_auc": result.auc,
             f"{split}_auc_error": result.auc_error,
             f"{split}_log_loss": result.log_loss,
@@ -322,6 +323,11 @@ class Trainer:
             "embedding_lr": embedding_lr,
             "dense_lr": dense_lr,
         }
+
+
+def total_weight(rows: ColumnArrays) -> float:
+    """Return the sum of the weights of all rows, or their number if they have none."""
+    return len(rows) if rows.weight is None else float(rows.weight.sum(dtype="float64"))
 
 
 def _learning_rate(optimizer: Any) -> float:

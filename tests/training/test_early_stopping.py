@@ -55,8 +55,8 @@ def scripted(monkeypatch):
     finish, real = Trainer._finish_epoch, evaluation.evaluate
 
     def finish_epoch(self, epoch, *rest):
-        def evaluate(*given):
-            return replace(real(*given), auc=AUCS[epoch])
+        def evaluate(*given, **options):
+            return replace(real(*given, **options), auc=AUCS[epoch])
 
         with monkeypatch.context() as patch:
             patch.setattr(evaluation, "evaluate", evaluate)

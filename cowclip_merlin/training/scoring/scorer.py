@@ -66,15 +66,13 @@ class Scorer:
         self.data = PreparedData.load(_data_of(run, config) if data is None else data)
         set_up_tensorflow(config.settings.seed, device)
         model = load_run(run, self.data.path, device=device)
-        self._workflow = self.data.workflow().remove_inputs([self.data.label])
-        self._logits = evaluation.logits_function(
-            model, StreamedData(ColumnArrays.empty(self.data, 0))
-        )
+        self._workflow = self._workflow_of_raw_rows()
+        self._logits = evaluation.logits_function(model, StreamedData(self._empty_columns(0)))
 
     @property
     def log_format(self) -> LogFormat:
         """The columns to read, without the label."""
-        return replace(self.data.log_format, label="")
+        return self.data.log_format.without_label()
 
     def score(self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]) -> npt.NDArray[Any]:
         """Return the click probability of every row, float64 [n].
@@ -102,6 +100,14 @@ class Scorer:
                     unknown=_unknown(columns, len(self.data.categorical)),
                 )
 
+    def _workflow_of_raw_rows(self) -> Any:
+        """Return the workflow for rows without labels and weights."""
+        known = (self.data.label, self.data.log_format.weight)
+        return self.data.workflow().remove_inputs([name for name in known if name])
+
+    def _empty_columns(self, rows: int) -> ColumnArrays:
+        return replace(ColumnArrays.empty(self.data, rows), weight=None)
+
     def _predict(self, columns: ColumnArrays) -> npt.NDArray[np.float64]:
         batch = tuple(to_device(array) for array in as_float_arrays(columns))
         return evaluation.sigmoid(self._logits(batch).numpy().astype(np.float64))
@@ -118,7 +124,7 @@ class Scorer:
         data, table = self.data, staged_columns(rows.table, self.log_format, coded=True)
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
             ready = self._workflow.transform(table.to_pandas())
-        columns = ColumnArrays.empty(data, len(ready))
+        columns = self._empty_columns(len(ready))
         columns = columns.with_ids([self._ids(ready[name], name) for name in data.categorical])
         for j, name in enumerate(data.continuous):
             columns.continuous[:, j] = ready[name]
