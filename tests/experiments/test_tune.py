@@ -107,7 +107,7 @@ def test_the_file_trains_to_the_validation_auc_of_its_trial(folder, tmp_path, ca
     best = max(float(row["validation_auc"]) for row in rows)
     assert f"best validation AUC {best:.5f}" in said.out
     kept = [sorted(path.name for path in each.iterdir()) for each in (out / "trials").iterdir()]
-    assert kept == [["config.json", "metrics.csv", "train.log"]] * 3
+    assert kept == [["config.json", "metrics.csv", "reliability.csv", "train.log"]] * 3
     config = json.loads((out / "trials/001/config.json").read_text())
     assert config["settings"]["validation_split"] == "last"
 

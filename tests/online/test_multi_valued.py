@@ -71,9 +71,10 @@ def trained(settings, features, rows):
 @pytest.mark.parametrize("model", ["deepfm", thorough("dcnv2")])
 def test_lists_of_one_value_train_as_single_values(settings_of, model):
     settings, rows = settings_of(model), list(rows_of([1]))
-    several = trained(settings, FEATURES, rows).state()
     single = [row | {name: row[name][0] for name in ("tags", "films")} for row in rows]
-    one = trained(settings, features_of(None), single).state()
+    # A state has views of a trainer's memory, which must live as long.
+    trainers = trained(settings, FEATURES, rows), trained(settings, features_of(None), single)
+    several, one = (trainer.state() for trainer in trainers)
     assert set(one) == set(several)
     for name, x in one.items():
         np.testing.assert_allclose(several[name], x, rtol=1e-4, atol=1e-6, err_msg=name)
