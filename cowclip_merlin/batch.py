@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+def ranges(first: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the numbers of all ranges that begin at `first` and have these sizes, in one array.
+
+    >>> import numpy as np
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    import numpy as np
+
+    sizes = np.asarray(sizes, np.int64)
+    before = sizes.cumsum() - sizes
+    return np.arange(sizes.sum()) + np.repeat(first - before, sizes)
+
+
 class Ids(NamedTuple):
     """Ids of some rows in all categorical columns, or the table rows of these ids.
 
@@ -58,15 +72,35 @@ class Ids(NamedTuple):
         """Return the ids of some rows: those of a mask [n] or a slice, or by their numbers."""
         if self.lengths is None:
             return Ids(self.values[which])
-        import numpy as np
-
         of_row, lengths = self.lengths.sum(axis=1), self.lengths[which]
         if isinstance(which, slice) and which.step is None:  # without a copy
             begin = of_row[: which.indices(len(of_row))[0]].sum()
             return Ids(self.values[begin : begin + lengths.sum()], lengths)
-        first, taken = (of_row.cumsum() - of_row)[which], lengths.sum(axis=1)
-        within = np.arange(taken.sum()) - np.repeat(taken.cumsum() - taken, taken)
-        return Ids(self.values[first.repeat(taken) + within], lengths)
+        first = (of_row.cumsum() - of_row)[which]
+        return Ids(self.values[ranges(first, lengths.sum(axis=1))], lengths)
+
+    @classmethod
+    def of_columns(cls, columns: Sequence[tuple[Any, Any | None]]) -> Ids:
+        """Join the ids of columns, of which at least one is multi-valued.
+
+        Args:
+            columns: ids [k], and how many of them each row has, [n]; None: one each.
+
+        >>> import numpy as np
+        >>> several = np.array([7, 8]), np.array([0, 2])
+        >>> Ids.of_columns([(np.array([1, 2]), None), several]).values.tolist()
+        [1, 2, 7, 8]
+        """
+        import numpy as np
+
+        lengths = np.stack(
+            [np.ones(len(ids), np.int32) if size is None else size for ids, size in columns], axis=1
+        ).astype(np.int32)
+        first = (lengths.cumsum() - lengths.reshape(-1)).reshape(lengths.shape)
+        values = np.empty(int(lengths.sum()), np.result_type(*(ids for ids, _ in columns)))
+        for f, (ids, size) in enumerate(columns):
+            values[first[:, f] if size is None else ranges(first[:, f], size)] = ids
+        return cls(values, lengths)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ids]) -> Ids:

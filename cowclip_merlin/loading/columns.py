@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.batch import ranges
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading.id_layout import IdLayout, ranges
+from cowclip_merlin.loading.id_layout import IdLayout
 from cowclip_merlin.system.files import reading_parquet
 
 if TYPE_CHECKING:

@@ -44,14 +44,8 @@ class IdLayout:
         Returns:
             All ids, [m], and the lengths of the multi-valued columns, [n, M].
         """
-        lengths = np.stack([columns[j][1] for j in self.multi], axis=1).astype(np.int32)
-        of_cell = self.of_all_columns(lengths)
-        first = (of_cell.cumsum() - of_cell.reshape(-1)).reshape(of_cell.shape)
-        ids = np.empty(int(of_cell.sum()), np.int32)
-        for j, column in enumerate(columns):
-            values, sizes = column if j in self.multi else (column, None)
-            ids[first[:, j] if sizes is None else ranges(first[:, j], sizes)] = values
-        return ids, lengths
+        ids = Ids.of_columns([x if j in self.multi else (x, None) for j, x in enumerate(columns)])
+        return ids.values.astype(np.int32, copy=False), ids.lengths[:, list(self.multi)]
 
     def of_all_columns(self, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return the number of ids of each row in each column, [n, F], from those stored [n, M]."""
@@ -97,14 +91,3 @@ class IdLayout:
         of_row = tf.reduce_sum(lengths, axis=1) + one_each
         begin = tf.reduce_sum(of_row[:first])
         return values[begin : begin + tf.reduce_sum(of_row[first:end])]
-
-
-def ranges(first: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return the numbers of all ranges that begin at `first` and have these sizes, in one array.
-
-    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    sizes = np.asarray(sizes, np.int64)
-    before = sizes.cumsum() - sizes
-    return np.arange(sizes.sum()) + np.repeat(first - before, sizes)

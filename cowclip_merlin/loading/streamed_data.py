@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat
-from cowclip_merlin.batch import Batch
+from cowclip_merlin.batch import Batch, ranges
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import ALIGNMENT, to_device, unpack_tensors
-from cowclip_merlin.loading.id_layout import ranges
 from cowclip_merlin.loading.row_order import Data
 
 BATCHES_PER_CHUNK = 64

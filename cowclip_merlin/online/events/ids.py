@@ -96,7 +96,7 @@ def encode_ids(table: Any, columns: Sequence[CategoricalColumn]) -> Ids:
     """
     found = [_encode(table[column.name], field, column) for field, column in enumerate(columns)]
     if any(column.lists for column in columns):
-        return _row_by_row(found)
+        return Ids.of_columns(found)
     rows = [ids for ids, _ in found]
     return Ids(np.stack(rows, axis=1) if rows else np.empty((table.num_rows, 0), np.int64))
 
@@ -125,16 +125,3 @@ def _one_array(column: Any) -> Any:
     import pyarrow as pa
 
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _row_by_row(columns: Sequence[_Column]) -> Ids:
-    """Return the ids of each row side by side, as `Ids` has them."""
-    ones = [np.ones(len(ids), np.int32) for ids, _ in columns]
-    lengths = np.stack(
-        [one if column.lengths is None else column.lengths for one, column in zip(ones, columns)],
-        axis=1,
-    )
-    cells = np.arange(lengths.size).reshape(lengths.shape)
-    of_ids = np.concatenate([np.repeat(cells[:, f], lengths[:, f]) for f in range(len(columns))])
-    ids = np.concatenate([column.ids for column in columns])
-    return Ids(ids[np.argsort(of_ids, kind="stable")], lengths)
