@@ -86,6 +86,15 @@ def numbers(folder: Path | str) -> list[int]:
     return [int(path.name) for path in found if re.fullmatch(r"\d+", path.name)]
 
 
+def newest_time(folder: Path | str) -> float | None:
+    """Return when the newest complete snapshot was written, in seconds since 1970; None: none."""
+    known = numbers(folder)
+    try:
+        return (Path(folder) / str(max(known))).stat().st_mtime if known else None
+    except FileNotFoundError:  # deleted at this moment
+        return None
+
+
 def load_snapshot(
     folder: Path | str,
     number: int | None = None,

@@ -12,6 +12,7 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import ReliabilityBin
+from cowclip_merlin.system import log_lines
 from cowclip_merlin.system.records import write_rows
 
 METRICS = (
@@ -46,20 +47,25 @@ _OF_EVERY_SPLIT = tuple(n for n in METRICS if not n.startswith(("test_", "valida
 
 
 @contextmanager
-def run_logger(path: Path, *, console: bool = True) -> Iterator[logging.Logger]:
+def run_logger(
+    path: Path, *, console: bool = True, log_format: str = "text"
+) -> Iterator[logging.Logger]:
     """Open a logger that writes to the file with times, and to standard output without times.
 
     Args:
         path: the file.
         console: whether to write to standard output.
+        log_format: one of `log_lines.FORMATS`; a line of JSON has its time in both places.
     """
     logger = logging.getLogger(f"cowclip_merlin.run.{path}")
     logger.setLevel(logging.INFO)
     logger.propagate = False
     file = logging.FileHandler(path, encoding="utf-8")
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    handlers = [file, *([logging.StreamHandler(sys.stdout)] if console else [])]
-    for handler in handlers:
+    handlers: dict[logging.Handler, str] = {file: "%(asctime)s %(levelname)s %(message)s"}
+    if console:
+        handlers[logging.StreamHandler(sys.stdout)] = "%(message)s"
+    for handler, text in handlers.items():
+        handler.setFormatter(log_lines.formatter(log_format, text))
         logger.addHandler(handler)
     try:
         yield logger

@@ -8,6 +8,7 @@ import sys
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.logs.open_log import log_forms
+from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.settings import add_options, settings_from
 
 HELP = "make training examples from a log of impressions and a log of clicks"
@@ -40,13 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "remove messages from both logs when they were joined, if nothing else reads them; "
     text += "not with Flink"
     add("--trim", action="store_true", help=text)
+    add_options(parser, MonitoringSettings)
 
 
 def run(args: argparse.Namespace) -> int:
     """Join; return 128 + the signal's number after a signal, as shells do."""
     settings = settings_from(args, JoinSettings)
+    monitoring = settings_from(args, MonitoringSettings)
     if args.engine == "flink":
-        return _run_on_flink(args, settings)
+        return _run_on_flink(args, settings, monitoring)
     from cowclip_merlin.online.joining.run_join import join_logs
     from cowclip_merlin.system.signals import Stopped
 
@@ -60,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
             state=args.state,
             until_end=args.until_end,
             trim=args.trim,
+            monitoring=monitoring,
         )
     except Stopped as stop:
         print("cowclip: stopped; the same command goes on", file=sys.stderr)
@@ -67,11 +71,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_on_flink(args: argparse.Namespace, settings: JoinSettings) -> int:
+def _run_on_flink(
+    args: argparse.Namespace, settings: JoinSettings, monitoring: MonitoringSettings
+) -> int:
     from cowclip_merlin.online.joining.flink.job import join_on_flink
 
     if args.trim:
         raise InputError("--trim: Flink removes no messages; drop it, or use --engine sqlite")
+    for name, value in vars(monitoring).items():
+        if value != getattr(MonitoringSettings, name):
+            raise InputError(
+                f"--{name.replace('_', '-')}: Flink has metrics and logs of its own; drop it, or "
+                "use --engine sqlite"
+            )
     join_on_flink(
         args.impressions,
         args.actions,

@@ -10,8 +10,10 @@ from pathlib import Path
 from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.open_log import log_forms
+from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.serving.live.web.limits import ServingLimits
 from cowclip_merlin.settings import add_options, settings_from
+from cowclip_merlin.system import log_lines
 
 HELP = "answer requests by HTTP with a model that is being trained"
 EXAMPLES = """examples:
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--token-file", metavar="FILE", help=text)
     add_options(parser, ServingLimits)
     add("--access-log", action="store_true", help="print a line for each request")
+    add_options(parser, MonitoringSettings, "log_format")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     limits = settings_from(args, ServingLimits)
     token = read_token(args.token_file)
     _refuse_wrong(args)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    lines = logging.StreamHandler()
+    lines.setFormatter(log_lines.formatter(args.log_format, "%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[lines])
     for name in ("uvicorn.error", "tensorflow"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:

@@ -12,6 +12,7 @@ from cowclip_merlin.cli.options.online_options import (
     online_settings_from_args,
 )
 from cowclip_merlin.online.logs.open_log import log_forms
+from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.settings import add_options, settings_from
 
@@ -38,12 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_start_option(parser)
     add_online_model_options(parser)
     add_table_options(parser)
+    add_options(parser, MonitoringSettings)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train; return 128 + the signal's number after a signal, as shells do."""
     settings = online_settings_from_args(args)
     stream = settings_from(args, StreamSettings)
+    monitoring = settings_from(args, MonitoringSettings)
     from cowclip_merlin.online.training.stream_folder import train_stream
     from cowclip_merlin.system.signals import Stopped
 
@@ -56,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
             out=args.out,
             servers=args.servers,
             start=tuple(args.start) if args.start else None,
+            monitoring=monitoring,
         )
     except Stopped as stop:
         message = f"stopped with a snapshot in {args.out}; the same command goes on"

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cowclip_merlin.online.events.times import format_time
+from cowclip_merlin.online.joining.counts import JoinCounts
 from cowclip_merlin.online.joining.joiner import ACTIONS, IMPRESSIONS, Joiner
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog
 from cowclip_merlin.online.logs.retrying import Retrying
+from cowclip_merlin.online.monitoring import Metric, Numbers
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.system.signals import GracefulStop
 
@@ -20,6 +22,20 @@ STATUS_EVERY = 10.0
 
 TRIM_EVERY = 10.0
 """Seconds between two removals of messages that were joined."""
+
+_COUNTS = tuple(JoinCounts().as_dict())
+
+METRICS = (
+    *(Metric(n, f"{n.replace('_', ' ')}, since the state was made", "counter") for n in _COUNTS),
+    Metric("messages_per_second", "Messages read per second since the line before"),
+    Metric("lag_impressions", "Messages of the log of impressions that were not read yet"),
+    Metric("lag_actions", "Messages of the log of clicks that were not read yet"),
+    Metric("open_impressions", "Impressions whose window is not over"),
+    Metric("open_clicks", "Clicks that wait for their impression"),
+    Metric("event_age_seconds", "Age of the time up to which windows are over", "age"),
+    Metric("status_age_seconds", "Age of these numbers", "age"),
+)
+"""What Prometheus reads, as `cowclip_join_...`; the numbers are those of the newest line."""
 
 _WAIT = 0.02  # seconds for a first message, when there was none before
 
@@ -90,6 +106,10 @@ class JoinLoop:
             if self._trim and self._trim_timer.due():
                 self._retry(self._trim_logs)
                 self._trim_timer.reset()
+
+    def status(self) -> Numbers:
+        """Return the numbers of the newest line, for Prometheus."""
+        return self._status.newest
 
     @property
     def joiner(self) -> Joiner:
@@ -168,28 +188,41 @@ class JoinLoop:
 
 
 class _Status:
-    """Prints the progress from time to time."""
+    """Tells the progress from time to time."""
 
     def __init__(self, loop: JoinLoop, log: logging.Logger) -> None:
         self._loop, self._log, self._printed = loop, log, time.monotonic()
         self._events = self._read()
+        self.newest: Numbers = {}
 
     def print_if_due(self) -> None:
         """Print a line if the last one is old."""
+        if time.monotonic() - self._printed >= STATUS_EVERY:
+            self.print()
+
+    def print(self) -> None:
+        """Print a line, and keep its numbers."""
         now = time.monotonic()
-        seconds = now - self._printed
-        if seconds < STATUS_EVERY:
-            return
-        rate = (self._read() - self._events) / seconds
+        rate = (self._read() - self._events) / max(now - self._printed, 1e-9)
         self._printed, self._events = now, self._read()
-        joiner = self._loop.joiner
+        joiner, lags = self._loop.joiner, self._lags()
+        open_messages = joiner.sizes()
+        self.newest = {
+            **joiner.counts.as_dict(),
+            "messages_per_second": round(rate, 1),
+            **{f"lag_{name}": lags.get(name) for name in (IMPRESSIONS, ACTIONS)},
+            **dict(zip(("open_impressions", "open_clicks"), open_messages, strict=True)),
+            "event_age_seconds": joiner.watermark,
+            "status_age_seconds": time.time(),
+        }
         self._log.info(
             "%s; %.0f messages/s; not read yet: %s; open: %s; event time %s",
             joiner.counts.summary(),
             rate,
-            _numbers(self._lags()),
-            "{:,} impressions, {:,} clicks".format(*joiner.sizes()),
+            _numbers(lags),
+            "{:,} impressions, {:,} clicks".format(*open_messages),
             "none" if joiner.watermark is None else format_time(joiner.watermark),
+            extra={"values": self.newest},
         )
 
     def _lags(self) -> dict[str, int]:

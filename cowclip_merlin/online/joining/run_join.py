@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
@@ -9,10 +10,11 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.joining.counts import JoinCounts
 from cowclip_merlin.online.joining.joiner import Joiner
-from cowclip_merlin.online.joining.loop import JoinLoop
+from cowclip_merlin.online.joining.loop import METRICS, JoinLoop
 from cowclip_merlin.online.joining.settings import JoinSettings
 from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs.open_log import open_log
+from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training.run_logs import run_logger
 
@@ -27,6 +29,7 @@ def join_logs(
     state: str | Path,
     until_end: bool = False,
     trim: bool = False,
+    monitoring: MonitoringSettings | None = None,
 ) -> JoinCounts:
     """Join two logs until a signal, or until their ends. The same call goes on after a crash.
 
@@ -40,6 +43,7 @@ def join_logs(
         state: file of the state. Beside it are `STATE.log` and the files of damaged messages.
         until_end: stop at the ends that the logs have now, and end all windows.
         trim: remove messages from both logs when they were joined.
+        monitoring: how others watch the join; None for the defaults.
 
     Returns:
         What was read and written since the state was made.
@@ -51,29 +55,30 @@ def join_logs(
     columns = features if isinstance(features, LogFeatures) else load_features(features)
     if columns.key is None:
         raise InputError(f"{features}: no `key`; name the column that identifies a request")
-    state, stop = Path(state), GracefulStop()
-    logs = open_log(impressions), open_log(actions), open_log(to, create=True)
+    state, stop, monitoring = Path(state), GracefulStop(), monitoring or MonitoringSettings()
     damaged = tuple(Path(f"{state}.damaged-{kind}.jsonl") for kind in ("impressions", "actions"))
-    store = JoinStore(state)
-    try:
-        with run_logger(Path(f"{state}.log")) as log, stop.catch_signals():
-            joiner = Joiner(*logs, columns, settings, store, damaged)
-            log.info("reads %s and %s, writes %s", *(each.name for each in logs))
-            loop = JoinLoop(
-                joiner,
-                *logs[:2],
-                idle=settings.idle,
-                until_end=until_end,
-                trim=trim,
-                log=log,
-                stop=stop,
-            )
-            loop.run()
-            log.info("%s", joiner.counts.summary())
-    finally:
-        store.close()
-        for each in logs:
-            each.close()
+    with ExitStack() as stack:
+        endpoint = stack.enter_context(monitoring.endpoint("cowclip_join", METRICS))
+        logs = [stack.enter_context(closing(open_log(each))) for each in (impressions, actions)]
+        logs.append(stack.enter_context(closing(open_log(to, create=True))))
+        store = stack.enter_context(closing(JoinStore(state)))
+        lines = run_logger(Path(f"{state}.log"), log_format=monitoring.log_format)
+        log = stack.enter_context(lines)
+        stack.enter_context(stop.catch_signals())
+        joiner = Joiner(*logs, columns, settings, store, damaged)
+        log.info("reads %s and %s, writes %s", *(each.name for each in logs))
+        loop = JoinLoop(
+            joiner,
+            *logs[:2],
+            idle=settings.idle,
+            until_end=until_end,
+            trim=trim,
+            log=log,
+            stop=stop,
+        )
+        endpoint.tell(loop.status, log.info)
+        loop.run()
+        log.info("%s", joiner.counts.summary())
     if stop.signal_number:
         raise Stopped(stop.signal_number)
     return joiner.counts

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.online.logs.message_log import Position
+from cowclip_merlin.online.monitoring import Metric, Numbers
 from cowclip_merlin.online.settings import FULL
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.recent_scores import RecentScores
@@ -38,6 +40,39 @@ COLUMNS = (
 """Columns of `metrics.csv`; `auc` and `log_loss` are those of the newest 100,000 events."""
 
 
+METRICS = (
+    Metric("events", "Events trained, in all processes of this run", "counter"),
+    Metric("events_per_second", "Events trained per second since the line before"),
+    Metric("lag_events", "Events of the log that are not trained yet"),
+    Metric("batch_factor", "Times the batch size that a step takes"),
+    Metric("event_age_seconds", "Age of the newest trained event", "age"),
+    Metric("auc", "AUC of recent events before they were trained"),
+    Metric("log_loss", "Log loss of recent events before they were trained"),
+    Metric("rows", "Ids that have a row"),
+    Metric("expired_rows", "Rows dropped because their ids were not seen for long", "counter"),
+    Metric("evicted_rows", "Rows dropped because the table was full", "counter"),
+    Metric("repeated_events", "Events dropped because their key was known", "counter"),
+    Metric("damaged_events", "Events that could not be read", "counter"),
+    Metric("syncs", "Syncs sent to servers", "counter"),
+    Metric("memory_megabytes", "Memory of the process"),
+    Metric("snapshot_age_seconds", "Age of the newest snapshot", "age"),
+    Metric("status_age_seconds", "Age of these numbers", "age"),
+)
+"""What Prometheus reads, as `cowclip_train_...`; the numbers are those of the newest line."""
+
+_COLUMN_OF = {
+    "events": "trained",
+    "lag_events": "lag",
+    "event_age_seconds": "event_time",
+    "expired_rows": "expired",
+    "evicted_rows": "evicted",
+    "repeated_events": "repeats",
+    "damaged_events": "damaged",
+    "memory_megabytes": "memory_mb",
+}
+"""Metric -> column of `metrics.csv`, if their names differ."""
+
+
 class StatusReport:
     """Writes a line and a row of `metrics.csv` every few seconds.
 
@@ -48,9 +83,11 @@ class StatusReport:
 
     Attributes:
         is_full: whether it was said that the table drops ids.
+        newest: the numbers of the newest line, for `METRICS`.
     """
 
     def __init__(self, file: Path, log: logging.Logger, scores: RecentScores) -> None:
+        self.newest: Numbers = {}
         self._file, self._log, self._scores = file, log, scores
         self._timer, self._trained, self._damaged = Timer(EVERY), 0, 0
         self.is_full = False
@@ -69,12 +106,15 @@ class StatusReport:
         """Whether it is time for a line."""
         return self._timer.due()
 
-    def write(self, values: dict[str, Any], *, reason: str) -> None:
+    def write(
+        self, values: dict[str, Any], *, reason: str, snapshot_time: float | None = None
+    ) -> None:
         """Write a line.
 
         Args:
             values: of `COLUMNS` but those that this class knows.
             reason: what is wrong with the newest damaged message.
+            snapshot_time: when the newest snapshot was written, in seconds since 1970; None: never.
         """
         rate = (values["trained"] - self._trained) / max(self._timer.elapsed, 1e-9)
         self.begin(values["trained"])
@@ -94,7 +134,9 @@ class StatusReport:
             auc,
             f"{row['rows']:,}",
             f"{row['memory_mb']:,}",
+            extra={"values": row},
         )
+        self.newest = _numbers(row, snapshot_time)
         if row["damaged"] > self._damaged:
             self._damaged = row["damaged"]
             self._log.warning("%s damaged messages; the newest: %s", f"{row['damaged']:,}", reason)
@@ -102,6 +144,14 @@ class StatusReport:
             self.is_full = True
             self._log.warning(FULL)
         append_rows(self._file, COLUMNS, [row])
+
+
+def _numbers(row: Mapping[str, Any], snapshot_time: float | None) -> Numbers:
+    """Return the values of `METRICS` of a row of `metrics.csv`."""
+    columns = {each.name: _COLUMN_OF.get(each.name, each.name) for each in METRICS}
+    found = {name: row.get(column) for name, column in columns.items()}
+    found["event_age_seconds"] = row["event_time"] or None  # 0 before the first event
+    return found | {"snapshot_age_seconds": snapshot_time, "status_age_seconds": time.time()}
 
 
 def sync_info(

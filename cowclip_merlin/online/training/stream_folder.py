@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.open_log import log_identity, log_place, open_log
+from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.start import OfflineStart
+from cowclip_merlin.online.training.status_report import METRICS
 from cowclip_merlin.online.training.stream_trainer import SNAPSHOTS, StreamTrainer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
@@ -32,6 +35,7 @@ def train_stream(
     out: str | Path,
     servers: str | None = None,
     start: tuple[str | Path, str | Path] | None = None,
+    monitoring: MonitoringSettings | None = None,
 ) -> int:
     """Train on a log of events, and send changes to a log that servers follow.
 
@@ -45,6 +49,7 @@ def train_stream(
         out: folder of the run.
         servers: the log to write, like `events`; None for none.
         start: a run, and the prepared folder that it was trained on, to start from.
+        monitoring: how others watch the training; None for the defaults.
 
     Returns:
         The number of events trained, in all processes of this run.
@@ -53,7 +58,7 @@ def train_stream(
         InputError: an input is wrong; the error names it in one line.
         Stopped: after SIGINT or SIGTERM; a snapshot is written first.
     """
-    out = Path(out)
+    out, monitoring = Path(out), monitoring or MonitoringSettings()
     columns = features if isinstance(features, LogFeatures) else load_features(features)
     config = {
         "events": log_identity(events),
@@ -63,13 +68,14 @@ def train_stream(
     _check_folder(out, config)
     if servers and log_place(events) == log_place(servers):
         raise InputError(f"`from` and `to` are both {log_identity(events)}; use two logs")
-    source = open_log(events)
-    target = open_log(servers, create=True) if servers else None
-    set_up_tensorflow(settings.run.seed, "cpu")
-    with (
-        lock_folder(out, "another process trains there; use another `out`"),
-        run_logger(out / "train.log") as log,
-    ):
+    with ExitStack() as stack:
+        endpoint = stack.enter_context(monitoring.endpoint("cowclip_train", METRICS))
+        source = open_log(events)
+        target = open_log(servers, create=True) if servers else None
+        set_up_tensorflow(settings.run.seed, "cpu")
+        stack.enter_context(lock_folder(out, "another process trains there; use another `out`"))
+        lines = run_logger(out / "train.log", log_format=monitoring.log_format)
+        log = stack.enter_context(lines)
         _check_folder(out, config)  # again: another process may have worked since
         trainer = OnlineTrainer(settings, columns, catch_up=stream.catch_up)
         new = not numbers(out / SNAPSHOTS)
@@ -80,6 +86,7 @@ def train_stream(
         if not (out / CONFIG).exists():
             write_json(out / CONFIG, config)
         _say_what_is_read(log, source.name, target and target.name)
+        endpoint.tell(work.status, log.info)
         work.run()
         return work.trained
 

@@ -10,6 +10,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
+from cowclip_merlin.online.monitoring import Numbers
 from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.batch_journal import Batch, BatchJournal
 from cowclip_merlin.online.training.event_reader import EventReader
@@ -26,6 +27,7 @@ from cowclip_merlin.tables.snapshot import (
     Snapshot,
     SnapshotWriter,
     load_snapshot,
+    newest_time,
     numbers,
     part_of,
 )
@@ -80,6 +82,10 @@ class StreamTrainer:
         self._reader = self._read_from(events.start())
         self._saved, self._factor = -1, 1
         self._positions: list[Position] = []  # of the snapshots that were begun
+
+    def status(self) -> Numbers:
+        """Return the numbers of the newest line, for Prometheus."""
+        return self._report.newest
 
     def run(self) -> None:
         """Train until a signal comes, or with `until_end` until the log ends.
@@ -311,4 +317,5 @@ class StreamTrainer:
                 "syncs": self._servers.syncs if self._servers else 0,
             },
             reason=self._damaged.newest,
+            snapshot_time=newest_time(self._folder / SNAPSHOTS),
         )

@@ -1,16 +1,19 @@
 """`cowclip online join` on folders."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
+from urllib.request import urlopen
 
 import merged
 import pytest
 from joining import FEATURES, SETTINGS, ListLog, click, examples_of, impression, stream
 
 from cowclip_merlin.cli import main
+from cowclip_merlin.online.joining.loop import METRICS, JoinLoop
 from cowclip_merlin.online.joining.run_join import join_logs
 from cowclip_merlin.online.logs.file_log import FileLog
 from cowclip_merlin.online.logs.open_log import open_log
@@ -130,3 +133,22 @@ def test_joins_the_logs_of_a_server(tmp_path, request, kind):
     log = open_log(urls[2])
     examples = examples_of(ListLog([m.value for m in log.read(log.start(), 10**6)]))
     assert examples == merged.join(impressions, clicks, SETTINGS)[0]
+
+
+def test_prometheus_and_collectors_can_watch_it(folder, capsys, monkeypatch):
+    seen, run = [], JoinLoop.run
+
+    def run_and_read(self):
+        run(self)
+        self._status.print()
+        line = json.loads(capsys.readouterr().out.splitlines()[1])["message"]
+        with urlopen(line.removeprefix("metrics for Prometheus: ")) as answer:
+            seen.append(answer.read().decode())
+
+    monkeypatch.setattr(JoinLoop, "run", run_and_read)
+    assert main(words(folder, "--until-end", "--metrics", "0", "--log-format", "json")) == 0
+    _, counts = merged.join(*stream(1, 300, SETTINGS), SETTINGS)
+    found = dict(re.findall(r"^cowclip_join_(\w+) (\S+)$", seen[0], re.M))
+    assert {k: float(found[f"{k}_total"]) for k in counts} == counts
+    assert float(found["lag_impressions"]) == float(found["lag_actions"]) == 0
+    assert len(found) == len(METRICS)

@@ -1,6 +1,10 @@
 """`cowclip online train`: its run folder, and mistakes in one line."""
 
 import json
+import re
+import socket
+from contextlib import suppress
+from urllib.request import urlopen
 
 import pytest
 from streams import log_of, messages
@@ -8,6 +12,8 @@ from streams import log_of, messages
 from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.run_config import load_online_config
+from cowclip_merlin.online.training.status_report import METRICS
+from cowclip_merlin.online.training.stream_trainer import StreamTrainer
 
 FEATURES = "label: click\ntime: time\nkey: key\ncategorical: [user, item]\ncontinuous: [price]\n"
 
@@ -78,3 +84,43 @@ def test_other_settings_are_refused(folder, capsys):
     assert "RUN: the run there has another mlp ([8], not [9])" in capsys.readouterr().err
     assert train(**{"batch-size": "64"}) == 2
     assert "another batch_size (32, not 64)" in capsys.readouterr().err
+
+
+def test_prometheus_can_read_the_training(folder, capsys, monkeypatch):
+    seen, run = [], StreamTrainer.run
+
+    def run_and_read(self):
+        run(self)
+        url = re.search(r"metrics for Prometheus: (\S+)", capsys.readouterr().out)[1]
+        with urlopen(url) as answer:
+            seen.append(answer.read().decode())
+
+    monkeypatch.setattr(StreamTrainer, "run", run_and_read)
+    assert train("--metrics", "0") == 0
+    found = dict(re.findall(r"^(cowclip_train_\w+) (\S+)$", seen[0], re.M))
+    assert float(found["cowclip_train_events_total"]) == 200
+    assert float(found["cowclip_train_lag_events"]) == 0
+    assert 0 < float(found["cowclip_train_rows"]) < 200
+    assert 0 <= float(found["cowclip_train_snapshot_age_seconds"]) < 60
+    assert float(found["cowclip_train_event_age_seconds"]) > 1e6
+    assert len(found) == len(METRICS)
+
+
+def test_lines_as_json(folder, capsys):
+    assert train("--log-format", "json") == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last == "trained 200 events: RUN"
+    entries = [json.loads(line) for line in lines]
+    assert entries[-1]["values"]["trained"] == 200 and entries[-1]["level"] == "INFO"
+    assert (folder / "RUN/train.log").read_text().splitlines() == lines
+
+
+@pytest.mark.parametrize("options", [{"metrics": "taken"}, {"log-format": "xml"}])
+def test_a_wrong_way_to_watch_leaves_nothing(folder, capsys, options):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        known = {"taken": str(taken.getsockname()[1])}
+        words = {name: known.get(value, value) for name, value in options.items()}
+        with suppress(SystemExit):
+            assert train("--to", "SYNC", **words) == 2
+    assert next(iter(options)) in capsys.readouterr().err
+    assert not (folder / "RUN").exists() and not (folder / "SYNC").exists()

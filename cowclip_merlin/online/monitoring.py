@@ -1,0 +1,167 @@
+"""Let Prometheus and log collectors watch the trainer and the joiner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import Settings, option
+from cowclip_merlin.system import log_lines
+from cowclip_merlin.system.ports import check_host
+
+if TYPE_CHECKING:
+    from threading import Thread
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client.core import Metric as Family
+
+Numbers = Mapping[str, float | None]
+"""The newest value of each metric; None, or no entry: not known yet."""
+
+
+class Metric(NamedTuple):
+    """A number that a process tells.
+
+    Attributes:
+        name: without the prefix; that of a counter gets "_total".
+        help: what it counts or measures, with its unit.
+        kind: "counter" only grows; "gauge" is a current value; "age" is the number of seconds since
+            the time, in seconds since 1970, that the process gives.
+    """
+
+    name: str
+    help: str
+    kind: str = "gauge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitoringSettings(Settings):
+    """How others watch a process.
+
+    Raises:
+        InputError: if the address is none, or the format is unknown.
+    """
+
+    metrics: str | None = option(
+        None,
+        "let Prometheus read /metrics at this address of this machine; 0: a free port",
+        metavar="[HOST:]PORT",
+    )
+    log_format: str = option("text", "form of the lines", choices=log_lines.FORMATS)
+
+    def __post_init__(self) -> None:
+        """Check the address."""
+        super().__post_init__()
+        if self.metrics is not None:
+            parse_address(self.metrics)
+
+    @contextmanager
+    def endpoint(self, prefix: str, metrics: Sequence[Metric]) -> Iterator[Endpoint]:
+        """Answer Prometheus within the block, in a thread; without `metrics` do nothing.
+
+        Args:
+            prefix: of all names, such as "cowclip_train".
+            metrics: what to tell.
+
+        Raises:
+            InputError: if the address cannot be used, or prometheus-client is missing.
+        """
+        endpoint = Endpoint()
+        if self.metrics is None:
+            yield endpoint
+            return
+        host, port = parse_address(self.metrics)
+        server, thread = _start_server(host, port, lambda: endpoint.families(prefix, metrics))
+        shown = f"[{host}]" if ":" in host else host
+        endpoint.url = f"http://{shown}:{server.server_port}/metrics"
+        try:
+            yield endpoint
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+class Endpoint:
+    """What answers Prometheus.
+
+    Attributes:
+        url: where; None if nothing answers.
+    """
+
+    def __init__(self) -> None:
+        self.url: str | None = None
+        self._read: Callable[[], Numbers] = dict
+
+    def tell(self, read: Callable[[], Numbers], say: Callable[[str], None]) -> None:
+        """Answer with these numbers from now on.
+
+        Args:
+            read: returns the newest numbers; is called in another thread.
+            say: takes a line with the address.
+        """
+        self._read = read
+        if self.url:
+            say(f"metrics for Prometheus: {self.url}")
+
+    def families(self, prefix: str, metrics: Sequence[Metric]) -> Iterator[Family]:
+        """Yield the metrics whose value is known, as Prometheus has them."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        numbers = self._read()
+        for metric in metrics:
+            value = numbers.get(metric.name)
+            if value is None:
+                continue
+            if metric.kind == "age":
+                value = max(time.time() - value, 0.0)
+            make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            yield make(f"{prefix}_{metric.name}", metric.help, value=value)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Split PORT or HOST:PORT; the host is 127.0.0.1 unless it is given.
+
+    >>> parse_address("9100"), parse_address("0.0.0.0:9100"), parse_address("[::1]:0")
+    (('127.0.0.1', 9100), ('0.0.0.0', 9100), ('::1', 0))
+    >>> parse_address("node:http")
+    Traceback (most recent call last):
+    ...
+    cowclip_merlin.errors.InputError: metrics is 'node:http'; give PORT or HOST:PORT
+    """
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise InputError(f"metrics is {text!r}; give PORT or HOST:PORT")
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    check_host(host, "metrics")
+    return host, int(port)
+
+
+def _start_server(
+    host: str, port: int, families: Callable[[], Iterator[Family]]
+) -> tuple[WSGIServer, Thread]:
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client.registry import Collector
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the package {error.name} is missing: pip install 'cowclip-merlin[online]'"
+        ) from None
+
+    class Families(Collector):
+        def collect(self) -> Iterator[Family]:
+            return families()
+
+    registry = CollectorRegistry()
+    registry.register(Families())
+    try:
+        return start_http_server(port, host, registry)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"metrics: cannot listen at {host} port {port}: {reason}; give another address"
+        ) from None

@@ -1,0 +1,125 @@
+"""Metrics for Prometheus, lines as JSON, and the files that use the metrics' names."""
+
+import json
+import logging
+import re
+import socket
+import sys
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.joining import loop
+from cowclip_merlin.online.monitoring import Metric, MonitoringSettings
+from cowclip_merlin.online.training import status_report
+from cowclip_merlin.serving.live.web import metrics as of_server
+from cowclip_merlin.system.log_lines import JsonFormatter
+
+FILES = Path(__file__).parents[2] / "containers/monitoring"
+SOME = (Metric("a", "A"), Metric("b", "B", "counter"), Metric("c", "C", "age"), Metric("d", "D"))
+
+
+def read(url):
+    """Name -> value."""
+    with urlopen(url) as answer:
+        text = answer.read().decode()
+    return {s.name: s.value for each in text_string_to_metric_families(text) for s in each.samples}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_answers_with_the_newest_numbers(host):
+    lines, numbers = [], {"a": 1.5, "b": 7, "c": time.time() - 100, "d": None}
+    address = f"[{host}]:0" if ":" in host else f"{host}:0"
+    with MonitoringSettings(metrics=address).endpoint("x", SOME) as endpoint:
+        assert host in endpoint.url and read(endpoint.url) == {}
+        endpoint.tell(lambda: numbers, lines.append)
+        found = read(endpoint.url)
+        assert 100 <= found.pop("x_c") < 110
+        assert found == {"x_a": 1.5, "x_b_total": 7}
+        numbers["a"] = 2
+        assert read(endpoint.url)["x_a"] == 2
+    assert lines == [f"metrics for Prometheus: {endpoint.url}"]
+    with pytest.raises(OSError, match="refused"):
+        read(endpoint.url)
+
+
+def test_without_an_address_nothing_listens():
+    lines = []
+    with MonitoringSettings().endpoint("x", SOME) as endpoint:
+        endpoint.tell(dict, lines.append)
+    assert endpoint.url is None and not lines
+
+
+def test_a_port_in_use_is_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = MonitoringSettings(metrics=str(taken.getsockname()[1]))
+        refused = pytest.raises(InputError, match=r"metrics: cannot listen at .* port .*in use")
+        with refused, settings.endpoint("x", SOME):
+            pass
+
+
+@pytest.mark.parametrize("text", ["", "host", "1.5", "65536", "-1", "h:x", "a..b:1", "٣"])
+def test_an_address_that_is_none_is_refused(text):
+    with pytest.raises(InputError, match="metrics"):
+        MonitoringSettings(metrics=text)
+
+
+def test_a_line_as_json():
+    values = {"auc": float("nan"), "rows": 3, "factor": None}
+    record = logging.LogRecord("run", logging.WARNING, "", 0, "%s é", ("a",), None)
+    record.values = values
+    entry = json.loads(JsonFormatter().format(record))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry.pop("time"))
+    assert entry == {
+        "level": "WARNING",
+        "logger": "run",
+        "message": "a é",
+        "values": {"auc": None, "rows": 3, "factor": None},
+    }
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        record = logging.LogRecord("run", logging.ERROR, "", 0, "failed", (), sys.exc_info())
+    assert "ValueError: wrong" in json.loads(JsonFormatter().format(record))["exception"]
+
+
+def known_names():
+    """Every metric of trainer, joiner and server, as Prometheus stores it."""
+    gauges, counters = of_server._GAUGES, of_server._COUNTERS
+    found = {f"cowclip_{name}" for name, *_ in gauges}
+    found |= {f"cowclip_{name}_total" for name, *_ in counters}
+    found |= {"cowclip_ready", "cowclip_ids_total", "cowclip_requests_total"}
+    found |= {f"cowclip_request_seconds_{end}" for end in ("bucket", "sum", "count")}
+    for prefix, metrics in (("train", status_report.METRICS), ("join", loop.METRICS)):
+        found |= {f"cowclip_{prefix}_{m.name}" + "_total" * (m.kind == "counter") for m in metrics}
+    return found
+
+
+@pytest.mark.parametrize("file", ["alerts.yaml", "dashboard.json"])
+def test_alarms_and_dashboard_name_metrics_that_exist(file):
+    text = (FILES / file).read_text()
+    content = yaml.safe_load(text)  # JSON is YAML, too
+    used = set(re.findall(r"\bcowclip_\w+", text))
+    assert content and len(used) > 8
+    assert not used - known_names()
+
+
+def test_the_dashboard_shows_trainer_joiner_and_servers():
+    panels = json.loads((FILES / "dashboard.json").read_text())["panels"]
+    rows = [each["title"] for each in panels if each["type"] == "row"]
+    assert rows == ["Trainer", "Joiner", "Servers"]
+    drawn = [each for each in panels if each["type"] != "row"]
+    assert all(target["expr"] for each in drawn for target in each["targets"])
+    places = [tuple(each["gridPos"].values()) for each in panels]
+    assert len(set(places)) == len(places) == len({each["id"] for each in panels})
+
+
+def test_prometheus_reads_the_alarms_and_three_jobs():
+    config = yaml.safe_load((FILES / "prometheus.yaml").read_text())
+    assert config["rule_files"] == ["alerts.yaml"]
+    assert [job["job_name"] for job in config["scrape_configs"]] == ["train", "join", "serve"]
