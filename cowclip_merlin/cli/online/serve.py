@@ -44,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "port", 8000, "N", "port to listen at; 0 for a free one")
     text = f"file with the token that requests must send (default: variable {TOKEN_VARIABLE})"
     add("--token-file", metavar="FILE", help=text)
+    text = "PEM file of the certificate and its chain, to speak HTTPS; with --tls-key"
+    add("--tls-cert", metavar="FILE", help=text)
+    add("--tls-key", metavar="FILE", help="PEM file of the certificate's key")
     add_options(parser, ServingLimits)
     add("--access-log", action="store_true", help="print a line for each request")
     add_options(parser, MonitoringSettings, "log_format")
@@ -73,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         token=token,
         limits=limits,
         access_log=args.access_log,
+        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
     )
     return 0
 
@@ -80,6 +84,8 @@ def run(args: argparse.Namespace) -> int:
 def _refuse_wrong(args: argparse.Namespace) -> None:
     if args.run_folder is not None and not Path(args.run_folder).is_dir():
         raise InputError(f"{args.run_folder}: no such folder; check --run")
+    if (args.tls_cert is None) != (args.tls_key is None):
+        raise InputError("--tls-cert and --tls-key belong together; give both, or none")
     if not 0 <= args.port < 1 << 16:
         raise InputError(f"--port is {args.port}; give 0 to 65535")
 

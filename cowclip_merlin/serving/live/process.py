@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ def serve(
     token: str | None = None,
     limits: ServingLimits | None = None,
     access_log: bool = False,
+    tls: tuple[str | Path, str | Path] | None = None,
 ) -> None:
     """Serve the model of a sync log until SIGINT or SIGTERM.
 
@@ -51,12 +53,14 @@ def serve(
         token: that requests have to send; None for none.
         limits: of requests; None for the defaults.
         access_log: whether to print a line for each request.
+        tls: PEM files of a certificate, with its chain, and of its key, to speak HTTPS; None: HTTP.
 
     Raises:
-        InputError: the log's address or the host is wrong, or the port is not free.
+        InputError: the log's address, the host or a file is wrong, or the port is not free.
         LogRefused: the log's server refuses access before there is a model to serve.
     """
     limits = limits or ServingLimits()
+    _check_tls(tls)
     with suppress(LogUnavailable):  # a server that is away may come later
         open_log(log).close()
     listening = _listen(host, port)
@@ -74,14 +78,37 @@ def serve(
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=int(2 * limits.timeout) + 1,
+        **dict(zip(("ssl_certfile", "ssl_keyfile"), map(str, tls or ()))),
     )
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    LOG.info("serving http://%s:%d from %s", shown, port, shown_address(log))
+    scheme = "https" if tls else "http"
+    LOG.info("serving %s://%s:%d from %s", scheme, shown, port, shown_address(log))
     sys.setswitchinterval(_TURN)  # requests wait for less while a snapshot is loaded
     server = uvicorn.Server(config)
     with _following(follower, server):
         server.run(sockets=[listening])
+
+
+def _check_tls(files: tuple[str | Path, str | Path] | None) -> None:
+    """Refuse a certificate or a key that cannot be used, before anything starts."""
+    if files is None:
+        return
+    certificate, key = files
+    for file in files:
+        if not Path(file).is_file():
+            raise InputError(f"{file}: no such file; give a PEM file")
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(
+            certificate, key, password=""
+        )  # a locked key fails; nobody is asked
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error) or "damaged"
+        raise InputError(
+            f"{certificate} and {key}: not a certificate and its key without a password "
+            f"({reason!s:.60}); give two PEM files"
+        ) from None
 
 
 def _listen(host: str, port: int) -> socket.socket:

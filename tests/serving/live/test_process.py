@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -206,3 +207,48 @@ def test_a_refusal_later_leaves_the_model_in_service(refusing):
     assert follower.step() == 0 and "wrong password" in follower.problem
     refusing.away = None
     assert follower.step() == 0 and follower.waiting_for
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "cert.pem", folder / "key.pem"
+    command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test"
+    words = [
+        *command.split(),
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+    ]
+    output = ["-out", files[0], "-keyout", files[1]]
+    subprocess.run(["openssl", *words, *output], check=True, capture_output=True)
+    return files
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
+def test_it_speaks_https_and_nothing_else(made, certificate, rows):
+    cert, key = certificate
+    options = ("--tls-cert", cert, "--tls-key", key, "--log-format", "json")
+    with ServerProcess(made.log.name, *options, trusted=cert) as running:
+        running.wait_for(lambda: running.get("/ready"))
+        assert running.url.startswith("https://")
+        assert running.predict(rows[:3])[0] == 200
+        assert b"200" not in running.raw(b"GET /ready HTTP/1.1\r\nHost: a\r\n\r\n")[0]
+        assert all(json.loads(line)["level"] for line in running.lines)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
+def test_a_wrong_certificate_is_one_line(made, certificate, capsys, tmp_path):
+    cert, key = map(str, certificate)
+    locked = str(tmp_path / "locked.pem")
+    command = ["openssl", "ec", "-in", key, "-out", locked, "-aes128", "-passout", "pass:x"]
+    subprocess.run(command, check=True, capture_output=True)
+    for given, words in [
+        (("--tls-cert", cert), "belong together"),
+        (("--tls-cert", "none.pem", "--tls-key", key), "none.pem: no such file"),
+        (("--tls-cert", key, "--tls-key", cert), "not a certificate and its key"),
+        (("--tls-cert", cert, "--tls-key", locked), "without a password"),
+    ]:
+        assert main(["online", "serve", "--from", str(made.log.name), *given]) == 2
+        told = capsys.readouterr().err
+        assert words in told and told.count("\n") == 1
