@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
@@ -74,7 +75,43 @@ def refuse_difference(out: Path, before: Any, config: Mapping[str, Any]) -> None
         )
 
 
-def _differences(old: Any, new: Any, name: str, of: str = "") -> Iterator[str]:
+def changes_of_run(out: Path, before: Any, config: Mapping[str, Any]) -> list[str]:
+    """Refuse to go on with other settings, except those that may change between two starts.
+
+    These are the rates, `max_rows`, `capacity`, and the rules of columns: `admit`, `ttl` and
+    `min_rows`.
+
+    Args:
+        out: the folder.
+        before: its configuration.
+        config: what it should be.
+
+    Returns:
+        What changed, each such as "ttl of 'item' (60, now 120)".
+
+    Raises:
+        InputError: another value differs; the message names the first ones.
+    """
+    try:
+        taken_over = _with_changes(before, config)
+    except MALFORMED:
+        taken_over = before
+    refuse_difference(out, taken_over, config)
+    return [each for n in config for each in _differences(before[n], config[n], n, now="now")]
+
+
+def _with_changes(before: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with those values of `config` that may change."""
+    known, new = deepcopy(before), config["settings"]
+    known["settings"] |= {name: new[name] for name in ("max_rows", "capacity")}
+    known["settings"]["run"]["overrides"] = new["run"]["overrides"]
+    rules = {each["name"]: each["rules"] for each in config["features"]["categorical"]}
+    for column in known["features"]["categorical"]:
+        column["rules"] = rules.get(column["name"], column["rules"])
+    return known
+
+
+def _differences(old: Any, new: Any, name: str, of: str = "", *, now: str = "not") -> Iterator[str]:
     """Describe what differs: settings by their names, columns by theirs.
 
     >>> list(_differences({"admit": 1}, {"admit": 2}, "rules", " of 'item'"))
@@ -86,14 +123,14 @@ def _differences(old: Any, new: Any, name: str, of: str = "") -> Iterator[str]:
     if all(columns):
         old, new = columns
         if list(old) != list(new):
-            yield f"{name} ({_compared(list(old), list(new))})"
+            yield f"{name} ({_compared(list(old), list(new), now)})"
         for each in [each for each in new if each in old]:
-            yield from _differences(old[each], new[each], name, f" of {each!r}")
+            yield from _differences(old[each], new[each], name, f" of {each!r}", now=now)
     elif isinstance(old, dict) and isinstance(new, dict):
         for key in {**new, **old}:
-            yield from _differences(old.get(key), new.get(key), key, of)
+            yield from _differences(old.get(key), new.get(key), key, of, now=now)
     else:
-        yield f"{name}{of} ({_compared(old, new)})"
+        yield f"{name}{of} ({_compared(old, new, now)})"
 
 
 def _by_name(value: Any) -> dict[str, Any]:
@@ -103,7 +140,7 @@ def _by_name(value: Any) -> dict[str, Any]:
     return named if len(named) == len(entries) else {}
 
 
-def _compared(old: Any, new: Any) -> str:
+def _compared(old: Any, new: Any, now: str = "not") -> str:
     """Both values; of long ones the part with the first difference.
 
     >>> _compared([1] * 40, [1] * 39 + [2])
@@ -118,7 +155,7 @@ def _compared(old: Any, new: Any) -> str:
         ("..." if start else "") + t[start : start + _CUT] + ("..." if t[start + _CUT :] else "")
         for t in texts
     ]
-    return ", not ".join(shown)
+    return f", {now} ".join(shown)
 
 
 def _plain(value: Any) -> Any:

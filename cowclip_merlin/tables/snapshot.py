@@ -10,6 +10,7 @@ the process, the newest complete snapshot stays. A manifest has the SHA-256 of e
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -95,6 +96,15 @@ def newest_time(folder: Path | str) -> float | None:
         return None
 
 
+def set_aside(folder: Path | str, number: int, why: str) -> None:
+    """Rename a snapshot to WHY-NUMBER, so that it is none any more; a number follows if needed."""
+    snapshot, name = Path(folder) / str(number), f"{why}-{number}"
+    others = (f"{name}-{i}" for i in itertools.count(2))
+    while snapshot.with_name(name).exists():
+        name = next(others)
+    snapshot.rename(snapshot.with_name(name))
+
+
 def load_snapshot(
     folder: Path | str,
     number: int | None = None,
@@ -129,10 +139,11 @@ class SnapshotWriter:
 
     Args:
         folder: of the snapshots.
+        keep: complete snapshots that stay.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, keep: int = KEEP) -> None:
+        self._folder, self._keep = folder, keep
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         self._writing: Future[Path] | None = None
 
@@ -150,7 +161,9 @@ class SnapshotWriter:
             extra: JSON.
         """
         copies = {name: np.array(x) for name, x in arrays.items()}
-        self._writing = self._threads.submit(save_snapshot, self._folder, number, copies, extra)
+        self._writing = self._threads.submit(
+            save_snapshot, self._folder, number, copies, extra, keep=self._keep
+        )
 
     def finished(self, *, wait: bool = False) -> int | None:
         """Return the number of a snapshot that is on the disk since the last call, or None.

@@ -64,12 +64,15 @@ def state_of(parts: TableParts) -> dict[str, Array]:
 def restore(parts: TableParts, state: Mapping[str, Array]) -> None:
     """Take over a state; the parts must be new.
 
-    Moments and counters that these parts do not have are left out.
+    Moments and counters that these parts do not have are left out. If no field of the saved table
+    had to be counted, the counters begin with 0.
 
     Raises:
         InputError: the state is of other tables, or has more rows than the capacity.
     """
-    wanted = _shapes(state_of(parts))
+    wanted, counted = _shapes(state_of(parts)), state["counters"].size > 0
+    if not counted:
+        wanted.pop("counters", None)
     saved = {name: shape for name, shape in _shapes(state).items() if name in wanted}
     if saved != wanted:
         raise InputError(f"the saved table has {saved}, this one has {wanted}; make it alike")
@@ -77,7 +80,7 @@ def restore(parts: TableParts, state: Mapping[str, Array]) -> None:
     used = parts.id_map.high_water
     parts.expiry.last_seen[:used] = state["last_seen"]
     parts.expiry.numbers[:] = state["numbers"][1:]
-    if parts.admission.counters.size:
+    if counted and parts.admission.counters.size:
         parts.admission.counters[:] = state["counters"]
     parts.admission.totals[:], parts.dropped[:] = state["totals"][:2], state["totals"][2:]
     for i, memory in enumerate(parts.memory):

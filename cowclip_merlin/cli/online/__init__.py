@@ -11,7 +11,7 @@ EXAMPLES = """examples:
   cowclip online demo
   cowclip online train --help"""
 
-COMMANDS = ("replay", "produce", "join", "train", "serve", "demo")
+COMMANDS = ("replay", "produce", "join", "train", "rollback", "serve", "demo")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -30,6 +30,9 @@ class StreamSettings(Settings):
     snapshot_every: float = option(
         600.0, "seconds between two snapshots; 0: only at the end", metavar="S", at_least=0
     )
+    keep_snapshots: int = option(
+        2, "newest snapshots to keep, to go on from or back to", metavar="N", at_least=2
+    )
     catch_up: int = option(
         1,
         "largest batch, in multiples of --batch-size, while that many events wait; 1: never larger",
@@ -51,7 +54,7 @@ class StreamSettings(Settings):
     )
     trim: bool = option(
         False,
-        "delete events from the log once both snapshots contain them; only if nothing else reads "
-        "the log",
+        "delete events from the log once all kept snapshots contain them; only if nothing else "
+        "reads the log",
     )
     until_end: bool = option(False, "stop at the end of the log")

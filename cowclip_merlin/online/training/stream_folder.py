@@ -12,7 +12,7 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.features_file import load_features
 from cowclip_merlin.online.logs.open_log import log_identity, log_place, open_log
 from cowclip_merlin.online.monitoring import MonitoringSettings
-from cowclip_merlin.online.run_config import CONFIG, online_config, refuse_difference
+from cowclip_merlin.online.run_config import CONFIG, changes_of_run, online_config
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.start import OfflineStart
@@ -21,7 +21,7 @@ from cowclip_merlin.online.training.stream_trainer import SNAPSHOTS, StreamTrain
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
-from cowclip_merlin.tables.snapshot import numbers
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers, set_aside
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
 
@@ -76,31 +76,73 @@ def train_stream(
         stack.enter_context(lock_folder(out, "another process trains there; use another `out`"))
         lines = run_logger(out / "train.log", log_format=monitoring.log_format)
         log = stack.enter_context(lines)
-        _check_folder(out, config)  # again: another process may have worked since
+        changes = _check_folder(out, config)  # again: another process may have worked since
         trainer = OnlineTrainer(settings, columns, catch_up=stream.catch_up)
         new = not numbers(out / SNAPSHOTS)
         offline = OfflineStart(*start, trainer) if start and new else None
         work = StreamTrainer(
             trainer, source, target, stream, out, log, start=offline and offline.apply
         )
-        if not (out / CONFIG).exists():
+        if changes or not (out / CONFIG).exists():
             write_json(out / CONFIG, config)
         _say_what_is_read(log, source.name, target and target.name)
+        for change in changes:
+            log.info("changed since the start before: %s", change)
         endpoint.tell(work.status, log.info)
         work.run()
         return work.trained
 
 
-def _check_folder(out: Path, config: dict[str, Any]) -> None:
+def _check_folder(out: Path, config: dict[str, Any]) -> list[str]:
+    """Refuse a folder of something else; return what changed since its last start."""
     check_out(out, ())
     known = out / CONFIG
     if known.exists():
-        refuse_difference(out, read_json(known), config)
-        return
+        return changes_of_run(out, read_json(known), config)
     if numbers(out / SNAPSHOTS):
         raise InputError(f"{out}: has snapshots but no {CONFIG}; use another `out`")
     refuse_other_files(out, ("train.log",))
+    return []
 
 
 def _say_what_is_read(log: logging.Logger, source: str, target: str | None) -> None:
     log.info("reads %s%s", source, f", syncs to {target}" if target else "")
+
+
+def roll_back(run: str | Path, snapshot: int) -> list[int]:
+    """Go back to a snapshot of a stopped run: the next start goes on from it.
+
+    The newer snapshots stay as `RUN/snapshots/rolled-back-NUMBER`. The next start trains the events
+    after the snapshot again, or leaves them out with `on_restart="skip"`.
+
+    Args:
+        run: folder of `train_stream`.
+        snapshot: its number, the events that it contains.
+
+    Returns:
+        The numbers of the newer snapshots.
+
+    Raises:
+        InputError: the run has no such snapshot, it is damaged, or a process trains there.
+    """
+    known, folder = snapshot_times(run), Path(run) / SNAPSHOTS
+    with lock_folder(Path(run), "a process trains there; stop it first"):
+        if snapshot not in known:
+            raise InputError(f"{folder}: no snapshot {snapshot}, only {', '.join(map(str, known))}")
+        load_snapshot(folder, snapshot)  # refuses a damaged one
+        newer = [number for number in known if number > snapshot]
+        for number in reversed(newer):  # a kill leaves the newest ones that were not reached
+            set_aside(folder, number, "rolled-back")
+    return newer
+
+
+def snapshot_times(run: str | Path) -> dict[int, float]:
+    """Return the complete snapshots of a run, in order: number -> seconds since 1970.
+
+    Raises:
+        InputError: there is none.
+    """
+    folder = Path(run) / SNAPSHOTS
+    if not (known := sorted(numbers(folder))):
+        raise InputError(f"{run}: no snapshots; give the folder that cowclip online train wrote")
+    return {number: (folder / str(number)).stat().st_mtime for number in known}

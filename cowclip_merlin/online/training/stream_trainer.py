@@ -23,13 +23,13 @@ from cowclip_merlin.online.training.step_pipeline import StepPipeline
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.tables.snapshot import (
-    KEEP,
     Snapshot,
     SnapshotWriter,
     load_snapshot,
     newest_time,
     numbers,
     part_of,
+    set_aside,
 )
 
 SNAPSHOTS = "snapshots"
@@ -71,7 +71,7 @@ class StreamTrainer:
         self._labels = LabelStretch(log.warning)
         self._pipeline = StepPipeline(trainer, self._scores.add)
         self._journal = BatchJournal(folder / "batches")
-        self._snapshots = SnapshotWriter(folder / SNAPSHOTS)
+        self._snapshots = SnapshotWriter(folder / SNAPSHOTS, keep=settings.keep_snapshots)
         self._report = StatusReport(folder / "metrics.csv", log, self._scores)
         self._servers = servers and ServerSync(servers, trainer, settings, folder, log.warning)
         self._snapshot_timer = Timer(settings.snapshot_every)
@@ -186,8 +186,7 @@ class StreamTrainer:
             if not others:
                 raise
             self.log.warning("%s; going on from snapshot %s", error, others[-1])
-        damaged = self._folder / SNAPSHOTS / str(number)
-        damaged.rename(damaged.with_name(f"damaged-{number}"))
+        set_aside(self._folder / SNAPSHOTS, number, "damaged")
         return self._newest(others)
 
     def _skip(self, position: Position) -> None:
@@ -273,7 +272,8 @@ class StreamTrainer:
         if self._servers and not wait:
             self._servers.snapshot_begins(self.trained)
         self._snapshots.begin(self.trained, arrays, {"position": list(self._reader.position)})
-        self._positions = [*self._positions, self._reader.position][-KEEP:]
+        self._positions = [*self._positions, self._reader.position]
+        self._positions = self._positions[-self.settings.keep_snapshots :]
         self._saved = self.trained
         if wait:
             self._snapshots.finished(wait=True)
@@ -283,7 +283,7 @@ class StreamTrainer:
         """Tell servers of a snapshot that is on the disk, and trim the log of events."""
         if self._servers:
             self._servers.snapshot_ends(number)
-        if self.settings.trim and len(self._positions) == KEEP:
+        if self.settings.trim and len(self._positions) == self.settings.keep_snapshots:
             try:
                 self._events.trim(self._positions[0])
             except (InputError, LogUnavailable) as error:  # with the next snapshot, perhaps
