@@ -7,13 +7,15 @@ NumPy nor TensorFlow, because both kinds of arrays may be in a batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from cowclip_merlin.types import Array, ArrayOrTensor
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    pass
 
 
-def ranges(first: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def ranges(first: Array, sizes: Array) -> Array:
     """Return the numbers of all ranges that begin at `first` and have these sizes, in one array.
 
     >>> import numpy as np
@@ -47,8 +49,8 @@ class Ids(NamedTuple):
     ([7, 3, 3], 2, 2)
     """
 
-    values: Any
-    lengths: Any | None = None
+    values: ArrayOrTensor
+    lengths: ArrayOrTensor | None = None
 
     @property
     def num_rows(self) -> int:
@@ -61,14 +63,14 @@ class Ids(NamedTuple):
         return self._matrix.shape[1]
 
     @property
-    def _matrix(self) -> Any:
+    def _matrix(self) -> ArrayOrTensor:
         return self.values if self.lengths is None else self.lengths
 
-    def with_values(self, values: Any) -> Ids:
+    def with_values(self, values: ArrayOrTensor) -> Ids:
         """Return the same structure with other values, such as the table rows of the ids."""
         return self._replace(values=values)
 
-    def take(self, which: npt.NDArray[Any] | slice) -> Ids:
+    def take(self, which: Array | slice) -> Ids:
         """Return the ids of some rows: those of a mask [n] or a slice, or by their numbers."""
         if self.lengths is None:
             return Ids(self.values[which])
@@ -80,7 +82,7 @@ class Ids(NamedTuple):
         return Ids(self.values[ranges(first, lengths.sum(axis=1))], lengths)
 
     @classmethod
-    def of_columns(cls, columns: Sequence[tuple[Any, Any | None]]) -> Ids:
+    def of_columns(cls, columns: Sequence[tuple[Array, Array | None]]) -> Ids:
         """Join the ids of columns, of which at least one is multi-valued.
 
         Args:
@@ -133,7 +135,7 @@ class Batch(NamedTuple):
     """
 
     ids: Ids
-    numbers: Any
-    labels: Any | None = None
-    offsets: Any | None = None
-    weights: Any | None = None
+    numbers: ArrayOrTensor
+    labels: ArrayOrTensor | None = None
+    offsets: ArrayOrTensor | None = None
+    weights: ArrayOrTensor | None = None

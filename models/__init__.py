@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.models.base import Architecture, logits
@@ -14,10 +13,10 @@ from cowclip_merlin.models.growing import growing_schema, growing_table
 from cowclip_merlin.models.row_sync import attach
 
 
-class _Builders(Mapping[str, Callable[..., Any]]):
+class _Builders(Mapping[str, Callable[..., CTRModel]]):
     """Maps each name in `choices.MODELS` to its builder, and imports the builder's module."""
 
-    def __getitem__(self, name: str) -> Callable[..., Any]:
+    def __getitem__(self, name: str) -> Callable[..., CTRModel]:
         if name not in choices.MODELS:
             raise KeyError(name)
         return getattr(import_module(f"cowclip_merlin.models.{name}"), name)
@@ -29,7 +28,7 @@ class _Builders(Mapping[str, Callable[..., Any]]):
         return len(choices.MODELS)
 
 
-MODELS: Mapping[str, Callable[..., Any]] = _Builders()
+MODELS: Mapping[str, Callable[..., CTRModel]] = _Builders()
 """Builders by name."""
 
 # As an attribute of this package, each builder hides the module of the same name.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,12 @@ from cowclip_merlin.models.interaction import sum_over_fields
 from cowclip_merlin.models.precision import computing_in, current_policy
 from cowclip_merlin.models.row_sync import RowSync, SyncedLayer
 from cowclip_merlin.models.tensorflow_names import safe_names
+from cowclip_merlin.types import Initializer, JsonObject, Tensor, TensorShape
+
+if TYPE_CHECKING:
+    from merlin.schema import Schema
+
+    from cowclip_merlin.models.embedding import FusedEmbedding, GrowingEmbedding
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
@@ -90,7 +96,9 @@ class ClickModel(SyncedLayer, mm.Block):
 
     jit_compile = False
 
-    def __init__(self, columns: Any, architecture: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, columns: Columns | JsonObject, architecture: Architecture | JsonObject, **kwargs: Any
+    ) -> None:
         # With a mixed-precision policy, only hidden and cross layers use half precision.
         super().__init__(**({"dtype": "float32"} | kwargs))
         self._hidden_policy = current_policy()
@@ -106,7 +114,7 @@ class ClickModel(SyncedLayer, mm.Block):
         ]
         self.logit = tf.keras.layers.Dense(1, kernel_initializer=self._he(50), dtype="float32")
 
-    def _tables(self, dim: int, std: float, prefix: str) -> Any:
+    def _tables(self, dim: int, std: float, prefix: str) -> FusedEmbedding | GrowingEmbedding:
         kind = getattr(embedding, choices.TABLES[self.architecture.tables])
         growing, seed = self.architecture.tables == "growing", self.architecture.seed
         rows = self.architecture.capacity if growing else self.columns.fields
@@ -115,7 +123,7 @@ class ClickModel(SyncedLayer, mm.Block):
         self.row_sync.layers.append(layer)
         return layer
 
-    def _he(self, index: int) -> Any:
+    def _he(self, index: int) -> Initializer:
         """Return a He-normal initializer; with one seed, equal shapes would get equal values."""
         return tf.keras.initializers.HeNormal(seed=self.architecture.seed + index)
 
@@ -126,12 +134,12 @@ class ClickModel(SyncedLayer, mm.Block):
             1, use_bias=False, kernel_initializer="zeros", dtype="float32"
         )
 
-    def linear(self, wide: Any, x: Any) -> Any:
+    def linear(self, wide: Tensor, x: Tensor) -> Tensor:
         """Sum the id weights [b, F, 1], and add `x . w` in mode "all"; return [b, 1]."""
         first_order = sum_over_fields(wide)
         return first_order + self.wide_dense(x) if self._uses_all(x) else first_order
 
-    def mlp(self, v: Any, x: Any) -> Any:
+    def mlp(self, v: Tensor, x: Tensor) -> Tensor:
         """Apply the hidden layers to all embeddings and continuous features, [b, mlp[-1]]."""
         h = self.flat(v, x)
         for layer in self.hidden:
@@ -139,23 +147,23 @@ class ClickModel(SyncedLayer, mm.Block):
         return h
 
     @staticmethod
-    def flat(v: Any, x: Any) -> Any:
+    def flat(v: Tensor, x: Tensor) -> Tensor:
         """Concatenate embeddings [b, F, d] and features [b, C] to [b, F * d + C]."""
         return tf.concat([tf.reshape(v, [-1, v.shape[1] * v.shape[2]]), x], axis=1)
 
-    def crossed(self, v: Any, x: Any) -> Any:
+    def crossed(self, v: Tensor, x: Tensor) -> Tensor:
         """Return the input of the cross layers; only mode "all" has continuous features."""
         return self.flat(v, x if self._uses_all(x) else x[:, :0])
 
-    def _uses_all(self, x: Any) -> bool:
+    def _uses_all(self, x: Tensor) -> bool:
         return self.architecture.continuous == "all" and x.shape[1] > 0
 
-    def call(self, inputs: Any, training: bool = False) -> Any:
+    def call(self, inputs: Batch | dict[str, Tensor], training: bool = False) -> Tensor:
         """Compute the logit of each row, [b, 1]."""
         return self._logit(inputs, training)  # Keras reads the signature of `call` itself
 
     @tf.autograph.experimental.do_not_convert
-    def _logit(self, inputs: Any, training: bool) -> Any:
+    def _logit(self, inputs: Batch | dict[str, Tensor], training: bool) -> Tensor:
         ids, x = self.columns.stack(inputs)
         v, wide = self.look_up(ids, training)
         if self.jit_compile and training and not tf.executing_eagerly():
@@ -163,7 +171,7 @@ class ClickModel(SyncedLayer, mm.Block):
             return tf.function(self.forward, jit_compile=True, autograph=False)(v, wide, x)
         return self.forward(v, wide, x)
 
-    def look_up(self, ids: Ids, training: bool = False) -> tuple[Any, Any]:
+    def look_up(self, ids: Ids, training: bool = False) -> tuple[Tensor, Tensor | None]:
         """Look up the embeddings [b, F, d] and, if the model has them, id weights [b, F, 1]."""
         layers = [self.embedding, *([self.wide] if hasattr(self, "wide") else [])]
         if self.architecture.tables == "sharded":
@@ -173,16 +181,16 @@ class ClickModel(SyncedLayer, mm.Block):
         found = [combined(each, ids, self.columns.combiner_of_field) for each in found]
         return found[0], found[1] if len(found) > 1 else None
 
-    def forward(self, v: Any, wide: Any, x: Any) -> Any:
+    def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
         """Compute the logit [b, 1] from embeddings [b, F, d], id weights and features [b, C]."""
         known = ", ".join(choices.MODELS)
         raise TypeError(f"{type(self).__name__} is abstract; use one of {known}")
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: TensorShape) -> TensorShape:
         """Return the shape of the logits, [b, 1]."""
         return tf.TensorShape([None, 1])
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> JsonObject:
         """Return the arguments as plain values."""
         config = super().get_config()
         return config | {
@@ -192,7 +200,7 @@ class ClickModel(SyncedLayer, mm.Block):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> ClickModel:
+    def from_config(cls, config: JsonObject) -> ClickModel:
         """Build the block from `get_config`'s values, with the saved policy of hidden layers."""
         with computing_in(config.get("hidden_policy", current_policy())):
             return cls(**{name: value for name, value in config.items() if name != "hidden_policy"})
@@ -202,11 +210,11 @@ class ClickModel(SyncedLayer, mm.Block):
 class Sigmoid(tf.keras.layers.Layer):
     """Converts logits to probabilities; Keras's cross-entropy reads the logit from this layer."""
 
-    def call(self, z: Any) -> Any:
+    def call(self, z: Tensor) -> Tensor:
         """[b, 1] -> [b, 1]."""
         return tf.keras.activations.sigmoid(z)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: TensorShape) -> TensorShape:
         """Return the shape of the input."""
         return input_shape
 
@@ -221,7 +229,9 @@ class ClickOutput(mm.BinaryOutput):
         return mm.BinaryOutput.get_task_name(target_name and safe_names([target_name])[target_name])
 
 
-def assemble(kind: type[ClickModel], schema: Any, architecture: Architecture, **more: Any) -> Any:
+def assemble(
+    kind: type[ClickModel], schema: Schema, architecture: Architecture, **more: Any
+) -> CTRModel:
     """Build a Merlin model around a block, and create its variables."""
     columns = Columns.from_schema(schema, rows=architecture.capacity)
     body = kind(columns, architecture, **more)
@@ -233,7 +243,7 @@ def assemble(kind: type[ClickModel], schema: Any, architecture: Architecture, **
     return model
 
 
-def logits(model: Any, inputs: Batch | dict[str, Any], *, training: bool = False) -> Any:
+def logits(model: CTRModel, inputs: Batch | dict[str, Tensor], *, training: bool = False) -> Tensor:
     """Compute the logits of one of the four models, before its sigmoid: [b, 1], float32.
 
     Args:

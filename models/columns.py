@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import RaggedTensor, Tensor
+
+if TYPE_CHECKING:
+    from merlin.schema import ColumnSchema, Schema
 
 tf = compat.tensorflow()
 
@@ -48,7 +52,7 @@ class Columns:
         return [self.combiners.get(name, "sum") for name in self.fields]
 
     @classmethod
-    def from_schema(cls, schema: Any, rows: int | None = None) -> Columns:
+    def from_schema(cls, schema: Schema, rows: int | None = None) -> Columns:
         """Read the tags and domains of a Merlin schema.
 
         A list column is multi-valued. Its property "combiner" names the combiner; default: "mean".
@@ -82,7 +86,7 @@ class Columns:
             },
         )
 
-    def stack(self, inputs: Batch | dict[str, Any]) -> tuple[Ids, Any]:
+    def stack(self, inputs: Batch | dict[str, Tensor]) -> tuple[Ids, Tensor]:
         """Stack a batch to ids, and continuous features [b, C], float32.
 
         Args:
@@ -107,7 +111,7 @@ class Columns:
         x.set_shape([None, len(self.continuous)])
         return ids, x
 
-    def _ids(self, columns: dict[str, Any]) -> Ids:
+    def _ids(self, columns: dict[str, Tensor]) -> Ids:
         if not self.combiners:
             return Ids(_side_by_side([_integer(x) for x in columns.values()]))
         lists = [_lists(x) for x in columns.values()]
@@ -115,14 +119,14 @@ class Columns:
         lengths = tf.reshape(rows.values.row_lengths(), [-1, len(lists)])
         return Ids(rows.flat_values, tf.cast(lengths, tf.int32))
 
-    def _stacked(self, inputs: dict[str, Any]) -> bool:
+    def _stacked(self, inputs: dict[str, Tensor]) -> bool:
         """Whether the batch is stacked; a column named "categorical" comes with all others."""
         if "categorical" not in inputs:
             return False
         return not all(name in inputs for name in (*self.fields, *self.continuous))
 
 
-def _rows(column: Any) -> int:
+def _rows(column: ColumnSchema) -> int:
     domain = column.int_domain
     if domain is None or not domain.max:
         raise InputError(
@@ -131,7 +135,7 @@ def _rows(column: Any) -> int:
     return int(domain.max) + 1
 
 
-def _lists(x: Any) -> Any:
+def _lists(x: Tensor) -> RaggedTensor:
     """Convert a column to lists of ids, a ragged tensor [b, number of ids], int64.
 
     Args:
@@ -144,17 +148,17 @@ def _lists(x: Any) -> Any:
     return tf.RaggedTensor.from_tensor(tf.reshape(x, [-1, tf.reduce_prod(tf.shape(x)[1:])]))
 
 
-def _number_of_rows(ids: Ids) -> Any:
+def _number_of_rows(ids: Ids) -> Tensor:
     return tf.shape(ids.values if ids.lengths is None else ids.lengths)[0]
 
 
-def _finite(x: Any, name: str) -> Any:
+def _finite(x: Tensor, name: str) -> Tensor:
     """Convert numbers to float32; refuse NaN, which the ReLU of a hidden layer takes as 0."""
     words = f"column {name!r} has a number that is not finite; fill missing numbers as in training"
     return tf.debugging.check_numerics(tf.cast(x, tf.float32), words)
 
 
-def _integer(x: Any) -> Any:
+def _integer(x: Tensor) -> Tensor:
     """Convert ids to int64, or keep int32 if TensorFlow uses no GPU.
 
     On a GPU, TensorFlow computes int32 in the host's memory, which would copy each batch twice.
@@ -164,27 +168,27 @@ def _integer(x: Any) -> Any:
     return x if narrow else tf.cast(x, tf.int64)
 
 
-def _side_by_side(parts: list[Any]) -> Any:
+def _side_by_side(parts: list[Tensor]) -> Tensor:
     wide = tf.int64 if any(p.dtype == tf.int64 for p in parts) else parts[0].dtype
     return tf.concat([tf.reshape(tf.cast(p, wide), [-1, 1]) for p in parts], axis=1)
 
 
-def cells_of(ids: Ids) -> Any:
+def cells_of(ids: Ids) -> Tensor:
     """Return `row * F + column` of every id of multi-valued columns, ascending, int32 [m]."""
     return compat.part_numbers(tf.reshape(ids.lengths, [-1]))
 
 
-def fields_of(ids: Ids) -> Any:
+def fields_of(ids: Ids) -> Tensor:
     """Return the index of its column for every id of multi-valued columns, int32 [m]."""
     return cells_of(ids) % ids.num_fields
 
 
-def spread(numbers: Any, ids: Ids) -> Any:
+def spread(numbers: Tensor, ids: Ids) -> Tensor:
     """Spread one number per column [F] over the ids, to a shape that adds to `ids.values`."""
     return numbers if ids.lengths is None else tf.gather(numbers, fields_of(ids))
 
 
-def combined(found: Any, ids: Ids, combiners: Sequence[str]) -> Any:
+def combined(found: Tensor, ids: Ids, combiners: Sequence[str]) -> Tensor:
     """Combine the embedding rows of each row and column; no id gives zeros.
 
     The gradient has an entry for each id, so an id that is twice in a list counts twice.

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.row_sync import SyncedModel, attach, find_cowclip
 from cowclip_merlin.optimizer.exchange.replica import create_synchronized
+from cowclip_merlin.types import Tensor
+
+if TYPE_CHECKING:
+    import os
+
+    from merlin.models.tf.core.prediction import Prediction
+    from tf_keras.callbacks import History
+    from tf_keras.src.engine.compile_utils import MetricsContainer
+
+    from cowclip_merlin.batch import Batch
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
@@ -35,7 +45,7 @@ class CTRModel(SyncedModel, mm.Model):
             )
         attach(self, self.optimizer)
 
-    def fit(self, *args: Any, train_metrics_steps: int = 1, **kwargs: Any) -> Any:
+    def fit(self, *args: Any, train_metrics_steps: int = 1, **kwargs: Any) -> History:
         """Train as in Merlin.
 
         Raises:
@@ -50,26 +60,28 @@ class CTRModel(SyncedModel, mm.Model):
 
     def call(
         self,
-        inputs: Any,
-        targets: Any = None,
+        inputs: Batch | dict[str, Tensor],
+        targets: dict[str, Tensor] | Tensor | None = None,
         training: bool | None = None,
         testing: bool | None = None,
         output_context: bool | None = None,
-    ) -> Any:
+    ) -> Tensor | Prediction:
         """Compute outputs as in Merlin, but without AutoGraph, which takes seconds per trace."""
         return self._traced_as_it_stands(inputs, targets, training, testing, output_context)
 
     @tf.autograph.experimental.do_not_convert
-    def _traced_as_it_stands(self, *args: Any) -> Any:
+    def _traced_as_it_stands(self, *args: Any) -> Tensor | Prediction:
         return super().call(*args)
 
-    def train_compute_metrics(self, outputs: Any, compiled_metrics: Any) -> dict[str, Any]:
+    def train_compute_metrics(
+        self, outputs: Prediction, compiled_metrics: MetricsContainer
+    ) -> dict[str, dict[str, Tensor]]:
         """Compute metrics as in Merlin, but without `tf.cond`, which several replicas lack."""
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             return self.compute_metrics(outputs, compiled_metrics)
         return super().train_compute_metrics(outputs, compiled_metrics)
 
-    def save(self, export_path: Any, *args: Any, **kwargs: Any) -> Any:
+    def save(self, export_path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Save as in Merlin, with tables up to date and a graph without the optimizer's parts.
 
         It also accepts Keras's `overwrite` and `options`, which `ModelCheckpoint` passes.
@@ -80,7 +92,7 @@ class CTRModel(SyncedModel, mm.Model):
                 return super().save(export_path, *args, **kwargs)
             return compat.save_by_keras(self, export_path, *args, **kwargs)
 
-    def export(self, *args: Any, **kwargs: Any) -> Any:
+    def export(self, *args: Any, **kwargs: Any) -> None:
         """Export as in Keras (TensorFlow 2.13 or newer), with tables up to date."""
         self.row_sync.refuse_growing("export")
         with self.flushed_and_detached():

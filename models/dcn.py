@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.base import Architecture, ClickModel, assemble, tf
 from cowclip_merlin.models.interaction import VectorCross
+from cowclip_merlin.types import JsonObject, Layer, Tensor
+
+if TYPE_CHECKING:
+    from merlin.schema import Schema
+
+    from cowclip_merlin.models.columns import Columns
+    from cowclip_merlin.models.ctr_model import CTRModel
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
@@ -20,7 +27,12 @@ class DCN(ClickModel):
     """
 
     def __init__(
-        self, columns: Any, architecture: Any, *, cross_layers: int = 3, **kwargs: Any
+        self,
+        columns: Columns | JsonObject,
+        architecture: Architecture | JsonObject,
+        *,
+        cross_layers: int = 3,
+        **kwargs: Any,
     ) -> None:
         super().__init__(columns, architecture, **kwargs)
         if cross_layers < 1:
@@ -30,22 +42,22 @@ class DCN(ClickModel):
         if self.architecture.continuous == "all":
             self.add_linear()
 
-    def make_cross(self) -> Any:
+    def make_cross(self) -> Layer:
         """Build the stack of cross layers."""
         return VectorCross(self.cross_layers, seed=self.architecture.seed + 100)
 
-    def forward(self, v: Any, wide: Any, x: Any) -> Any:
+    def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
         """Compute the logit [b, 1]."""
         crossed = self.cross(self.crossed(v, x))
         z = self.logit(tf.concat([crossed, self.mlp(v, x)], axis=1))
         return z + self.linear(wide, x) if self.architecture.continuous == "all" else z
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> JsonObject:
         """Return the arguments as plain values."""
         return super().get_config() | {"cross_layers": self.cross_layers}
 
 
-def dcn(schema: Any, *, cross_layers: int = 3, **settings: Any) -> Any:
+def dcn(schema: Schema, *, cross_layers: int = 3, **settings: Any) -> CTRModel:
     """Build DCN as a Merlin model.
 
     Args:

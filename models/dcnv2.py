@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.base import Architecture, assemble, tf
 from cowclip_merlin.models.dcn import DCN
 from cowclip_merlin.models.interaction import LowRankCross, MatrixCross
+from cowclip_merlin.types import JsonObject, Layer
+
+if TYPE_CHECKING:
+    from merlin.schema import Schema
+
+    from cowclip_merlin.models.columns import Columns
+    from cowclip_merlin.models.ctr_model import CTRModel
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
@@ -24,8 +31,8 @@ class DCNv2(DCN):
 
     def __init__(
         self,
-        columns: Any,
-        architecture: Any,
+        columns: Columns | JsonObject,
+        architecture: Architecture | JsonObject,
         *,
         cross_layers: int = 3,
         low_rank: int | None = None,
@@ -37,7 +44,7 @@ class DCNv2(DCN):
         self._low_rank, self._experts = low_rank, experts
         super().__init__(columns, architecture, cross_layers=cross_layers, **kwargs)
 
-    def make_cross(self) -> Any:
+    def make_cross(self) -> Layer:
         """Build the stack of cross layers."""
         seed = self.architecture.seed + 100
         if self._low_rank is None:
@@ -46,19 +53,19 @@ class DCNv2(DCN):
             self.cross_layers, rank=self._low_rank, experts=self._experts, seed=seed
         )
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> JsonObject:
         """Return the arguments as plain values."""
         return super().get_config() | {"low_rank": self._low_rank, "experts": self._experts}
 
 
 def dcnv2(
-    schema: Any,
+    schema: Schema,
     *,
     cross_layers: int = 3,
     low_rank: int | None = None,
     experts: int = 4,
     **settings: Any,
-) -> Any:
+) -> CTRModel:
     """Build DCNv2 as a Merlin model.
 
     Args:

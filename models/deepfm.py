@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.models.base import Architecture, ClickModel, assemble, tf
 from cowclip_merlin.models.interaction import fm_second_order
+from cowclip_merlin.types import JsonObject, Tensor
+
+if TYPE_CHECKING:
+    from merlin.schema import Schema
+
+    from cowclip_merlin.models.columns import Columns
+    from cowclip_merlin.models.ctr_model import CTRModel
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class DeepFM(ClickModel):
     """`z = sum of id weights + bias + 0.5 * sum_d((sum_f v)^2 - sum_f v^2) + MLP logit`."""
 
-    def __init__(self, columns: Any, architecture: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, columns: Columns | JsonObject, architecture: Architecture | JsonObject, **kwargs: Any
+    ) -> None:
         super().__init__(columns, architecture, **kwargs)
         self.add_linear()
 
-    def forward(self, v: Any, wide: Any, x: Any) -> Any:
+    def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
         """Compute the logit [b, 1]; FM and MLP read the same embeddings."""
         return self.linear(wide, x) + fm_second_order(v) + self.logit(self.mlp(v, x))
 
 
-def deepfm(schema: Any, **settings: Any) -> Any:
+def deepfm(schema: Schema, **settings: Any) -> CTRModel:
     """Build DeepFM as a Merlin model.
 
     Args:

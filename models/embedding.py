@@ -12,6 +12,7 @@ from cowclip_merlin.models.row_sync import SyncedLayer
 from cowclip_merlin.models.tensorflow_names import variable_names
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.tables.variables import reserve
+from cowclip_merlin.types import DType, JsonObject, Tensor, TensorShape, Variable
 from cowclip_merlin.workers.partition import shard_rows
 from cowclip_merlin.workers.shards import answer, request
 
@@ -52,10 +53,10 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         self.layout, self.dim = TableLayout(fields), dim
         self.std, self.seed, self.prefix = std, seed, prefix
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         """Create the table."""
 
-        def initial(shape: Any, dtype: Any = None, **_: Any) -> Any:
+        def initial(shape: Sequence[int], dtype: DType | None = None, **_: Any) -> Tensor:
             return tf.concat([self._initial(f) for f in range(len(self.layout.fields))], axis=0)
 
         self.table = self.add_weight(
@@ -63,33 +64,33 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         )
         super().build(input_shape)
 
-    def _initial(self, field: int) -> Any:
+    def _initial(self, field: int) -> Tensor:
         """Draw the rows of a field; they depend only on its index and size, and on the seed."""
         rows = list(self.layout.fields.values())[field]
         return self.std * tf.random.stateless_normal([rows, self.dim], seed=[self.seed, field])
 
-    def call(self, ids: Ids, training: bool = False) -> Any:
+    def call(self, ids: Ids, training: bool = False) -> Tensor:
         """Look up the row of each id, [b, F, dim], or [m, dim] with multi-valued columns."""
         return self._read(0, self.rows_of(ids), training)
 
-    def rows_of(self, ids: Ids) -> Any:
+    def rows_of(self, ids: Ids) -> Tensor:
         """Return the rows of the ids in the whole table, of the shape of `ids.values`."""
         return ids.values + spread(tf.constant(self.layout.offsets, ids.values.dtype), ids)
 
-    def _read(self, index: int, rows: Any, training: bool) -> Any:
+    def _read(self, index: int, rows: Tensor, training: bool) -> Tensor:
         if self.row_sync is not None and (training or tf.executing_eagerly()):
             self.row_sync.before_read(self, index, rows)
         return tf.gather(self.table_at(index), rows)
 
-    def table_at(self, index: int) -> Any:
+    def table_at(self, index: int) -> Variable:
         """Return the variable that contains the rows of field number `index`."""
         return self.table
 
-    def table_layouts(self) -> list[tuple[Any, TableLayout]]:
+    def table_layouts(self) -> list[tuple[Variable, TableLayout]]:
         """List each variable with its fields; return [] before the layer is built."""
         return [(self.table, self.layout)] if self.built else []
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> JsonObject:
         """Return the arguments as plain values."""
         return super().get_config() | {
             "fields": dict(self.layout.fields),
@@ -104,7 +105,7 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
 class PerFieldEmbedding(FusedEmbedding):
     """One table for each field, with the same values as `FusedEmbedding` in F variables."""
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         """Create the tables."""
         names = variable_names(self.layout.fields)
         self.tables = [
@@ -117,7 +118,7 @@ class PerFieldEmbedding(FusedEmbedding):
         ]
         self.built = True
 
-    def call(self, ids: Ids, training: bool = False) -> Any:
+    def call(self, ids: Ids, training: bool = False) -> Tensor:
         """Look up the row of each id, [b, F, dim], or [m, dim] with multi-valued columns."""
         fields = range(len(self.tables))
         if ids.lengths is None:
@@ -127,11 +128,11 @@ class PerFieldEmbedding(FusedEmbedding):
         places = tf.dynamic_partition(places, of_field, len(fields))
         return tf.dynamic_stitch(places, [self._read(f, parts[f], training) for f in fields])
 
-    def table_at(self, index: int) -> Any:
+    def table_at(self, index: int) -> Variable:
         """Return the variable that contains the rows of field number `index`."""
         return self.tables[index]
 
-    def table_layouts(self) -> list[tuple[Any, TableLayout]]:
+    def table_layouts(self) -> list[tuple[Variable, TableLayout]]:
         """List each variable with its field; return [] before the layer is built."""
         layouts = [TableLayout({name: rows}) for name, rows in self.layout.fields.items()]
         return list(zip(self.tables, layouts)) if self.built else []
@@ -146,7 +147,7 @@ class ShardedEmbedding(FusedEmbedding):
 
     is_shard = True
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         """Create the table."""
         self.rank, self.size = _place()
         if self.size > 1:
@@ -157,7 +158,7 @@ class ShardedEmbedding(FusedEmbedding):
         )
         self.built = True
 
-    def _own_rows(self, shape: Any, dtype: Any = None, **_: Any) -> Any:
+    def _own_rows(self, shape: Sequence[int], dtype: DType | None = None, **_: Any) -> Tensor:
         """Draw the rows of this worker, without the whole table in memory."""
         parts, offset = [], 0
         for field, rows in enumerate(self.layout.fields.values()):
@@ -168,7 +169,7 @@ class ShardedEmbedding(FusedEmbedding):
             offset += rows
         return self.std * tf.concat(parts, 0)
 
-    def _block(self, field: int, first: int, count: int) -> Any:
+    def _block(self, field: int, first: int, count: int) -> Tensor:
         """Draw `count` rows of a field from row `first` on, before they are scaled."""
         seed = tf.constant([self.seed, field], tf.int64)
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
@@ -180,17 +181,17 @@ class ShardedEmbedding(FusedEmbedding):
             dtype=tf.float32,
         )
 
-    def call(self, rows: Any, training: bool = False) -> Any:
+    def call(self, rows: Tensor, training: bool = False) -> Tensor:
         """Look up rows of this worker by their numbers here, [m] -> [m, dim]."""
         return self._read(0, rows, training)
 
-    def row_names(self) -> list[tuple[Any, Callable[[int], str]]]:
+    def row_names(self) -> list[tuple[Variable, Callable[[int], str]]]:
         """Name rows by their field and id, although this worker has only some of them."""
         if not self.built or self.size == 1:
             return []
         return [(self.table, lambda row: self.layout.describe(row * self.size + self.rank))]
 
-    def table_layouts(self) -> list[tuple[Any, TableLayout]]:
+    def table_layouts(self) -> list[tuple[Variable, TableLayout]]:
         """List the table with its fields if it is whole; return [] before the layer is built."""
         if not self.built:
             return []
@@ -218,13 +219,13 @@ class GrowingEmbedding(SyncedLayer, tf.keras.layers.Layer):
         self.capacity, self.dim = capacity, dim
         self.std, self.seed, self.prefix = std, seed, prefix
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         """Reserve the table."""
         shape = [self.capacity, self.dim]
         self.table = self.add_weight(f"{self.prefix}embeddings", shape, initializer=reserve)
         super().build(input_shape)
 
-    def call(self, rows: Ids, training: bool = False) -> Any:
+    def call(self, rows: Ids, training: bool = False) -> Tensor:
         """Look up each row, [b, F, dim], or [m, dim] with multi-valued columns."""
         if training and self.row_sync is not None:
             self.row_sync.refuse_without_table()
@@ -235,18 +236,18 @@ class GrowingEmbedding(SyncedLayer, tf.keras.layers.Layer):
         absent = tf.expand_dims(rows.values < self.row_sync.zero_rows, -1)
         return tf.where(absent, tf.zeros_like(found), found)
 
-    def table_layouts(self) -> list[tuple[Any, TableLayout]]:
+    def table_layouts(self) -> list[tuple[Variable, TableLayout]]:
         """Return [], since each row may belong to any field."""
         return []
 
-    def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:
+    def _trackable_children(self, *args: Any, **kwargs: Any) -> dict[str, object]:
         """Refuse checkpoints of the whole table, for which TensorFlow calls this method."""
         if self.row_sync is not None:
             self.row_sync.refuse_growing("a checkpoint")
         return super()._trackable_children(*args, **kwargs)
 
 
-def look_up_shards(layers: Sequence[ShardedEmbedding], ids: Ids, training: bool) -> list[Any]:
+def look_up_shards(layers: Sequence[ShardedEmbedding], ids: Ids, training: bool) -> list[Tensor]:
     """Look up the row of each id in the tables of all workers, like `FusedEmbedding`, per layer.
 
     Every worker must call this at the same time, with any number of ids, also with none.
@@ -268,7 +269,7 @@ def _place() -> tuple[int, int]:
     return (group.rank, group.size) if group else (0, 1)
 
 
-def _skipped(counter: Any, groups: int) -> Any:
+def _skipped(counter: Tensor, groups: int) -> Tensor:
     """Move a Philox counter, uint64 [2], forward by groups of 4 numbers."""
     low, high = (int(x) for x in counter.numpy())
     number = (high << 64 | low) + groups

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.row_sync import attach, find_cowclip
-from cowclip_merlin.optimizer.config import described, is_plain_adam
+from cowclip_merlin.optimizer.config import Config, described, is_plain_adam
 from cowclip_merlin.optimizer.exchange.replica import strategy_of
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
 from cowclip_merlin.tables.variables import create_adam_slots, row_memory
+from cowclip_merlin.types import KerasOptimizer
+
+if TYPE_CHECKING:
+    from merlin.schema import Schema
+
+    from cowclip_merlin.models.ctr_model import CTRModel
+    from cowclip_merlin.optimizer import CowClip
 
 
 def growing_schema(
@@ -22,7 +29,7 @@ def growing_schema(
     continuous: Sequence[str] = (),
     label: str = "label",
     combiners: Mapping[str, str] | None = None,
-) -> Any:
+) -> Schema:
     """Make the Merlin schema of a model with `tables="growing"`, whose ids have no largest value.
 
     Args:
@@ -57,7 +64,11 @@ def growing_schema(
 
 
 def growing_table(
-    model: Any, optimizer: Any, *, fields: Mapping[str, FieldRules] | None = None, **settings: Any
+    model: CTRModel,
+    optimizer: KerasOptimizer,
+    *,
+    fields: Mapping[str, FieldRules] | None = None,
+    **settings: Any,
 ) -> GrowingTable:
     """Make the table that gives rows of a model with `tables="growing"` to ids.
 
@@ -117,7 +128,7 @@ def _rules(known: Mapping[str, int], rules: Mapping[str, FieldRules]) -> list[Fi
     return [rules.get(name, FieldRules()) for name in known]
 
 
-def _refuse_model(model: Any) -> None:
+def _refuse_model(model: CTRModel) -> None:
     tables = model.blocks[0].architecture.tables
     if tables != "growing":
         raise InputError(
@@ -138,7 +149,7 @@ def _refuse_model(model: Any) -> None:
         )
 
 
-def _refuse_optimizer(optimizer: Any, cowclip: Any) -> None:
+def _refuse_optimizer(optimizer: KerasOptimizer, cowclip: CowClip | None) -> None:
     if cowclip is None:
         raise InputError(
             f"growing_table needs CowClip, not {described(optimizer)}: it updates only the rows of "
@@ -149,7 +160,7 @@ def _refuse_optimizer(optimizer: Any, cowclip: Any) -> None:
         raise InputError(f"growing_table: {reason}")
 
 
-def _why_not(config: Any, adam: Any) -> str | None:
+def _why_not(config: Config, adam: KerasOptimizer) -> str | None:
     """Return why growing tables cannot train so, with the remedy; None if they can."""
     if config.update != "lazy":
         return (

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.types import JsonObject, Tensor, TensorShape, Variable
 
 tf = compat.tensorflow()
 
 
-def sum_over_fields(v: Any) -> Any:
+def sum_over_fields(v: Tensor) -> Tensor:
     """Sum over the fields, [b, F, d] -> [b, d].
 
     The sum keeps its axis until the end. If a sum drops an axis, TensorFlow's gradient asks the GPU
@@ -21,7 +22,7 @@ def sum_over_fields(v: Any) -> Any:
     return tf.squeeze(tf.reduce_sum(v, axis=1, keepdims=True), axis=1)
 
 
-def fm_second_order(v: Any) -> Any:
+def fm_second_order(v: Tensor) -> Tensor:
     """Compute `0.5 * sum_d((sum_f v)^2 - sum_f v^2)`, [b, F, d] -> [b, 1] (DeepFM, equation 2).
 
     >>> fm_second_order(tf.constant([[[1.0, 2.0], [3.0, 4.0]]])).numpy().tolist()
@@ -39,14 +40,14 @@ class _Cross(tf.keras.layers.Layer):
         super().__init__(**kwargs)
         self.layers, self.seed = layers, seed
 
-    def _kernel(self, name: str, shape: list[int], index: int) -> Any:
+    def _kernel(self, name: str, shape: list[int], index: int) -> Variable:
         he = tf.keras.initializers.HeNormal(seed=self.seed + index)
         return self.add_weight(name, shape, initializer=he)
 
-    def _bias(self, layer: int, n: int) -> Any:
+    def _bias(self, layer: int, n: int) -> Variable:
         return self.add_weight(f"b_{layer}", [n], initializer="zeros")
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> JsonObject:
         """Arguments as plain values."""
         return super().get_config() | {"layers": self.layers, "seed": self.seed}
 
@@ -55,14 +56,14 @@ class _Cross(tf.keras.layers.Layer):
 class VectorCross(_Cross):
     """DCN: `x_(l+1) = x0 * (x_l . w_l) + b_l + x_l`."""
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         """Create w and b of every layer."""
         n = int(input_shape[-1])
         self.w = [self._kernel(f"w_{i}", [n, 1], i) for i in range(self.layers)]
         self.b = [self._bias(i, n) for i in range(self.layers)]
         super().build(input_shape)
 
-    def call(self, x0: Any) -> Any:
+    def call(self, x0: Tensor) -> Tensor:
         """[b, n] -> [b, n]."""
         x = x0
         for w, b in zip(self.w, self.b):
@@ -74,14 +75,14 @@ class VectorCross(_Cross):
 class MatrixCross(_Cross):
     """DCNv2: `x_(l+1) = x0 * (W_l x_l + b_l) + x_l`."""
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         """Create W and b of every layer."""
         n = int(input_shape[-1])
         self.w = [self._kernel(f"w_{i}", [n, n], i) for i in range(self.layers)]
         self.b = [self._bias(i, n) for i in range(self.layers)]
         super().build(input_shape)
 
-    def call(self, x0: Any) -> Any:
+    def call(self, x0: Tensor) -> Tensor:
         """[b, n] -> [b, n]."""
         x = x0
         for w, b in zip(self.w, self.b):
@@ -101,7 +102,7 @@ class LowRankCross(_Cross):
         super().__init__(layers, seed=seed, **kwargs)
         self.rank, self.experts = rank, experts
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: TensorShape) -> None:
         """Create U, C, V and b of every layer, and the gates."""
         n, r, e = int(input_shape[-1]), self.rank, self.experts
         shapes = {"u": [e, n, r], "c": [e, r, r], "v": [e, n, r]}
@@ -116,7 +117,7 @@ class LowRankCross(_Cross):
         self.gate = self._kernel("gate", [n, e], 3 * self.layers)
         super().build(input_shape)
 
-    def _stacked(self, name: str, shape: list[int], index: int) -> Any:
+    def _stacked(self, name: str, shape: list[int], index: int) -> Variable:
         """Create one kernel per expert, initialized with the fan-in of its product."""
         fan_in = shape[2] if name.startswith("u") else shape[1]
         std = (2.0 / fan_in) ** 0.5
@@ -125,7 +126,7 @@ class LowRankCross(_Cross):
         )
         return self.add_weight(name, shape, initializer=normal)
 
-    def call(self, x0: Any) -> Any:
+    def call(self, x0: Tensor) -> Tensor:
         """[b, n] -> [b, n]."""
         x = x0
         for factor, b in zip(self.factors, self.b):
@@ -136,6 +137,6 @@ class LowRankCross(_Cross):
             x = x0 * tf.einsum("be,ben->bn", gates, experts) + x
         return x
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> JsonObject:
         """Arguments as plain values."""
         return super().get_config() | {"rank": self.rank, "experts": self.experts}

@@ -15,14 +15,16 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import CowClip
 from cowclip_merlin.optimizer.inner_optimizers import optimizers_in
+from cowclip_merlin.types import KerasOptimizer, Tensor, Variable
 
 if TYPE_CHECKING:
-    from cowclip_merlin.models.embedding import FusedEmbedding
+    from cowclip_merlin.models.ctr_model import CTRModel
+    from cowclip_merlin.models.embedding import FusedEmbedding, GrowingEmbedding
 
 tf = compat.tensorflow()
 
 
-def find_cowclip(optimizer: Any) -> CowClip | None:
+def find_cowclip(optimizer: KerasOptimizer) -> CowClip | None:
     """Find the CowClip in an optimizer, which may wrap it; return None if there is no CowClip.
 
     Raises:
@@ -37,7 +39,7 @@ def find_cowclip(optimizer: Any) -> CowClip | None:
     return found[0] if found else None
 
 
-def attach(model: Any, optimizer: Any) -> None:
+def attach(model: CTRModel, optimizer: KerasOptimizer) -> None:
     """Make lookups in training bring the rows that they read up to date.
 
     `compile` of the four models calls this; a custom training loop must call it once. First, the
@@ -51,7 +53,7 @@ def attach(model: Any, optimizer: Any) -> None:
 
 
 @contextmanager
-def attached(model: Any, optimizer: Any) -> Iterator[None]:
+def attached(model: CTRModel, optimizer: KerasOptimizer) -> Iterator[None]:
     """Attach an optimizer within the block, then restore the model's optimizer."""
     with model.row_sync.using(model.row_sync.cowclip):
         attach(model, optimizer)
@@ -71,7 +73,7 @@ class RowSync:
 
     def __init__(self, capacity: int | None = None) -> None:
         self.cowclip: CowClip | None = None
-        self.layers: list[Any] = []
+        self.layers: list[FusedEmbedding | GrowingEmbedding] = []
         self.capacity = capacity
         self.grows_with: CowClip | None = None
         self.zero_rows = 0
@@ -83,7 +85,7 @@ class RowSync:
         self.cowclip = cowclip
         self._register_tables()
 
-    def before_read(self, layer: FusedEmbedding, index: int, rows: Any) -> None:
+    def before_read(self, layer: FusedEmbedding, index: int, rows: Tensor) -> None:
         """Bring rows up to date in the tables of all layers, which read the same ids.
 
         Args:
@@ -97,11 +99,11 @@ class RowSync:
                 self._register_tables()  # layers may have been built since `attach`
             self.cowclip.catch_up([each.table_at(index) for each in self.layers], rows)
 
-    def shards(self) -> list[Any]:
+    def shards(self) -> list[Variable]:
         """List the tables of which each worker has a part."""
         return [layer.table for layer in self.layers if layer.is_shard]
 
-    def note_counts(self, counts: Any) -> None:
+    def note_counts(self, counts: Tensor) -> None:
         """Store how often the ids of the rows occur that workers ask for in this step.
 
         Args:
@@ -191,7 +193,7 @@ def flush_before(*names: str) -> Callable[[type], type]:
 
 
 def _flushing(kind: type, name: str) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: SyncedLayer | SyncedModel, *args: Any, **kwargs: Any) -> Any:
         if self.row_sync is not None and name in _WHOLE_TABLES:
             self.row_sync.refuse_growing(name)
         elif self.row_sync is not None:
@@ -216,7 +218,7 @@ class SyncedLayer:
     row_sync: RowSync | None = None
     is_shard = False
 
-    def row_names(self) -> list[tuple[Any, Callable[[int], str]]]:
+    def row_names(self) -> list[tuple[Variable, Callable[[int], str]]]:
         """List tables whose rows need names of their own in errors, with the function."""
         return []
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.models.base import Architecture, ClickModel, assemble, tf
+from cowclip_merlin.types import JsonObject, Tensor
+
+if TYPE_CHECKING:
+    from merlin.schema import Schema
+
+    from cowclip_merlin.models.columns import Columns
+    from cowclip_merlin.models.ctr_model import CTRModel
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class WideAndDeep(ClickModel):
     """`z = sum of id weights + bias + MLP logit`."""
 
-    def __init__(self, columns: Any, architecture: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, columns: Columns | JsonObject, architecture: Architecture | JsonObject, **kwargs: Any
+    ) -> None:
         super().__init__(columns, architecture, **kwargs)
         self.add_linear()
 
-    def forward(self, v: Any, wide: Any, x: Any) -> Any:
+    def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
         """Compute the logit [b, 1]; the last dense layer has the bias."""
         return self.linear(wide, x) + self.logit(self.mlp(v, x))
 
 
-def wide_and_deep(schema: Any, **settings: Any) -> Any:
+def wide_and_deep(schema: Schema, **settings: Any) -> CTRModel:
     """Build W&D as a Merlin model.
 
     Args:
