@@ -14,7 +14,7 @@ import shutil
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from cowclip_merlin.system.files import (
     work_folder,
     write_json,
 )
+from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
@@ -53,7 +54,7 @@ class CacheKey:
     format_version: int
     fingerprint: str
     columns: list[str]
-    files: list[list[Any]]
+    files: list[list[str | int]]
 
     @classmethod
     def of_folder(cls, data: PreparedData, split: str) -> CacheKey:
@@ -159,7 +160,7 @@ def _write(data: PreparedData, split: str, folder: Path) -> None:
             _write_header(files["ids"], shape.ids, ids)
 
 
-def _write_header(file: Any, like: Any, rows: int) -> None:
+def _write_header(file: BinaryIO, like: Array, rows: int) -> None:
     """Write the header of a .npy file; NumPy pads it, so that the mapped values are aligned."""
     description = {
         "descr": np.lib.format.dtype_to_descr(like.dtype),
@@ -173,7 +174,7 @@ def _map_arrays(folder: Path, shape: ColumnArrays) -> ColumnArrays:
     return replace(shape, **{name: _map_array(folder / f"{name}.npy") for name in shape.arrays})
 
 
-def _map_array(file: Path) -> Any:
+def _map_array(file: Path) -> Array:
     try:
         return np.load(file, mmap_mode="r")
     except ValueError:  # no columns of this kind: an empty file cannot be mapped

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.batch import ranges
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading.id_layout import IdLayout
+from cowclip_merlin.loading.id_layout import ColumnIds, IdLayout
 from cowclip_merlin.system.files import reading_parquet
+from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from cowclip_merlin.workflows import PreparedData
 
 ROWS_AT_ONCE = 1 << 18
@@ -62,7 +66,7 @@ class ColumnArrays:
         return 4 * (mean + self.lengths.shape[1] + others) + _START_BYTES
 
     @property
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> dict[str, Array]:
         """The arrays that the data set has, by name: weights after labels, lengths last."""
         names = ("ids", "continuous", "label", "weight", "lengths")
         return {n: array for n in names if (array := getattr(self, n)) is not None}
@@ -73,7 +77,7 @@ class ColumnArrays:
         return not isinstance(self.label, np.ndarray)
 
     @classmethod
-    def empty(cls, data: PreparedData, rows: int, arrays: Any = np) -> ColumnArrays:
+    def empty(cls, data: PreparedData, rows: int, arrays: ModuleType = np) -> ColumnArrays:
         """Allocate arrays for `rows` rows with the module `arrays`: NumPy or CuPy.
 
         With multi-valued columns, the rows have no ids yet; `with_ids` adds them.
@@ -88,7 +92,7 @@ class ColumnArrays:
             weight=arrays.empty(rows, np.float32) if data.log_format.weight else None,
         )
 
-    def with_ids(self, columns: Sequence[Any]) -> ColumnArrays:
+    def with_ids(self, columns: Sequence[ColumnIds]) -> ColumnArrays:
         """Return these rows with the ids of each column.
 
         Args:
@@ -102,7 +106,7 @@ class ColumnArrays:
         ids, lengths = self.layout.join(columns)
         return replace(self, ids=ids, lengths=lengths)
 
-    def take(self, which: npt.NDArray[Any]) -> ColumnArrays:
+    def take(self, which: Array) -> ColumnArrays:
         """Return some rows: those of a mask [n], or by their numbers."""
         if self.layout is None:
             return replace(self, **{name: array[which] for name, array in self.arrays.items()})
@@ -140,7 +144,7 @@ class FileChunk:
 
     file: Path
     rows: int
-    column: Callable[[str], Any]
+    column: Callable[[str], ColumnIds]
 
 
 def read_columns(data: PreparedData, split: str) -> ColumnArrays:
@@ -158,7 +162,7 @@ def read_columns(data: PreparedData, split: str) -> ColumnArrays:
 
 
 def concatenate(
-    data: PreparedData, split: str, chunks: Iterable[FileChunk], arrays: Any = np
+    data: PreparedData, split: str, chunks: Iterable[FileChunk], arrays: ModuleType = np
 ) -> ColumnArrays:
     """Concatenate all rows of a split with the module `arrays`: NumPy or CuPy."""
     if data.log_format.multi:
@@ -180,7 +184,7 @@ def _joined(data: PreparedData, blocks: Sequence[ColumnArrays]) -> ColumnArrays:
 
 
 def checked_blocks(
-    data: PreparedData, split: str, chunks: Iterable[FileChunk], arrays: Any = np
+    data: PreparedData, split: str, chunks: Iterable[FileChunk], arrays: ModuleType = np
 ) -> Iterator[ColumnArrays]:
     """Yield the chunks of a split as checked arrays; check the number of rows, too."""
     rows, end = data.rows[split], 0
@@ -197,7 +201,7 @@ def checked_blocks(
         )
 
 
-def _checked_block(chunk: FileChunk, data: PreparedData, arrays: Any) -> ColumnArrays:
+def _checked_block(chunk: FileChunk, data: PreparedData, arrays: ModuleType) -> ColumnArrays:
     block = ColumnArrays.empty(data, chunk.rows, arrays)
     sizes = data.cardinalities
     block = block.with_ids([_checked_ids(chunk, name, sizes[name]) for name in data.categorical])
@@ -251,7 +255,7 @@ def check_no_nulls(file: Path, name: str, nulls: int) -> None:
         raise InputError(f"{file}: column {name!r} contains a null; prepare the data again")
 
 
-def _values(file: Path, batch: Any, name: str) -> Any:
+def _values(file: Path, batch: pa.RecordBatch, name: str) -> ColumnIds:
     import pyarrow as pa
 
     column = batch.column(name)
@@ -267,14 +271,14 @@ def _values(file: Path, batch: Any, name: str) -> Any:
 # The checks use only operators and ufuncs, because these also work on CuPy arrays.
 
 
-def _checked_ids(chunk: FileChunk, name: str, cardinality: int) -> Any:
+def _checked_ids(chunk: FileChunk, name: str, cardinality: int) -> ColumnIds:
     values = chunk.column(name)
     ids = values[0] if isinstance(values, tuple) else values
     check_ids_in_vocabulary(chunk.file, name, ids, cardinality)
     return values
 
 
-def check_ids_in_vocabulary(file: Path, name: str, ids: Any, cardinality: int) -> None:
+def check_ids_in_vocabulary(file: Path, name: str, ids: Array, cardinality: int) -> None:
     """Check that all ids of a column are in its vocabulary.
 
     Raises:
@@ -288,7 +292,7 @@ def check_ids_in_vocabulary(file: Path, name: str, ids: Any, cardinality: int) -
         )
 
 
-def _checked_numbers(chunk: FileChunk, name: str) -> Any:
+def _checked_numbers(chunk: FileChunk, name: str) -> Array:
     values = chunk.column(name)
     wrong = ~np.isfinite(values)
     if wrong.any():
@@ -299,7 +303,7 @@ def _checked_numbers(chunk: FileChunk, name: str) -> Any:
     return values
 
 
-def _checked_labels(chunk: FileChunk, name: str) -> Any:
+def _checked_labels(chunk: FileChunk, name: str) -> Array:
     values = chunk.column(name)
     wrong = (values != 0) & (values != 1)
     if wrong.any():
@@ -309,7 +313,7 @@ def _checked_labels(chunk: FileChunk, name: str) -> Any:
     return values
 
 
-def _checked_weights(chunk: FileChunk, name: str) -> Any:
+def _checked_weights(chunk: FileChunk, name: str) -> Array:
     values = _checked_numbers(chunk, name)
     if (values < 0).any():
         raise InputError(

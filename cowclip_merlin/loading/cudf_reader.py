@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.kernels.nvrtc import load_nvrtc
@@ -17,8 +17,11 @@ from cowclip_merlin.loading.columns import (
     column_names,
     concatenate,
 )
+from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:
+    import cudf
+
     from cowclip_merlin.workflows import PreparedData
 
 
@@ -54,6 +57,6 @@ def _read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
         yield FileChunk(file, len(frame), lambda name, x=frame, f=file: _values(f, x, name))
 
 
-def _values(file: Path, frame: Any, name: str) -> Any:
+def _values(file: Path, frame: cudf.DataFrame, name: str) -> Array:
     check_no_nulls(file, name, frame[name].null_count)
     return frame[name].values

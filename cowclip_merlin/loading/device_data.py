@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.id_layout import IdLayout
-from cowclip_merlin.loading.row_order import Data
+from cowclip_merlin.loading.row_order import Data, PackedBatch
+from cowclip_merlin.types import Array, Tensor
 
 ALIGNMENT = 64  # bytes; alignment that TensorFlow's CPU kernels expect
 
@@ -48,14 +47,14 @@ class DeviceData(Data):
 
     def variable_batches(
         self, lengths: Iterable[int], *, seed: int, epoch: int, first: int = 0
-    ) -> Iterator[Any]:
+    ) -> Iterator[PackedBatch]:
         """Yield batches of these lengths, in the order of the epoch, from row `first` on."""
         return self._slices(self._orders.permutation(seed=seed, epoch=epoch)[first:], lengths)
 
-    def _iterate(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
+    def _iterate(self, order: Array, batch_size: int) -> Iterator[PackedBatch]:
         return self._slices(order, repeat(batch_size))
 
-    def _slices(self, order: npt.NDArray[Any], lengths: Iterable[int]) -> Iterator[Any]:
+    def _slices(self, order: Array, lengths: Iterable[int]) -> Iterator[PackedBatch]:
         # One copy per epoch. Not int32: TensorFlow keeps int32 arguments of a function on the host.
         rows, tf, first = to_device(order.astype(np.int64)), self._tf, 0
         for length in lengths:
@@ -64,15 +63,15 @@ class DeviceData(Data):
             yield tf.slice(rows, [first], [min(length, len(order) - first)])
             first += length
 
-    def count(self, batch: Any) -> Any:
+    def count(self, batch: PackedBatch) -> Tensor:
         """Return the number of rows of a batch, int32."""
         return self._tf.size(batch)
 
-    def part(self, batch: Any, first: Any, end: Any) -> Any:
+    def part(self, batch: PackedBatch, first: int | Tensor, end: int | Tensor) -> PackedBatch:
         """Return the rows from `first` on and before `end` of a batch, as a batch."""
         return batch[first:end]
 
-    def unpack(self, batch: Any) -> Batch:
+    def unpack(self, batch: PackedBatch) -> Batch:
         """Return the columns of these rows, integer [b]."""
         gather = self._tf.gather
         if self._layout is None:
@@ -84,7 +83,7 @@ class DeviceData(Data):
         return unpack_tensors([bits, *others], self._layout)
 
 
-def as_float_arrays(columns: ColumnArrays) -> list[Any]:
+def as_float_arrays(columns: ColumnArrays) -> list[Array]:
     """Return the arrays in the order of `columns.arrays`, with bits of integers as float32.
 
     These are ids [n, F], numbers [n, C] and labels [n]; also the weights [n], if there are any.
@@ -97,7 +96,7 @@ def as_float_arrays(columns: ColumnArrays) -> list[Any]:
     return [a if a.dtype == np.float32 else a.view(np.float32) for a in arrays]
 
 
-def _writable(array: Any) -> Any:
+def _writable(array: Array) -> Array:
     """Map the same file copy-on-write, because NumPy cannot share read-only arrays by DLPack."""
     if not isinstance(array, np.memmap) or array.flags.writeable:
         return array
@@ -112,7 +111,7 @@ def _writable(array: Any) -> Any:
         ) from error
 
 
-def unpack_tensors(tensors: Any, layout: IdLayout | None = None) -> Batch:
+def unpack_tensors(tensors: Sequence[Tensor], layout: IdLayout | None = None) -> Batch:
     """Return the batch from its tensors; see `as_float_arrays`.
 
     Args:
@@ -127,7 +126,7 @@ def unpack_tensors(tensors: Any, layout: IdLayout | None = None) -> Batch:
     return Batch(ids, numbers, labels, weights=more[0] if more else None)
 
 
-def to_device(array: Any) -> Any:
+def to_device(array: Array) -> Tensor:
     """Convert an array to a tensor on the GPU if TensorFlow uses one, else on the CPU.
 
     The tensor shares the memory of an aligned array on the right device (by DLPack), and copies
@@ -146,7 +145,7 @@ def to_device(array: Any) -> Any:
         return tf.identity(tf.constant(array))
 
 
-def _can_be_shared(array: Any, gpu: bool) -> bool:
+def _can_be_shared(array: Array, gpu: bool) -> bool:
     if not isinstance(array, np.ndarray):
         return True  # a CuPy array, so on the GPU
     flags = array.flags

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Ids
+from cowclip_merlin.types import Array, Tensor
+
+ColumnIds: TypeAlias = "Array | tuple[Array, Array]"
+"""Ids of a column, [n]; of a multi-valued one all ids [k], and how many each row has, [n]."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,9 @@ class IdLayout:
     fields: int
     multi: tuple[int, ...]
 
-    def join(self, columns: Sequence[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    def join(
+        self, columns: Sequence[ColumnIds]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Join the ids of all columns.
 
         Args:
@@ -64,13 +70,13 @@ class IdLayout:
         found[list(self.multi)] = np.arange(1, len(self.multi) + 1)
         return found
 
-    def batch_ids(self, values: Any, lengths: Any) -> Ids:
+    def batch_ids(self, values: Tensor, lengths: Tensor) -> Ids:
         """Return the ids of a batch from tensors: all ids [m], and stored lengths [b, M]."""
         tf = compat.tensorflow()
         ones = tf.ones([tf.shape(lengths)[0], 1], tf.int32)
         return Ids(values, tf.gather(tf.concat([ones, lengths], axis=1), self._sources, axis=1))
 
-    def gather_rows(self, bits: Any, starts: Any, lengths: Any) -> Any:
+    def gather_rows(self, bits: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
         """Gather the ids of a batch's rows.
 
         Args:
@@ -84,7 +90,9 @@ class IdLayout:
         places = tf.cast(tf.range(tf.reduce_sum(of_row)), tf.int64)
         return tf.gather(bits, tf.gather(shift, compat.part_numbers(of_row)) + places)
 
-    def part(self, values: Any, lengths: Any, first: Any, end: Any) -> Any:
+    def part(
+        self, values: Tensor, lengths: Tensor, first: int | Tensor, end: int | Tensor
+    ) -> Tensor:
         """Return the ids of the rows from `first` on and before `end` of a batch."""
         tf = compat.tensorflow()
         one_each = self.fields - len(self.multi)

@@ -9,12 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.batch import Batch
+from cowclip_merlin.types import Array, Tensor, TensorSpec
+
+PackedBatch: TypeAlias = "Tensor | tuple[Tensor, ...]"
+"""A batch before `Data.unpack`: the numbers of its rows, or the tensors of its columns."""
 
 
 def steps_per_epoch(rows: int, batch_size: int) -> int:
@@ -26,7 +30,7 @@ def steps_per_epoch(rows: int, batch_size: int) -> int:
     return -(-rows // batch_size)
 
 
-def permutation(rows: int, *, seed: int, epoch: int) -> npt.NDArray[Any]:
+def permutation(rows: int, *, seed: int, epoch: int) -> Array:
     """Return all row numbers in the order of this epoch, int32 [rows] (int64 above 2**31 rows).
 
     >>> permutation(5, seed=0, epoch=1).tolist()
@@ -37,7 +41,7 @@ def permutation(rows: int, *, seed: int, epoch: int) -> npt.NDArray[Any]:
     return order
 
 
-def row_numbers(rows: int) -> npt.NDArray[Any]:
+def row_numbers(rows: int) -> Array:
     """Return all row numbers in ascending order, int32 [rows] (int64 above 2**31 rows)."""
     return np.arange(rows, dtype=np.int32 if rows < 2**31 else np.int64)
 
@@ -70,7 +74,7 @@ class PermutationPrefetcher:
         self._rows = rows
         self._ahead: dict[tuple[int, int], Future] = {}
 
-    def permutation(self, *, seed: int, epoch: int) -> npt.NDArray[Any]:
+    def permutation(self, *, seed: int, epoch: int) -> Array:
         """Return the permutation of an epoch, and start to draw the next one in a thread."""
         drawn = self._ahead.get((seed, epoch))
         order = drawn.result() if drawn else permutation(self._rows, seed=seed, epoch=epoch)
@@ -95,33 +99,35 @@ class Data(ABC):
     """
 
     resident: bool
-    signature: Any
+    signature: TensorSpec | tuple[TensorSpec, ...]
 
     def __init__(self, rows: int, bytes_per_row: int) -> None:
         self.rows, self.bytes_per_row = rows, bytes_per_row
         self._orders = PermutationPrefetcher(rows)
 
-    def batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Any]:
+    def batches(
+        self, batch_size: int, *, seed: int, epoch: int, start: int = 0
+    ) -> Iterator[PackedBatch]:
         """Yield the batches of one epoch from batch `start` on, in the order of `batches`."""
         order = self._orders.permutation(seed=seed, epoch=epoch)
         return self._iterate(order[start * batch_size :], batch_size)
 
-    def batches_in_file_order(self, batch_size: int) -> Iterator[Any]:
+    def batches_in_file_order(self, batch_size: int) -> Iterator[PackedBatch]:
         """Yield all rows in the order of the files, for evaluation."""
         return self._iterate(row_numbers(self.rows), batch_size)
 
     @abstractmethod
-    def _iterate(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
+    def _iterate(self, order: Array, batch_size: int) -> Iterator[PackedBatch]:
         """Yield these rows, integer [m], in batches."""
 
     @abstractmethod
-    def count(self, batch: Any) -> Any:
+    def count(self, batch: PackedBatch) -> Tensor:
         """Return the number of rows of a batch, int32."""
 
     @abstractmethod
-    def part(self, batch: Any, first: Any, end: Any) -> Any:
+    def part(self, batch: PackedBatch, first: int | Tensor, end: int | Tensor) -> PackedBatch:
         """Return the rows from `first` on and before `end` of a batch, as a batch."""
 
     @abstractmethod
-    def unpack(self, batch: Any) -> Batch:
+    def unpack(self, batch: PackedBatch) -> Batch:
         """Return the columns of a batch."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,8 @@ from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch, ranges
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import ALIGNMENT, to_device, unpack_tensors
-from cowclip_merlin.loading.row_order import Data
+from cowclip_merlin.loading.row_order import Data, PackedBatch
+from cowclip_merlin.types import Array, Tensor
 
 BATCHES_PER_CHUNK = 64
 ROWS_AT_ONCE = 1 << 16
@@ -54,11 +54,11 @@ class StreamedData(Data):
             tf.TensorSpec([None, *array.shape[1:]], tf.float32) for array in self._arrays
         )
 
-    def count(self, batch: Any) -> Any:
+    def count(self, batch: PackedBatch) -> Tensor:
         """Return the number of rows of a batch, int32."""
         return self._tf.shape(batch[_LABELS])[0]
 
-    def part(self, batch: Any, first: Any, end: Any) -> Any:
+    def part(self, batch: PackedBatch, first: int | Tensor, end: int | Tensor) -> PackedBatch:
         """Return the rows from `first` on and before `end` of a batch, as a batch."""
         rows = [tensor[first:end] for tensor in batch]
         if self._layout:
@@ -66,11 +66,11 @@ class StreamedData(Data):
             rows[0] = self._layout.part(batch[0], lengths, first, end)
         return tuple(rows)
 
-    def unpack(self, batch: Any) -> Batch:
+    def unpack(self, batch: PackedBatch) -> Batch:
         """Return the columns of a batch from this object."""
         return unpack_tensors(batch, self._layout)
 
-    def _iterate(self, order: npt.NDArray[Any], batch_size: int) -> Iterator[Any]:
+    def _iterate(self, order: Array, batch_size: int) -> Iterator[PackedBatch]:
         size = batch_size * self._batches_per_chunk(batch_size)
         chunks = [order[first : first + size] for first in range(0, len(order), size)]
         # The end of the block waits for the thread, also if the consumer stops early.
@@ -88,7 +88,7 @@ class StreamedData(Data):
         fit = (self._memory // (min(batch_size, self.rows) * self.bytes_per_row) - 1) // 2
         return min(max(fit, 1), BATCHES_PER_CHUNK)
 
-    def _load(self, rows: npt.NDArray[Any]) -> tuple[list[Any], npt.NDArray[np.int64] | None]:
+    def _load(self, rows: Array) -> tuple[list[Tensor], npt.NDArray[np.int64] | None]:
         """Copy these rows to the device, in this order; runs in the thread.
 
         Returns:
@@ -106,8 +106,8 @@ class StreamedData(Data):
         return tensors, np.concatenate(([0], sizes.cumsum()))
 
     def _batches_of(
-        self, tensors: list[Any], starts: npt.NDArray[np.int64] | None, batch_size: int
-    ) -> Iterator[Any]:
+        self, tensors: list[Tensor], starts: npt.NDArray[np.int64] | None, batch_size: int
+    ) -> Iterator[PackedBatch]:
         rows = len(tensors[_LABELS])
         for first in range(0, rows, batch_size):
             end = min(first + batch_size, rows)
@@ -115,7 +115,7 @@ class StreamedData(Data):
             bounds = [of_ids, *[(first, end)] * (len(tensors) - 1)]
             yield tuple(self._slice(each, *place) for each, place in zip(tensors, bounds))
 
-    def _slice(self, tensor: Any, first: int, end: int) -> Any:
+    def _slice(self, tensor: Tensor, first: int, end: int) -> Tensor:
         begin = [first] + [0] * (len(tensor.shape) - 1)
         return self._tf.slice(tensor, begin, [end - first, *tensor.shape[1:]])
 
@@ -129,9 +129,7 @@ def min_streaming_bytes(rows: int, bytes_per_row: int, batch_size: int) -> int:
     return 3 * min(batch_size, rows) * bytes_per_row
 
 
-def _gather(
-    array: npt.NDArray[Any], rows: npt.NDArray[Any], by_position: npt.NDArray[Any]
-) -> npt.NDArray[Any]:
+def _gather(array: Array, rows: Array, by_position: Array) -> Array:
     """Copy array[rows], read in the order `rows[by_position]`, to memory TensorFlow can share."""
     out = _aligned((len(rows), *array.shape[1:]))
     for first in range(0, len(rows), ROWS_AT_ONCE):

@@ -12,9 +12,14 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.process_memory import bytes_left
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.types import KerasOptimizer, LearningRateSchedule
 from cowclip_merlin.workers.partition import shard_rows
 
 if TYPE_CHECKING:
+    from merlin.schema import Schema
+
+    from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.workflows import PreparedData
 
 
@@ -84,7 +89,7 @@ def check_table_memory(settings: RunSettings, data: PreparedData, device: str) -
         )
 
 
-def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedData) -> Any:
+def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedData) -> CTRModel:
     """Build the Merlin model of a run and initialize its variables from the seed."""
     schema = data.schema
     for name, combiner in settings.combiners(data.log_format.multi).items():
@@ -93,8 +98,8 @@ def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedDa
 
 
 def build_model_of(
-    settings: RunSettings, values: Hyperparameters, schema: Any, **tables: Any
-) -> Any:
+    settings: RunSettings, values: Hyperparameters, schema: Schema, **tables: Any
+) -> CTRModel:
     """Build a Merlin model of any schema, and initialize its variables from the seed.
 
     Args:
@@ -122,7 +127,7 @@ def build_model_of(
 
 def build_optimizer(
     settings: RunSettings, values: Hyperparameters, data: PreparedData, *, steps: int
-) -> Any:
+) -> CowClip:
     """Build CowClip with an inner optimizer for the embeddings and one for the dense weights.
 
     Args:
@@ -149,7 +154,7 @@ def build_optimizer_of(
     fields: Mapping[str, int] | None,
     warmup_steps: int,
     varying: bool = False,
-) -> Any:
+) -> CowClip:
     """Build CowClip as `build_optimizer` does, without a prepared folder.
 
     Args:
@@ -179,8 +184,11 @@ def build_optimizer_of(
 
 
 def _inner_optimizer(
-    settings: RunSettings, values: Hyperparameters, rate: Any, varying: bool
-) -> Any:
+    settings: RunSettings,
+    values: Hyperparameters,
+    rate: float | LearningRateSchedule,
+    varying: bool,
+) -> KerasOptimizer:
     """Build the Keras optimizer that the run uses; `rate` is a number or a schedule."""
     from cowclip_merlin.optimizer.inner_optimizers import adam
     from cowclip_merlin.optimizer.lazy_adam import VaryingAdam

@@ -5,15 +5,21 @@ from __future__ import annotations
 import errno
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.several_workers.shard_files import ShardFiles
+from cowclip_merlin.types import KerasModel, Variable
 from cowclip_merlin.workers.agreement import texts_of_all, wait_for_all
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from cowclip_merlin.optimizer import CowClip
 
 _NAME = re.compile(r"ckpt-(\d+)\.index")
 _OTHER_MODEL = "{}: checkpoint of another model ({}); use the settings and data it was trained with"
@@ -37,8 +43,8 @@ class Checkpoints:
     def __init__(
         self,
         folder: Path,
-        model: Any,
-        optimizer: Any = None,
+        model: KerasModel,
+        optimizer: CowClip | None = None,
         *,
         keep: int = 2,
     ) -> None:
@@ -219,7 +225,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def _shard_files(folder: Path, model: Any, rank: int, size: int) -> ShardFiles | None:
+def _shard_files(folder: Path, model: KerasModel, rank: int, size: int) -> ShardFiles | None:
     """Return the files of a model of which each worker has a part; None for whole tables."""
     sync = getattr(model, "row_sync", None)  # only our models have one
     known = {table.ref() for table in sync.shards()} if sync else set()
@@ -227,7 +233,7 @@ def _shard_files(folder: Path, model: Any, rank: int, size: int) -> ShardFiles |
     return ShardFiles(folder, rank, size, tables) if tables else None
 
 
-def _by_index(variables: Any) -> Any:
+def _by_index(variables: Iterable[Variable]) -> tf.Module:
     """Save variables under their index, which does not depend on how Merlin nests its layers."""
     holder = compat.tensorflow().Module()
     holder.variables_in_order = list(variables)

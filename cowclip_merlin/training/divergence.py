@@ -6,13 +6,12 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import Diverged
+from cowclip_merlin.types import Array
 
 
 @contextmanager
@@ -43,7 +42,7 @@ def check_loss(loss: float, epoch: int) -> None:
         raise _diverged(f"the loss is {loss} in epoch {epoch}")
 
 
-def check_probabilities(probabilities: npt.NDArray[Any], epoch: int) -> None:
+def check_probabilities(probabilities: Array, epoch: int) -> None:
     """Check the predictions after an epoch: its losses do not show the effect of its last step.
 
     Raises:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,13 @@ from cowclip_merlin import metrics, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Data
 from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.types import Array, Tensor
 from cowclip_merlin.workers.agreement import arrays_of_all
 from cowclip_merlin.workflows.prepared.counts import SPECIAL
+
+if TYPE_CHECKING:
+    from cowclip_merlin.loading.row_order import PackedBatch
+    from cowclip_merlin.models import CTRModel
 
 PREDICTION_BATCH_SIZE = 16384
 
@@ -83,7 +88,7 @@ class Predictor:
     Several workers take turns with the batches, and all of them get all probabilities.
     """
 
-    def __init__(self, model: Any, data: Data) -> None:
+    def __init__(self, model: CTRModel, data: Data) -> None:
         self._data, self._score = data, logits_function(model, data)
 
     def predict(self) -> npt.NDArray[np.float64]:
@@ -94,7 +99,7 @@ class Predictor:
         # In float64, so that large logits do not tie at 1.
         return sigmoid(_in_file_order(arrays_of_all(group, own), self._data.rows))
 
-    def _own_batches(self, group: workers.Workers | None) -> Iterator[Any]:
+    def _own_batches(self, group: workers.Workers | None) -> Iterator[PackedBatch]:
         """Yield the batches of this worker; each worker gets as many, the last perhaps empty.
 
         Sharded tables need all workers to score at the same time.
@@ -111,7 +116,7 @@ class Predictor:
             yield self._data.part(batch, 0, 0)
 
 
-def _in_file_order(parts: Sequence[npt.NDArray[Any]], rows: int) -> npt.NDArray[np.float64]:
+def _in_file_order(parts: Sequence[Array], rows: int) -> npt.NDArray[np.float64]:
     """Put together what workers have scored batch by batch, in turn.
 
     >>> PREDICTION_BATCH_SIZE
@@ -127,14 +132,14 @@ def _in_file_order(parts: Sequence[npt.NDArray[Any]], rows: int) -> npt.NDArray[
     return result
 
 
-def logits_function(model: Any, data: Data) -> Any:
+def logits_function(model: CTRModel, data: Data) -> Callable[[PackedBatch], Tensor]:
     """Return a `tf.function` that maps a batch of `data` to its logits [b]."""
     from cowclip_merlin import compat, models
 
     tf = compat.tensorflow()
 
     @tf.function(input_signature=[data.signature], autograph=False)
-    def score(batch: Any) -> Any:
+    def score(batch: PackedBatch) -> Tensor:
         return models.logits(model, data.unpack(batch), training=False)[:, 0]
 
     return score
@@ -146,7 +151,7 @@ def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
-def check_both_labels(path: Path, split: str, labels: npt.NDArray[Any], *, remedy: str) -> None:
+def check_both_labels(path: Path, split: str, labels: Array, *, remedy: str) -> None:
     """Check before long work that rows have both labels, which an AUC needs.
 
     Args:
@@ -165,7 +170,7 @@ def check_both_labels(path: Path, split: str, labels: npt.NDArray[Any], *, remed
         )
 
 
-def weighted_labels(labels: npt.ArrayLike, weights: npt.ArrayLike | None) -> npt.NDArray[Any]:
+def weighted_labels(labels: npt.ArrayLike, weights: npt.ArrayLike | None) -> Array:
     """Return the labels of the rows with a weight above 0, which an AUC needs.
 
     >>> weighted_labels([0, 1, 1], [1.0, 0.0, 0.5]).tolist()
@@ -196,7 +201,7 @@ def evaluate(
     (1.0, nan)
     """
     auc = auc_error = float("nan")
-    given: dict[str, Any] = {"sample_weight": weights}
+    given: dict[str, npt.ArrayLike | None] = {"sample_weight": weights}
     if others is not None or len(np.unique(weighted_labels(labels, weights))) > 1:
         auc, auc_error = metrics.auc_and_error(labels, probabilities, **given)
     difference = None
@@ -216,10 +221,10 @@ def evaluate(
 
 def auc_by_column(
     column: str,
-    ids: npt.NDArray[Any],
-    labels: npt.NDArray[Any],
+    ids: Array,
+    labels: Array,
     probabilities: npt.NDArray[np.float64],
-    weights: npt.NDArray[Any] | None = None,
+    weights: Array | None = None,
 ) -> AucByColumn:
     """Compute the mean AUC of the rows of each id.
 
@@ -243,9 +248,7 @@ def auc_by_column(
     return AucByColumn(column=column, grouped=grouped, unknown_rows=int((~known).sum()))
 
 
-def write_predictions(
-    path: Path, labels: npt.NDArray[Any], probabilities: npt.NDArray[np.float64]
-) -> None:
+def write_predictions(path: Path, labels: Array, probabilities: npt.NDArray[np.float64]) -> None:
     """Write a parquet file with columns row, label, probability, in one atomic step."""
     import pyarrow as pa
     import pyarrow.parquet as pq

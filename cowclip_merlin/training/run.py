@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import InputError
@@ -43,6 +43,7 @@ from cowclip_merlin.workers.environment import cluster_of
 from cowclip_merlin.workers.failures import naming_lost_workers
 
 if TYPE_CHECKING:
+    from cowclip_merlin.training.run_logs import Metrics
     from cowclip_merlin.workflows import PreparedData
 
 
@@ -54,7 +55,7 @@ def run_training(
     options: RunOptions,
     recorder: RecorderFactory | None,
     after_epoch: AfterEpoch = ignore_epoch,
-) -> list[dict[str, Any]]:
+) -> list[Metrics]:
     """Train as `cowclip_merlin.training.train` does, with an optional recorder of the steps.
 
     Args:
@@ -139,7 +140,7 @@ def _train(
     device: str,
     recorder: RecorderFactory | None,
     after_epoch: AfterEpoch,
-) -> list[dict[str, Any]]:
+) -> list[Metrics]:
     settings, values = config.settings, config.values
     with run_log(out) as log:
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)

@@ -12,6 +12,7 @@ from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.versions import versions
 from cowclip_merlin.training.run_settings import ADAMS, RunSettings
+from cowclip_merlin.types import JsonObject
 
 FORMAT_VERSION = 1
 _ADDED_VALUES = ("lambda_rel", "lambda_abs", *ADAMS, "micro_batches")
@@ -36,7 +37,7 @@ class RunConfig:
     vocabulary: str | None = None
     data: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return plain values for JSON."""
         return {
             "format_version": FORMAT_VERSION,
@@ -79,7 +80,7 @@ class _Data:
     data_path: str | None = None
 
 
-def _parse(config: dict[str, Any]) -> dict[str, Any]:
+def _parse(config: JsonObject) -> dict[str, Any]:
     """Return the attributes of `RunConfig` that `config.json` gives.
 
     Raises:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import ReliabilityBin
@@ -75,6 +74,10 @@ def run_logger(
         file.close()
 
 
+Metrics = Mapping[str, float]
+"""The metrics of an epoch, and its number, by their columns in `metrics.csv`."""
+
+
 def read_metrics(path: Path, *, epochs: int) -> list[dict[str, str]]:
     """Read the rows of the first `epochs` epochs as text; return [] if the file does not exist.
 
@@ -113,7 +116,7 @@ def _epoch(row: Mapping[str, str]) -> int:
     return int(values["epoch"])
 
 
-def parse_metrics_row(row: Mapping[str, str]) -> dict[str, Any]:
+def parse_metrics_row(row: Mapping[str, str]) -> Metrics:
     """Convert a row of text to numbers, without its empty columns.
 
     >>> parse_metrics_row({"epoch": "2", "test_auc": "0.75", "validation_auc": ""})
@@ -123,7 +126,7 @@ def parse_metrics_row(row: Mapping[str, str]) -> dict[str, Any]:
     return {name: kinds.get(name, float)(value) for name, value in row.items() if value}
 
 
-def epoch_seconds(row: Mapping[str, Any], rows: int) -> float:
+def epoch_seconds(row: Mapping[str, float | str], rows: int) -> float:
     """Return the seconds of a whole epoch; a resumed epoch records only those after the resume.
 
     Args:
@@ -139,7 +142,7 @@ def epoch_seconds(row: Mapping[str, Any], rows: int) -> float:
     )  # 0: the run stopped in the epoch's last step
 
 
-def write_metrics(path: Path, rows: list[Mapping[str, Any]]) -> None:
+def write_metrics(path: Path, rows: Sequence[Metrics]) -> None:
     """Write all rows in one atomic step."""
     write_rows(path, METRICS, rows)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
@@ -12,6 +11,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES, Hyperparameters, rebase, scale
 from cowclip_merlin.settings import Settings, device_option, option
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
+from cowclip_merlin.types import Json, JsonObject
 
 _BY_RULE = ("batch_size", "micro_batches")
 OVERRIDES = tuple(each.name for each in fields(Hyperparameters) if each.name not in _BY_RULE)
@@ -258,12 +258,12 @@ class RunSettings(Settings):
         preset = rebase(name, batch_size=self.base_batch_size, values=self.overrides)
         return scale(preset, to=self.batch_size, rule=self.rule)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return plain values for JSON."""
         return asdict(self) | {"overrides": dict(self.overrides), "mlp": list(self.mlp)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RunSettings:
+    def from_dict(cls, values: Mapping[str, Json]) -> RunSettings:
         """Build settings from the values that `as_dict` returned.
 
         Raises:

@@ -6,11 +6,12 @@ diagnostics can import training.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from cowclip_merlin.training.run_logs import TensorBoard
+    from cowclip_merlin.loading.row_order import PackedBatch
+    from cowclip_merlin.training.run_logs import Metrics, TensorBoard
     from cowclip_merlin.training.trainer import Trainer
     from cowclip_merlin.workflows import PreparedData
 
@@ -28,7 +29,7 @@ class StepRecorder(Protocol):
     def open(self, step: int, board: TensorBoard) -> None:
         """Start recording at this step. The loop calls this once, before the first step."""
 
-    def before_step(self, batch: Any, *, step: int, epoch: int, rows: int) -> None:
+    def before_step(self, batch: PackedBatch, *, step: int, epoch: int, rows: int) -> None:
         """Record the batch of the next step, if it is due.
 
         Args:
@@ -55,7 +56,7 @@ class NoRecorder:
     def open(self, step: int, board: TensorBoard) -> None:
         """Do nothing."""
 
-    def before_step(self, batch: Any, *, step: int, epoch: int, rows: int) -> None:
+    def before_step(self, batch: PackedBatch, *, step: int, epoch: int, rows: int) -> None:
         """Do nothing."""
 
     def pause(self) -> None:
@@ -65,9 +66,9 @@ class NoRecorder:
 RecorderFactory = Callable[["Trainer", "PreparedData"], StepRecorder]
 """Makes the recorder of a run, from its trainer and its data."""
 
-AfterEpoch = Callable[[Mapping[str, Any]], None]
+AfterEpoch = Callable[["Metrics"], None]
 """Gets the record of an epoch; an exception that it raises ends the training."""
 
 
-def ignore_epoch(row: Mapping[str, Any]) -> None:
+def ignore_epoch(row: Metrics) -> None:
     """Do nothing after an epoch."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat, workers
+from cowclip_merlin.types import Gradient, Tensor, Variable
 
 if TYPE_CHECKING:
     from cowclip_merlin.loading import Data, DeviceData
+    from cowclip_merlin.loading.row_order import PackedBatch
+    from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.optimizer import CowClip
 
 
-def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> Any:
+def make_train_step(
+    model: CTRModel, optimizer: CowClip, data: Data, loss_sum: Variable
+) -> Callable[[PackedBatch], None]:
     """Return a graph that trains on one batch of `data` and adds its loss to `loss_sum`.
 
     The gradient is that of the batch's mean binary cross-entropy, computed from the logits minus
@@ -31,7 +37,7 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
         losses_of = tf.function(losses_of, jit_compile=True, autograph=False)
 
     @tf.function(input_signature=[data.signature], autograph=False)
-    def step(batch: Any) -> None:
+    def step(batch: PackedBatch) -> None:
         whole = batch
         batch, rows = own_part(batch, data, group)
         batch = data.unpack(batch)
@@ -60,11 +66,13 @@ def make_train_step(model: Any, optimizer: Any, data: Data, loss_sum: Any) -> An
     return step
 
 
-def _apply(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
+def _apply(optimizer: CowClip, pairs: list[tuple[Gradient, Variable]]) -> None:
     optimizer.apply_gradients(pairs)
 
 
-def own_part(batch: Any, data: Data, group: workers.Workers | None) -> tuple[Any, Any]:
+def own_part(
+    batch: PackedBatch, data: Data, group: workers.Workers | None
+) -> tuple[PackedBatch, Tensor | None]:
     """Return the part of a batch that this worker trains on, and the rows of the whole batch.
 
     Without other workers, return the batch, and None.
@@ -110,7 +118,9 @@ def execution_lengths(
         first = min(ends)
 
 
-def make_train_function(model: Any, optimizer: Any, data: DeviceData, loss_sum: Any) -> Any:
+def make_train_function(
+    model: CTRModel, optimizer: CowClip, data: DeviceData, loss_sum: Variable
+) -> Callable[..., None]:
     """Return a function of row numbers and a batch size that makes one step for each batch.
 
     The last batch may be smaller.
@@ -121,8 +131,8 @@ def make_train_function(model: Any, optimizer: Any, data: DeviceData, loss_sum: 
     signature = [data.signature, tf.TensorSpec([], tf.int32)]
 
     @tf.function(input_signature=signature, autograph=False)
-    def steps(rows: Any, batch_size: Any) -> None:
-        def one_step(first: Any) -> Any:
+    def steps(rows: Tensor, batch_size: Tensor) -> None:
+        def one_step(first: Tensor) -> Tensor:
             step(rows[first : first + batch_size])
             return first + batch_size
 

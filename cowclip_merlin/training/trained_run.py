@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.checks import one_of
@@ -18,6 +19,7 @@ from cowclip_merlin.training.checkpoint import Checkpoints, translate_write_erro
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.stopping.best_epoch import weights_folder
+from cowclip_merlin.types import Tensor, TensorSpec
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
@@ -138,7 +140,7 @@ def _load_model(run: Path, config: RunConfig, prepared: PreparedData) -> CTRMode
 
 def export_run(
     run: str | Path, data: str | Path, *, out: str | Path, device: str = "auto"
-) -> dict[str, Any]:
+) -> dict[str, TensorSpec]:
     """Write the model of a run as a TensorFlow SavedModel, for programs without this package.
 
     Its signature "serving_default" takes one tensor [b] for each column, ids as int64 and numbers
@@ -196,20 +198,22 @@ def _write_columns(path: Path, names: dict[str, str]) -> None:
     write_json(path, {"inputs": {name: column for column, name in names.items()}})
 
 
-def _input_signature(columns: Columns, names: dict[str, str]) -> dict[str, Any]:
+def _input_signature(columns: Columns, names: dict[str, str]) -> dict[str, TensorSpec]:
     tf = compat.tensorflow()
     kinds = dict.fromkeys(columns.fields, tf.int64) | dict.fromkeys(columns.continuous, tf.float32)
     shapes = {c: [None, None] if c in columns.combiners else [None] for c in kinds}
     return {names[c]: tf.TensorSpec(shapes[c], kind, names[c]) for c, kind in kinds.items()}
 
 
-def _serving_function(model: CTRModel, inputs: dict[str, Any], names: dict[str, str]) -> Any:
+def _serving_function(
+    model: CTRModel, inputs: dict[str, TensorSpec], names: dict[str, str]
+) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     """Build the function that serves the SavedModel's signature."""
     tf, fields = compat.tensorflow(), model.blocks[0].columns.fields
     lists, all_names = model.blocks[0].columns.combiners, tf.constant(list(fields))
 
     @tf.function(input_signature=[inputs], autograph=False)
-    def serve(given: dict[str, Any]) -> dict[str, Any]:
+    def serve(given: dict[str, Tensor]) -> dict[str, Tensor]:
         columns = {column: given[name] for column, name in names.items()}
         wrong = _columns_outside(fields, columns)
         for name in lists:
@@ -221,7 +225,7 @@ def _serving_function(model: CTRModel, inputs: dict[str, Any], names: dict[str, 
     return serve
 
 
-def _columns_outside(fields: dict[str, int], columns: dict[str, Any]) -> Any:
+def _columns_outside(fields: dict[str, int], columns: dict[str, Tensor]) -> Tensor:
     """Return whether each column has an id outside of its table, bool [F]."""
     tf = compat.tensorflow()
     sizes = tf.constant(list(fields.values()), tf.int64)

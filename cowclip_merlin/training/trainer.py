@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -35,10 +35,16 @@ from cowclip_merlin.training.train_step import (
     make_train_step,
     steps_per_execution,
 )
+from cowclip_merlin.types import KerasOptimizer
 from cowclip_merlin.workers.agreement import numbers_of_all
 
 if TYPE_CHECKING:
     import logging
+
+    from cowclip_merlin.loading.row_order import PackedBatch
+    from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.optimizer import CowClip
+    from cowclip_merlin.training.run_logs import Metrics
 
 
 class Trainer:
@@ -65,8 +71,8 @@ class Trainer:
 
     def __init__(
         self,
-        model: Any,
-        optimizer: Any,
+        model: CTRModel,
+        optimizer: CowClip,
         train: ColumnArrays,
         scored: ColumnArrays,
         settings: RunSettings,
@@ -109,7 +115,7 @@ class Trainer:
             else make_train_step(*step)
         )
         self._stop = GracefulStop()
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[Metrics] = []
         self.recorder: StepRecorder = NoRecorder()
         self.after_epoch: AfterEpoch = ignore_epoch
 
@@ -156,7 +162,7 @@ class Trainer:
                 f"or begun; resume with `epochs` {begun} or more"
             )
 
-    def run(self) -> list[dict[str, Any]]:
+    def run(self) -> list[Metrics]:
         """Train all epochs, or until the run stops early; return one record per epoch.
 
         Raises:
@@ -212,7 +218,7 @@ class Trainer:
         # A run that stopped in the last step of an epoch has no rows left to train.
         return seconds, max(0, self.data.rows - first * settings.batch_size)
 
-    def _executions(self, epoch: int, first: int) -> tuple[list[int], Iterator[Any]]:
+    def _executions(self, epoch: int, first: int) -> tuple[list[int], Iterator[PackedBatch]]:
         """Return the number of steps of each call from step `first` on, and the calls' batches."""
         settings, done = self.settings, epoch * self.steps
         stops = [(self._checkpoint_every, 0), (self.recorder.every, done)]
@@ -225,13 +231,13 @@ class Trainer:
             [n * size for n in lengths], first=first * size, **how
         )
 
-    def _observe(self, batch: Any, epoch: int, done: int) -> None:
+    def _observe(self, batch: PackedBatch, epoch: int, done: int) -> None:
         """Pass the recorder the batch that follows `done` steps of this epoch."""
         step, rows = epoch * self.steps + done, epoch * self.data.rows
         rows += done * self.settings.batch_size
         self.recorder.before_step(batch, step=step, epoch=epoch + 1, rows=rows)
 
-    def _train_batch(self, batch: Any) -> None:
+    def _train_batch(self, batch: PackedBatch) -> None:
         with raising_diverged():
             self._step(batch)
 
@@ -303,7 +309,7 @@ class Trainer:
         result: evaluation.Evaluation,
         scoring_seconds: float,
         loss_sum: float,
-    ) -> dict[str, Any]:
+    ) -> Metrics:
         optimizer, split = self.optimizer, self.settings.scored_split
         embedding_lr, dense_lr = self.learning_rates()
         return {
@@ -330,6 +336,6 @@ def total_weight(rows: ColumnArrays) -> float:
     return len(rows) if rows.weight is None else float(rows.weight.sum(dtype="float64"))
 
 
-def _learning_rate(optimizer: Any) -> float:
+def _learning_rate(optimizer: KerasOptimizer) -> float:
     rate = optimizer.learning_rate
     return float(rate(optimizer.iterations).numpy() if callable(rate) else rate.numpy())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from cowclip_merlin.workflows.raw.ingest import check_input_files
 from cowclip_merlin.workflows.raw.log_reader import LogReader
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 from cowclip_merlin.workflows.read_log import paths_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _OWN = ("row", "probability")
 
@@ -109,7 +112,7 @@ def _written(parts: Iterator[ScoredRows], file: Path) -> Iterator[ScoredRows]:
             yield part
 
 
-def _table(part: ScoredRows) -> Any:
+def _table(part: ScoredRows) -> pa.Table:
     import pyarrow as pa
 
     kept = part.rows.kept

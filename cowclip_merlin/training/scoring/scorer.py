@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,11 @@ from cowclip_merlin.workflows.raw.log_reader import LogReader, RawRows
 from cowclip_merlin.workflows.read_log import paths_of
 
 if TYPE_CHECKING:
+    import nvtabular as nvt
     import pandas
+    import pyarrow as pa
+
+    from cowclip_merlin.loading.id_layout import ColumnIds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,9 @@ class Scorer:
         """The columns to read, without the label."""
         return self.data.log_format.without_label()
 
-    def score(self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]) -> npt.NDArray[Any]:
+    def score(
+        self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]
+    ) -> npt.NDArray[np.float64]:
         """Return the click probability of every row, float64 [n].
 
         Args:
@@ -100,7 +106,7 @@ class Scorer:
                     unknown=_unknown(columns, len(self.data.categorical)),
                 )
 
-    def _workflow_of_raw_rows(self) -> Any:
+    def _workflow_of_raw_rows(self) -> nvt.Workflow:
         """Return the workflow for rows without labels and weights."""
         known = (self.data.label, self.data.log_format.weight)
         return self.data.workflow().remove_inputs([name for name in known if name])
@@ -112,7 +118,7 @@ class Scorer:
         batch = tuple(to_device(array) for array in as_float_arrays(columns))
         return evaluation.sigmoid(self._logits(batch).numpy().astype(np.float64))
 
-    def _ids(self, values: pandas.Series, name: str) -> Any:
+    def _ids(self, values: pandas.Series, name: str) -> ColumnIds:
         """Return the ids of a column: [n], or ids and lengths of a multi-valued one."""
         if name not in self.data.log_format.multi:
             return values
@@ -147,7 +153,7 @@ def score(
     *,
     data: str | Path | None = None,
     device: str = "auto",
-) -> npt.NDArray[Any]:
+) -> npt.NDArray[np.float64]:
     """Score raw rows with the weights of a run, as `evaluate_run` scores prepared rows.
 
     Rows need no label. To score often, make one `Scorer`, which loads the run once.
@@ -222,7 +228,7 @@ def _joined(pieces: Sequence[RawRows]) -> RawRows:
     )
 
 
-def _concatenated_kept(pieces: Sequence[RawRows]) -> Any:
+def _concatenated_kept(pieces: Sequence[RawRows]) -> pa.Table:
     import pyarrow as pa
 
     first = pieces[0].kept.schema

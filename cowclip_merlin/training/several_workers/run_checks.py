@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import run_logger
 from cowclip_merlin.training.run_settings import RunOptions
+from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workers import Workers, current
 
 
@@ -27,7 +27,7 @@ def check_shared(out: Path, group: Workers) -> None:
         )
 
 
-def facts_of(config: RunConfig, options: RunOptions) -> dict[str, Any]:
+def facts_of(config: RunConfig, options: RunOptions) -> JsonObject:
     """Return what all workers need to have alike, as plain values."""
     facts = config.as_dict()
     settings = facts["settings"]

@@ -12,19 +12,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import Array
 from cowclip_merlin.workers.partition import shard_rows
-
-Array = npt.NDArray[Any]
 
 COUNT_KEY = "workers/.ATTRIBUTES/VARIABLE_VALUE"
 _STEPS_OF_ROWS = re.compile(r"optimizer/table\.+\d+\.+last/")
+
+
+class _Reader(Protocol):
+    """What `tf.train.load_checkpoint` returns."""
+
+    def get_variable_to_shape_map(self) -> dict[str, list[int]]:
+        """Map the name of each tensor to its shape."""
+
+    def get_tensor(self, name: str) -> Array:
+        """Read a tensor."""
 
 
 class ShardFiles:
@@ -74,7 +82,7 @@ class ShardFiles:
         with TemporaryDirectory() as folder:
             yield self._merge([load(str(part)) for part in parts], f"{folder}/{name}")
 
-    def _merge(self, parts: Sequence[Any], target: str) -> str:
+    def _merge(self, parts: Sequence[_Reader], target: str) -> str:
         """Write a checkpoint with this worker's rows of all parts."""
         tf = compat.tensorflow()
         names = sorted(parts[0].get_variable_to_shape_map())
@@ -85,7 +93,7 @@ class ShardFiles:
         )
         return target
 
-    def _value(self, parts: Sequence[Any], name: str) -> Any:
+    def _value(self, parts: Sequence[_Reader], name: str) -> Array:
         if name.startswith(self._prefixes) or _STEPS_OF_ROWS.match(name):
             return merged_rows((part.get_tensor(name) for part in parts), len(parts), self._place)
         return parts[0].get_tensor(name)

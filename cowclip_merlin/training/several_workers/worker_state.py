@@ -6,13 +6,17 @@ import logging
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cowclip_merlin.system.signals import GracefulStop
+from cowclip_merlin.types import Variable
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.agreement import check_alike, numbers_of_all
+
+if TYPE_CHECKING:
+    from cowclip_merlin.models import CTRModel
 
 _AT_ONCE = 1 << 20  # rows
 
@@ -23,7 +27,7 @@ def largest_signal(workers: Workers | None, stop: GracefulStop) -> int | None:
     return int(max(numbers)) or None
 
 
-def gather_loss(workers: Workers | None, loss_sum: Any) -> float:
+def gather_loss(workers: Workers | None, loss_sum: Variable) -> float:
     """Return the sum of the workers' losses; from then on, worker 0 has all of it.
 
     A checkpoint, which worker 0 writes, then has the loss of all.
@@ -38,7 +42,7 @@ def gather_loss(workers: Workers | None, loss_sum: Any) -> float:
     return total
 
 
-def check_same_state(workers: Workers | None, step: int, model: Any) -> None:
+def check_same_state(workers: Workers | None, step: int, model: CTRModel) -> None:
     """Check that all workers have made the same steps, and the same weights of what all have.
 
     Raises:
@@ -51,7 +55,7 @@ def check_same_state(workers: Workers | None, step: int, model: Any) -> None:
         check_alike(workers, {"step": step, **weights})
 
 
-def checksum_of(variable: Any) -> int:
+def checksum_of(variable: Variable) -> int:
     """Return the CRC-32 of a variable's bytes, read by parts."""
     crc, rows = 0, variable.shape[0] if variable.shape.rank else 1
     for first in range(0, rows, _AT_ONCE):

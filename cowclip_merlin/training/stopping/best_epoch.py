@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.training.run_config import RunConfig
-from cowclip_merlin.training.run_logs import parse_metrics_row, read_metrics
+from cowclip_merlin.training.run_logs import Metrics, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunSettings
 
 FELL = 0.001
 """A run reports a last AUC that is lower than its highest one by more than this."""
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Metrics]
 
 
-def best_row(rows: Rows, split: str) -> Mapping[str, Any]:
+def best_row(rows: Rows, split: str) -> Metrics:
     """Return the first row of metrics with the highest AUC.
 
     >>> best_row([{"epoch": 1, "test_auc": 0.7}, {"epoch": 2, "test_auc": 0.7}], "test")["epoch"]
