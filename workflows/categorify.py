@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
 from cowclip_merlin import compat
+from cowclip_merlin.types import Array
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
 from cowclip_merlin.workflows.raw.multi_values import lists_of_values
 from cowclip_merlin.workflows.raw.value_text import arrow_of_series, text_of_series
 from cowclip_merlin.workflows.vocabulary import empty_vocabulary, fit_vocabularies
+
+if TYPE_CHECKING:
+    import cudf
+    import dask.dataframe as dd
+    from dask.delayed import Delayed
+    from nvtabular import ColumnSelector
 
 ops = compat.nvtabular().ops
 
@@ -43,7 +49,7 @@ class FastCategorify(ops.Categorify):
         super().__init__(**settings)
         self.coded, self.multi = coded, dict(multi or {})
 
-    def fit(self, col_selector: Any, ddf: Any) -> Any:
+    def fit(self, col_selector: ColumnSelector, ddf: dd.DataFrame) -> Delayed:
         """Return a task that counts the values and writes the vocabularies.
 
         Args:
@@ -56,14 +62,16 @@ class FastCategorify(ops.Categorify):
         folder.mkdir(exist_ok=True)
         return fit_vocabularies(ddf, col_selector.names, folder, self.freq_threshold)
 
-    def fit_finalize(self, categories: Any) -> None:
+    def fit_finalize(self, categories: Mapping[str, str]) -> None:
         """Keep the paths; write the empty vocabularies that NVTabular omits."""
         super().fit_finalize(categories)
         for name, path in self.categories.items():
             if not Path(path).exists():
                 empty_vocabulary(name).to_parquet(path)
 
-    def transform(self, col_selector: Any, df: Any) -> Any:
+    def transform(
+        self, col_selector: ColumnSelector, df: pd.DataFrame | cudf.DataFrame
+    ) -> pd.DataFrame | cudf.DataFrame:
         """Replace values by their ids.
 
         Args:
@@ -81,7 +89,7 @@ class FastCategorify(ops.Categorify):
         result.index = df.index
         return result
 
-    def _ids_by_join(self, values: Any, name: str) -> Any:
+    def _ids_by_join(self, values: cudf.Series, name: str) -> cudf.Series:
         """Return the ids of one cuDF column, int32 [n]; cuDF's join does not keep the order."""
         asked = values.rename("value").reset_index(drop=True).reset_index()
         found = asked.merge(self._ids_of_values(name), on="value", how="left")
@@ -89,7 +97,7 @@ class FastCategorify(ops.Categorify):
         ids = found["id"].fillna(UNKNOWN).where(found["value"].notna(), MISSING)
         return ids.astype(self.output_dtype)
 
-    def _ids_of_values(self, name: str) -> Any:
+    def _ids_of_values(self, name: str) -> cudf.DataFrame:
         """Return a cuDF frame with the columns value and id; each worker reads it once."""
         import cudf
         from merlin.io.worker import get_worker_cache
@@ -104,7 +112,7 @@ class FastCategorify(ops.Categorify):
                 cache[key] = known[["value", "id"]]
             return cache[key]
 
-    def _ids(self, values: pd.Series, name: str) -> npt.NDArray[Any]:
+    def _ids(self, values: pd.Series, name: str) -> Array:
         """Return the ids of one column, int32 [n]."""
         if isinstance(values.dtype, pd.CategoricalDtype):
             # Missing values have the code -1, which is the last entry.
@@ -114,7 +122,7 @@ class FastCategorify(ops.Categorify):
         ids[values.isna().to_numpy()] = MISSING
         return ids
 
-    def _lists(self, values: pd.Series, name: str) -> npt.NDArray[Any]:
+    def _lists(self, values: pd.Series, name: str) -> Array:
         """Return the ids of each row of a multi-valued column: arrays of int32, [n]."""
         given = arrow_of_series(values, name)
         lists = lists_of_values(given, self.multi[name], where=f"column {name!r}")
@@ -123,7 +131,7 @@ class FastCategorify(ops.Categorify):
         ids = known[coded.indices.to_numpy()]
         return pa.ListArray.from_arrays(lists.offsets, pa.array(ids)).to_pandas().to_numpy()
 
-    def _look_up(self, values: Any, name: str) -> npt.NDArray[Any]:
+    def _look_up(self, values: pd.Series | pd.Index, name: str) -> Array:
         """Return the ids of values, int32 [n]; those of missing values mean nothing.
 
         In a vocabulary of text, an empty text that no row to fit on had is a missing value.
@@ -156,7 +164,7 @@ class FastCategorify(ops.Categorify):
             return cache[key]
 
 
-def _as_text(values: Any, name: str) -> Any:
+def _as_text(values: pd.Series | pd.Index, name: str) -> pd.Series | pd.Index | Array:
     """Return values of any type as text: a log has text, and so have the vocabularies."""
     if pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty"):
         return values

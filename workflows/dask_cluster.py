@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.dask_client import connect
 from cowclip_merlin.workflows.threads import cpu_threads
+
+if TYPE_CHECKING:
+    from distributed import Worker
 
 
 def use_gpu(device: str) -> bool:
@@ -51,7 +54,7 @@ def clear_category_cache() -> None:
             clean_worker_cache("cats")
 
 
-def _clear_worker_cache(dask_worker: Any) -> None:
+def _clear_worker_cache(dask_worker: Worker) -> None:
     getattr(dask_worker, "worker_cache", {}).pop("cats", None)
 
 

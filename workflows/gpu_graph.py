@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cowclip_merlin.kernels.nvrtc import load_nvrtc
+from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.nvtabular_graph import (
     Recipe,
     Statistics,
@@ -25,11 +26,18 @@ from cowclip_merlin.workflows.nvtabular_graph import (
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.vocabulary import count_values, write_vocabularies
 
+if TYPE_CHECKING:
+    import cudf
+    import nvtabular as nvt
+    import pyarrow as pa
+
+    from cowclip_merlin.workflows.categorify import FastCategorify
+
 Ranges = dict[str, tuple[float, float]]
 """Continuous column -> smallest and largest value."""
 
 
-def fit(files: Sequence[Path], log_format: LogFormat, recipe: Recipe, folder: Path) -> Any:
+def fit(files: Sequence[Path], log_format: LogFormat, recipe: Recipe, folder: Path) -> nvt.Workflow:
     """Learn ids and ranges from staged files, and return a fitted `nvtabular.Workflow`.
 
     Args:
@@ -55,7 +63,7 @@ def fit(files: Sequence[Path], log_format: LogFormat, recipe: Recipe, folder: Pa
     return load_workflow(log_format, recipe, statistics, folder)
 
 
-def _measure(file: str, log_format: LogFormat, log: bool) -> tuple[dict[str, Any], Ranges]:
+def _measure(file: str, log_format: LogFormat, log: bool) -> tuple[dict[str, pa.Table], Ranges]:
     """Return the counts of the values, and the ranges of the numbers, of one file."""
     import cudf
 
@@ -66,7 +74,7 @@ def _measure(file: str, log_format: LogFormat, log: bool) -> tuple[dict[str, Any
     return count_values(frame, log_format.categorical), ranges
 
 
-def _filled(frame: Any, names: Sequence[str], log: bool) -> dict[str, Any]:
+def _filled(frame: cudf.DataFrame, names: Sequence[str], log: bool) -> dict[str, cudf.Series]:
     """Return the numbers before the scaling: missing ones are 0, float64 or float32 [n]."""
     numbers = {name: frame[name].fillna(0) for name in names}
     if log:
@@ -74,7 +82,7 @@ def _filled(frame: Any, names: Sequence[str], log: bool) -> dict[str, Any]:
     return numbers
 
 
-def _scaled(x: Any, low: float, high: float) -> Any:
+def _scaled(x: cudf.Series, low: float, high: float) -> cudf.Series:
     """Scale as NVTabular's NormalizeMinMax, float32 [n]; a column of zeros stays 0."""
     spread = high - low
     scaled = (x - low) / spread if spread > 0 else x / (x * 2)
@@ -82,7 +90,7 @@ def _scaled(x: Any, low: float, high: float) -> Any:
 
 
 def write_split(
-    workflow: Any,
+    workflow: nvt.Workflow,
     statistics: Statistics,
     files: Sequence[Path],
     out: Path,
@@ -115,7 +123,7 @@ def write_split(
 def _write_part(
     file: str,
     out: str,
-    categorify: Any,
+    categorify: FastCategorify,
     statistics: Statistics,
     log_format: LogFormat,
     log: bool,
@@ -143,7 +151,7 @@ def _write_part(
 
 def _description(
     names: Sequence[str], rows: Sequence[int], log_format: LogFormat
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[JsonObject]]:
     """Return what Merlin writes into `_metadata.json`: rows of the files, places of the columns."""
     kinds = {
         "cats": log_format.categorical,
@@ -151,7 +159,7 @@ def _description(
         "labels": (log_format.label,),
     }
     place = {name: i for i, name in enumerate(c for kind in kinds.values() for c in kind)}
-    described: dict[str, list[dict[str, Any]]] = {
+    described: dict[str, list[JsonObject]] = {
         "file_stats": [{"file_name": n, "num_rows": count} for n, count in zip(names, rows)]
     }
     for kind, columns in kinds.items():

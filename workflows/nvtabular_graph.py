@@ -12,11 +12,19 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.settings import Settings, option
+from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
+
+if TYPE_CHECKING:
+    import nvtabular as nvt
+    import pandas as pd
+    from merlin.dag import BaseOperator
+    from merlin.io import Dataset
+    from merlin.schema import Schema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +73,7 @@ class Statistics:
 
 def build_workflow(
     log_format: LogFormat, recipe: Recipe, categories: str | Path = ".", *, coded: bool = False
-) -> Any:
+) -> nvt.Workflow:
     """Build an unfitted `nvtabular.Workflow` for these columns.
 
     Args:
@@ -101,7 +109,9 @@ def build_workflow(
     return nvt.Workflow(outputs)
 
 
-def criteo(*, freq_threshold: int = 0, log: bool = False, out_path: str | Path = ".") -> Any:
+def criteo(
+    *, freq_threshold: int = 0, log: bool = False, out_path: str | Path = "."
+) -> nvt.Workflow:
     """Build an unfitted workflow for Criteo Kaggle's columns: label, I1..I13, C1..C26.
 
     Args:
@@ -112,7 +122,7 @@ def criteo(*, freq_threshold: int = 0, log: bool = False, out_path: str | Path =
     return build_workflow(CRITEO, Recipe(freq_threshold=freq_threshold, log=log), out_path)
 
 
-def avazu(*, freq_threshold: int = 0, out_path: str | Path = ".") -> Any:
+def avazu(*, freq_threshold: int = 0, out_path: str | Path = ".") -> nvt.Workflow:
     """Build an unfitted workflow for Avazu's columns: click and 22 categories with `hour`.
 
     Args:
@@ -131,7 +141,7 @@ def table(
     freq_threshold: int = 0,
     log: bool = False,
     out_path: str | Path = ".",
-) -> Any:
+) -> nvt.Workflow:
     """Build an unfitted workflow for the columns of any click log.
 
     Args:
@@ -153,7 +163,7 @@ def table(
     return build_workflow(log_format, Recipe(freq_threshold=freq_threshold, log=log), out_path)
 
 
-def operators(workflow: Any) -> dict[str, Any]:
+def operators(workflow: nvt.Workflow) -> dict[str, BaseOperator]:
     """Return the operators of a workflow by class name."""
     found, nodes = {}, [workflow.output_node]
     while nodes:
@@ -163,7 +173,7 @@ def operators(workflow: Any) -> dict[str, Any]:
     return found
 
 
-def read_statistics(workflow: Any, log_format: LogFormat) -> Statistics:
+def read_statistics(workflow: nvt.Workflow, log_format: LogFormat) -> Statistics:
     """Return the statistics of a fitted workflow."""
     schema = workflow.output_schema
     scaling = operators(workflow).get("NormalizeMinMax")
@@ -174,7 +184,7 @@ def read_statistics(workflow: Any, log_format: LogFormat) -> Statistics:
     )
 
 
-def open_dataset(files: Sequence[Path], log_format: LogFormat) -> Any:
+def open_dataset(files: Sequence[Path], log_format: LogFormat) -> Dataset:
     """Open staged files as a Merlin dataset of pandas frames: one partition per file, in order.
 
     The operators that are fitted share one read of a partition, and Merlin does not read a file to
@@ -188,20 +198,20 @@ def open_dataset(files: Sequence[Path], log_format: LogFormat) -> Any:
     return Dataset(rows, cpu=True, schema=raw_schema(log_format))
 
 
-def read_staged(file: str) -> Any:
+def read_staged(file: str) -> pd.DataFrame:
     """Read a staged file as a pandas frame; text with a dictionary becomes categoricals."""
     import pyarrow.parquet as pq
 
     return pq.ParquetFile(file).read().to_pandas()
 
 
-def _columns(file: Path) -> Any:
+def _columns(file: Path) -> pd.DataFrame:
     import pyarrow.parquet as pq
 
     return pq.read_schema(file).empty_table().to_pandas()
 
 
-def raw_schema(log_format: LogFormat) -> Any:
+def raw_schema(log_format: LogFormat) -> Schema:
     """Return the Merlin schema of the columns before they are transformed."""
     import numpy as np
     from merlin.schema import ColumnSchema, Schema
@@ -220,7 +230,7 @@ def raw_schema(log_format: LogFormat) -> Any:
 
 
 def write_split(
-    workflow: Any,
+    workflow: nvt.Workflow,
     files: Sequence[Path],
     out: Path,
     log_format: LogFormat,
@@ -261,7 +271,7 @@ def _rename_parts(out: Path, *, hugectr: bool) -> None:
         write_hugectr_lists(out, described)
 
 
-def write_hugectr_lists(out: Path, described: dict[str, Any]) -> None:
+def write_hugectr_lists(out: Path, described: Mapping[str, list[JsonObject]]) -> None:
     """Write `_metadata.json` and `_file_list.txt`.
 
     HugeCTR opens the names unchanged and reads `_metadata.json` from the first one's folder.
@@ -275,7 +285,7 @@ def write_hugectr_lists(out: Path, described: dict[str, Any]) -> None:
 
 def load_workflow(
     log_format: LogFormat, recipe: Recipe, statistics: Statistics, folder: Path
-) -> Any:
+) -> nvt.Workflow:
     """Rebuild a fitted workflow from statistics and `folder/categories/`, without pickle."""
     workflow = build_workflow(log_format, recipe, folder)
     for kind, op in operators(workflow).items():

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import clear_leftovers, rename_if_free, work_folder
 from cowclip_merlin.system.folders import RESULTS, holds
+from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import gpu_graph, nvtabular_graph
 from cowclip_merlin.workflows.dask_cluster import clear_category_cache, dask_cluster, use_gpu
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
@@ -34,6 +35,9 @@ from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult, check_inpu
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.threads import Threads
 from cowclip_merlin.workflows.train_test_split import Split
+
+if TYPE_CHECKING:
+    import nvtabular as nvt
 
 
 def prepare(settings: PrepareSettings) -> PreparedData:
@@ -232,7 +236,7 @@ def _fit(
     data: Path,
     *,
     gpu: bool,
-) -> tuple[Any, nvtabular_graph.Statistics]:
+) -> tuple[nvt.Workflow, nvtabular_graph.Statistics]:
     """Fit a workflow on the recipe's rows, or reuse that of `base`; write the vocabularies."""
     if base is not None:
         shutil.copytree(base.path / "categories", data / "categories")
@@ -247,7 +251,7 @@ def _fit(
 
 
 def _transform(
-    workflow: Any,
+    workflow: nvt.Workflow,
     statistics: nvtabular_graph.Statistics,
     recipe: Recipe,
     ingested: IngestResult,
@@ -271,7 +275,7 @@ def _transform(
 
 def _settings_record(
     settings: PrepareSettings, split: Split | None, log_format: LogFormat, base: PreparedData | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the settings that decide the output, for `dataset.json`.
 
     `fit_on` and options of text are recorded only if they are not the default, so that
@@ -281,7 +285,7 @@ def _settings_record(
     recipe = asdict(settings.recipe)
     if recipe["fit_on"] == "train":
         del recipe["fit_on"]
-    chosen: dict[str, Any] = {} if base is None else {"vocabulary": base.vocabulary}
+    chosen: JsonObject = {} if base is None else {"vocabulary": base.vocabulary}
     if settings.kind == "table":
         for name in ("label", "categorical", "continuous"):
             chosen[name] = getattr(log_format, name)

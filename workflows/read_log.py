@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.workflows.prepare_settings import KINDS
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.log_reader import LogReader
+from cowclip_merlin.workflows.raw.log_reader import LogReader, RawRows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def read_log(
@@ -21,7 +24,7 @@ def read_log(
     labels: bool = False,
     keep: Sequence[str] = (),
     max_bad_fraction: float | None = None,
-) -> Any:
+) -> pd.DataFrame:
     """Read raw rows as `prepare` reads them: only an empty cell is missing, and text stays text.
 
     Args:
@@ -78,7 +81,7 @@ def paths_of(files: str | Path | Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def _frame(rows: Any) -> Any:
+def _frame(rows: RawRows) -> pd.DataFrame:
     table = rows.table
     for name in rows.kept.column_names:
         table = table.append_column(name, rows.kept[name])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Split:
             raise InputError(f"`seed` is {self.seed}; it must not be negative")
 
 
-def position_hash(position: Any, seed: int) -> Any:
+def position_hash(position: Array, seed: int) -> Array:
     """Hash each row position to 64 random bits: splitmix64 (Steele et al., OOPSLA 2014).
 
     Args:
@@ -55,7 +55,7 @@ def position_hash(position: Any, seed: int) -> Any:
         return x ^ (x >> np.uint64(31))
 
 
-def is_test(position: Any, split: Split, *, total: int | None = None) -> Any:
+def is_test(position: Array, split: Split, *, total: int | None = None) -> Array:
     """Return which rows are test rows, bool [n].
 
     Args:

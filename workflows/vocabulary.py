@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,18 @@ import pyarrow.parquet as pq
 
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
 
+if TYPE_CHECKING:
+    import cudf
+    import dask.dataframe as dd
+    from dask.delayed import Delayed
+
 _MERGED_AT_ONCE = 8
 """Partitions whose counts one task adds up."""
 
 
-def fit_vocabularies(ddf: Any, names: Sequence[str], folder: Path, threshold: int) -> Any:
+def fit_vocabularies(
+    ddf: dd.DataFrame, names: Sequence[str], folder: Path, threshold: int
+) -> Delayed:
     """Return a `dask.delayed` that counts all partitions, writes the files and returns their paths.
 
     Args:
@@ -39,8 +46,8 @@ def fit_vocabularies(ddf: Any, names: Sequence[str], folder: Path, threshold: in
 
 
 def write_vocabularies(
-    counts: Sequence[Any], names: Sequence[str], folder: Path, threshold: int
-) -> Any:
+    counts: Sequence[Delayed], names: Sequence[str], folder: Path, threshold: int
+) -> Delayed:
     """Return a `dask.delayed` that adds up counts, writes the files and returns their paths.
 
     Args:
@@ -60,7 +67,7 @@ def write_vocabularies(
     )
 
 
-def count_values(frame: Any, names: Sequence[str]) -> dict[str, Any]:
+def count_values(frame: pd.DataFrame | cudf.DataFrame, names: Sequence[str]) -> dict[str, pa.Table]:
     """Count the values of one partition: name -> Arrow table of value and count.
 
     The partition is a pandas frame with categoricals, or with lists of texts, or a cuDF frame.
@@ -73,7 +80,7 @@ def count_values(frame: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: _counts_of(frame[name]) for name in names}
 
 
-def _counts_of(column: Any) -> Any:
+def _counts_of(column: pd.Series | cudf.Series) -> pa.Table:
     if isinstance(column, pd.Series):
         coded = isinstance(column.dtype, pd.CategoricalDtype)
         return _counts_of_codes(column.array) if coded else _counts_of_lists(column)
@@ -84,7 +91,7 @@ def _counts_of(column: Any) -> Any:
     return pa.table({"value": value, "count": count.cast(pa.int64())})
 
 
-def _counts_of_codes(column: pd.Categorical) -> Any:
+def _counts_of_codes(column: pd.Categorical) -> pa.Table:
     codes = np.add(column.codes, 1, dtype=np.intp)  # 0: missing
     counts = np.bincount(codes, minlength=len(column.categories) + 1)
     values = pa.array([None, *column.categories], pa.string())
@@ -92,13 +99,13 @@ def _counts_of_codes(column: pd.Categorical) -> Any:
     return table.filter(pa.array(counts > 0))
 
 
-def _counts_of_lists(column: pd.Series) -> Any:
+def _counts_of_lists(column: pd.Series) -> pa.Table:
     lists = pa.array(column, pa.list_(pa.string()), from_pandas=True)
     counts = lists.flatten().value_counts()
     return pa.table({"value": counts.field("values"), "count": counts.field("counts")})
 
 
-def add_counts(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def add_counts(parts: Sequence[dict[str, pa.Table]]) -> dict[str, pa.Table]:
     """Add up the counts of several partitions."""
     if len(parts) == 1:
         return parts[0]
@@ -111,7 +118,7 @@ def add_counts(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return sums
 
 
-def write_vocabulary(counts: Any, name: str, folder: str, threshold: int) -> str:
+def write_vocabulary(counts: pa.Table, name: str, folder: str, threshold: int) -> str:
     """Write `unique.<name>.parquet` and `meta.<name>.parquet`; return the path of the first.
 
     Values have descending frequency; ties are sorted by value.
@@ -143,7 +150,7 @@ def write_vocabulary(counts: Any, name: str, folder: str, threshold: int) -> str
     return path
 
 
-def _with_ids(known: Any, name: str) -> pd.DataFrame:
+def _with_ids(known: pa.Table, name: str) -> pd.DataFrame:
     """Return values and counts under NVTabular's names, with the ids as index."""
     ids = pd.RangeIndex(FIRST_VALUE, FIRST_VALUE + known.num_rows)
     values = known["value"].to_pandas().to_numpy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from cowclip_merlin.system.files import reading_parquet
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 SPECIAL = {"pad": 0, "null": 1, "oov": 2}
@@ -40,7 +42,7 @@ def write_counts(folder: Path, log_format: LogFormat) -> FieldCounts:
     return found
 
 
-def _counts(categories: Path, field: str) -> Any:
+def _counts(categories: Path, field: str) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -81,7 +83,7 @@ def hash_values(categories: Path, log_format: LogFormat) -> str:
     return hashlib.sha256(lengths.digest() + text.digest()).hexdigest()
 
 
-def read_counts(data: PreparedData, field: str) -> Any:
+def read_counts(data: PreparedData, field: str) -> pa.Table:
     """Read the counts of one field: an Arrow table of id, value and count, ordered by id.
 
     Raises:

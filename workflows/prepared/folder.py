@@ -8,17 +8,22 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.files import read_json, reading_parquet, write_json
+from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepared.counts import hash_values
 from cowclip_merlin.workflows.raw.log_format import LogFormat
+
+if TYPE_CHECKING:
+    import nvtabular as nvt
+    from merlin.schema import Schema
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "test")
@@ -53,7 +58,7 @@ class PreparedData:
     clicks: int
     fingerprint: str
     vocabulary: str | None
-    description: Mapping[str, Any]
+    description: Mapping[str, Json]
     checksums: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -113,7 +118,7 @@ class PreparedData:
         return self.statistics.cardinalities
 
     @property
-    def schema(self) -> Any:
+    def schema(self) -> Schema:
         """Merlin schema with tags and integer domains, which the models read."""
         return merlin_schema(self.log_format, self.statistics)
 
@@ -145,7 +150,7 @@ class PreparedData:
                     "the data again"
                 )
 
-    def workflow(self) -> Any:
+    def workflow(self) -> nvt.Workflow:
         """Return the fitted `nvtabular.Workflow` for raw columns of text and numbers.
 
         Raises:
@@ -175,7 +180,7 @@ class _Totals:
     checksums: dict[str, str] = field(default_factory=dict)
 
 
-def _parse(value: Mapping[str, Any]) -> dict[str, Any]:
+def _parse(value: Mapping[str, Json]) -> dict[str, Any]:
     """Return the attributes of `PreparedData` that `dataset.json` gives.
 
     Raises:
@@ -201,7 +206,7 @@ def _parse(value: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Any:
+def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Schema:
     """Build the Merlin schema of a prepared folder's columns."""
     import numpy as np
 
@@ -241,7 +246,9 @@ def write_schema(folder: Path, log_format: LogFormat, statistics: Statistics) ->
     metadata.to_json_file(str(folder / ".merlin"), "schema.json")
 
 
-def fingerprint(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple[str, list[Any]]:
+def fingerprint(
+    files: Sequence[Path], settings: Mapping[str, Json]
+) -> tuple[str, list[JsonObject]]:
     """Return a hash of files and settings, and the name, bytes and SHA-256 of each file."""
     described = [{"name": f.name, "bytes": f.stat().st_size, "sha256": _sha256(f)} for f in files]
     whole = json.dumps([settings, described], sort_keys=True)
@@ -272,7 +279,7 @@ def _sha256(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _layout(log_format: LogFormat) -> dict[str, Any]:
+def _layout(log_format: LogFormat) -> JsonObject:
     """Return the columns for `dataset.json`; the weight only if there is one, as before."""
     layout = asdict(log_format)
     return layout if log_format.weight else {n: x for n, x in layout.items() if n != "weight"}
@@ -284,7 +291,7 @@ def write_description(
     log_format: LogFormat,
     recipe: Recipe,
     statistics: Statistics,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Json],
     files: Sequence[Path],
     rows: Mapping[str, int],
     clicks: int,

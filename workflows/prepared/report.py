@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from cowclip_merlin.plotting.style import new_figure, save_figure
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, FieldCounts, read_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 from cowclip_merlin.workflows.prepared.unknown_values import format_shares
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BATCHES = tuple(1024 * 2**i for i in range(8))
 
@@ -54,7 +57,7 @@ def draw_frequencies(counts: FieldCounts, path: Path) -> None:
     save_figure(figure, path)
 
 
-def plot_frequencies(axes: Any, counts: Mapping[str, npt.NDArray[np.int64]]) -> None:
+def plot_frequencies(axes: Axes, counts: Mapping[str, npt.NDArray[np.int64]]) -> None:
     """Plot occurrences by rank into matplotlib axes, the field with the most ids first."""
     by_size = sorted(counts, key=lambda field: -len(counts[field]))
     for index, field in enumerate(by_size):
@@ -62,7 +65,7 @@ def plot_frequencies(axes: Any, counts: Mapping[str, npt.NDArray[np.int64]]) -> 
     axes.set(xscale="log", yscale="log")
 
 
-def _draw(axes: Any, field: str, count: npt.NDArray[np.int64], index: int) -> None:
+def _draw(axes: Axes, field: str, count: npt.NDArray[np.int64], index: int) -> None:
     import matplotlib
 
     colors = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY_BLUE, BLACK)

@@ -6,11 +6,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 from cowclip_merlin.workflows.raw.value_text import has_printed_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MANY = 0.5  # share of unknown values that is worth a warning
 _BOOLEANS = ("true", "false", "True", "False", "TRUE", "FALSE")
@@ -85,7 +89,7 @@ def warn_of_two_texts(data: PreparedData) -> None:
             )
 
 
-def _values(data: PreparedData, name: str) -> Any:
+def _values(data: PreparedData, name: str) -> pa.ChunkedArray:
     """Return the values of a vocabulary, the most frequent first: chunked Arrow text."""
     return read_counts(data, name)["value"].slice(len(SPECIAL))
 
@@ -109,7 +113,7 @@ def _frequent_unknown(base: PreparedData, name: str, files: Sequence[Path]) -> l
     return []
 
 
-def _remedy(unknown: Sequence[str], vocabulary: Any) -> str:
+def _remedy(unknown: Sequence[str], vocabulary: ArrowColumn) -> str:
     """Name a value that both write in different ways, or one of each."""
     known = vocabulary.slice(0, _COMPARED).to_pylist()
     by_meaning = {_meaning(value): value for value in known}
@@ -134,7 +138,7 @@ def _meaning(text: str) -> Decimal | str:
     return number if number.is_finite() else text.casefold()
 
 
-def _two_texts(vocabulary: Any) -> tuple[str, str] | None:
+def _two_texts(vocabulary: ArrowColumn) -> tuple[str, str] | None:
     """Return two texts of a whole number or of a boolean in a vocabulary, if there are two.
 
     >>> import pyarrow as pa

@@ -6,9 +6,12 @@ import gzip
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 COMPRESSED_SUFFIXES = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 """Ends of the names of compressed text -> the compression."""
@@ -35,7 +38,7 @@ _HEAD = 512  # bytes: a tar archive has its mark at byte 257
 _TAR_MARK = slice(257, 262)
 
 
-def open_text(file: Path) -> Any:
+def open_text(file: Path) -> IO[bytes] | pa.NativeFile:
     """Open plain or compressed text for reading bytes; read it with `read_bytes`.
 
     Raises:
@@ -49,7 +52,7 @@ def open_text(file: Path) -> Any:
     return _opened(file, kind)
 
 
-def read_bytes(stream: Any, size: int, file: Path) -> bytes:
+def read_bytes(stream: IO[bytes] | pa.NativeFile, size: int, file: Path) -> bytes:
     """Read at most `size` bytes of text from a stream of `open_text`.
 
     Raises:
@@ -73,7 +76,7 @@ def _compression(file: Path) -> str | None:
     return found[0] if found else COMPRESSED_SUFFIXES.get(file.suffix.lower())
 
 
-def _opened(file: Path, kind: str | None) -> Any:
+def _opened(file: Path, kind: str | None) -> IO[bytes] | pa.NativeFile:
     import pyarrow as pa
 
     if kind is None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from cowclip_merlin.workflows.raw.text_blocks import count_lines
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 from cowclip_merlin.workflows.threads import Threads, cpu_threads
 from cowclip_merlin.workflows.train_test_split import Split, is_test
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
 
 
 @dataclass
@@ -208,7 +212,10 @@ class Ingest:
 
 
 def _write(
-    table: Any, targets: Sequence[tuple[Path, Any]], log_format: LogFormat, coded: bool
+    table: pa.Table,
+    targets: Sequence[tuple[Path, npt.NDArray[np.bool_]]],
+    log_format: LogFormat,
+    coded: bool,
 ) -> None:
     """Write the rows of each mask to its file.
 
@@ -232,7 +239,7 @@ def _write(
         pq.write_table(rows, path, use_dictionary=coded_columns, **options)
 
 
-def _without_unused_values(table: Any) -> Any:
+def _without_unused_values(table: pa.Table) -> pa.Table:
     """Encode columns with a dictionary again, which leaves out the values of other rows."""
     import pyarrow as pa
 
@@ -243,7 +250,7 @@ def _without_unused_values(table: Any) -> Any:
     return table
 
 
-def staged_columns(table: Any, log_format: LogFormat, *, coded: bool) -> Any:
+def staged_columns(table: pa.Table, log_format: LogFormat, *, coded: bool) -> pa.Table:
     """Return the columns with the types to stage; with `coded`, categories have a dictionary.
 
     Numbers become float64, as pandas would do with Arrow's nullable integers. Integers above 2**53

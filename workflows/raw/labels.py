@@ -5,7 +5,7 @@ A weight is a finite number of 0 or more that a float32 can hold.
 
 from __future__ import annotations
 
-from typing import Any
+from cowclip_merlin.types import ArrowColumn
 
 LABEL_VALUES = {
     "0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "no": 0, "yes": 1,
@@ -18,7 +18,7 @@ _LARGEST_WEIGHT = 2.0**128 - 2.0**104  # of a float32
 _REMEDY = "write 1, true or yes for a click, else 0, false or no"
 
 
-def parse_labels(column: Any) -> Any:
+def parse_labels(column: ArrowColumn) -> ArrowColumn:
     """Convert a text column of labels to 0 and 1, int8; other texts become null.
 
     >>> import pyarrow as pa
@@ -32,7 +32,7 @@ def parse_labels(column: Any) -> Any:
     return pc.take(pa.array(LABEL_VALUES.values(), pa.int8()), index)
 
 
-def label_of(value: Any) -> int | None:
+def label_of(value: object) -> int | None:
     """Return a label given as text, number or boolean as 0 or 1; None if it is no label.
 
     >>> label_of("True"), label_of(False), label_of(1.0), label_of("1.5")
@@ -43,7 +43,7 @@ def label_of(value: Any) -> int | None:
     return int(value) if isinstance(value, int | float) and value in (0, 1) else None
 
 
-def damage_of(name: str, value: Any) -> str:
+def damage_of(name: str, value: object) -> str:
     """Describe a value that is no label.
 
     >>> damage_of("y", "maybe")
@@ -52,7 +52,7 @@ def damage_of(name: str, value: Any) -> str:
     return f"{name} is {value!r:.60}, neither 0 nor 1; {_REMEDY}"
 
 
-def are_weights(column: Any) -> Any:
+def are_weights(column: ArrowColumn) -> ArrowColumn:
     """Return which numbers are weights, an Arrow array of booleans; a null is none.
 
     >>> import pyarrow as pa

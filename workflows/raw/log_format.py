@@ -6,9 +6,9 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.raw.file_formats import COMPRESSED_SUFFIXES
 
 TABLE, EVENTS = "table", "events"
@@ -75,12 +75,12 @@ class LogFormat:
         except csv.Error:  # a very long cell, or, before Python 3.11, a zero byte
             return line.split(self.separator)
 
-    def text_options(self) -> dict[str, Any]:
+    def text_options(self) -> JsonObject:
         """Return the given separator, and the columns of files without a header."""
         separator = {"separator": self.separator} if self.separator_given else {}
         return separator | ({} if self.header else {"columns": self.file_columns})
 
-    def multi_options(self) -> dict[str, Any]:
+    def multi_options(self) -> JsonObject:
         """Return how multi-valued columns are read, if there are any."""
         if not self.multi:
             return {}

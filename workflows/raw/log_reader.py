@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,10 @@ from cowclip_merlin.workflows.raw.text_blocks import read_blocks
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
 from cowclip_merlin.workflows.raw.value_text import arrow_of_series, text_of_series
 from cowclip_merlin.workflows.threads import Threads
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 BLOCK_BYTES = 1 << 23
 """Bytes of text to read at a time."""
@@ -39,8 +43,8 @@ class RawRows:
         positions: position of each row in the whole input, counted from 0, int64 [n].
     """
 
-    table: Any
-    kept: Any
+    table: pa.Table
+    kept: pa.Table
     positions: npt.NDArray[np.int64]
 
 
@@ -90,7 +94,7 @@ class LogReader:
         if self.total == self.damaged.count:
             raise InputError(f"{files[0]}: no rows; give a log with at least one row")
 
-    def frame(self, frame: Any) -> Iterator[RawRows]:
+    def frame(self, frame: pd.DataFrame) -> Iterator[RawRows]:
         """Read a pandas DataFrame; columns to keep are left out.
 
         Raises:
@@ -108,7 +112,7 @@ class LogReader:
                 raise InputError(f"the frame: {row}: {bad.reason}; repair this row")
             yield from self._pieces([parsed], Path("the frame"))
 
-    def _batch(self, frame: Any) -> Any:
+    def _batch(self, frame: pd.DataFrame) -> pa.RecordBatch:
         """Convert to an Arrow batch with categories as text; NaN is a missing value."""
         import pyarrow as pa
 
@@ -119,7 +123,7 @@ class LogReader:
         }
         return pa.table(columns).combine_chunks().to_batches()[0]
 
-    def _pieces(self, parts: Any, file: Path) -> Iterator[RawRows]:
+    def _pieces(self, parts: Iterable[ParsedRows], file: Path) -> Iterator[RawRows]:
         """Count the rows of each part; check how many are damaged."""
         for parsed in parts:
             self._check(parsed, file)

@@ -6,17 +6,21 @@ a row without a value has an empty list.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.value_text import text_of_values
 
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-def lists_of_values(values: Any, separator: str, *, where: str) -> Any:
+
+def lists_of_values(values: ArrowColumn, separator: str, *, where: str) -> pa.ListArray:
     """Return the values of each row as a list of texts.
 
     Args:
@@ -58,7 +62,7 @@ def lists_of_values(values: Any, separator: str, *, where: str) -> Any:
     return _select(starts, texts, np.asarray(texts.is_valid()))
 
 
-def cut_lists(lists: Any, most: int, keep: str) -> Any:
+def cut_lists(lists: pa.ListArray, most: int, keep: str) -> pa.ListArray:
     """Return lists of at most `most` values, the first or the last ones of each row.
 
     >>> import pyarrow as pa
@@ -72,7 +76,7 @@ def cut_lists(lists: Any, most: int, keep: str) -> Any:
     return _select(starts, _flat(lists), (position >= least) & (position < least + most))
 
 
-def count_cut(table: Any, log_format: LogFormat) -> dict[str, int]:
+def count_cut(table: pa.Table, log_format: LogFormat) -> dict[str, int]:
     """Count, for each multi-valued column, the values beyond `max_values` of a row."""
     most = log_format.max_values
     if not most:
@@ -83,7 +87,7 @@ def count_cut(table: Any, log_format: LogFormat) -> dict[str, int]:
     }
 
 
-def _starts(lists: Any) -> npt.NDArray[np.int64]:
+def _starts(lists: ArrowColumn) -> npt.NDArray[np.int64]:
     """Return where each row begins among all values, and the end of the last: [n + 1]."""
     import pyarrow.compute as pc
 
@@ -91,7 +95,7 @@ def _starts(lists: Any) -> npt.NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 
 
-def _flat(lists: Any) -> Any:
+def _flat(lists: ArrowColumn) -> pa.Array:
     """Return the values of all rows as one array."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -100,7 +104,9 @@ def _flat(lists: Any) -> Any:
     return flat.combine_chunks() if isinstance(flat, pa.ChunkedArray) else flat
 
 
-def _select(starts: npt.NDArray[np.int64], values: Any, mask: npt.NDArray[np.bool_]) -> Any:
+def _select(
+    starts: npt.NDArray[np.int64], values: pa.Array, mask: npt.NDArray[np.bool_]
+) -> pa.ListArray:
     """Return lists of the values that the mask selects, in rows that begin at `starts`."""
     import pyarrow as pa
 

@@ -6,16 +6,21 @@ import math
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.multi_values import lists_of_values
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
 from cowclip_merlin.workflows.raw.value_text import printed_text, text_of_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 
 def count_rows(file: Path) -> int:
@@ -76,7 +81,7 @@ def check_columns(found: Sequence[str], names: Iterable[str], file: Path) -> Non
             raise InputError(f"{file}: column {name!r} occurs twice; rename one")
 
 
-def open_parquet(file: Path) -> Any:
+def open_parquet(file: Path) -> pq.ParquetFile:
     """Open a file as a `pyarrow.parquet.ParquetFile`.
 
     Raises:
@@ -96,7 +101,9 @@ def open_parquet(file: Path) -> Any:
         raise InputError(f"{file}: not a parquet file ({reason}); check the file") from error
 
 
-def _batches(parquet: Any, file: Path, rows: int, names: list[str]) -> Iterator[Any]:
+def _batches(
+    parquet: pq.ParquetFile, file: Path, rows: int, names: list[str]
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     batches = parquet.iter_batches(batch_size=rows, columns=names)
@@ -111,7 +118,11 @@ def _batches(parquet: Any, file: Path, rows: int, names: list[str]) -> Iterator[
 
 
 def checked_batch(
-    batch: Any, log_format: LogFormat, file: Path, start: int, printed: Container[str] = ()
+    batch: pa.RecordBatch,
+    log_format: LogFormat,
+    file: Path,
+    start: int,
+    printed: Container[str] = (),
 ) -> ParsedRows:
     """Return the rows of a batch; damaged ones, such as without a label, are reported."""
     import pyarrow as pa
@@ -162,7 +173,7 @@ def checked_batch(
     return ParsedRows(table, np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
 
 
-def _label_words(table: Any, name: str) -> Any:
+def _label_words(table: pa.Table, name: str) -> pa.Table:
     """Replace labels such as "true" by 0 and 1 if the label column is text, plain or coded.
 
     Other text becomes null.
@@ -180,7 +191,7 @@ def _label_words(table: Any, name: str) -> Any:
     return table.set_column(position, name, labels.parse_labels(text.cast(pa.string())))
 
 
-def _damage_of(values: dict[str, float | None], log_format: LogFormat, given: Any) -> str:
+def _damage_of(values: dict[str, float | None], log_format: LogFormat, given: object) -> str:
     """Describe what is wrong with the label or the numbers of a damaged row.
 
     Args:
@@ -203,7 +214,7 @@ def _damage_of(values: dict[str, float | None], log_format: LogFormat, given: An
     return f"{name} is {values[name]:g}, not a finite number"
 
 
-def _numbers(column: Any, name: str, file: Path) -> Any:
+def _numbers(column: ArrowColumn, name: str, file: Path) -> ArrowColumn:
     import pyarrow as pa
 
     try:

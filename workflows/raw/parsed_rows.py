@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -36,9 +41,9 @@ class ParsedRows:
         kept: Arrow table of other columns of a parquet file, as they are in it.
     """
 
-    table: Any
-    positions: Any
+    table: pa.Table
+    positions: npt.NDArray[np.uint64]
     lines: int
     bad: list[BadLine]
     text: bytes = b""
-    kept: Any = None
+    kept: pa.Table | None = None

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.multi_values import lists_of_values
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 from cowclip_merlin.workflows.raw.text_blocks import Block
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _LINES_PER_CHECK = 1024  # lines per piece that is parsed again if the block has a damaged line
 
@@ -59,11 +63,11 @@ class LineParser:
             null_values=[""],
         )
 
-    def parse_undamaged(self, block: Block) -> Any:
+    def parse_undamaged(self, block: Block) -> pa.Table | None:
         """Parse all lines of a block into a table; return None if any line is damaged."""
         return self._parse_all(block.text, block.text.count(b"\n"))
 
-    def _parse_all(self, text: bytes, lines: int) -> Any:
+    def _parse_all(self, text: bytes, lines: int) -> pa.Table | None:
         """Parse all lines into a table; None if any line is damaged."""
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
@@ -88,7 +92,7 @@ class LineParser:
             return None
         return self._with_lists(table)
 
-    def _has_weights(self, table: Any) -> bool:
+    def _has_weights(self, table: pa.Table) -> bool:
         """Return whether all rows have a weight, if the log has weights."""
         import pyarrow.compute as pc
 
@@ -117,14 +121,14 @@ class LineParser:
         last = text[text.rfind(b"\n", 0, -1) + 1 :]
         return (text + last, 1) if self._quotes and b'"' in last else (text, 0)
 
-    def _with_label(self, table: Any) -> Any:
+    def _with_label(self, table: pa.Table) -> pa.Table:
         if not self.log_format.label:
             return table
         position = table.column_names.index(self.log_format.label)
         label = labels.parse_labels(table[self.log_format.label])
         return table.set_column(position, self.log_format.label, label)
 
-    def _with_lists(self, table: Any) -> Any:
+    def _with_lists(self, table: pa.Table) -> pa.Table:
         """Split the text of columns with several values per row."""
         for name, separator in self.log_format.multi.items():
             where = f"{self.file}: column {name!r}"
@@ -134,7 +138,7 @@ class LineParser:
 
     def parse_good_lines(
         self, block: Block, allowance: int | None
-    ) -> tuple[Any, npt.NDArray[np.int64], list[BadLine]]:
+    ) -> tuple[pa.Table, npt.NDArray[np.int64], list[BadLine]]:
         """Parse a block that has bad lines: the table, the position of each row, and the bad lines.
 
         Whether a line is bad depends on this line alone, never on its neighbors.
@@ -161,7 +165,9 @@ class LineParser:
         found = np.concatenate(positions) if positions else np.empty(0, np.int64)
         return pa.concat_tables(tables), found, bad
 
-    def _bisect(self, lines: list[bytes], position: int) -> Iterator[tuple[int, int, Any]]:
+    def _bisect(
+        self, lines: list[bytes], position: int
+    ) -> Iterator[tuple[int, int, pa.Table | None]]:
         """Yield position, number of lines and table of each run of good lines.
 
         Yield each bad line by itself, with None as its table.
@@ -174,7 +180,7 @@ class LineParser:
         yield from self._bisect(lines[:middle], position)
         yield from self._bisect(lines[middle:], position + middle)
 
-    def _empty(self) -> Any:
+    def _empty(self) -> pa.Table:
         import pyarrow as pa
 
         return self._with_lists(self._with_label(pa.schema(self.types.items()).empty_table()))
@@ -228,7 +234,7 @@ def _is_number(text: str, *, whole: bool) -> bool:
     return abs(value) < 2**63 if whole else value - value == 0
 
 
-def _all_finite(column: Any) -> bool:
+def _all_finite(column: ArrowColumn) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from cowclip_merlin.workflows.raw.parsed_rows import ParsedRows
 from cowclip_merlin.workflows.raw.text_blocks import Block, read_blocks
 from cowclip_merlin.workflows.raw.text_lines import LineParser
 from cowclip_merlin.workflows.threads import Threads
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _SEPARATORS = (",", TAB, ";", "|", " ")  # that an error message may suggest
 _LINES = 101  # to search for one with the right number of columns
@@ -59,8 +62,8 @@ def read_text_rows(
 
 
 def _one_by_one(
-    function: Callable[[Block], Any], blocks: Iterable[Block]
-) -> Iterator[tuple[Block, Any]]:
+    function: Callable[[Block], pa.Table | None], blocks: Iterable[Block]
+) -> Iterator[tuple[Block, pa.Table | None]]:
     return ((block, function(block)) for block in blocks)
 
 

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import ArrowColumn
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
 
 _EXACT_BITS = {16: 11, 32: 24, 64: 53}
 """Bits of a float -> n, such that all whole numbers below 2**n are exact, and 2**n is not."""
@@ -24,7 +30,7 @@ _PRINTED = (
 """Fractions, large floats and times, as Arrow prints them."""
 
 
-def text_of_values(values: Any, *, where: str) -> Any:
+def text_of_values(values: ArrowColumn, *, where: str) -> ArrowColumn:
     """Return the unique text of each value; a null, or empty text, becomes null.
 
     Text stays as it is. A whole number becomes its digits, whether it is stored as an integer, a
@@ -68,7 +74,7 @@ give text or whole numbers
     return printed_text(values, where=where)
 
 
-def printed_text(values: Any, *, where: str) -> Any:
+def printed_text(values: ArrowColumn, *, where: str) -> ArrowColumn:
     """Return the text of each value as Arrow prints it; a null, or empty text, becomes null.
 
     Equal values of two types may have two texts, such as "1e+15" and "1000000000000000".
@@ -85,7 +91,7 @@ def printed_text(values: Any, *, where: str) -> Any:
     return _without_empty(_converted(values, lambda x: x.cast(pa.string()), where))
 
 
-def text_of_series(values: Any, name: str) -> Any:
+def text_of_series(values: pd.Series | pd.Index, name: str) -> pa.Array:
     """Return the unique text of each value of a pandas column, as `text_of_values` does.
 
     Args:
@@ -102,7 +108,7 @@ def text_of_series(values: Any, name: str) -> Any:
     return text_of_values(arrow_of_series(values, name), where=f"column {name!r}")
 
 
-def arrow_of_series(values: Any, name: str) -> Any:
+def arrow_of_series(values: pd.Series | pd.Index, name: str) -> pa.Array:
     """Convert a pandas column to an Arrow array; NaN and NaT become null.
 
     Args:
@@ -122,7 +128,7 @@ def arrow_of_series(values: Any, name: str) -> Any:
         ) from None
 
 
-def has_printed_text(vocabulary: Any) -> bool:
+def has_printed_text(vocabulary: ArrowColumn) -> bool:
     """Return whether values have texts that `printed_text` makes, but not `text_of_values`.
 
     Earlier versions made their vocabularies from `printed_text`.
@@ -136,7 +142,9 @@ def has_printed_text(vocabulary: Any) -> bool:
     return pc.any(pc.match_substring_regex(vocabulary, _PRINTED)).as_py() or False
 
 
-def _converted(values: Any, convert: Callable[[Any], Any], where: str) -> Any:
+def _converted(
+    values: ArrowColumn, convert: Callable[[ArrowColumn], ArrowColumn], where: str
+) -> ArrowColumn:
     import pyarrow as pa
 
     try:
@@ -148,7 +156,7 @@ def _converted(values: Any, convert: Callable[[Any], Any], where: str) -> Any:
         ) from error
 
 
-def _whole_floats(values: Any, where: str) -> Any:
+def _whole_floats(values: ArrowColumn, where: str) -> ArrowColumn:
     """Return floats as int64."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -160,7 +168,7 @@ def _whole_floats(values: Any, where: str) -> Any:
     return values.cast(pa.int64())
 
 
-def _whole_decimals(values: Any, where: str) -> Any:
+def _whole_decimals(values: ArrowColumn, where: str) -> ArrowColumn:
     """Return decimals without places after the point."""
     import pyarrow as pa
 
@@ -175,7 +183,7 @@ def _whole_decimals(values: Any, where: str) -> Any:
         raise
 
 
-def _refuse(value: Any, kind: Any, where: str) -> None:
+def _refuse(value: float | Decimal, kind: pa.DataType, where: str) -> None:
     """Raise an error for a number without a unique text."""
     if math.isnan(value):
         why = "which is no id; give null for a missing value"
@@ -186,7 +194,7 @@ def _refuse(value: Any, kind: Any, where: str) -> None:
     raise InputError(f"{where} has {value} ({kind}), {why}")
 
 
-def _without_empty(text: Any) -> Any:
+def _without_empty(text: ArrowColumn) -> ArrowColumn:
     """Replace empty texts by null.
 
     `if_else` of pyarrow 14 returns damaged texts for a column that starts inside a buffer.
