@@ -7,12 +7,9 @@ NumPy nor TensorFlow, because both kinds of arrays may be in a batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cowclip_merlin.types import Array, ArrayOrTensor
-
-if TYPE_CHECKING:
-    pass
 
 
 def ranges(first: Array, sizes: Array) -> Array:
