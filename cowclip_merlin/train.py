@@ -25,6 +25,7 @@ def train(
     *,
     out: str | Path,
     resume: bool = False,
+    warm_start: str | Path | None = None,
     checkpoint_every: int = 0,
     device: str = "auto",
     data_memory: float | None = None,
@@ -40,6 +41,8 @@ def train(
         settings: the run's settings.
         out: the run folder; it must not hold a run yet, unless `resume`.
         resume: continue from the last checkpoint in `out`.
+        warm_start: folder of a run to start from: ids with equal values keep their embedding rows,
+            and rates do not warm up again; None: from initial values. With `resume`, no effect.
         checkpoint_every: steps between checkpoints within an epoch; 0: only at its end.
         device: "auto", "cpu" or "gpu".
         data_memory: MB of device memory for rows; larger data is streamed, with the same result.
@@ -63,6 +66,7 @@ def train(
     """
     options = RunOptions(
         resume=resume,
+        warm_start=None if warm_start is None else str(warm_start),
         checkpoint_every=checkpoint_every,
         diagnostics_every=diagnostics_every,
         device=device,

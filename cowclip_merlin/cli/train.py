@@ -69,7 +69,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, RunOptions, *names, diagnostics_every={"default": 100})
     add_options(parser, RunSettings, "validation_fraction", "validation_split", "early_stopping")
     _add_worker_options(parser)
-    add_options(parser, RunOptions, "resume")
+    add_options(parser, RunOptions, "resume", "warm_start")
 
 
 def _add_worker_options(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,7 @@ from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_folder import check_resume, check_run_folder, run_folder
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.several_workers.run_checks import facts_of, run_log
+from cowclip_merlin.training.starting.warm_start import WarmStart
 from cowclip_merlin.training.step_recorder import (
     AfterEpoch,
     NoRecorder,
@@ -88,6 +89,9 @@ def run_training(
             data=str(prepared.path.absolute()),
         )
         check_resume(out, config, options.resume)
+        start = None
+        if options.warm_start is not None and not options.resume:
+            start = WarmStart(options.warm_start, prepared, settings)
         settings.combiners(prepared.log_format.multi)  # refuses those of other columns
         used = used or set_up_tensorflow(settings.seed, options.device)
         check_table_memory(settings, prepared, used)
@@ -99,7 +103,9 @@ def run_training(
     with naming_lost_workers(group):
         check_alike(group, facts_of(config, options))
         with run_folder(out, config, resume=options.resume):
-            done = _train(config, prepared, columns, out, options, used, recorder, after_epoch)
+            done = _train(
+                config, prepared, columns, out, options, used, recorder, after_epoch, start
+            )
         wait_for_all(group)
         return done
 
@@ -140,6 +146,7 @@ def _train(
     device: str,
     recorder: RecorderFactory | None,
     after_epoch: AfterEpoch,
+    start: WarmStart | None,
 ) -> list[Metrics]:
     settings, values = config.settings, config.values
     with run_log(out) as log:
@@ -166,6 +173,8 @@ def _train(
         trainer.recorder = made if first else NoRecorder(made.every)
         if options.resume:
             trainer.resume()
+        elif start is not None:
+            log.info("%s", start.apply(trainer.model, trainer.optimizer))
         if first:
             write_json(out / "config.json", config.as_dict())
         trainer.after_epoch = after_epoch

@@ -282,6 +282,12 @@ class RunOptions(Settings):
     """
 
     resume: bool = option(False, "resume from the last checkpoint")
+    warm_start: str | None = option(
+        None,
+        "start from the weights and the optimizer state of this run, matching ids by their values",
+        flag="--from",
+        metavar="RUN",
+    )
     checkpoint_every: int = option(
         0,
         "steps between checkpoints within an epoch; 0: only after each epoch",

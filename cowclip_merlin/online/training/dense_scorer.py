@@ -11,8 +11,9 @@ import numpy.typing as npt
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.online.training.trainer import dense_variables, log_schema
+from cowclip_merlin.online.training.trainer import log_schema
 from cowclip_merlin.training.build import build_model_of
+from cowclip_merlin.training.starting.warm_start import dense_variables
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.features import LogFeatures

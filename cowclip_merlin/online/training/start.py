@@ -13,8 +13,9 @@ from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.ids import MISSING, text_ids
 from cowclip_merlin.online.events.numbers import NumberScaling
-from cowclip_merlin.online.training.trainer import OnlineTrainer, dense_variables
+from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.starting.warm_start import dense_variables
 from cowclip_merlin.training.trained_run import load_run
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts

@@ -18,6 +18,7 @@ from cowclip_merlin.scaling import ADAM_RULES
 from cowclip_merlin.tables.snapshot import part_of
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.divergence import check_loss, raising_diverged
+from cowclip_merlin.training.starting.warm_start import dense_variables
 from cowclip_merlin.training.train_step import make_train_step
 
 if TYPE_CHECKING:
@@ -307,10 +308,3 @@ def log_schema(features: LogFeatures) -> Any:
         label=features.label,
         combiners={name: rules.combiner for name, rules in features.lists.items()},
     )
-
-
-def dense_variables(model: Any) -> list[Any]:
-    """Return the trainable variables of a model that are not its embedding tables."""
-    layers = model.row_sync.layers
-    tables = {id(compat.stored(v)) for layer in layers for v in layer.trainable_variables}
-    return [v for v in model.trainable_variables if id(compat.stored(v)) not in tables]

@@ -38,6 +38,7 @@ def facts_of(config: RunConfig, options: RunOptions) -> JsonObject:
         **{f"version of {name}": value for name, value in versions.items()},
         "`checkpoint_every`": options.checkpoint_every,
         "`resume`": options.resume,
+        "`from`": options.warm_start,
     }
 
 

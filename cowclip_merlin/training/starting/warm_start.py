@@ -1,0 +1,215 @@
+"""Start a run from an earlier one, whose data may have other ids.
+
+A value that both vocabularies have keeps its embedding row and the row's optimizer state. A new
+value starts as in any run. Dense weights, their optimizer state and the counts of steps go on, so
+that no learning rate warms up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cowclip_merlin import compat
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.training.build import build_model, build_optimizer
+from cowclip_merlin.training.checkpoint import Checkpoints
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.stopping.best_epoch import weights_folder
+from cowclip_merlin.types import Array, Variable
+from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL, read_counts
+
+if TYPE_CHECKING:
+    from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.optimizer import CowClip
+    from cowclip_merlin.workflows import PreparedData
+
+_ARCHITECTURE = ("model", "embedding_dim", "mlp", "continuous", "optimizer")
+
+
+class _Matches(NamedTuple):
+    """Ids of one field that mean the same in both vocabularies, int64 [k] each."""
+
+    old: Array
+    new: Array
+
+
+class WarmStart:
+    """The weights and the optimizer state of a run, for a run on other data.
+
+    Args:
+        run: folder of the earlier run; its data must be where they were.
+        data: prepared folder of the new run.
+        settings: of the new run.
+
+    Raises:
+        InputError: if the run is damaged, or does not fit the new one.
+    """
+
+    def __init__(self, run: str | Path, data: PreparedData, settings: RunSettings) -> None:
+        from cowclip_merlin.workflows import PreparedData
+
+        self._run, self._data, self._config = Path(run), data, RunConfig.load(Path(run))
+        if self._config.data is None:
+            raise InputError(f"{run}: of a version that did not note its data; train without it")
+        self._before = PreparedData.load(self._config.data)
+        self._refuse_other_model(settings)
+        self._refuse_other_columns()
+        self._folder = weights_folder(self._run, self._config.settings)
+
+    def apply(self, model: CTRModel, optimizer: CowClip) -> str:
+        """Copy all state into a new model and its optimizer, which have their variables.
+
+        Returns:
+            A line that says what came from the run.
+
+        Raises:
+            InputError: if the checkpoint is damaged.
+        """
+        settings, values = self._config.settings, self._config.values
+        theirs = build_model(settings, values, self._before)
+        their_optimizer = build_optimizer(settings, values, self._before, steps=1)
+        their_optimizer.create_state(theirs.trainable_variables)
+        Checkpoints(self._folder, theirs, their_optimizer).restore()
+        matches = {name: self._matches(name) for name in self._data.categorical}
+        pairs = zip(_slots(their_optimizer, theirs), _slots(optimizer, model), strict=True)
+        for old, new in pairs:
+            _copy_tables(old.tables, new.tables, matches)
+            for before, after in zip(old.dense, new.dense, strict=True):
+                after.assign(before)
+        for before, after in zip(_counters(their_optimizer), _counters(optimizer), strict=True):
+            after.assign(before)
+        return self._summary(matches, int(optimizer.iterations.numpy()))
+
+    def _matches(self, field: str) -> _Matches:
+        """Return which ids of a field have the same value; padding and the like always do."""
+        import pyarrow.compute as pc
+
+        old, new = (
+            read_counts(data, field)["value"].slice(len(SPECIAL)).combine_chunks()
+            for data in (self._before, self._data)
+        )
+        found = pc.index_in(new, value_set=old)
+        known = np.flatnonzero(found.is_valid())
+        special = np.arange(FIRST_VALUE)
+        places = found.drop_null().to_numpy(zero_copy_only=False)
+        return _Matches(
+            np.concatenate([special, FIRST_VALUE + places.astype(np.int64)]),
+            np.concatenate([special, FIRST_VALUE + known]),
+        )
+
+    def _summary(self, matches: Mapping[str, _Matches], steps: int) -> str:
+        kept = sum(len(each.new) for each in matches.values())
+        old, new = (sum(each.cardinalities.values()) for each in (self._before, self._data))
+        return (
+            f"starts from {self._run} after {steps:,} steps: {kept:,} of {new:,} ids have their "
+            f"rows, {new - kept:,} are new; {old - kept:,} of its ids are not in {self._data.path}"
+        )
+
+    def _refuse_other_model(self, settings: RunSettings) -> None:
+        for name in _ARCHITECTURE:
+            old, new = getattr(self._config.settings, name), getattr(settings, name)
+            if old != new:
+                raise InputError(
+                    f"{self._run}: was trained with {name} {old}, not {new}; use the same"
+                )
+        if "sharded" in (settings.tables, self._config.settings.tables):
+            raise InputError(
+                f"{self._run}: `from` needs whole tables, but these are sharded; use `tables` fused"
+            )
+        combiners = (
+            run.combiners(data.log_format.multi)
+            for run, data in ((self._config.settings, self._before), (settings, self._data))
+        )
+        if len({tuple(each.items()) for each in combiners}) > 1:
+            raise InputError(f"{self._run}: has another `combiner`; use the same")
+
+    def _refuse_other_columns(self) -> None:
+        """Refuse data with other columns, or with numbers of another scale."""
+        before, data = self._before, self._data
+        for kind in ("categorical", "continuous"):
+            old, new = getattr(before, kind), getattr(data, kind)
+            if old != new:
+                raise InputError(
+                    f"{data.path}: its {kind} columns are {', '.join(new) or 'none'}, those of "
+                    f"{before.path} {', '.join(old) or 'none'}; prepare the same ones in the same "
+                    "order"
+                )
+        for name in data.continuous:
+            if _scale(before, name) != _scale(data, name):
+                raise InputError(
+                    f"{data.path}: column {name!r} has another scale than in {before.path}; "
+                    f"prepare the data with `extend` {before.path}"
+                )
+
+
+class _Variables(NamedTuple):
+    """The weights of a model, or one slot of them.
+
+    Attributes:
+        tables: of each embedding layer: field -> variable, and its first row there.
+        dense: all others, in the model's order.
+    """
+
+    tables: list[dict[str, tuple[Variable, int]]]
+    dense: list[Variable]
+
+
+def _slots(optimizer: CowClip, model: CTRModel) -> Iterator[_Variables]:
+    """Yield the weights, then each slot of the optimizers."""
+    layers = [_fields_of(layer) for layer in model.row_sync.layers]
+    dense = dense_variables(model)
+    yield _Variables(layers, dense)
+    for name in sorted(optimizer.embedding_optimizer.get_slot_names()):
+        tables = [
+            {f: (optimizer.get_slot(table, name), row) for f, (table, row) in layer.items()}
+            for layer in layers
+        ]
+        yield _Variables(tables, [optimizer.get_slot(variable, name) for variable in dense])
+
+
+def _fields_of(layer: object) -> dict[str, tuple[Variable, int]]:
+    return {
+        field: (table, offset)
+        for table, layout in layer.table_layouts()
+        for field, offset in zip(layout.fields, layout.offsets, strict=True)
+    }
+
+
+def dense_variables(model: CTRModel) -> list[Variable]:
+    """Return the trainable variables of a model that are not its embedding tables."""
+    layers = model.row_sync.layers
+    tables = {id(compat.stored(v)) for layer in layers for v in layer.trainable_variables}
+    return [v for v in model.trainable_variables if id(compat.stored(v)) not in tables]
+
+
+def _copy_tables(
+    old: list[dict[str, tuple[Variable, int]]],
+    new: list[dict[str, tuple[Variable, int]]],
+    matches: Mapping[str, _Matches],
+) -> None:
+    """Copy the rows of the matching ids, table by table."""
+    for before, after in zip(old, new, strict=True):
+        tables = {table.ref(): table for table, _ in after.values()}
+        values = {reference: np.array(table) for reference, table in tables.items()}
+        for field, match in matches.items():
+            (source, first), (target, begin) = before[field], after[field]
+            rows = compat.tensorflow().gather(source, first + match.old)
+            values[target.ref()][begin + match.new] = rows
+        for reference, table in tables.items():
+            table.assign(values[reference])
+
+
+def _counters(optimizer: CowClip) -> list[Variable]:
+    parts = (optimizer, optimizer.embedding_optimizer, optimizer.dense_optimizer)
+    return [each.iterations for each in parts]
+
+
+def _scale(data: PreparedData, name: str) -> tuple[bool, float, float]:
+    """Return how the numbers of a column were transformed."""
+    statistics = data.statistics
+    return data.recipe.log, statistics.minimum[name], statistics.maximum[name]
