@@ -1,11 +1,20 @@
-"""Each wrong request has one clear answer, and none stops the server."""
+"""Each wrong request has one clear answer, and none stops the server.
+
+    FUZZ_EXAMPLES=30000 python -m pytest tests/serving/live/test_malformed_requests.py
+
+`FUZZ_EXAMPLES` is how many random bodies to try in each test: 150 without it.
+"""
 
 import json
+import os
 
+import numpy as np
 import pytest
 from http_clients import URL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from cowclip_merlin.online.events.messages import encode_messages
 
 
 def body_of(row, **more):
@@ -107,8 +116,15 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
-@given(VALUES, st.dictionaries(st.sampled_from(["user", "item", "price", "hour"]), VALUES))
+FUZZED = settings(
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "150")),
+    suppress_health_check=list(HealthCheck),
+)
+EVENT = st.dictionaries(st.sampled_from(["user", "item", "price", "hour"]), VALUES)
+
+
+@FUZZED
+@given(VALUES, EVENT)
 def test_no_json_stops_the_server(client, rows, anything, values):
     for content in (anything, {"events": anything}, {"events": [{**rows[0], **values}]}):
         answer = client.post(URL, content=json.dumps(content).encode(), headers=JSON)
@@ -116,10 +132,26 @@ def test_no_json_stops_the_server(client, rows, anything, values):
         assert set(answer.json()) <= {"error", "events", "predictions", "model"}
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@FUZZED
 @given(st.binary(max_size=200))
 def test_no_bytes_stop_the_server(client, body):
     assert client.post(URL, content=body, headers=JSON).status_code in (400, 422)
+
+
+@FUZZED
+@given(EVENT)
+def test_any_values_are_scored_or_refused_as_in_training(served, client, rows, values):
+    """A server and a trainer read the same event the same way."""
+    made, _ = served
+    features = made.trainer.features
+    row = {**rows[0], **values}
+    answer = client.post(URL, content=json.dumps({"events": [row]}).encode(), headers=JSON)
+    message = {**row, features.label: 1, features.time: 1_700_000_000}
+    events, damage = encode_messages([json.dumps(message).encode()], features)
+    assert (answer.status_code == 200) == (not damage.reasons)
+    if answer.status_code == 200:
+        wanted = made.trainer.predict(events)
+        assert np.abs(np.array(answer.json()["predictions"]) - wanted).max() <= 1e-6
 
 
 def test_a_body_in_parts_has_the_same_limit(client, rows):
