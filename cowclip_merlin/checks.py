@@ -8,6 +8,12 @@ from typing import Any
 
 from cowclip_merlin.errors import InputError
 
+BALANCED = "balanced"
+"""Class weights that give both labels the same sum of weights."""
+
+ClassWeights = tuple[float, float]
+"""Weights of the labels 0 and 1 in the loss."""
+
 
 def check_at_least_one(counts: Mapping[str, int | Sequence[int]]) -> None:
     """Refuse counts below 1.
@@ -128,3 +134,44 @@ def one_of(name: str, value: Any, choices: Iterable[str]) -> None:
     known = tuple(choices)  # looking up an unhashable value in a mapping would fail
     if value not in known:
         raise InputError(f"unknown {name} {value!r}; choose one of {', '.join(known)}")
+
+
+def parse_class_weights(text: str) -> ClassWeights | None:
+    """Parse the weights of the labels; a label that is not named has the weight 1.
+
+    Args:
+        text: "balanced", or a weight for each label.
+
+    Returns:
+        The weights; None if they follow from the rows.
+
+    Raises:
+        InputError: if the text is anything else, or a weight is not a finite number of 0 or more,
+            or both are 0.
+
+    >>> parse_class_weights("0:1,1:10"), parse_class_weights("1:2.5")
+    ((1.0, 10.0), (1.0, 2.5))
+    """
+    if text == BALANCED:
+        return None
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        label, _, weight = (each.strip() for each in part.partition(":"))
+        if label not in ("0", "1") or label in found or not _is_weight(weight):
+            raise InputError(
+                f"`class_weight` is {text!r}; give {BALANCED}, or a number of 0 or more for each "
+                "label, such as 0:1,1:10"
+            )
+        found[label] = float(weight)
+    weights = found.get("0", 1.0), found.get("1", 1.0)
+    if weights == (0, 0):
+        raise InputError(f"`class_weight` is {text!r}; a weight must be above 0")
+    return weights
+
+
+def _is_weight(text: str) -> bool:
+    try:
+        number = float(text)
+    except ValueError:
+        return False
+    return is_finite(number) and number >= 0

@@ -58,9 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_options(parser, RunSettings, *names, **of_data)
     add_rate_options(parser)
-    add_options(
-        parser, RunSettings, "epochs", "seed", "tables", "combiner", "mlp", *LAYERS, **of_data
-    )
+    names = ("epochs", "seed", "tables", "combiner", "class_weight", "mlp", *LAYERS)
+    add_options(parser, RunSettings, *names, **of_data)
     _add_run_options(parser)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.loading.cache import open_columns
+from cowclip_merlin.loading.class_weights import class_weights_of, total_weight
 from cowclip_merlin.loading.columns import ColumnArrays, read_columns
 from cowclip_merlin.loading.device_data import DeviceData
 from cowclip_merlin.loading.holdout import train_validation_split, validation_rows
@@ -26,6 +27,7 @@ __all__ = [
     "LoadedData",
     "StreamedData",
     "batches",
+    "class_weights_of",
     "load_split_to_device",
     "load_to_device",
     "megabytes_to_bytes",
@@ -33,6 +35,7 @@ __all__ = [
     "open_train_columns",
     "read_columns",
     "steps_per_epoch",
+    "total_weight",
     "train_validation_split",
     "validation_rows",
 ]

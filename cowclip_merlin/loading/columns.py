@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.batch import ranges
+from cowclip_merlin.checks import ClassWeights
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.id_layout import ColumnIds, IdLayout
 from cowclip_merlin.system.files import reading_parquet
@@ -39,6 +40,7 @@ class ColumnArrays:
             column has one id per row.
         layout: the multi-valued columns; None: there are none.
         weight: float32 [n], at least 0; None: all rows weigh the same.
+        class_weights: weights of the labels 0 and 1 in the loss; None: both are 1.
 
     >>> ColumnArrays(np.zeros((2, 26), np.int32), np.zeros((2, 13), np.float32),
     ...         np.zeros(2, np.float32)).bytes_per_row
@@ -51,6 +53,7 @@ class ColumnArrays:
     lengths: npt.NDArray[np.int32] | None = None
     layout: IdLayout | None = None
     weight: npt.NDArray[np.float32] | None = None
+    class_weights: ClassWeights | None = None
 
     def __len__(self) -> int:
         """Number of rows."""

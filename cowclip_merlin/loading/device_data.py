@@ -10,6 +10,7 @@ import numpy as np
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading.class_weights import weighted_by_class
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.id_layout import IdLayout
 from cowclip_merlin.loading.row_order import Data, PackedBatch
@@ -40,7 +41,7 @@ class DeviceData(Data):
         tf = compat.tensorflow()
         self._tf = tf
         self._tensors = [to_device(a) for a in as_float_arrays(columns)]
-        self._layout = columns.layout
+        self._layout, self._class_weights = columns.layout, columns.class_weights
         if self._layout:
             self._starts = to_device(self._layout.starts(columns.lengths)[:-1].copy())
         self.signature = tf.TensorSpec([None], tf.int64)
@@ -73,6 +74,9 @@ class DeviceData(Data):
 
     def unpack(self, batch: PackedBatch) -> Batch:
         """Return the columns of these rows, integer [b]."""
+        return weighted_by_class(self._gather(batch), self._class_weights)
+
+    def _gather(self, batch: Any) -> Batch:
         gather = self._tf.gather
         if self._layout is None:
             return unpack_tensors([gather(tensor, batch) for tensor in self._tensors])

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch, ranges
+from cowclip_merlin.loading.class_weights import weighted_by_class
 from cowclip_merlin.loading.columns import ColumnArrays
 from cowclip_merlin.loading.device_data import ALIGNMENT, to_device, unpack_tensors
 from cowclip_merlin.loading.row_order import Data, PackedBatch
@@ -68,7 +69,8 @@ class StreamedData(Data):
 
     def unpack(self, batch: PackedBatch) -> Batch:
         """Return the columns of a batch from this object."""
-        return unpack_tensors(batch, self._layout)
+        unpacked = unpack_tensors(batch, self._layout)
+        return weighted_by_class(unpacked, self._columns.class_weights)
 
     def _iterate(self, order: Array, batch_size: int) -> Iterator[PackedBatch]:
         size = batch_size * self._batches_per_chunk(batch_size)

@@ -68,6 +68,11 @@ class OnlineSettings(Settings):
             raise InputError(
                 f"combiner {self.run.combiner!r}: the features file gives the combiner of a column"
             )
+        if self.run.class_weight is not None:
+            raise InputError(
+                f"class_weight {self.run.class_weight!r} is for a run on a prepared folder; name a "
+                "column of weights in the features file, as `weight`"
+            )
         if self.run.optimizer != "adam":
             raise InputError(f"optimizer {self.run.optimizer!r}: growing tables need adam")
         if self.run.effective_clip not in choices.kernel_clips():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from cowclip_merlin import compat, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
     ColumnArrays,
+    class_weights_of,
     megabytes_to_bytes,
     open_columns,
     open_train_columns,
@@ -100,6 +102,7 @@ def run_training(
         remedy = "prepare with a larger `test_fraction`, or another `split`"
         labels = weighted_labels(columns[split].label, columns[split].weight)
         check_both_labels(prepared.path, split, labels, remedy=remedy)
+        columns["train"] = _weighted_by_class(columns["train"], settings)
     with naming_lost_workers(group):
         check_alike(group, facts_of(config, options))
         with run_folder(out, config, resume=options.resume):
@@ -125,6 +128,13 @@ def _open_splits(
         settings.validation_split,
     )
     return {"train": train, "validation": validation}
+
+
+def _weighted_by_class(train: ColumnArrays, settings: RunSettings) -> ColumnArrays:
+    """Return the training rows with the weights of the labels in the loss, if there are any."""
+    if settings.class_weight is None:
+        return train
+    return replace(train, class_weights=class_weights_of(settings.class_weight, train))
 
 
 def set_up_tensorflow(seed: int, device: str) -> str:
@@ -200,6 +210,8 @@ def _log_settings(
         f"{sum(prepared.cardinalities.values()):,}",
         device,
     )
+    if weights := columns["train"].class_weights:
+        log.info("class weights in the loss: %.6g for label 0, %.6g for label 1", *weights)
     last = rows["train"] - (steps - 1) * settings.batch_size
     log.info(
         "batch %d = %g x %d: %d steps per epoch, %d rows in the last",

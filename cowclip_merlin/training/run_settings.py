@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import one_of
+from cowclip_merlin.checks import one_of, parse_class_weights
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES, Hyperparameters, rebase, scale
 from cowclip_merlin.settings import Settings, device_option, option
@@ -144,6 +144,14 @@ class RunSettings(Settings):
         added=True,
     )
 
+    class_weight: str | None = option(
+        None,
+        "weights of the labels in the loss of training, times those of prepare --weight: balanced, "
+        "or such as 0:1,1:10",
+        metavar="WEIGHTS",
+        added=True,
+    )
+
     def __post_init__(self) -> None:
         """Check the values."""
         if self.tables == "growing":
@@ -155,6 +163,8 @@ class RunSettings(Settings):
         for name in self.overrides:
             one_of("override", name, OVERRIDES)
         self._check_sharded()
+        if self.class_weight is not None:
+            parse_class_weights(self.class_weight)
         for combiner in self._combiners.values():
             one_of("combiner", combiner, choices.COMBINERS)
         self._check_accumulator()

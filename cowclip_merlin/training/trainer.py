@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from cowclip_merlin import workers
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.loading import ColumnArrays, load_to_device, steps_per_epoch
+from cowclip_merlin.loading import ColumnArrays, load_to_device, steps_per_epoch, total_weight
 from cowclip_merlin.metrics import reliability
 from cowclip_merlin.system.signals import GracefulStop, Stopped
 from cowclip_merlin.training import evaluation, run_logs
@@ -329,11 +329,6 @@ class Trainer:
             "embedding_lr": embedding_lr,
             "dense_lr": dense_lr,
         }
-
-
-def total_weight(rows: ColumnArrays) -> float:
-    """Return the sum of the weights of all rows, or their number if they have none."""
-    return len(rows) if rows.weight is None else float(rows.weight.sum(dtype="float64"))
 
 
 def _learning_rate(optimizer: KerasOptimizer) -> float:

@@ -79,6 +79,18 @@ def test_fit_evaluate_predict(tf, schema, batch, name, eager):
     assert model.predict(data.map(lambda x, y: x), verbose=0).shape == (40, 1)
 
 
+@pytest.mark.one_case
+def test_class_weights_of_fit_are_weights_of_the_rows(tf, schema, batch):
+    click = (batch["a"][:, :1] < 3).astype(np.float32)
+    given, losses = np.where(click == 1, 5, 1).astype(np.float32), []
+    for rows, more in (((), {"class_weight": {0: 1.0, 1: 5.0}}), ((given,), {}), ((), {})):
+        model = MODELS["deepfm"](schema, **SMALL)
+        model.compile(cc.CowClip("adam", "adam", update="exact"), "binary_crossentropy")
+        data = tf.data.Dataset.from_tensor_slices((batch, click, *rows)).batch(8)
+        losses.append(model.fit(data, epochs=2, verbose=0, **more).history["loss"])
+    assert losses[0] == losses[1] and losses[0][0] > losses[2][0]
+
+
 @pytest.mark.thorough
 def test_a_merlin_loader_batch_and_a_tf_data_batch_agree(tf, schema, batch, tmp_path):
     import pandas as pd

@@ -1,0 +1,206 @@
+"""Weights of the labels in the loss, against rows that occur several times."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cowclip_merlin import compat, metrics, workers
+from cowclip_merlin.checks import parse_class_weights
+from cowclip_merlin.cli import main
+from cowclip_merlin.diagnostics.probe import make_probe
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import ColumnArrays, DeviceData, StreamedData, open_columns
+from cowclip_merlin.loading.class_weights import class_weights_of, total_weight
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.training import RunSettings, evaluate_run, train
+from cowclip_merlin.training.build import build_model, build_optimizer
+from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.train_step import make_train_step
+from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+
+SMALL = {"mlp": (8,), "batch_size": 64, "base_batch_size": 64, "epochs": 1, "embedding_dim": 4}
+RUN = RunSettings(model="deepfm", **SMALL)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("classes"), np.random.default_rng(3)
+    user, age = rng.integers(0, 40, 1200), rng.random(1200)
+    y = (rng.random(1200) < 0.1 + 0.3 * (user % 2)).astype(int)
+    rows = pd.DataFrame({"user": user, "age": age, "y": y, "w": rng.integers(0, 4, 1200) / 2})
+    rows.to_csv(folder / "log.csv", index=False)
+    columns = {"label": "y", "categorical": ("user",), "continuous": ("age",), "kind": "table"}
+    for name, more in (("DATA", {}), ("WEIGHTED", {"weight": "w"})):
+        files = (folder / "log.csv",)
+        prepare(PrepareSettings(files=files, out=folder / name, **columns, **more))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def columns(folder):
+    return open_columns(PreparedData.load(folder / "DATA"), "train")
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return build_model(RUN, RUN.hyperparameters("criteo"), PreparedData.load(folder / "DATA"))
+
+
+def rows_of(labels, weights=None):
+    n = len(labels)
+    weight = None if weights is None else np.asarray(weights, np.float32)
+    label = np.asarray(labels, np.float32)
+    return ColumnArrays(np.zeros((n, 1), "i4"), np.zeros((n, 0), "f4"), label, weight=weight)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "2:1", "0", "0:x", "1:nan", "1:-1", "1:inf", "0:1,0:2", "0:0,1:0", "Balanced", "1=2"],
+)
+def test_other_class_weights_are_refused(text):
+    with pytest.raises(InputError, match="`class_weight` is"):
+        RunSettings(model="deepfm", batch_size=8, class_weight=text)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.sampled_from([0, 0.5, 1, 3])), min_size=2, max_size=30)
+)
+@settings(max_examples=50, deadline=None)
+def test_balanced_is_the_formula_of_scikit_learn(rows):
+    labels, weights = np.array(rows).T
+    sums = [weights[labels == k].sum() for k in (0, 1)]
+    if not all(sums):
+        with pytest.raises(InputError, match="no training row has the label"):
+            class_weights_of("balanced", rows_of(labels, weights))
+        return
+    found = class_weights_of("balanced", rows_of(labels, weights))
+    np.testing.assert_allclose(found, weights.sum() / (2 * np.array(sums)))
+    unweighted = class_weights_of("balanced", rows_of(labels))
+    np.testing.assert_allclose(unweighted, len(labels) / (2 * np.bincount(labels.astype(int))))
+    weighted = replace(rows_of(labels, weights), class_weights=(0.5, 7.0))
+    expected = sum(w * (0.5, 7.0)[int(y)] for y, w in zip(labels, weights))
+    assert total_weight(weighted) == pytest.approx(expected)
+
+
+def test_rows_that_all_weigh_nothing_are_refused():
+    with pytest.raises(InputError, match="gives all training rows the weight 0"):
+        class_weights_of("1:0", rows_of([0, 1], [0, 2]))
+    assert class_weights_of("1:0", rows_of([0, 1])) == (1, 0)
+
+
+class Recorder:
+    """In place of an optimizer: it keeps the gradients of a step."""
+
+    def __init__(self, model):
+        tf = compat.tensorflow()
+        self.found = [tf.Variable(tf.zeros_like(x)) for x in model.trainable_variables]
+
+    def apply_gradients(self, pairs):
+        for target, (gradient, _) in zip(self.found, pairs):
+            target.assign(compat.tensorflow().convert_to_tensor(gradient))
+
+
+def gradients(model, columns, rows, kind=DeviceData):
+    """The gradients and the loss of one step on these rows."""
+    tf = compat.tensorflow()
+    recorder, loss_sum = Recorder(model), tf.Variable(0.0, dtype=tf.float64)
+    data = kind(columns.take(np.asarray(rows)))
+    batch = next(iter(data.batches_in_file_order(len(rows))))
+    make_train_step(model, recorder, data, loss_sum)(batch)
+    return [x.numpy() for x in recorder.found], float(loss_sum.numpy())
+
+
+@pytest.mark.parametrize("kind", [DeviceData, StreamedData])
+def test_a_label_of_weight_3_is_its_rows_three_times(model, columns, kind):
+    rows = np.arange(60)
+    positive = rows[columns.label[:60] == 1]
+    weighted = replace(columns, class_weights=(1.0, 3.0))
+    once, loss = gradients(model, weighted, rows, kind)
+    thrice, other = gradients(model, columns, [*rows, *positive, *positive], kind)
+    assert loss == pytest.approx(other, rel=1e-6)
+    for a, b in zip(once, thrice):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_class_weights_multiply_the_weights_of_rows(model, columns):
+    weight = (np.arange(len(columns)) % 4 / 2).astype("f4")
+    product = np.where(columns.label == 1, 3 * weight, weight).astype("f4")
+    found, loss = gradients(
+        model, replace(columns, weight=weight, class_weights=(1.0, 3.0)), np.arange(60)
+    )
+    expected, other = gradients(model, replace(columns, weight=product), np.arange(60))
+    assert loss == other
+    for a, b in zip(found, expected):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_workers_share_the_weighted_mean(model, columns, monkeypatch):
+    weighted = replace(columns, class_weights=(0.5, 4.0))
+    one, loss = gradients(model, weighted, np.arange(31))
+    found = []
+    for rank in range(2):
+        group = workers.Workers(rank, ("a:1", "b:1"))
+        monkeypatch.setattr(workers, "current", lambda group=group: group)
+        found.append(gradients(model, weighted, np.arange(31)))
+    assert found[0][1] + found[1][1] == pytest.approx(loss, rel=1e-6)
+    for a, b, expected in zip(found[0][0], found[1][0], one):
+        np.testing.assert_allclose((a + b) / 2, expected, atol=1e-6)
+
+
+def test_diagnostics_see_the_weighted_gradient(folder, columns):
+    data, values = PreparedData.load(folder / "DATA"), RUN.hyperparameters("criteo")
+    model = build_model(RUN, values, data)
+    optimizer = build_optimizer(RUN, values, data, steps=9)
+    from cowclip_merlin import models
+
+    models.attach(model, optimizer)
+    product = np.where(columns.label == 1, 3, 1).astype("f4")
+    by_class = DeviceData(replace(columns, class_weights=(1.0, 3.0)))
+    by_row = DeviceData(replace(columns, weight=product))
+    found, expected = (make_probe(model, optimizer, x)(np.arange(40)) for x in (by_class, by_row))
+    np.testing.assert_array_equal(found.g_norm, expected.g_norm)
+
+
+def run(folder, out, data="DATA", **more):
+    return train(folder / data, replace(RUN, **more), out=folder / out)[-1]
+
+
+@pytest.mark.runs
+def test_metrics_do_not_use_class_weights(folder):
+    """As Keras: `class_weight` is part of the training loss only."""
+    fast = {"overrides": {"dense_lr": 0.1, "warmup_epochs": 0.0}}
+    plain, weighted = (
+        run(folder, "plain", **fast),
+        run(folder, "weighted", class_weight="1:5", **fast),
+    )
+    evaluate_run(folder / "weighted", folder / "DATA", predictions=folder / "p.parquet")
+    scored = pd.read_parquet(folder / "p.parquet")
+    assert weighted["test_log_loss"] == metrics.log_loss(scored.label, scored.probability)
+    assert weighted["test_calibration"] > 1.3 * plain["test_calibration"]
+    assert 0 < weighted["train_loss"] < 1
+    assert RunConfig.load(folder / "weighted").settings.class_weight == "1:5"
+    balanced = run(folder, "balanced", "WEIGHTED", class_weight="balanced", update="exact")
+    assert 0 < balanced["test_auc"] < 1
+    assert "class weights in the loss: " in (folder / "balanced" / "train.log").read_text()
+
+
+@pytest.mark.runs
+def test_the_command_refuses_one_label(folder, capsys):
+    words = ["train", str(folder / "DATA"), "--out", str(folder / "bad"), "--model", "deepfm"]
+    assert main([*words, "--batch-size", "64", "--class-weight", "1:x"]) == 2
+    assert "--class-weight is '1:x'; give balanced, or a number" in capsys.readouterr().err
+    assert not (folder / "bad").exists()
+
+
+def test_a_stream_refuses_class_weights():
+    settings = replace(RUN, update="lazy", class_weight="1:5")
+    with pytest.raises(InputError, match="class_weight '1:5' is for a run on a prepared folder"):
+        OnlineSettings(run=settings)
+
+
+def test_parsed():
+    assert parse_class_weights(" 1 : 2e1 ,0:.5") == (0.5, 20)
