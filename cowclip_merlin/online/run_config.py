@@ -33,6 +33,8 @@ def online_config(settings: OnlineSettings, features: LogFeatures) -> dict[str, 
     for column in columns["categorical"]:
         if column["lists"] is None:  # as in folders of versions that had no lists
             del column["lists"]
+    if columns["weight"] is None:
+        del columns["weight"]
     return {"features": columns, "settings": settings.as_dict()}
 
 

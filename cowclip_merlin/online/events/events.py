@@ -18,6 +18,7 @@ from cowclip_merlin.online.events.features import ContinuousColumn, LogFeatures
 from cowclip_merlin.online.events.ids import encode_ids, text_ids
 from cowclip_merlin.online.events.times import cast_each, parse_formatted_times, parse_times
 from cowclip_merlin.tables.field_rules import LATEST
+from cowclip_merlin.workflows.raw import labels
 
 Mask = npt.NDArray[np.bool_]
 
@@ -34,6 +35,8 @@ class Events:
         keys: 64-bit ids of the key column, int64 [n]; None without one, and in a request.
         offsets: log of the rate with which negatives were sampled, float32 [n]; None if all events
             have the rate 1. A model is trained on `sigmoid(z - offset)`.
+        weights: of the events in the loss and the metrics, float32 [n]; None without such a column,
+            and in a request.
     """
 
     ids: Ids
@@ -42,6 +45,7 @@ class Events:
     times: npt.NDArray[np.int64] | None = None
     keys: npt.NDArray[np.int64] | None = None
     offsets: npt.NDArray[np.float32] | None = None
+    weights: npt.NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         """Number of events."""
@@ -111,7 +115,7 @@ def encode_inputs(table: Any, features: LogFeatures, damage: Damage) -> Events:
 
 
 def encode_log(table: Any, features: LogFeatures, damage: Damage) -> Events:
-    """As `encode_inputs`, with labels, times and keys.
+    """As `encode_inputs`, with labels, times, keys and weights.
 
     Args:
         table: as for `encode_inputs`, and the label as int8.
@@ -131,7 +135,23 @@ def encode_log(table: Any, features: LogFeatures, damage: Damage) -> Events:
         labels=np.asarray(table[features.label]).astype(np.int8),
         times=times,
         keys=keys,
+        weights=_weights(table, features, damage),
     )
+
+
+def _weights(table: Any, features: LogFeatures, damage: Damage) -> npt.NDArray[np.float32] | None:
+    """Weights of all events, 0 where one is missing or wrong; None without such a column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (name := features.weight):
+        return None
+    text = _array(table[name])
+    numbers = cast_each(pc.utf8_trim(text, " "), pa.float64())
+    good = np.asarray(labels.are_weights(numbers))
+    damage.add(~good, lambda i: labels.weight_damage(name, text[i].as_py()))
+    values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+    return np.where(good, values, 0).astype(np.float32)
 
 
 def _array(column: Any) -> Any:

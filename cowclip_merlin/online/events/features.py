@@ -71,6 +71,7 @@ class LogFeatures:
             line names them.
         time_format: how the time column writes dates, as for `datetime.strptime`; None for seconds
             and ISO 8601.
+        weight: name of the column with the weight of an event, if there is one.
     """
 
     label: str
@@ -80,6 +81,7 @@ class LogFeatures:
     key: str | None = None
     columns: tuple[str, ...] = ()
     time_format: str | None = None
+    weight: str | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -89,8 +91,12 @@ class LogFeatures:
     @property
     def names(self) -> frozenset[str]:
         """Names of all columns that the features file names."""
-        roles = (self.label, self.time, *([self.key] if self.key else []))
-        return frozenset([*roles, *self.inputs, *self.columns])
+        return frozenset([self.label, *self.beside, *self.inputs, *self.columns])
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Names of the time, key and weight columns, as far as there are such."""
+        return tuple(name for name in (self.time, self.key, self.weight) if name)
 
     @property
     def rules(self) -> dict[str, FieldRules]:
@@ -110,7 +116,7 @@ class LogFeatures:
 
     def log_format(self, file: Path) -> LogFormat:
         """How to read a file of this log: every column but the label as text."""
-        names = [self.time, *([self.key] if self.key else []), *self.inputs]
+        names = [*self.beside, *self.inputs]
         return LogFormat(
             kind=EVENTS,
             label=self.label,

@@ -24,7 +24,7 @@ from cowclip_merlin.system.yaml_file import line_of_key, read_yaml
 from cowclip_merlin.tables.field_rules import MOST_ADMIT, FieldRules
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
-_KEYS = ("label", "time", "key", "categorical", "continuous", "columns", "prepared")
+_KEYS = ("label", "time", "key", "weight", "categorical", "continuous", "columns", "prepared")
 _TIME = ("name", "format")
 _LISTS = ("separator", "max_values", "keep", "combiner")
 _CATEGORICAL = ("name", "ttl", "admit", "min_rows", "buckets", *_LISTS)
@@ -64,6 +64,7 @@ class _FeaturesFile:
             time=time,
             time_format=time_format,
             key=self._name("key") if "key" in self.value else None,
+            weight=self._name("weight") if "weight" in self.value else None,
             categorical=tuple(self._categorical(*entry) for entry in enumerate(categorical)),
             continuous=tuple(self._continuous(*entry, prepared) for entry in enumerate(continuous)),
             columns=self._columns(),
@@ -190,6 +191,8 @@ class _FeaturesFile:
         roles = [(features.label, ("label",)), (features.time, ("time",))]
         if features.key:
             roles.append((features.key, ("key",)))
+        if features.weight:
+            roles.append((features.weight, ("weight",)))
         for kind in ("categorical", "continuous"):
             columns = getattr(features, kind)
             roles += [(column.name, (kind, i)) for i, column in enumerate(columns)]

@@ -73,7 +73,7 @@ def encode_messages(
     without `SAMPLE_RATE`, unless the features name such a column.
 
     Args:
-        values: messages with all inputs, the label, the time, and the key if there is one.
+        values: messages with all inputs, the label, the time, and key and weight if there are such.
         features: the columns.
         on_old_name: is called with an old name whose values count.
 
@@ -84,8 +84,7 @@ def encode_messages(
 
     damage = Damage()
     rows = decode_messages(values, damage)
-    time_and_key = [features.time, *([features.key] if features.key else [])]
-    columns = dict.fromkeys([*features.inputs, *time_and_key])
+    columns = dict.fromkeys([*features.inputs, *features.beside])
     table = {name: column_of(rows, name, features, damage) for name in columns}
     given = cells_of(rows, features.label, damage, _label)
     table[features.label] = pa.array([label or 0 for label in given], pa.int8())

@@ -22,7 +22,7 @@ class RawEvents:
 
     Attributes:
         columns: column -> one JSON value for each event: text, a number, or None. It has the
-            inputs, the key if there is one, and the time as the log gives it.
+            inputs, key and weight if there are such, and the time as the log gives it.
         labels: int8 [n].
         times: seconds since 1970, float64 [n]; never smaller than the one before.
     """
@@ -99,7 +99,7 @@ class RawLog:
 
     def _events(self, table: Any) -> RawEvents:
         key = [self.features.key] if self.features.key else []
-        names = dict.fromkeys([*key, self.features.time, *self.features.inputs])
+        names = dict.fromkeys([*key, *self.features.beside, *self.features.inputs])
         times = _times(table[self.features.time].combine_chunks(), self.features.time_format)
         # A time that cannot be read, or that goes back, counts as the one before it.
         times = np.maximum.accumulate(np.where(np.isnan(times), 0, times).clip(self._newest))

@@ -52,7 +52,7 @@ def column_of(
 
     Args:
         rows: column -> value, as in JSON.
-        name: of the column: an input, the time or the key.
+        name: of the column: an input, the time, the key or the weight.
         features: the columns.
         damage: takes what is wrong or missing.
     """

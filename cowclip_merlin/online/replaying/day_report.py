@@ -11,7 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import metrics
-from cowclip_merlin.online.replaying.predictions import LABEL, TIME, PredictionFiles
+from cowclip_merlin.online.replaying.predictions import (
+    LABEL,
+    TIME,
+    WEIGHT,
+    PredictionFiles,
+    with_weight,
+)
 
 Array = npt.NDArray[Any]
 
@@ -65,12 +71,16 @@ class DayReport:
         self._day = None
 
     def _log_day(self, day: int, found: Mapping[str, Array], ids: int) -> None:
-        labels = found[LABEL]
+        counted, rows = with_weight(found), len(found[LABEL])
+        labels, weights = counted[LABEL], counted.get(WEIGHT)
         if 0 < int(labels.sum()) < len(labels):
-            aucs = [100 * metrics.roc_auc(labels, found[name]) for name in self._sync]
+            aucs = [
+                100 * metrics.roc_auc(labels, counted[name], sample_weight=weights)
+                for name in self._sync
+            ]
             words = ", ".join(f"{name} {auc:.2f}" for name, auc in zip(self._sync, aucs))
         else:
             words = "none, as all labels are equal"
         when = datetime.fromtimestamp(day * DAY, tz=timezone.utc)
         line = "%s: %s rows, %s ids in the table; AUC %%: %s"
-        self._log.info(line, when.strftime("%Y-%m-%d"), f"{len(labels):,}", f"{ids:,}", words)
+        self._log.info(line, when.strftime("%Y-%m-%d"), f"{rows:,}", f"{ids:,}", words)

@@ -14,21 +14,23 @@ from cowclip_merlin.errors import InputError
 
 Array = npt.NDArray[Any]
 
-LABEL, TIME = "label", "time"
+LABEL, TIME, WEIGHT = "label", "time", "weight"
 _TYPES = {LABEL: np.dtype(np.int8), TIME: np.dtype(np.int64)}
+_WEIGHT = {WEIGHT: np.dtype(np.float32)}
 _SCORE = np.dtype(np.float32)
 
 
 class PredictionFiles:
-    """One file for each column: labels, times, and the scores of each serving copy.
+    """One file for each column: labels, times, weights, and the scores of each serving copy.
 
     Args:
         folder: of the files; made if it is not there.
         scores: names of the columns of scores.
+        weighted: whether events have weights.
     """
 
-    def __init__(self, folder: Path, scores: Sequence[str]) -> None:
-        self._types = _TYPES | dict.fromkeys(scores, _SCORE)
+    def __init__(self, folder: Path, scores: Sequence[str], *, weighted: bool = False) -> None:
+        self._types = _TYPES | (_WEIGHT if weighted else {}) | dict.fromkeys(scores, _SCORE)
         self._paths = {name: folder / f"{name}.bin" for name in self._types}
         folder.mkdir(parents=True, exist_ok=True)
         for path in self._paths.values():
@@ -74,3 +76,14 @@ class PredictionFiles:
             )
             for name in names or self._paths
         }
+
+
+def with_weight(columns: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the rows of a weight above 0; all of them if the events have no weights.
+
+    >>> with_weight({WEIGHT: np.array([0, 2]), LABEL: np.array([1, 0])})[LABEL]
+    array([0])
+    """
+    if WEIGHT not in columns:
+        return dict(columns)
+    return {name: column[columns[WEIGHT] > 0] for name, column in columns.items()}

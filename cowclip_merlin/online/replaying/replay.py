@@ -18,7 +18,7 @@ from tqdm import tqdm
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.replaying.batches import BatchReader
 from cowclip_merlin.online.replaying.day_report import DAY, DayReport
-from cowclip_merlin.online.replaying.predictions import LABEL, TIME, PredictionFiles
+from cowclip_merlin.online.replaying.predictions import LABEL, TIME, WEIGHT, PredictionFiles
 from cowclip_merlin.online.replaying.serving_copy import ServingCopy
 from cowclip_merlin.online.replaying.settings import ReplaySettings
 from cowclip_merlin.online.settings import FULL
@@ -85,7 +85,9 @@ class Replay:
         self._copies = [
             _Copy(trainer, *each) for each in zip(settings.sync, settings.intervals, strict=True)
         ]
-        self.predictions = PredictionFiles(folder / "predictions", settings.sync)
+        self.predictions = PredictionFiles(
+            folder / "predictions", settings.sync, weighted=trainer.features.weight is not None
+        )
         self.trained, self.seconds = 0, 0.0
         self._online_from: int | None = None  # time of the first event to score
         self._is_online = False
@@ -191,7 +193,8 @@ class Replay:
         for copy in self._copies:
             copy.sync_if_due(now)
         scores = {copy.name: copy.serving.predict(batch) for copy in self._copies}
-        self.predictions.append({LABEL: batch.labels, TIME: batch.times} | scores)
+        known = {LABEL: batch.labels, TIME: batch.times, WEIGHT: batch.weights}
+        self.predictions.append(known | scores)
         self._days.update(now, self.trainer.table.num_rows)
 
     def _train(self, batch: Events, started: float, bar: tqdm) -> None:

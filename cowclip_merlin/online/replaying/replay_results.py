@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin import metrics
-from cowclip_merlin.online.replaying.predictions import LABEL, TIME
+from cowclip_merlin.online.replaying.predictions import LABEL, TIME, WEIGHT, with_weight
 from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure, style
 
 Array = npt.NDArray[Any]
@@ -24,14 +24,13 @@ _FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d %H:00"}
 
 
 def total_rows(predictions: Mapping[str, Array], sync: Sequence[str]) -> list[Row]:
-    """Score each copy on all events; `auc` is "" if all labels are equal.
+    """Score each copy on all events, by their weights; `auc` is "" if all labels are equal.
 
     Args:
-        predictions: labels, times and the scores of each copy.
+        predictions: labels, times, the scores of each copy, and weights if events have some.
         sync: names of the copies.
     """
-    labels = predictions[LABEL]
-    return [{"sync": name} | _scores(labels, predictions[name]) for name in sync]
+    return [{"sync": name} | _scores(predictions, name) for name in sync]
 
 
 def period_rows(predictions: Mapping[str, Array], sync: Sequence[str], period: str) -> list[Row]:
@@ -40,7 +39,7 @@ def period_rows(predictions: Mapping[str, Array], sync: Sequence[str], period: s
     `auc` is "" where all labels are equal.
 
     Args:
-        predictions: labels, times and the scores of each copy, in time order.
+        predictions: as for `total_rows`, in time order.
         sync: names of the copies.
         period: one of `PERIODS`.
     """
@@ -51,18 +50,20 @@ def period_rows(predictions: Mapping[str, Array], sync: Sequence[str], period: s
     for number, start, end in zip(found.tolist(), first.tolist(), ends):
         when = datetime.fromtimestamp(number * PERIODS[period], tz=timezone.utc)
         for name in sync:
-            part = slice(start, end)
-            scores = _scores(predictions[LABEL][part], predictions[name][part])
+            scores = _scores(predictions, name, slice(start, end))
             rows.append({period: when.strftime(_FORMATS[period]), "sync": name} | scores)
     return rows
 
 
-def _scores(labels: Array, scores: Array) -> Row:
+def _scores(predictions: Mapping[str, Array], name: str, part: slice = slice(None)) -> Row:
+    found = {column: x[part] for column, x in predictions.items()}
+    counted = with_weight(found)
+    labels, scores, weights = counted[LABEL], counted[name], counted.get(WEIGHT)
     both = 0 < int(labels.sum()) < len(labels)
     return {
-        "auc": metrics.roc_auc(labels, scores) if both else "",
-        "log_loss": metrics.log_loss(labels, scores),
-        "rows": len(labels),
+        "auc": metrics.roc_auc(labels, scores, sample_weight=weights) if both else "",
+        "log_loss": metrics.log_loss(labels, scores, sample_weight=weights) if len(labels) else "",
+        "rows": len(found[LABEL]),
     }
 
 

@@ -27,7 +27,7 @@ PRIOR = (1, 100)
 
 
 class RecentScores:
-    """The newest events' labels and probabilities; one thread may add while another one asks.
+    """The newest events' labels, probabilities and weights; a thread may add while another asks.
 
     Args:
         events: how many are kept.
@@ -40,6 +40,7 @@ class RecentScores:
 
     def __init__(self, events: int = EVENTS) -> None:
         self._labels, self._scores = np.zeros(events, np.int8), np.zeros(events, np.float32)
+        self._weights: Array | None = None
         self._added, self._lock = 0, Lock()
         self._auc: float | None = None
         self._auc_of = -1  # events added when it was computed
@@ -48,19 +49,31 @@ class RecentScores:
         """Number of events that are kept."""
         return min(self._added, len(self._labels))
 
-    def add(self, labels: Array, scores: Array) -> None:
-        """Add events; the oldest are forgotten."""
+    def add(self, labels: Array, scores: Array, weights: Array | None = None) -> None:
+        """Add events, all with weights or all without; the oldest are forgotten."""
         size = len(self._labels)
+        if weights is not None and self._weights is None:
+            self._weights = np.zeros(size, np.float32)
         with self._lock:
             places = (self._added + np.arange(len(labels)))[-size:] % size
             self._labels[places], self._scores[places] = labels[-size:], scores[-size:]
+            if weights is not None:
+                self._weights[places] = weights[-size:]
             self._added += len(labels)
 
-    def _copies(self) -> tuple[Array, Array]:
-        """Labels and scores as they are now: metrics are wrong if they change meanwhile."""
+    def _copies(self) -> tuple[Array, Array, Array | None]:
+        """Labels, scores and weights as they are now: metrics are wrong if they change meanwhile.
+
+        Events of weight 0 are left out.
+        """
         with self._lock:
             size = len(self)
-            return self._labels[:size].copy(), self._scores[:size].copy()
+            labels, scores = self._labels[:size].copy(), self._scores[:size].copy()
+            if self._weights is None:
+                return labels, scores, None
+            weights = self._weights[:size].copy()
+        counts = weights > 0
+        return labels[counts], scores[counts], weights[counts]
 
     def auc(self) -> float | None:
         """AUC; None if all labels are equal. Up to 1% of the events may be too new for it."""
@@ -70,15 +83,15 @@ class RecentScores:
         return self._auc
 
     def _compute_auc(self) -> float | None:
-        labels, scores = self._copies()
+        labels, scores, weights = self._copies()
         if not labels.any() or labels.all():
             return None
-        return float(roc_auc(labels, scores))
+        return float(roc_auc(labels, scores, sample_weight=weights))
 
     def log_loss(self) -> float | None:
         """Log loss; None without events."""
-        labels, scores = self._copies()
-        return float(log_loss(labels, scores)) if len(labels) else None
+        labels, scores, weights = self._copies()
+        return float(log_loss(labels, scores, sample_weight=weights)) if len(labels) else None
 
 
 class LabelStretch:

@@ -23,11 +23,13 @@ class StepPipeline:
 
     Args:
         trainer: its model, optimizer and table.
-        scored: is called with labels int8 [b] and probabilities float32 [b] of each batch, scored
-            before its step, in the thread.
+        scored: is called with labels int8 [b], probabilities float32 [b] and weights float32 [b] or
+            None of each batch, scored before its step, in the thread.
     """
 
-    def __init__(self, trainer: OnlineTrainer, scored: Callable[[Array, Array], None]) -> None:
+    def __init__(
+        self, trainer: OnlineTrainer, scored: Callable[[Array, Array, Array | None], None]
+    ) -> None:
         self._trainer, self._scored = trainer, scored
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="step")
         self._running: Future[None] | None = None
@@ -62,7 +64,7 @@ class StepPipeline:
         scores = self._trainer.score(known, events.numbers)
         if events.offsets is not None:
             scores = of_sampled(scores, events.offsets)
-        self._scored(events.labels, scores)
+        self._scored(events.labels, scores, events.weights)
         self._trainer.step(rows, events, batch_factor=batch_factor)
 
 

@@ -43,6 +43,7 @@ class BatchForm:
         num_fields: F.
         num_numbers: C.
         has_offsets: whether offsets [b] of the logits follow.
+        has_weights: whether weights [b] of the events follow then.
         multi_valued: whether there are multi-valued columns.
     """
 
@@ -52,6 +53,7 @@ class BatchForm:
         num_numbers: int,
         *,
         has_offsets: bool = False,
+        has_weights: bool = False,
         multi_valued: bool = False,
     ) -> None:
         tf = compat.tensorflow()
@@ -62,18 +64,19 @@ class BatchForm:
             tf.TensorSpec([None, num_numbers], tf.float32),
             tf.TensorSpec([None], tf.float32),
         )
-        if has_offsets:
-            self.signature += (tf.TensorSpec([None], tf.float32),)
+        more = {"offsets": has_offsets, "weights": has_weights}
+        self._more = [name for name, given in more.items() if given]
+        self.signature += (tf.TensorSpec([None], tf.float32),) * len(self._more)
 
     def pack(self, rows: Ids) -> Ids | Array:
         """Return table rows as a batch has them."""
         return rows.multi_valued() if self._multi_valued else rows.values
 
-    @staticmethod
-    def unpack(batch: Any) -> Batch:
+    def unpack(self, batch: Any) -> Batch:
         """Return the columns of a batch."""
         rows, *columns = batch
-        return Batch(rows if isinstance(rows, Ids) else Ids(rows), *columns)
+        more = dict(zip(self._more, columns[2:]))
+        return Batch(rows if isinstance(rows, Ids) else Ids(rows), *columns[:2], **more)
 
 
 class OnlineTrainer:
@@ -137,6 +140,7 @@ class OnlineTrainer:
             len(self.features.categorical),
             len(self.features.continuous),
             has_offsets=has_offsets,
+            has_weights=self.features.weight is not None,
             multi_valued=bool(self.features.lists),
         )
 
@@ -181,6 +185,8 @@ class OnlineTrainer:
         batch = (self._batches.pack(rows), events.numbers, events.labels.astype(np.float32))
         if events.offsets is not None:
             batch += (events.offsets,)
+        if events.weights is not None:
+            batch += (events.weights,)
         with raising_diverged():
             self._step_for(batch_factor, events)(batch)
 

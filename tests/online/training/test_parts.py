@@ -152,9 +152,9 @@ def test_scores_that_come_during_the_computation_of_an_auc_change_nothing(monkey
     recent.add(labels, scores)
 
     def interrupted(function):
-        def compute(kept, kept_scores):
+        def compute(kept, kept_scores, **weights):
             recent.add(1 - labels, scores[::-1])
-            return function(kept, kept_scores)
+            return function(kept, kept_scores, **weights)
 
         return compute
 

@@ -33,7 +33,7 @@ def test_equal_to_steps_one_after_the_other(settings_of, max_rows):
     reference = OnlineTrainer(settings, FEATURES, catch_up=4)
     one_after_the_other(reference)
     trainer, scored = OnlineTrainer(settings, FEATURES, catch_up=4), []
-    pipeline = StepPipeline(trainer, lambda labels, scores: scored.append((labels, scores)))
+    pipeline = StepPipeline(trainer, lambda *scores: scored.append(scores[:2]))
     for i, batch in enumerate(batches()):
         pipeline.submit(batch, 1 + 3 * (i % 2))
     pipeline.wait()
@@ -51,7 +51,7 @@ def test_a_batch_is_scored_before_its_step(settings_of):
     trainer = OnlineTrainer(settings_of(batch_size=32), FEATURES)
     reference = OnlineTrainer(settings_of(batch_size=32), FEATURES)
     scored = []
-    pipeline = StepPipeline(trainer, lambda labels, scores: scored.append(scores))
+    pipeline = StepPipeline(trainer, lambda labels, scores, _: scored.append(scores))
     for batch in list(batches())[:5]:
         wanted = reference.predict(batch)
         reference.train(batch)
@@ -62,7 +62,7 @@ def test_a_batch_is_scored_before_its_step(settings_of):
 
 def test_an_error_of_the_step_reaches_the_caller(settings_of, monkeypatch):
     trainer = OnlineTrainer(settings_of(batch_size=32), FEATURES)
-    pipeline = StepPipeline(trainer, lambda labels, scores: None)
+    pipeline = StepPipeline(trainer, lambda *scores: None)
     batch = next(batches())
     for memory in trainer.table.memory:  # the rows that new ids read
         memory.w[:] = np.inf
