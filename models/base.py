@@ -239,7 +239,7 @@ def assemble(
     output = ClickOutput(columns.target, to_call=Sigmoid(dtype="float32"), dtype="float32")
     model = CTRModel(body, output, schema=schema.select_by_name(names))
     one_row = {name: tf.zeros([1, 1], tf.int64) for name in columns.fields}
-    model(one_row | {name: tf.zeros([1, 1]) for name in columns.continuous})
+    model(one_row | {name: tf.zeros([1, n]) for name, n in columns.widths.items()})
     return model
 
 

@@ -31,6 +31,7 @@ class Columns:
         target: name of the 0/1 column.
         combiners: multi-valued column -> "sum", "mean" or "sqrtn", as in
             `tf.nn.embedding_lookup_sparse`. Other columns have one id per row.
+        vectors: continuous column with a vector per row -> its length. Others have one number.
 
     Raises:
         InputError: if a combiner is unknown.
@@ -40,6 +41,7 @@ class Columns:
     continuous: tuple[str, ...]
     target: str
     combiners: Mapping[str, str] = field(default_factory=dict)
+    vectors: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the combiners."""
@@ -51,11 +53,17 @@ class Columns:
         """The combiner of each categorical column; the sum of one embedding is itself."""
         return [self.combiners.get(name, "sum") for name in self.fields]
 
+    @property
+    def widths(self) -> dict[str, int]:
+        """Continuous column -> numbers of a row."""
+        return {name: self.vectors.get(name, 1) for name in self.continuous}
+
     @classmethod
     def from_schema(cls, schema: Schema, rows: int | None = None) -> Columns:
         """Read the tags and domains of a Merlin schema.
 
-        A list column is multi-valued. Its property "combiner" names the combiner; default: "mean".
+        A categorical list column is multi-valued. Its property "combiner" names the combiner;
+        default: "mean". A continuous list column has vectors of one length, its "value_count".
 
         Args:
             schema: Merlin schema.
@@ -84,15 +92,20 @@ class Columns:
                 for column in categorical
                 if column.is_list
             },
+            vectors={
+                column.name: _length(column)
+                for column in schema.select_by_tag(Tags.CONTINUOUS)
+                if column.is_list
+            },
         )
 
     def stack(self, inputs: Batch | dict[str, Tensor]) -> tuple[Ids, Tensor]:
         """Stack a batch to ids, and continuous features [b, C], float32.
 
         Args:
-            inputs: a `Batch`, or one tensor [b] or [b, 1] per column, or the stacked entries
-                "categorical", ids [b, F] or `Ids`, and "continuous" [b, C]. The caller has
-                checked the numbers that are stacked.
+            inputs: a `Batch`, or one tensor [b] or [b, 1] per column ([b, length] of vectors), or
+                the stacked entries "categorical", ids [b, F] or `Ids`, and "continuous" [b, C].
+                The caller has checked the numbers that are stacked.
 
         Raises:
             tf.errors.InvalidArgumentError: if a number of a column is not finite.
@@ -103,13 +116,27 @@ class Columns:
             ids, x = inputs["categorical"], inputs.get("continuous")
         else:
             ids = self._ids({name: inputs[name] for name in self.fields})
-            parts = [_finite(inputs[name], name) for name in self.continuous]
-            x = _side_by_side(parts) if parts else None
+            parts = [self._numbers(inputs[name], name) for name in self.continuous]
+            x = tf.concat(parts, axis=1) if parts else None
         ids = ids if isinstance(ids, Ids) else Ids(ids)
         ids = ids.with_values(_integer(ids.values))
         x = tf.zeros([_number_of_rows(ids), 0]) if x is None else tf.cast(x, tf.float32)
-        x.set_shape([None, len(self.continuous)])
+        x.set_shape([None, sum(self.widths.values())])
         return ids, x
+
+    def _numbers(self, x: Tensor | RaggedTensor, name: str) -> Tensor:
+        """Return the finite numbers of a column, float32 [b, 1], or [b, length] of vectors."""
+        if isinstance(x, tf.RaggedTensor):  # as Merlin's loader gives lists
+            words = f"column {name!r} has a vector of another length than {self.vectors.get(name)}"
+            same = tf.debugging.assert_equal(
+                x.row_lengths(), tf.cast(self.widths[name], x.row_splits.dtype), words
+            )
+            with tf.control_dependencies([same]):
+                x = tf.identity(x.flat_values)
+        elif name in self.vectors:  # to which Merlin may add an axis of length 1
+            x = tf.reshape(x, [tf.shape(x)[0], tf.reduce_prod(tf.shape(x)[1:])])
+            x = tf.ensure_shape(x, [None, self.vectors[name]])
+        return tf.reshape(_finite(x, name), [-1, self.widths[name]])
 
     def _ids(self, columns: dict[str, Tensor]) -> Ids:
         if not self.combiners:
@@ -133,6 +160,17 @@ def _rows(column: ColumnSchema) -> int:
             f"column {column.name!r} has no integer domain; set its largest id in the schema"
         )
     return int(domain.max) + 1
+
+
+def _length(column: ColumnSchema) -> int:
+    """Return the length of the vectors of a continuous list column."""
+    count = column.properties.get("value_count") or {}
+    if not count.get("max") or count.get("min") != count.get("max"):
+        raise InputError(
+            f"column {column.name!r} is continuous with lists of any length; give its vectors one "
+            "length in the schema, as `value_count`"
+        )
+    return int(count["max"])
 
 
 def _lists(x: Tensor) -> RaggedTensor:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from merlin.dag import BaseOperator
     from merlin.io import Dataset
-    from merlin.schema import Schema
+    from merlin.schema import ColumnSchema, Schema, Tags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +106,8 @@ def build_workflow(
     outputs = outputs + ([log_format.label] >> ops.AddMetadata(tags=tags))
     if log_format.weight:  # without a tag, so that models do not take it for a number
         outputs += [log_format.weight]
+    if log_format.vectors:  # as they are
+        outputs += list(log_format.vectors) >> ops.AddMetadata(tags=[Tags.CONTINUOUS])
     return nvt.Workflow(outputs)
 
 
@@ -226,7 +228,18 @@ def raw_schema(log_format: LogFormat) -> Schema:
     columns += [ColumnSchema(c, dtype=np.float64) for c in log_format.continuous]
     if log_format.weight:
         columns.append(ColumnSchema(log_format.weight, dtype=np.float32))
+    columns += [vector_schema(name, n) for name, n in log_format.vectors.items()]
     return Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8)])
+
+
+def vector_schema(name: str, length: int, tags: Sequence[Tags] = ()) -> ColumnSchema:
+    """Return the schema of a column of vectors: lists of float32 numbers, all of one length."""
+    import numpy as np
+    from merlin.schema import ColumnSchema
+
+    count = {"value_count": {"min": length, "max": length}}
+    lists = {"is_list": True, "is_ragged": False}
+    return ColumnSchema(name, dtype=np.float32, tags=list(tags), properties=count, **lists)
 
 
 def write_split(

@@ -35,6 +35,7 @@ from cowclip_merlin.workflows.raw.ingest import Ingest, IngestResult, check_inpu
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.threads import Threads
 from cowclip_merlin.workflows.train_test_split import Split
+from cowclip_merlin.workflows.vector_lengths import with_vector_lengths
 
 if TYPE_CHECKING:
     import nvtabular as nvt
@@ -64,6 +65,15 @@ def prepare(settings: PrepareSettings) -> PreparedData:
             f"column {min(log_format.multi)!r} has several values per row, which a GPU does not "
             "prepare; use `device` cpu"
         )
+    if gpu and log_format.vectors:
+        raise InputError(
+            f"column {min(log_format.vectors)!r} has vectors, which a GPU does not prepare; use "
+            "`device` cpu"
+        )
+    if settings.hugectr and log_format.vectors:
+        raise InputError(
+            f"`hugectr` writes no vectors, but column {min(log_format.vectors)!r} has some; omit it"
+        )
     if settings.hugectr and log_format.weight:
         raise InputError(
             f"`hugectr` writes no weights, but column {log_format.weight!r} has some; omit it"
@@ -71,6 +81,7 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     check_input_files(settings.files)
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; create it first")
+    log_format = log_format if base else with_vector_lengths(log_format, settings.files)
     with work_folder(target) as work:
         _prepare(settings, base, log_format, split, work, gpu=gpu)
         _move_to_target(
@@ -142,7 +153,8 @@ def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat
         )
     names = ("label", "categorical", "continuous", "max_values", "weight")
     known = {name: getattr(log_format, name) for name in names}
-    for name, value in {**known, "multi": tuple(log_format.multi)}.items():
+    lists = {"multi": tuple(log_format.multi), "vector": tuple(log_format.vectors)}
+    for name, value in {**known, **lists}.items():
         given = getattr(settings, name)
         if given and given != value:
             raise InputError(f"`{name}`: {settings.like} has other columns; omit `{name}`")
@@ -291,6 +303,7 @@ def _settings_record(
             chosen[name] = getattr(log_format, name)
         chosen |= log_format.text_options() | log_format.multi_options()
         chosen |= {"weight": log_format.weight} if log_format.weight else {}
+        chosen |= log_format.vector_options()
     return chosen | {
         "kind": settings.kind,
         "like": None if settings.like is None else settings.like.name,

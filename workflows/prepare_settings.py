@@ -74,6 +74,15 @@ class PrepareSettings(Settings):
     weight: str | None = option(
         None, "table: column with the weights of the rows, numbers of 0 or more", metavar="COL"
     )
+    vector: tuple[str, ...] = option(
+        (),
+        "table: columns with a vector of numbers per row, lists of parquet or text, as a,b",
+        metavar="COLS",
+        convert=parse_names,
+    )
+    vector_separator: str = option(
+        "|", "table: between the numbers of text in these columns", metavar="TEXT"
+    )
     separator: str | None = option(
         None,
         "table: between columns of text, such as ';' or tab",
@@ -126,6 +135,10 @@ class PrepareSettings(Settings):
         new = [name for name in self.multi if name not in self.categorical]
         object.__setattr__(self, "categorical", (*self.categorical, *new))
         self._check_multi()
+        if self.vector_separator != "|" and not self.vector:
+            raise InputError("`vector_separator` has no effect without `vector`; remove it")
+        if not self.vector_separator:
+            raise InputError("`vector_separator` is empty; give text, such as '|'")
         self._check_text_options()
         self._check_effects()
 
@@ -186,16 +199,17 @@ class PrepareSettings(Settings):
             InputError: if a table's columns are not named.
         """
         if self.kind in KINDS:
-            if self.label or self.categorical or self.continuous or self.weight:
+            named = (self.label, self.categorical, self.continuous, self.weight, self.vector)
+            if any(named):
                 raise InputError(
-                    "`label`, `categorical`, `multi`, `continuous` and `weight` are for the kind "
-                    f"table; a {self.kind} log has its own columns"
+                    "`label`, `categorical`, `multi`, `continuous`, `vector` and `weight` are for "
+                    f"the kind table; a {self.kind} log has its own columns"
                 )
             return KINDS[self.kind]
         if not self.label or not self.categorical:
             raise InputError("a table needs `label` and `categorical`; name its columns")
         weights = (self.weight,) if self.weight else ()
-        names = (self.label, *self.categorical, *self.continuous, *weights)
+        names = (self.label, *self.categorical, *self.continuous, *self.vector, *weights)
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(f"column {twice[0]!r} is given twice; give each column one role")
@@ -215,6 +229,8 @@ class PrepareSettings(Settings):
                 max_values=self.max_values,
                 keep_values=self.keep_values,
                 weight=self.weight or "",
+                vectors=dict.fromkeys(self.vector, 0),
+                vector_separator=self.vector_separator,
                 separator=separator_of(self.files[0]),
             )
         )
@@ -233,9 +249,8 @@ class PrepareSettings(Settings):
         for name in log_format.columns:
             if name not in self.columns:
                 raise InputError(
-                    f"`columns` has no {name!r}, which is the label, the weight, categorical or "
-                    "continuous; "
-                    "name all columns of the file, in its order"
+                    f"`columns` has no {name!r}, which is the label, the weight, categorical, "
+                    "continuous or a vector; name all columns of the file, in its order"
                 )
         return replace(log_format, file_columns=self.columns, header=False)
 

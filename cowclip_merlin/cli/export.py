@@ -67,9 +67,11 @@ def _export_saved_model(args: argparse.Namespace) -> None:
     inputs = export_run(args.run_folder, args.data, out=args.out, device=args.device)
     columns = input_columns(args.out)
     print(f"{args.out}: SavedModel, signature serving_default")
-    for spec in dict.fromkeys((each.dtype, each.shape.rank) for each in inputs.values()):
-        names = [name for name, each in inputs.items() if (each.dtype, each.shape.rank) == spec]
-        shape = "[b]" if spec[1] == 1 else "[b, k], filled with 0"
+    kinds = {name: (each.dtype, tuple(each.shape)[1:]) for name, each in inputs.items()}
+    for spec in dict.fromkeys(kinds.values()):
+        names = [name for name, kind in kinds.items() if kind == spec]
+        shapes = {(): "[b]", (None,): "[b, k], filled with 0"}
+        shape = shapes.get(spec[1]) or f"[b, {spec[1][0]}]"
         words = ", ".join(_describe_input(name, columns[name]) for name in names)
         print(f"  {spec[0].name} {shape}: {words}")
     print("  gives probability, float32 [b]")

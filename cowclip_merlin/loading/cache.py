@@ -70,7 +70,7 @@ class CacheKey:
 
 def _columns(data: PreparedData) -> list[str]:
     weights = [data.log_format.weight] if data.log_format.weight else []
-    return [*data.categorical, *data.continuous, data.label, *weights]
+    return [*data.categorical, *data.continuous, data.label, *weights, *data.log_format.vectors]
 
 
 def open_columns(data: PreparedData, split: str) -> ColumnArrays:

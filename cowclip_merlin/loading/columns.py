@@ -21,7 +21,7 @@ from cowclip_merlin.types import Array
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cowclip_merlin.workflows import PreparedData
+    from cowclip_merlin.workflows import LogFormat, PreparedData
 
 ROWS_AT_ONCE = 1 << 18
 _START_BYTES = 8  # of the position of a row's first id
@@ -34,7 +34,7 @@ class ColumnArrays:
     Attributes:
         ids: categorical ids, int32 [n, F], in the data set's field order; [m] with multi-valued
             columns, ordered as `layout` says.
-        continuous: float32 [n, C].
+        continuous: float32 [n, C], the continuous columns and then the numbers of the vectors.
         label: float32 [n], 0 or 1.
         lengths: number of ids of each row in the multi-valued columns, int32 [n, M]; None: each
             column has one id per row.
@@ -90,7 +90,7 @@ class ColumnArrays:
             ids=arrays.empty((rows, fields) if layout is None else 0, np.int32),
             lengths=None if layout is None else arrays.empty((rows, len(layout.multi)), np.int32),
             layout=layout,
-            continuous=arrays.empty((rows, len(data.continuous)), np.float32),
+            continuous=arrays.empty((rows, sum(data.log_format.widths.values())), np.float32),
             label=arrays.empty(rows, np.float32),
             weight=arrays.empty(rows, np.float32) if data.log_format.weight else None,
         )
@@ -210,6 +210,8 @@ def _checked_block(chunk: FileChunk, data: PreparedData, arrays: ModuleType) -> 
     block = block.with_ids([_checked_ids(chunk, name, sizes[name]) for name in data.categorical])
     for j, name in enumerate(data.continuous):
         block.continuous[:, j] = _checked_numbers(chunk, name)
+    for name, places in vector_places(data.log_format).items():
+        block.continuous[:, places] = _checked_vectors(chunk, name, data.log_format.vectors[name])
     block.label[:] = _checked_labels(chunk, data.label)
     if block.weight is not None:
         block.weight[:] = _checked_weights(chunk, data.log_format.weight)
@@ -219,7 +221,16 @@ def _checked_block(chunk: FileChunk, data: PreparedData, arrays: ModuleType) -> 
 def column_names(data: PreparedData) -> list[str]:
     """Return the names of all columns to read."""
     weights = [data.log_format.weight] if data.log_format.weight else []
-    return [data.label, *data.categorical, *data.continuous, *weights]
+    return [data.label, *data.categorical, *data.continuous, *weights, *data.log_format.vectors]
+
+
+def vector_places(log_format: LogFormat) -> dict[str, slice]:
+    """Return the columns of `ColumnArrays.continuous` that have the numbers of each vector."""
+    places, first = {}, len(log_format.continuous)
+    for name, length in log_format.vectors.items():
+        places[name] = slice(first, first + length)
+        first += length
+    return places
 
 
 def read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
@@ -304,6 +315,22 @@ def _checked_numbers(chunk: FileChunk, name: str) -> Array:
             "again"
         )
     return values
+
+
+def _checked_vectors(chunk: FileChunk, name: str, length: int) -> Array:
+    """Return the vectors of a column, [rows, length]."""
+    values, lengths = chunk.column(name)
+    if (lengths != length).any():
+        raise InputError(
+            f"{chunk.file}: column {name!r} has a vector of {lengths[lengths != length][0]} "
+            f"numbers, not {length}; prepare the data again"
+        )
+    if not np.isfinite(values).all():
+        raise InputError(
+            f"{chunk.file}: column {name!r} contains {values[~np.isfinite(values)][0]}; prepare "
+            "the data again"
+        )
+    return values.reshape(-1, length)
 
 
 def _checked_labels(chunk: FileChunk, name: str) -> Array:

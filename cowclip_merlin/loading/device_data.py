@@ -76,7 +76,7 @@ class DeviceData(Data):
         """Return the columns of these rows, integer [b]."""
         return weighted_by_class(self._gather(batch), self._class_weights)
 
-    def _gather(self, batch: Any) -> Batch:
+    def _gather(self, batch: PackedBatch) -> Batch:
         gather = self._tf.gather
         if self._layout is None:
             return unpack_tensors([gather(tensor, batch) for tensor in self._tensors])

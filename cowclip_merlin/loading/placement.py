@@ -79,7 +79,8 @@ def open_train_columns(data: PreparedData, *, memory: int | None = None) -> Colu
         data: the prepared folder.
         memory: bytes; None: the free memory of the GPU.
     """
-    if cudf_reader.is_available() and not data.log_format.multi:
+    lists = data.log_format.multi or data.log_format.vectors
+    if cudf_reader.is_available() and not lists:
         room = free_memory() if memory is None else memory
         row = ColumnArrays.empty(data, 0).bytes_per_row + ORDER_BYTES
         need = row * (data.rows["train"] + data.rows["test"])

@@ -144,7 +144,8 @@ def export_run(
     """Write the model of a run as a TensorFlow SavedModel, for programs without this package.
 
     Its signature "serving_default" takes one tensor [b] for each column, ids as int64 and numbers
-    as float32. A multi-valued column is a matrix [b, k]; 0 fills rows with fewer ids. It returns
+    as float32. A multi-valued column is a matrix [b, k]; 0 fills rows with fewer ids. A column of
+    vectors is a matrix of their numbers. It returns
     "probability", float32 [b]. An id outside of its column's table raises an error that names the
     column. `load_model` can load the folder as a Keras model.
 
@@ -202,6 +203,7 @@ def _input_signature(columns: Columns, names: dict[str, str]) -> dict[str, Tenso
     tf = compat.tensorflow()
     kinds = dict.fromkeys(columns.fields, tf.int64) | dict.fromkeys(columns.continuous, tf.float32)
     shapes = {c: [None, None] if c in columns.combiners else [None] for c in kinds}
+    shapes |= {c: [None, length] for c, length in columns.vectors.items()}
     return {names[c]: tf.TensorSpec(shapes[c], kind, names[c]) for c, kind in kinds.items()}
 
 

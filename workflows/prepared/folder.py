@@ -29,7 +29,8 @@ FORMAT_VERSION = 1
 SPLITS = ("train", "test")
 _ADDED_TOTALS = ("fitted_rows", "vocabulary", "checksums")  # not in folders of earlier versions
 
-_ADDED_COLUMNS = ("separator_given", "multi", "max_values", "keep_values", "weight")  # likewise
+_OF_LAYOUT = ("weight", "vectors", "vector_separator")  # written only if they say something
+_ADDED_COLUMNS = ("separator_given", "multi", "max_values", "keep_values", *_OF_LAYOUT)  # likewise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +234,8 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Schema:
     ]
     if log_format.weight:  # without a tag, so that models do not take it for a number
         columns.append(ColumnSchema(log_format.weight, dtype=np.float32))
+    vectors = log_format.vectors.items()
+    columns += [nvtabular_graph.vector_schema(name, n, [Tags.CONTINUOUS]) for name, n in vectors]
     tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
     return merlin.Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8, tags=tags)])
 
@@ -266,7 +269,8 @@ def checksums(folder: Path) -> dict[str, str]:
 
 def _vocabulary(folder: Path, log_format: LogFormat, recipe: Recipe, statistics: Statistics) -> str:
     scaling = [recipe.log, statistics.minimum, statistics.maximum]
-    columns = [log_format.categorical, log_format.continuous]
+    columns: list[object] = [log_format.categorical, log_format.continuous]
+    columns += [dict(log_format.vectors)] if log_format.vectors else []
     values = hash_values(folder / "categories", log_format)
     return hashlib.sha256(json.dumps([columns, scaling, values]).encode()).hexdigest()
 
@@ -280,9 +284,10 @@ def _sha256(file: Path) -> str:
 
 
 def _layout(log_format: LogFormat) -> JsonObject:
-    """Return the columns for `dataset.json`; the weight only if there is one, as before."""
-    layout = asdict(log_format)
-    return layout if log_format.weight else {n: x for n, x in layout.items() if n != "weight"}
+    """Return the columns for `dataset.json`; weight and vectors only if there are some."""
+    layout = {n: x for n, x in asdict(log_format).items() if n not in _OF_LAYOUT}
+    weight = {"weight": log_format.weight} if log_format.weight else {}
+    return layout | weight | log_format.vector_options()
 
 
 def write_description(

@@ -137,7 +137,8 @@ class Ingest:
 
     def _read_rows(self, file: Path, threads: Threads) -> Iterator[ParsedRows]:
         if file.suffix == ".parquet":
-            rows = max(1, self.block_bytes // 256)
+            of_vectors = 16 * sum(self.log_format.vectors.values())  # bytes, with their copies
+            rows = max(1, self.block_bytes // (256 + of_vectors))
             return read_parquet_rows(file, self.log_format, rows, printed=self.printed)
         allowed = self._allowed_bad_lines
         log_format = self.log_format.of_file(file)
@@ -254,7 +255,7 @@ def staged_columns(table: pa.Table, log_format: LogFormat, *, coded: bool) -> pa
     """Return the columns with the types to stage; with `coded`, categories have a dictionary.
 
     Numbers become float64, as pandas would do with Arrow's nullable integers. Integers above 2**53
-    lose their last digits. The weight becomes float32.
+    lose their last digits. The weight becomes float32. Vectors stay as they are.
     """
     import pyarrow as pa
 
@@ -274,4 +275,5 @@ def staged_columns(table: pa.Table, log_format: LogFormat, *, coded: bool) -> pa
         columns[name] = table[name].cast(pa.float64(), safe=False)
     if name := log_format.weight:
         columns[name] = table[name].cast(pa.float64(), safe=False).cast(pa.float32(), safe=False)
+    columns |= {name: table[name] for name in log_format.vectors}
     return pa.table(columns)

@@ -38,6 +38,8 @@ class LogFormat:
         max_values: keep at most so many values of a row in such a column; 0: all.
         keep_values: which ones to keep then: "first" or "last".
         weight: name of the column with the weights of the rows; "": all rows weigh the same.
+        vectors: columns with a vector of numbers per row -> its length; 0: not known yet.
+        vector_separator: what separates the numbers of a vector in text.
     """
 
     kind: str
@@ -53,6 +55,8 @@ class LogFormat:
     max_values: int = 0
     keep_values: str = "first"
     weight: str = ""
+    vectors: Mapping[str, int] = field(default_factory=dict)
+    vector_separator: str = "|"
 
     @property
     def quotes(self) -> bool:
@@ -90,12 +94,23 @@ class LogFormat:
             "keep_values": self.keep_values,
         }
 
+    def vector_options(self) -> JsonObject:
+        """Return the columns of vectors and how they are read, if there are any."""
+        if not self.vectors:
+            return {}
+        return {"vectors": dict(self.vectors), "vector_separator": self.vector_separator}
+
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns to read."""
         labels = (self.label,) if self.label else ()
         weights = (self.weight,) if self.weight else ()
-        return (*labels, *self.categorical, *self.continuous, *weights)
+        return (*labels, *self.categorical, *self.continuous, *weights, *self.vectors)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """How many numbers a model reads of each continuous column and each vector, in order."""
+        return dict.fromkeys(self.continuous, 1) | dict(self.vectors)
 
     def without_label(self) -> LogFormat:
         """Return the columns of rows to score, which need neither label nor weight."""

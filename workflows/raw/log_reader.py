@@ -146,7 +146,7 @@ class LogReader:
 
     def _parsed(self, file: Path, threads: Threads) -> Iterator[ParsedRows]:
         if file.suffix == ".parquet":
-            rows = max(1, BLOCK_BYTES // 256)
+            rows = max(1, BLOCK_BYTES // (256 + 16 * sum(self._format.vectors.values())))
             return read_parquet_rows(file, self._format, rows, keep=self._keep)
         log_format = self._text_format(file)
         return read_text_rows(file, log_format, BLOCK_BYTES, self._allowed, threads)

@@ -1,7 +1,8 @@
 """Columns with several values per row: lists of parquet, or text with a separator between values.
 
 In a table of rows, such a column is an Arrow list of texts. A list has no missing or empty values:
-a row without a value has an empty list.
+a row without a value has an empty list. A column of vectors is an Arrow list of float32 numbers,
+as many in each row.
 """
 
 from __future__ import annotations
@@ -41,25 +42,143 @@ def lists_of_values(values: ArrowColumn, separator: str, *, where: str) -> pa.Li
     >>> lists_of_values(pa.array([[1, None], None]), "|", where="column 'tags'").to_pylist()
     [['1'], []]
     """
+    values = _as_lists(values, separator, "several values per row by `multi`", where)
+    starts = _starts(values)
+    texts = text_of_values(_flat(values), where=where)
+    return _select(starts, texts, np.asarray(texts.is_valid()))
+
+
+def _as_lists(values: ArrowColumn, separator: str, what: str, where: str) -> ArrowColumn:
+    """Return lists as they are, and split text.
+
+    Raises:
+        InputError: if the values are neither.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as types
 
     kind = values.type
     if types.is_dictionary(kind):  # a pandas category
-        return lists_of_values(values.cast(kind.value_type), separator, where=where)
+        return _as_lists(values.cast(kind.value_type), separator, what, where)
     if types.is_null(kind):
-        values = values.cast(pa.list_(pa.string()))
-    elif types.is_string(kind) or types.is_large_string(kind):
-        values = pc.split_pattern(values, pattern=separator)
-    elif not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+        return values.cast(pa.list_(pa.string()))
+    if types.is_string(kind) or types.is_large_string(kind):
+        return pc.split_pattern(values, pattern=separator)
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
         raise InputError(
-            f"{where} is {kind}, but holds several values per row by `multi`; give lists, or text "
-            f"with {separator!r} between the values"
+            f"{where} is {kind}, but holds {what}; give lists, or text with {separator!r} between "
+            "the values"
         )
-    starts = _starts(values)
-    texts = text_of_values(_flat(values), where=where)
-    return _select(starts, texts, np.asarray(texts.is_valid()))
+    return values
+
+
+def vectors_of_values(
+    values: ArrowColumn, separator: str, length: int, *, where: str
+) -> tuple[pa.ListArray, npt.NDArray[np.bool_]]:
+    """Return the vectors of all rows, and which of them are right.
+
+    Args:
+        values: Arrow array or chunked array, [n]: lists of numbers, or text.
+        separator: what stands between the numbers of a text.
+        length: of a vector, at least 1.
+        where: name of the column, and of the file if there is one, for messages.
+
+    Returns:
+        Arrow array of lists of `length` float32 numbers, zeros in a wrong row; and bool [n],
+        false where a vector is missing, of another length, or has a number that is missing or not
+        finite in float32.
+
+    Raises:
+        InputError: if the values are neither lists of numbers nor text.
+
+    >>> import pyarrow as pa
+    >>> vectors, good = vectors_of_values(pa.array(["1|2.5", "3", None]), "|", 2, where="x")
+    >>> vectors.to_pylist(), good.tolist()
+    ([[1.0, 2.5], [0.0, 0.0], [0.0, 0.0]], [True, False, False])
+    """
+    import pyarrow as pa
+
+    lists = _as_lists(values, separator, "a vector per row by `vector`", where)
+    starts, numbers = _starts(lists), _floats(_flat(lists), where)
+    good = np.diff(starts) == length
+    found = np.zeros((len(lists), length), np.float32)
+    places = starts[:-1][good, None] + np.arange(length)
+    with np.errstate(over="ignore"):  # infinite, which is refused below
+        found[good] = numbers[places]
+    good &= np.isfinite(found).all(axis=1)
+    found[~good] = 0
+    offsets = pa.array(np.arange(len(lists) + 1) * length, pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(found.reshape(-1))), good
+
+
+def _floats(values: ArrowColumn, where: str) -> npt.NDArray[np.float64]:
+    """Convert numbers or text to float64 [m]; what is no number becomes NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    kind = values.type
+    if types.is_string(kind) or types.is_large_string(kind):
+        texts = pc.utf8_trim(values, " ")
+        try:
+            values = texts.cast(pa.float64())
+        except pa.ArrowInvalid:
+            return np.array([_float_of(text) for text in texts.to_pylist()], np.float64)
+    elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)):
+        raise InputError(f"{where} has lists of {kind}, not of numbers; convert it")
+    return np.asarray(pc.fill_null(values.cast(pa.float64(), safe=False), np.nan))
+
+
+def _float_of(value: object) -> float:
+    """Return a number, or text that Arrow reads as one, as a float; NaN for anything else."""
+    import pyarrow as pa
+
+    try:
+        return pa.scalar(value).cast(pa.float64()).as_py()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError):
+        return float("nan")
+
+
+def vector_values(value: object, separator: str) -> list[object]:
+    """Return the values of one vector as they are given; none if it is missing."""
+    if isinstance(value, str):
+        return [part.strip(" ") for part in value.split(separator)] if value else []
+    return list(value) if isinstance(value, list) else []
+
+
+def vector_length(value: object, separator: str) -> int:
+    """Return the length of a vector; 0 if it is missing, or one of its values is no number.
+
+    >>> vector_length("1|2.5", "|"), vector_length([1, None], "|"), vector_length(None, "|")
+    (2, 0, 0)
+    """
+    values = vector_values(value, separator)
+    return len(values) if all(_is_number(each) for each in values) else 0
+
+
+def _is_number(value: object) -> bool:
+    number = np.float64(np.nan) if value is None or value == "" else np.float64(_float_of(value))
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.float32(number)))
+
+
+def vector_damage(name: str, value: object, separator: str, length: int) -> str:
+    """Describe what is wrong with a vector; "" if nothing is.
+
+    >>> vector_damage("x", "1|a", "|", 2), vector_damage("x", [1], "|", 2)
+    ("x[1] is 'a', not a finite number", 'x has 1 numbers, not 2 as in the first row')
+    """
+    values = vector_values(value, separator)
+    if not values:
+        return f"{name} is missing; a vector needs its {length} numbers"
+    if len(values) != length:
+        return f"{name} has {len(values)} numbers, not {length} as in the first row"
+    for j, each in enumerate(values):
+        if not _is_number(each):
+            shown = "missing" if each is None else f"{each!r:.60}"
+            return f"{name}[{j}] is {shown}, not a finite number"
+    return ""
 
 
 def cut_lists(lists: pa.ListArray, most: int, keep: str) -> pa.ListArray:

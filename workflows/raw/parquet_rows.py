@@ -14,7 +14,11 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.multi_values import lists_of_values
+from cowclip_merlin.workflows.raw.multi_values import (
+    lists_of_values,
+    vector_damage,
+    vectors_of_values,
+)
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
 from cowclip_merlin.workflows.raw.value_text import printed_text, text_of_values
 
@@ -137,16 +141,22 @@ def checked_batch(
             to_text = printed_text if name in printed else text_of_values
             column = to_text(table[name], where=where)
         table = table.set_column(table.column_names.index(name), name, column)
-    label = log_format.label
+    label, separator = log_format.label, log_format.vector_separator
     table = _label_words(table, label)
     numbers = {
         name: _numbers(table[name], name, file)
         for name in log_format.columns
-        if name not in log_format.categorical
+        if name not in (*log_format.categorical, *log_format.vectors)
     }
-    good = pa.array(np.ones(len(table), bool))
+    good, right = pa.array(np.ones(len(table), bool)), {}
+    for name, length in log_format.vectors.items():
+        where = f"{file}: column {name!r}"
+        vectors, right[name] = vectors_of_values(table[name], separator, length, where=where)
+        table = table.set_column(table.column_names.index(name), name, vectors)
+        good = pc.and_(good, pa.array(right[name]))
     if label:
-        good = pc.fill_null(pc.is_in(numbers[label], pa.array([0.0, 1.0])), False)
+        is_label = pc.fill_null(pc.is_in(numbers[label], pa.array([0.0, 1.0])), False)
+        good = pc.and_(good, is_label)
     for name in log_format.continuous:
         good = pc.and_(good, pc.fill_null(pc.is_finite(numbers[name]), True))
     for name in log_format.integer:
@@ -160,6 +170,9 @@ def checked_batch(
         return {name: column[i].as_py() for name, column in numbers.items()}
 
     def reason(i: int) -> str:
+        for name in (name for name, of_rows in right.items() if not of_rows[i]):
+            value = batch.column(name)[i].as_py()
+            return vector_damage(name, value, separator, log_format.vectors[name])
         given = batch.column(label)[i].as_py() if label else None
         return _damage_of(row(i), log_format, given)
 

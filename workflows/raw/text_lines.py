@@ -12,7 +12,11 @@ import numpy.typing as npt
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw import labels
 from cowclip_merlin.workflows.raw.log_format import LogFormat
-from cowclip_merlin.workflows.raw.multi_values import lists_of_values
+from cowclip_merlin.workflows.raw.multi_values import (
+    lists_of_values,
+    vector_damage,
+    vectors_of_values,
+)
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
 from cowclip_merlin.workflows.raw.text_blocks import Block
 
@@ -41,7 +45,7 @@ class LineParser:
         self.log_format, self.file, self.columns = log_format, file, columns
         text = pa.dictionary(pa.int32(), pa.string()) if coded else pa.string()
         types = dict.fromkeys(log_format.categorical, text)
-        types |= dict.fromkeys(log_format.multi, pa.string())
+        types |= dict.fromkeys((*log_format.multi, *log_format.vectors), pa.string())
         types |= {
             name: pa.int64() if name in log_format.integer else pa.float64()
             for name in log_format.continuous
@@ -90,7 +94,8 @@ class LineParser:
             return None
         if not self._has_weights(table):
             return None
-        return self._with_lists(table)
+        table, good = self._with_vectors(table)
+        return self._with_lists(table) if good else None
 
     def _has_weights(self, table: pa.Table) -> bool:
         """Return whether all rows have a weight, if the log has weights."""
@@ -135,6 +140,16 @@ class LineParser:
             lists = lists_of_values(table[name], separator, where=where)
             table = table.set_column(table.column_names.index(name), name, lists)
         return table
+
+    def _with_vectors(self, table: pa.Table) -> tuple[pa.Table, bool]:
+        """Make vectors of text; return whether all of them are right, too."""
+        all_good = True
+        for name, length in self.log_format.vectors.items():
+            where, separator = f"{self.file}: column {name!r}", self.log_format.vector_separator
+            vectors, good = vectors_of_values(table[name], separator, length, where=where)
+            table = table.set_column(table.column_names.index(name), name, vectors)
+            all_good = all_good and bool(good.all())
+        return table, all_good
 
     def parse_good_lines(
         self, block: Block, allowance: int | None
@@ -183,7 +198,8 @@ class LineParser:
     def _empty(self) -> pa.Table:
         import pyarrow as pa
 
-        return self._with_lists(self._with_label(pa.schema(self.types.items()).empty_table()))
+        table = self._with_label(pa.schema(self.types.items()).empty_table())
+        return self._with_lists(self._with_vectors(table)[0])
 
     def _bad(self, line: bytes, number: int) -> BadLine:
         return BadLine(str(self.file), number, self._reason(line), line)
@@ -210,6 +226,9 @@ class LineParser:
                 return f"{name} is {row[name]!r}, not {what}"
         if (name := log_format.weight) and not labels.is_weight(row[name]):
             return labels.weight_damage(name, row[name])
+        for name, length in log_format.vectors.items():
+            if damage := vector_damage(name, row[name], log_format.vector_separator, length):
+                return damage
         return "a quote that is not closed" if '"' in text and self._quotes else "not readable"
 
 

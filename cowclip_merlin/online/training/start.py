@@ -89,6 +89,11 @@ class OfflineStart:
                     f"those of the features file are {', '.join(mine) or 'none'}; name the same "
                     "ones in the same order"
                 )
+        if vectors := self._data.log_format.vectors:
+            raise InputError(
+                f"{self._data.path}: column {min(vectors)!r} has vectors, which a stream does not "
+                "take; train the run without them"
+            )
         self._refuse_other_lists(features)
         for column in features.categorical:
             if column.buckets is not None:

@@ -53,6 +53,11 @@ def export_repository(
                 f"{data}: column {min(lists)!r} has several values per row, which models for "
                 "Triton do not take; export a SavedModel instead"
             )
+        if vectors := prepared.log_format.vectors:
+            raise InputError(
+                f"{data}: column {min(vectors)!r} has vectors, which models for Triton do not "
+                "take; export a SavedModel instead"
+            )
         model = load_run(run, data, device=device)
         from cowclip_merlin.serving.triton.raw_value_model import RawValueModel
 

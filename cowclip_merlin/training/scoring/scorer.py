@@ -13,6 +13,7 @@ import numpy.typing as npt
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, StreamedData
+from cowclip_merlin.loading.columns import vector_places
 from cowclip_merlin.loading.device_data import as_float_arrays, to_device
 from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.run import set_up_tensorflow
@@ -107,8 +108,8 @@ class Scorer:
                 )
 
     def _workflow_of_raw_rows(self) -> nvt.Workflow:
-        """Return the workflow for rows without labels and weights."""
-        known = (self.data.label, self.data.log_format.weight)
+        """Return the workflow for ids and single numbers."""
+        known = (self.data.label, self.data.log_format.weight, *self.data.log_format.vectors)
         return self.data.workflow().remove_inputs([name for name in known if name])
 
     def _empty_columns(self, rows: int) -> ColumnArrays:
@@ -127,14 +128,20 @@ class Scorer:
 
     def _transform(self, rows: RawRows) -> ColumnArrays:
         """Return ids and numbers; the labels have no meaning."""
+        import pyarrow.compute as pc
+
         data, table = self.data, staged_columns(rows.table, self.log_format, coded=True)
         with np.errstate(over="ignore"):  # numbers that are too large are refused below
-            ready = self._workflow.transform(table.to_pandas())
+            single = table.drop_columns(list(data.log_format.vectors))
+            ready = self._workflow.transform(single.to_pandas())
         columns = self._empty_columns(len(ready))
         columns = columns.with_ids([self._ids(ready[name], name) for name in data.categorical])
         for j, name in enumerate(data.continuous):
             columns.continuous[:, j] = ready[name]
             _check_finite(columns.continuous[:, j], rows, name)
+        for name, places in vector_places(data.log_format).items():
+            numbers = pc.list_flatten(table[name]).to_numpy()
+            columns.continuous[:, places] = numbers.reshape(len(ready), -1)
         columns.label[:] = 0
         return columns
 
