@@ -151,11 +151,17 @@ def test_what_does_not_fit_is_one_line_and_leaves_nothing(days, tmp_path):
         prepared(tmp_path / f"price{n}", frame, continuous=("price",))
         for n, frame in enumerate(numbers)
     ]
+    vectors = numbers[0].assign(photo="1|2")
+    with_vectors = prepared(tmp_path / "photo", vectors, vector=("photo",))
+    lists = numbers[0].astype({"item": str})
+    with_lists = prepared(tmp_path / "lists", lists, multi=("item",))
     train(with_price[0].path, settings, out=tmp_path / "priced", device="cpu")
     for run, data, changes, words in [
         ("run", days[1], {"model": "dcn"}, "was trained with model deepfm, not dcn"),
         ("run", days[1], {"embedding_dim": 5}, "embedding_dim 4, not 5"),
         ("run", with_price[0], {}, "its continuous columns are price, those of"),
+        ("run", with_vectors, {}, "its vectors have other columns or lengths"),
+        ("run", with_lists, {}, "other columns have several values per row than in"),
         ("priced", with_price[1], {}, "column 'price' has another scale than in"),
         ("run", days[1], {"tables": "sharded"}, "needs whole tables"),
         ("none", days[1], {}, "no config.json; give the run folder"),

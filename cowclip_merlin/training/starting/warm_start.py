@@ -57,8 +57,8 @@ class WarmStart:
         if self._config.data is None:
             raise InputError(f"{run}: of a version that did not note its data; train without it")
         self._before = PreparedData.load(self._config.data)
-        self._refuse_other_model(settings)
         self._refuse_other_columns()
+        self._refuse_other_model(settings)
         self._folder = weights_folder(self._run, self._config.settings)
 
     def apply(self, model: CTRModel, optimizer: CowClip) -> str:
@@ -131,6 +131,12 @@ class WarmStart:
     def _refuse_other_columns(self) -> None:
         """Refuse data with other columns, or with numbers of another scale."""
         before, data = self._before, self._data
+        multi = [tuple(each.log_format.multi) for each in (before, data)]
+        if multi[0] != multi[1]:
+            raise InputError(
+                f"{data.path}: other columns have several values per row than in {before.path}; "
+                "prepare the same ones with `multi`"
+            )
         for kind in ("categorical", "continuous"):
             old, new = getattr(before, kind), getattr(data, kind)
             if old != new:
@@ -139,6 +145,11 @@ class WarmStart:
                     f"{before.path} {', '.join(old) or 'none'}; prepare the same ones in the same "
                     "order"
                 )
+        if before.log_format.vectors != data.log_format.vectors:
+            raise InputError(
+                f"{data.path}: its vectors have other columns or lengths than those of "
+                f"{before.path}; prepare the same ones in the same order"
+            )
         for name in data.continuous:
             if _scale(before, name) != _scale(data, name):
                 raise InputError(
