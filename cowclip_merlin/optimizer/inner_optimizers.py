@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import refuse_aggregators, row_optimizer
+from cowclip_merlin.optimizer.decoupled import dense_optimizer
 from cowclip_merlin.optimizer.lazy_adam import LazyAdam, Moments
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class InnerOptimizers:
         # HDF5 files store the class name without the package that registers it.
         with tf.keras.utils.custom_object_scope({"RowAdam": LazyAdam, "LazyAdam": LazyAdam}):
             self.embedding = compat.legacy_optimizer(embedding)
-        self.dense = compat.legacy_optimizer(dense)
+        self.dense = dense_optimizer(dense)
         for role, optimizer in self._by_role().items():
             if any(isinstance(each, outer) for each in optimizers_in(optimizer)):
                 raise InputError(
