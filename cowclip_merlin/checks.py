@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from cowclip_merlin.errors import InputError
 
@@ -85,7 +84,7 @@ def check_positive(values: Mapping[str, float]) -> None:
             raise InputError(f"{option} is {value:g}; give a number above 0")
 
 
-def check_unique(lists: Mapping[str, Sequence[Any]]) -> None:
+def check_unique(lists: Mapping[str, Sequence[Hashable]]) -> None:
     """Refuse duplicate values.
 
     Args:
@@ -120,7 +119,7 @@ def check_choices(option: str, values: Sequence[str], choices: Iterable[str]) ->
             raise InputError(f"{option}: unknown {value!r}; choose one of {', '.join(choices)}")
 
 
-def one_of(name: str, value: Any, choices: Iterable[str]) -> None:
+def one_of(name: str, value: object, choices: Iterable[str]) -> None:
     """Refuse a setting that is not among its choices.
 
     Raises:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from cowclip_merlin.checks import check_not_negative
 
@@ -108,7 +108,7 @@ class ClipSettings:
         check_not_negative(vars(self))
 
     @classmethod
-    def from_attributes(cls, source: Any) -> ClipSettings:
+    def from_attributes(cls, source: object) -> ClipSettings:
         """Copy the settings from the attributes of an object."""
         return cls(**{each.name: getattr(source, each.name) for each in fields(cls)})
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.choices import ClipSettings
+from cowclip_merlin.types import Tensor
 
 tf = compat.tensorflow()
-
-Tensor = Any  # tf.Tensor; TensorFlow ships no usable type stubs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +56,20 @@ class RowUpdates:
     num_fields: int
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
+ClipFunction = Callable[..., "Tensor | list[Tensor]"]
+
+FUNCTIONS: dict[str, ClipFunction] = {}
 """The function of each clip, by the clip's name in `choices.CLIPS`."""
 
 
-def clip_function(name: str) -> Callable[[Any], Any]:
+def clip_function(name: str) -> Callable[[ClipFunction], ClipFunction]:
     """Return a decorator that makes a function the one of this clip.
 
     The function takes `ClipRows`, or `RowUpdates` if the clip acts on updates, and `ClipSettings`.
     It returns the factor of each row, [n]. With `Clip.all_tables`, it takes and returns lists.
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: ClipFunction) -> ClipFunction:
         FUNCTIONS[name] = function
         return function
 

@@ -6,6 +6,7 @@ checkers resolve, and this module loads neither TensorFlow nor NumPy.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -23,7 +24,13 @@ Tensor: TypeAlias = "tf.Tensor"
 TensorSpec: TypeAlias = "tf.TensorSpec"
 TensorShape: TypeAlias = "tf.TensorShape"
 RaggedTensor: TypeAlias = "tf.RaggedTensor"
+SparseTensor: TypeAlias = "tf.SparseTensor"
 DType: TypeAlias = "tf.DType"
+HashTable: TypeAlias = "tf.lookup.experimental.MutableHashTable"
+Function: TypeAlias = "tf.types.experimental.PolymorphicFunction"
+"""What `tf.function` returns."""
+
+Operation: TypeAlias = "tf.Operation"
 Variable: TypeAlias = "tf.Variable"
 IndexedSlices: TypeAlias = "tf.IndexedSlices"
 
@@ -32,6 +39,15 @@ ArrayOrTensor: TypeAlias = "Array | Tensor"
 
 Gradient: TypeAlias = "Tensor | IndexedSlices"
 """The gradient of a variable: that of an embedding table has only the rows of a batch."""
+
+Strategy: TypeAlias = "tf.distribute.Strategy"
+Graph: TypeAlias = "tf.Graph"
+
+Pair: TypeAlias = "tuple[Gradient, Variable]"
+"""What an optimizer gets for a variable; the gradient of a table is sparse."""
+
+VariableRef: TypeAlias = Hashable
+"""`tf.Variable.ref()`: the key of a variable in a dictionary."""
 
 Layer: TypeAlias = "tf.keras.layers.Layer"
 Initializer: TypeAlias = "tf.keras.initializers.Initializer"

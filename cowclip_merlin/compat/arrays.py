@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cowclip_merlin.compat.keras import tensorflow, version_of
+from cowclip_merlin.types import Tensor
 
 
 def numpy_memory_can_be_shared(version: str) -> bool:
@@ -19,7 +18,7 @@ def numpy_memory_can_be_shared(version: str) -> bool:
     return version_of(version) >= (1, 24)
 
 
-def part_numbers(lengths: Any) -> Any:
+def part_numbers(lengths: Tensor) -> Tensor:
     """Return, for each element of consecutive parts, the number of its part, int32 [m].
 
     `tf.repeat` tiles each part to the length of the longest one, which takes too much memory if

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from typing import Any
+from types import ModuleType
 
 
 @contextmanager
@@ -39,7 +39,9 @@ class _HiddenTensorFlow(MetaPathFinder):
     def __init__(self) -> None:
         self._thread = threading.get_ident()
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> None:
         """Raise for TensorFlow; return None for all other modules."""
         if name == "tensorflow" and threading.get_ident() == self._thread:
             raise ModuleNotFoundError("imported when it is first needed", name=name)
@@ -53,10 +55,12 @@ class AfterImport(MetaPathFinder):
         change: the function.
     """
 
-    def __init__(self, name: str, change: Callable[[Any], None]) -> None:
+    def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
         self._name, self._change, self._searching = name, change, False
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """Return the module's own spec, with one more step after the import."""
         if name != self._name or self._searching:
             return None
@@ -69,10 +73,10 @@ class AfterImport(MetaPathFinder):
             self._add_change(spec.loader)
         return spec
 
-    def _add_change(self, loader: Any) -> None:
+    def _add_change(self, loader: Loader) -> None:
         execute = loader.exec_module
 
-        def execute_and_change(module: Any) -> None:
+        def execute_and_change(module: ModuleType) -> None:
             execute(module)
             self._change(module)
 
@@ -91,10 +95,10 @@ class RefusedImport(AfterImport):
     def __init__(self, name: str) -> None:
         super().__init__(name, lambda module: None)
 
-    def _add_change(self, loader: Any) -> None:
+    def _add_change(self, loader: Loader) -> None:
         execute = loader.exec_module
 
-        def execute_or_refuse(module: Any) -> None:
+        def execute_or_refuse(module: ModuleType) -> None:
             try:
                 execute(module)
             except ValueError as error:
@@ -115,10 +119,10 @@ class WhileImporting(AfterImport):
         super().__init__(name, lambda module: None)
         self._surroundings = surroundings
 
-    def _add_change(self, loader: Any) -> None:
+    def _add_change(self, loader: Loader) -> None:
         execute = loader.exec_module
 
-        def execute_within(module: Any) -> None:
+        def execute_within(module: ModuleType) -> None:
             with self._surroundings():
                 execute(module)
 

@@ -10,13 +10,14 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from types import ModuleType
 
 from cowclip_merlin.compat.sparse_lookups import keep_occurrences
 from cowclip_merlin.errors import InputError, StackError
+from cowclip_merlin.types import JsonObject, KerasOptimizer, Tensor, Variable
 
 
 def version_of(text: str) -> tuple[int, int]:
@@ -75,13 +76,13 @@ def _held_back_chatter() -> Iterator[None]:
                     os.write(2, line)
 
 
-def _keras_version(tf: Any) -> tuple[int, int]:
+def _keras_version(tf: ModuleType) -> tuple[int, int]:
     package = tf.keras.layers.Layer.__module__.partition(".")[0]  # "keras" or "tf_keras"
     return version_of(importlib.import_module(package).__version__)
 
 
 @cache
-def tensorflow() -> Any:
+def tensorflow() -> ModuleType:
     """TensorFlow with Keras 2.
 
     Raises:
@@ -119,7 +120,7 @@ _XPLANE_HOMES = ("tensorflow.tsl.profiler.protobuf", "tensorflow.core.profiler.p
 
 
 @cache
-def xplane() -> Any:
+def xplane() -> ModuleType:
     """Import the protobuf module of the profiler's files, with `XSpace`, `XPlane`, `XLine`.
 
     Raises:
@@ -135,7 +136,7 @@ def xplane() -> Any:
     )
 
 
-def all_to_all() -> Any:
+def all_to_all() -> Callable[..., Tensor]:
     """Return TensorFlow's raw operation that exchanges parts of tensors between workers.
 
     Raises:
@@ -150,7 +151,7 @@ def all_to_all() -> Any:
     return tf.raw_ops.CollectiveAllToAllV2
 
 
-def stored(variable: Any) -> Any:
+def stored(variable: Variable) -> Variable:
     """Return the variable without the wrapper that Keras layers add under mixed precision.
 
     Within the layer's `call`, the wrapper has the layer's compute dtype.
@@ -159,7 +160,7 @@ def stored(variable: Any) -> Any:
     return variable._variable if wrapped else variable
 
 
-def legacy_optimizer(identifier: Any) -> Any:
+def legacy_optimizer(identifier: KerasOptimizer | str | JsonObject) -> KerasOptimizer:
     """Convert to a Keras 2 "legacy" optimizer, which all supported versions and Merlin use.
 
     Args:
@@ -192,7 +193,7 @@ def legacy_optimizer(identifier: Any) -> Any:
     return tf.keras.__internal__.optimizers.convert_to_legacy_optimizer(identifier)
 
 
-def _check_has_legacy_form(tf: Any, name: str) -> None:
+def _check_has_legacy_form(tf: ModuleType, name: str) -> None:
     """Check that an optimizer of Keras is not one of the newer ones, such as Lion or AdamW.
 
     Raises:
@@ -207,18 +208,18 @@ def _check_has_legacy_form(tf: Any, name: str) -> None:
         )
 
 
-def _legacy(tf: Any) -> Any:
+def _legacy(tf: ModuleType) -> ModuleType:
     return tf.keras.optimizers.legacy
 
 
-def _legacy_classes(tf: Any) -> dict[str, Any]:
+def _legacy_classes(tf: ModuleType) -> dict[str, type[KerasOptimizer]]:
     legacy = _legacy(tf)
     classes = {c.lower(): getattr(legacy, c) for c in dir(legacy) if c[0].isupper()}
     classes.pop("optimizer")
     return classes
 
 
-def _legacy_class(tf: Any, name: str) -> Any:
+def _legacy_class(tf: ModuleType, name: str) -> type[KerasOptimizer]:
     classes = _legacy_classes(tf)
     if name.lower() not in classes:
         raise InputError(f"unknown optimizer {name!r}; choose one of {', '.join(sorted(classes))}")

@@ -7,18 +7,25 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import cache, wraps
 from importlib.abc import MetaPathFinder
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.import_hooks import AfterImport, WhileImporting, without_tensorflow
 from cowclip_merlin.compat.keras import request_keras_2, tensorflow, version_of
 from cowclip_merlin.compat.rapids import rapids_hooks
 from cowclip_merlin.errors import StackError
+from cowclip_merlin.types import JsonObject, KerasModel, Layer
+
+if TYPE_CHECKING:
+    import dask.dataframe as dd
+    from dask.delayed import Delayed
+    from fsspec import AbstractFileSystem
+    from merlin.io.shuffle import Shuffle
 
 # Merlin 23.12 was written for Keras 2.12. Later versions moved these private modules here.
 _MOVED_KERAS_MODULES = (
@@ -87,7 +94,7 @@ def _importing_merlin() -> Iterator[None]:
         yield
 
 
-def _alias_tensorflow_privates(tf: Any) -> None:
+def _alias_tensorflow_privates(tf: ModuleType) -> None:
     """Restore two private names that Merlin imports and TensorFlow has moved."""
     python = importlib.import_module("tensorflow.python")
     for name in ("to_dlpack", "from_dlpack"):
@@ -117,7 +124,9 @@ def _alias_keras() -> None:
 class _AliasesForLaterImports(MetaPathFinder):
     """Import hook for the modules of Merlin that `import merlin.models.tf` leaves out."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> None:
         """Return None, so that Python's other finders find the module."""
         if name.startswith("merlin.models.tf."):
             keras = sys.modules.get("keras")
@@ -138,19 +147,19 @@ def prepare_merlin_on_import() -> None:
             _save_all_of_cross(sys.modules[_CROSS_MODULE])
 
 
-def _save_all_of_cross(module: Any) -> None:
+def _save_all_of_cross(module: ModuleType) -> None:
     """Make saved cross layers keep `output_x0`, without which a loaded DCN predicts differently."""
     get_config = module.Cross.get_config
 
     @wraps(get_config)
-    def get_whole_config(self: Any) -> dict[str, Any]:
+    def get_whole_config(self: Layer) -> JsonObject:
         return {**get_config(self), "output_x0": self.output_x0}
 
     module.Cross.get_config = get_whole_config
 
 
 @cache
-def merlin_models() -> Any:
+def merlin_models() -> ModuleType:
     """Import `merlin.models.tf` with any supported version of TensorFlow.
 
     Raises:
@@ -193,7 +202,9 @@ def _output_to_stderr() -> Iterator[None]:
             os.close(saved)
 
 
-def save_by_keras(model: Any, export_path: Any, *args: Any, **kwargs: Any) -> None:
+def save_by_keras(
+    model: KerasModel, export_path: str | os.PathLike[str], *args: Any, **kwargs: Any
+) -> None:
     """Save a Merlin model with arguments that Keras's `save` has and Merlin's does not."""
     mm = merlin_models()
     base = sys.modules[mm.Model.__module__]
@@ -231,14 +242,14 @@ def _tell_merlin_of_tensorflow() -> None:
     column.tf = sys.modules["tensorflow"]
 
 
-def merlin_schema() -> Any:
+def merlin_schema() -> ModuleType:
     """Import `merlin.schema`, whose first import warns about frameworks that are not installed."""
     with quiet_merlin():
         return importlib.import_module("merlin.schema")
 
 
 @cache
-def nvtabular() -> Any:
+def nvtabular() -> ModuleType:
     """Import `nvtabular`, and not TensorFlow, which Merlin's core would import."""
     request_keras_2()
     with without_tensorflow(then=_tell_merlin_of_tensorflow), quiet_merlin():
@@ -277,14 +288,14 @@ def _number_partitions_plainly() -> None:
 
     @wraps(write)
     def write_plainly(
-        ddf: Any,
-        fs: Any,
-        output_path: Any,
-        shuffle: Any,
-        file_partition_map: Any,
+        ddf: dd.DataFrame,
+        fs: AbstractFileSystem,
+        output_path: str,
+        shuffle: Shuffle | None,
+        file_partition_map: dict[str, list[int]] | list[str] | None,
         *args: Any,
         **kw: Any,
-    ) -> Any:
+    ) -> Delayed:
         if isinstance(file_partition_map, dict):
             file_partition_map = {k: list(map(int, v)) for k, v in file_partition_map.items()}
         return write(ddf, fs, output_path, shuffle, file_partition_map, *args, **kw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from importlib.abc import MetaPathFinder
-from typing import Any
+from types import ModuleType
 
 from cowclip_merlin.compat.import_hooks import AfterImport, RefusedImport
 
@@ -14,7 +14,7 @@ def rapids_hooks() -> list[MetaPathFinder]:
     return [RefusedImport("dask_cudf"), AfterImport("merlin.core.compat", fit_cudf_to_merlin)]
 
 
-def fit_cudf_to_merlin(core: Any) -> None:
+def fit_cudf_to_merlin(core: ModuleType) -> None:
     """Let Merlin use cuDF if it can, and hide it otherwise.
 
     Merlin uses cuDF only through Dask-cuDF with Dask's legacy dataframes. Dask-cuDF has them up to

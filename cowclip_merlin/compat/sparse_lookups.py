@@ -11,20 +11,23 @@ import importlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
+from types import ModuleType
 from typing import Any
+
+from cowclip_merlin.types import RaggedTensor, SparseTensor, Tensor, Variable
 
 
 class _Changed:
     """A module with other functions under some of its names."""
 
-    def __init__(self, module: Any, **functions: Callable[..., Any]) -> None:
+    def __init__(self, module: ModuleType, **functions: Callable[..., Any]) -> None:
         self.__dict__ |= {"_module": module} | functions
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
 
-def keep_occurrences(tf: Any) -> None:
+def keep_occurrences(tf: ModuleType) -> None:
     """Make the lookups of sparse ids give gradients with one entry for each occurrence of an id.
 
     They then read a row for each occurrence, as a lookup of dense ids does.
@@ -34,7 +37,7 @@ def keep_occurrences(tf: Any) -> None:
     with suppress(ModuleNotFoundError):  # before TensorFlow 2.13, `lookups` has them, too
         modules.append(importlib.import_module("tensorflow.python.ops.ragged.ragged_embedding_ops"))
 
-    def every_id(ids: Any) -> tuple[Any, Any]:
+    def every_id(ids: Tensor) -> tuple[Tensor, Tensor]:
         return ids, tf.range(tf.size(ids))
 
     for module in modules:
@@ -45,7 +48,7 @@ def keep_occurrences(tf: Any) -> None:
     lookups.safe_embedding_lookup_sparse = tf.compat.v1.nn.safe_embedding_lookup_sparse = safe
 
 
-def _without_fillers(tf: Any, lookup: Callable[..., Any]) -> Callable[..., Any]:
+def _without_fillers(tf: ModuleType, lookup: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a safe lookup that reads nothing for an empty entry without a default id.
 
     TensorFlow reads row 0 for it, and then replaces the result by zeros.
@@ -53,14 +56,14 @@ def _without_fillers(tf: Any, lookup: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(lookup)
     def safe_lookup(
-        embedding_weights: Any,
-        sparse_ids: Any,
-        sparse_weights: Any = None,
+        embedding_weights: Variable,
+        sparse_ids: RaggedTensor | SparseTensor,
+        sparse_weights: RaggedTensor | SparseTensor | None = None,
         combiner: str = "mean",
-        default_id: Any = None,
+        default_id: int | None = None,
         *args: Any,
         **more: Any,
-    ) -> Any:
+    ) -> Tensor:
         if default_id is not None:
             given = embedding_weights, sparse_ids, sparse_weights, combiner, default_id
             return lookup(*given, *args, **more)
@@ -75,7 +78,7 @@ def _without_fillers(tf: Any, lookup: Callable[..., Any]) -> Callable[..., Any]:
         column = tf.boolean_mask(flat.indices[:, 1], valid)
         places = tf.stack([tf.cast(position, tf.int64), column], 1)
 
-        def without_empty(values: Any) -> Any:
+        def without_empty(values: Tensor) -> SparseTensor:
             values = tf.boolean_mask(values, valid)
             return tf.SparseTensor(places, values, [tf.size(entries, tf.int64), size[1]])
 
@@ -93,5 +96,5 @@ def _without_fillers(tf: Any, lookup: Callable[..., Any]) -> Callable[..., Any]:
     return safe_lookup
 
 
-def _as_sparse(tf: Any, ids: Any) -> Any:
+def _as_sparse(tf: ModuleType, ids: RaggedTensor | SparseTensor) -> SparseTensor:
     return ids.to_sparse() if isinstance(ids, tf.RaggedTensor) else ids

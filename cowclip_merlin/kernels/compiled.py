@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar, overload
 
 from numba import njit
 
+Loop = TypeVar("Loop", bound=Callable[..., object])
 
-def compiled(function: Callable[..., Any] | None = None, *, parallel: bool = False) -> Any:
+
+@overload
+def compiled(function: Loop) -> Loop: ...
+@overload
+def compiled(*, parallel: bool = False) -> Callable[[Loop], Loop]: ...
+def compiled(
+    function: Loop | None = None, *, parallel: bool = False
+) -> Loop | Callable[[Loop], Loop]:
     """Compile a function with numba, and cache the machine code on disk if possible.
 
     Numba compiles a function again only when the function's own file changes. After a change to a

@@ -8,7 +8,6 @@ Norms are summed in float64. The CUDA source is in `kernels.cuda_arrays`.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import cupy
 import numpy as np
@@ -24,33 +23,38 @@ from cowclip_merlin.kernels.interface import (
     UniqueRows,
     lacks_clip,
 )
+from cowclip_merlin.types import Array
 
 _BLOCK = 256
 
 
 @cache
-def _kernel(name: str, d: int, bfloat16: bool) -> Any:
+def _kernel(name: str, d: int, bfloat16: bool) -> cupy.RawKernel:
     """Compile a kernel for rows of length d; CuPy caches compiled kernels on disk."""
     return _module(options(d, tile_of(d), bfloat16=bfloat16)).get_function(name)
 
 
 @cache
-def _module(flags: tuple[str, ...]) -> Any:
+def _module(flags: tuple[str, ...]) -> cupy.RawModule:
     return cupy.RawModule(code=COMMON_SOURCE + ARRAY_SOURCE, options=flags)
 
 
-def _launch(name: str, d: int, threads: int, *args: Any, bfloat16: bool = False) -> None:
+def _launch(
+    name: str, d: int, threads: int, *args: Array | np.generic, bfloat16: bool = False
+) -> None:
     """Run a kernel with at least `threads` threads; scalars must be NumPy's, of the right size."""
     if threads:
         _kernel(name, d, bfloat16)((-(-threads // _BLOCK),), (_BLOCK,), args)
 
 
-def _launch_rows(name: str, d: int, rows: int, *args: Any, bfloat16: bool = False) -> None:
+def _launch_rows(
+    name: str, d: int, rows: int, *args: Array | np.generic, bfloat16: bool = False
+) -> None:
     """Run a kernel that processes each row with a tile of lanes."""
     _launch(name, d, rows * tile_of(d), *args, bfloat16=bfloat16)
 
 
-def group_rows(ids: Any) -> Groups:
+def group_rows(ids: Array) -> Groups:
     """See `kernels.reference.group_rows`.
 
     Args:
@@ -72,14 +76,14 @@ def group_rows(ids: Any) -> Groups:
     return Groups(ranked[heads], starts, order)
 
 
-def _gradients(values: Any) -> Any:
+def _gradients(values: Array) -> Array:
     """Return contiguous gradients: float32, or uint16 bits of bfloat16."""
     if values.dtype == np.uint16:
         return cupy.ascontiguousarray(values)
     return cupy.ascontiguousarray(values, dtype=np.float32)
 
 
-def _sums(values: Any, groups: Groups) -> tuple[Any, Any]:
+def _sums(values: Array, groups: Groups) -> tuple[Array, Array]:
     """Sum gradients, float32 [u, d]; also return the first non-finite row, int64 [1] (u: none).
 
     An id with more than `SEGMENT` occurrences is summed in pieces, then over its pieces. So no
@@ -109,7 +113,7 @@ def _sums(values: Any, groups: Groups) -> tuple[Any, Any]:
     return g, bad
 
 
-def unique_rows(ids: Any, values: Any) -> UniqueRows:
+def unique_rows(ids: Array, values: Array) -> UniqueRows:
     """See `kernels.reference.unique_rows`.
 
     Args:
@@ -123,7 +127,7 @@ def unique_rows(ids: Any, values: Any) -> UniqueRows:
     return UniqueRows(groups.ids, cupy.diff(groups.starts), _sums(values, groups)[0])
 
 
-def _clip_constants(settings: RowSettings, d: int, kind: int) -> tuple[Any, ...]:
+def _clip_constants(settings: RowSettings, d: int, kind: int) -> tuple[np.number, ...]:
     clip = settings.clip_settings
     return (
         np.float32(2 * settings.l2), np.int32(kind), np.float64(clip.r),
@@ -132,14 +136,14 @@ def _clip_constants(settings: RowSettings, d: int, kind: int) -> tuple[Any, ...]
 
 
 def clip_rows(
-    g: Any,
-    w: Any,
-    cnt: Any,
+    g: Array,
+    w: Array,
+    cnt: Array,
     settings: RowSettings,
     *,
-    field: Any | None = None,
+    field: Array | None = None,
     num_fields: int = 1,
-) -> tuple[Any, Any]:
+) -> tuple[Array, Array]:
     """See `kernels.reference.clip_rows`; returns float32 [u, d] and float32 [u]."""
     u, d = g.shape
     g = cupy.array(g, dtype=np.float32, order="C")
@@ -156,8 +160,8 @@ def clip_rows(
 
 
 def _field_factors(
-    g: Any, w: Any, cnt: Any, settings: RowSettings, field: Any | None, num_fields: int
-) -> Any:
+    g: Array, w: Array, cnt: Array, settings: RowSettings, field: Array | None, num_fields: int
+) -> Array:
     """Compute the factors [u] of clips that need norms of whole fields; g already includes L2."""
     if field is None or settings.clip == "global":
         field, num_fields = cupy.zeros(len(g), np.int64), 1
@@ -175,7 +179,7 @@ def _field_factors(
     return factors[field].astype(np.float32)
 
 
-def _squares(x: Any) -> Any:
+def _squares(x: Array) -> Array:
     """Return the sum of squares of each row of x [u, d], float64 [u]."""
     u, d = x.shape
     square = cupy.empty(u, np.float64)
@@ -183,7 +187,7 @@ def _squares(x: Any) -> Any:
     return square
 
 
-def _by_field(x: Any, field: Any, num_fields: int) -> Any:
+def _by_field(x: Array, field: Array, num_fields: int) -> Array:
     """Sum x [u] within each field, [num_fields].
 
     One reduction per field, because `bincount` with weights adds in the order of its atomics.
@@ -191,12 +195,12 @@ def _by_field(x: Any, field: Any, num_fields: int) -> Any:
     return cupy.stack([cupy.where(field == f, x, 0).sum() for f in range(num_fields)])
 
 
-def _adam_constants(settings: RowSettings) -> tuple[Any, ...]:
+def _adam_constants(settings: RowSettings) -> tuple[np.number, ...]:
     one, beta_1, beta_2 = np.float32(1), np.float32(settings.beta_1), np.float32(settings.beta_2)
     return one - beta_1, one - beta_2, np.float32(settings.epsilon)
 
 
-def _check_state(**arrays: Any) -> None:
+def _check_state(**arrays: Array) -> None:
     """Reject arrays that the kernels cannot write in place."""
     for name, x in arrays.items():
         if x.dtype != np.float32 or not x.flags.c_contiguous:
@@ -204,15 +208,15 @@ def _check_state(**arrays: Any) -> None:
 
 
 def replay_rows(
-    w: Any,
-    m: Any,
-    v: Any,
-    last: Any,
-    alphas: Any,
+    w: Array,
+    m: Array,
+    v: Array,
+    last: Array,
+    alphas: Array,
     to: int,
     settings: RowSettings,
     *,
-    rows: Any | None = None,
+    rows: Array | None = None,
 ) -> int:
     """See `kernels.reference.replay_rows`; `last` has 32 bits.
 
@@ -237,14 +241,14 @@ def replay_rows(
     return count
 
 
-def _take_all(last: Any, to: int) -> Any:
+def _take_all(last: Array, to: int) -> Array:
     """Return the steps that all rows have seen [N], then set them to at least `to`."""
     seen = last.copy()
     cupy.maximum(last, last.dtype.type(to), out=last)
     return seen
 
 
-def _take_behind(last: Any, rows: Any, to: int) -> Any:
+def _take_behind(last: Array, rows: Array, to: int) -> Array:
     """Do the same for some rows [n]; all but one of a row's duplicates get at least `to`."""
     rows = cupy.ascontiguousarray(rows, dtype=np.int64)
     n, seen = len(rows), cupy.empty(len(rows), last.dtype)
@@ -253,12 +257,12 @@ def _take_behind(last: Any, rows: Any, to: int) -> Any:
     return seen
 
 
-def mark_rows(last: Any, rows: Any, to: int) -> None:
+def mark_rows(last: Array, rows: Array, to: int) -> None:
     """Set the number of steps that these rows have seen to `to`."""
     last[rows] = to
 
 
-def sum_rows(values: Any, groups: Groups) -> Any:
+def sum_rows(values: Array, groups: Groups) -> Array:
     """Sum the gradients of each distinct id, float32 [u, d]; values as in `unique_rows`.
 
     Raises:
@@ -272,8 +276,15 @@ def sum_rows(values: Any, groups: Groups) -> Any:
 
 
 def step_rows(
-    w: Any, m: Any, v: Any, rows: Any, g: Any, starts: Any, alpha: float, settings: RowSettings
-) -> Any:
+    w: Array,
+    m: Array,
+    v: Array,
+    rows: Array,
+    g: Array,
+    starts: Array,
+    alpha: float,
+    settings: RowSettings,
+) -> Array:
     """See `kernels.numba.step_rows`; factors float32 [u]. This version does not change g."""
     _check_state(w=w, m=m, v=v)
     u, d = g.shape
@@ -289,16 +300,16 @@ def step_rows(
 
 
 def update_rows(
-    w: Any,
-    m: Any,
-    v: Any,
+    w: Array,
+    m: Array,
+    v: Array,
     groups: Groups,
-    values: Any,
+    values: Array,
     alpha: float,
     settings: RowSettings,
     *,
-    rows: Any | None = None,
-) -> Any:
+    rows: Array | None = None,
+) -> Array:
     """See `kernels.reference.update_rows`; values as in `unique_rows`, factors float32 [u]."""
     g = sum_rows(values, groups)
     rows = cupy.arange(len(groups.ids)) if rows is None else rows

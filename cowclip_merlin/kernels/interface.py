@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cowclip_merlin import choices
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import Array, ArrayOrTensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +82,9 @@ class Groups(NamedTuple):
         order: positions in the batch, by id and then by position, int [n].
     """
 
-    ids: Any
-    starts: Any
-    order: Any
+    ids: Array
+    starts: Array
+    order: Array
 
 
 class UniqueRows(NamedTuple):
@@ -96,10 +97,10 @@ class UniqueRows(NamedTuple):
         squares: sum over the micro-batches of their squared sums, [u, d]; None: g * g.
     """
 
-    ids: Any
-    cnt: Any
-    g: Any
-    squares: Any = None
+    ids: ArrayOrTensor
+    cnt: ArrayOrTensor
+    g: ArrayOrTensor
+    squares: ArrayOrTensor | None = None
 
 
 class NonFiniteGradient(ArithmeticError):

@@ -5,10 +5,7 @@ Arrays are float32; gradients may be bfloat16. Norms are summed in float64.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 from numba import get_num_threads
 
 from cowclip_merlin import choices
@@ -21,8 +18,8 @@ from cowclip_merlin.kernels.interface import (
     UniqueRows,
     lacks_clip,
 )
+from cowclip_merlin.types import Array
 
-Array = npt.NDArray[Any]
 mark_rows = loops.mark_rows
 
 
@@ -81,7 +78,7 @@ def clip_rows(
     return g, factor
 
 
-def _constants(settings: RowSettings, d: int, kind: int) -> tuple[Any, ...]:
+def _constants(settings: RowSettings, d: int, kind: int) -> tuple[object, ...]:
     clip = settings.clip_settings
     return np.float32(2 * settings.l2), kind, clip.r, settings.floor(d), clip.bound
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import prange
 
 from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.numba_prefetch import AHEAD, prefetch_row
+from cowclip_merlin.types import Array
 
 
 @compiled
-def radix_order(ids: Any, smallest: Any, bits: int) -> Any:
+def radix_order(ids: Array, smallest: int, bits: int) -> Array:
     """Sort integers below smallest + 2^bits stably; return the order, int32 [n]; 11 bits a pass.
 
     Indices are unsigned, because Numba checks every signed index for counting from the end.
@@ -36,7 +35,7 @@ def radix_order(ids: Any, smallest: Any, bits: int) -> Any:
 
 
 @compiled
-def digit_begins(ids: Any, smallest: Any, passes: int, width: Any) -> Any:
+def digit_begins(ids: Array, smallest: int, passes: int, width: int) -> Array:
     """Return where the ids of each digit begin after sorting by it, uint32 [passes, 2^width]."""
     size = np.uint64(1) << width
     begins = np.zeros((passes, np.int64(size)), np.uint32)
@@ -54,7 +53,7 @@ def digit_begins(ids: Any, smallest: Any, passes: int, width: Any) -> Any:
 
 
 @compiled
-def find_starts(ids: Any, order: Any) -> Any:
+def find_starts(ids: Array, order: Array) -> Array:
     """Return where each distinct id begins, and n as the last entry, int32 [u + 1]."""
     n = len(ids)
     starts = np.empty(n + 1, np.int32)
@@ -68,7 +67,9 @@ def find_starts(ids: Any, order: Any) -> Any:
 
 
 @compiled(parallel=True)
-def sum_groups(values: Any, starts: Any, order: Any, g: Any, bad: Any, threads: int) -> None:
+def sum_groups(
+    values: Array, starts: Array, order: Array, g: Array, bad: Array, threads: int
+) -> None:
     """Sum the occurrences of each id in their order; mark sums that are not finite."""
     for t in prange(threads):
         # Give each thread the same number of occurrences, because a few ids have most of them.
@@ -79,7 +80,7 @@ def sum_groups(values: Any, starts: Any, order: Any, g: Any, bad: Any, threads: 
 
 @compiled(parallel=True)
 def square_groups(
-    values: Any, starts: Any, order: Any, squares: Any, micro_batches: int, threads: int
+    values: Array, starts: Array, order: Array, squares: Array, micro_batches: int, threads: int
 ) -> None:
     """Sum over micro-batches the squared sum of each id; see `kernels.reference.micro_squares`."""
     for t in prange(threads):
@@ -91,7 +92,13 @@ def square_groups(
 
 @compiled
 def square_group(
-    values: Any, starts: Any, order: Any, squares: Any, i: int, micro_batches: int, part: Any
+    values: Array,
+    starts: Array,
+    order: Array,
+    squares: Array,
+    i: int,
+    micro_batches: int,
+    part: Array,
 ) -> None:
     """Do so for one id. Its positions ascend, so the occurrences of a micro-batch are neighbors.
 
@@ -116,7 +123,7 @@ def square_group(
 
 
 @compiled
-def sum_group(values: Any, starts: Any, order: Any, g: Any, i: int) -> bool:
+def sum_group(values: Array, starts: Array, order: Array, g: Array, i: int) -> bool:
     """Sum the occurrences of one id; return whether the sum is not finite."""
     d, last = values.shape[1], len(order) - 1
     first, zero = starts[i], np.float32(0.0)

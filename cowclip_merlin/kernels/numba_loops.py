@@ -6,19 +6,18 @@ instructions.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import prange
 
 from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.numba_prefetch import AHEAD, prefetch, prefetch_row
+from cowclip_merlin.types import Array
 
 _CHUNK = 1024  # numbers per chunk, so that their w, m and v stay in the first-level cache
 
 
 @compiled
-def row_norm(x: Any) -> float:
+def row_norm(x: Array) -> float:
     """Return the Euclidean norm, summed in float64."""
     square = 0.0
     for j in range(len(x)):
@@ -28,7 +27,7 @@ def row_norm(x: Any) -> float:
 
 @compiled
 def row_factor(
-    g: Any, w: Any, cnt: int, kind: int, r: float, floor: float, bound: float
+    g: Array, w: Array, cnt: int, kind: int, r: float, floor: float, bound: float
 ) -> np.float32:
     """Return the clip factor of one row."""
     if kind == 0:
@@ -42,7 +41,15 @@ def row_factor(
 
 @compiled(parallel=True)
 def clip_each(
-    g: Any, w: Any, cnt: Any, l2: Any, kind: int, r: float, floor: float, bound: float, factor: Any
+    g: Array,
+    w: Array,
+    cnt: Array,
+    l2: np.float32,
+    kind: int,
+    r: float,
+    floor: float,
+    bound: float,
+    factor: Array,
 ) -> None:
     """Add L2 to each row and clip it, in place."""
     for i in prange(len(g)):
@@ -54,7 +61,14 @@ def clip_each(
 
 
 @compiled
-def adam_number(w: Any, m: Any, v: Any, g: Any, alpha: Any, keep: Any) -> tuple:
+def adam_number(
+    w: np.float32,
+    m: np.float32,
+    v: np.float32,
+    g: np.float32,
+    alpha: np.float32,
+    keep: Array,
+) -> tuple:
     """Apply Adam to one number, with the operations of TensorFlow's dense Adam."""
     m += (g - m) * keep[0]
     v += (g * g * keep[3] - v) * keep[1]
@@ -63,7 +77,15 @@ def adam_number(w: Any, m: Any, v: Any, g: Any, alpha: Any, keep: Any) -> tuple:
 
 
 @compiled
-def adam_squares(w: Any, m: Any, v: Any, g: Any, squares: Any, alpha: Any, keep: Any) -> tuple:
+def adam_squares(
+    w: np.float32,
+    m: np.float32,
+    v: np.float32,
+    g: np.float32,
+    squares: np.float32,
+    alpha: np.float32,
+    keep: Array,
+) -> tuple:
     """Apply Adam to one number, with another number than g * g for its second moment."""
     m += (g - m) * keep[0]
     v += (max(squares, np.float32(0.0)) * keep[3] - v) * keep[1]
@@ -72,7 +94,7 @@ def adam_squares(w: Any, m: Any, v: Any, g: Any, squares: Any, alpha: Any, keep:
 
 
 @compiled
-def prefetch_state(w: Any, m: Any, v: Any, rows: Any, i: int) -> None:
+def prefetch_state(w: Array, m: Array, v: Array, rows: Array, i: int) -> None:
     """Prefetch w, m and v of row number i of these rows, if it exists."""
     if i < len(rows):
         prefetch_row(w, rows[i])
@@ -82,7 +104,14 @@ def prefetch_state(w: Any, m: Any, v: Any, rows: Any, i: int) -> None:
 
 @compiled
 def chunk_factors(
-    g: Any, w: Any, starts: Any, kind: int, r: float, floor: float, bound: float, factor: Any
+    g: Array,
+    w: Array,
+    starts: Array,
+    kind: int,
+    r: float,
+    floor: float,
+    bound: float,
+    factor: Array,
 ) -> None:
     """Return the clip factors of g and w [d, n], one column per row; bits as in `row_factor`."""
     d, n = g.shape
@@ -101,8 +130,9 @@ def chunk_factors(
 
 @compiled
 def step_chunk(
-    w: Any, m: Any, v: Any, rows: Any, g: Any, squares: Any, parts: Any, starts: Any, alpha: Any,
-    keep: Any, l2: Any, kind: int, r: float, floor: float, bound: float, factor: Any,
+    w: Array, m: Array, v: Array, rows: Array, g: Array, squares: Array, parts: np.float32,
+    starts: Array, alpha: np.float32,
+    keep: Array, l2: np.float32, kind: int, r: float, floor: float, bound: float, factor: Array,
 ) -> None:  # fmt: skip
     """Process some rows of `step_each`.
 
@@ -147,8 +177,9 @@ def step_chunk(
 
 @compiled(parallel=True)
 def step_each(
-    w: Any, m: Any, v: Any, rows: Any, g: Any, squares: Any, parts: Any, starts: Any, alpha: Any,
-    keep: Any, l2: Any, kind: int, r: float, floor: float, bound: float, factor: Any,
+    w: Array, m: Array, v: Array, rows: Array, g: Array, squares: Array, parts: np.float32,
+    starts: Array, alpha: np.float32,
+    keep: Array, l2: np.float32, kind: int, r: float, floor: float, bound: float, factor: Array,
 ) -> None:  # fmt: skip
     """Apply L2, clip and Adam to each row, in place; `squares` counts if there are `parts`."""
     size = max(1, _CHUNK // w.shape[1])
@@ -162,7 +193,7 @@ def step_each(
 
 @compiled
 def clip_absent(
-    g: Any, w: Any, d: int, n: int, kind: int, r: float, floor: float, bound: float
+    g: Array, w: Array, d: int, n: int, kind: int, r: float, floor: float, bound: float
 ) -> None:
     """Clip the gradients g of n absent rows of length d, which lie one after another, in place."""
     for i in range(n):
@@ -175,7 +206,8 @@ def clip_absent(
 
 @compiled
 def replay_chunk(
-    w: Any, m: Any, v: Any, rows: Any, seen: Any, alphas: Any, to: int, keep: Any, l2: Any,
+    w: Array, m: Array, v: Array, rows: Array, seen: Array, alphas: Array, to: int, keep: Array,
+    l2: np.float32,
     kind: int, r: float, floor: float, bound: float,
 ) -> None:  # fmt: skip
     """Replay some rows, sorted by the steps that they have seen.
@@ -225,7 +257,8 @@ def replay_chunk(
 
 @compiled(parallel=True)
 def replay_each(
-    w: Any, m: Any, v: Any, rows: Any, seen: Any, alphas: Any, to: int, keep: Any, l2: Any,
+    w: Array, m: Array, v: Array, rows: Array, seen: Array, alphas: Array, to: int, keep: Array,
+    l2: np.float32,
     kind: int, r: float, floor: float, bound: float, threads: int,
 ) -> None:  # fmt: skip
     """Replay rows in chunks; the rows are sorted by the steps that they have seen."""
@@ -241,7 +274,7 @@ def replay_each(
 
 
 @compiled
-def take_behind(last: Any, rows: Any, to: int) -> Any:
+def take_behind(last: Array, rows: Array, to: int) -> tuple[Array, Array]:
     """Return the rows that have seen fewer than `to` steps, once each, and their steps, int32.
 
     Then set their number of steps to `to`.
@@ -259,7 +292,7 @@ def take_behind(last: Any, rows: Any, to: int) -> Any:
 
 
 @compiled
-def mark_rows(last: Any, rows: Any, to: int) -> None:
+def mark_rows(last: Array, rows: Array, to: int) -> None:
     """Set the number of steps that these rows have seen to `to`."""
     for k in rows:
         last[k] = to

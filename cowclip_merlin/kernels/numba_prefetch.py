@@ -6,21 +6,36 @@ prefetch is only a hint: it changes no value and cannot fail, whatever the addre
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from cowclip_merlin.types import Array
+
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.typing.context import Context
+    from numba.core.typing.templates import Signature
+
 AHEAD = 8  # rows ahead: more are evicted before their use, fewer arrive too late
 
 
 @intrinsic
-def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+def prefetch(
+    typingctx: Context, array: types.Type, index: types.Type
+) -> tuple[Signature, Callable[..., ir.Value]]:
     """Bring the line of `array.flat[index]` into the cache; the array must be contiguous."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ) -> ir.Value:
         memory = context.make_array(signature.args[0])(context, builder, arguments[0])
         address = builder.gep(memory.data, [arguments[1]])
         address = builder.bitcast(address, ir.IntType(8).as_pointer())
@@ -35,7 +50,7 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
 
 
 @njit(error_model="numpy")
-def prefetch_row(x: Any, row: int) -> None:
+def prefetch_row(x: Array, row: int) -> None:
     """Prefetch both ends of a row, because it may span two cache lines."""
     first = np.int64(row) * x.shape[1]
     prefetch(x, first)

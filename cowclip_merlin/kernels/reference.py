@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.kernels.interface import (
     Groups,
@@ -14,8 +11,7 @@ from cowclip_merlin.kernels.interface import (
     UniqueRows,
     lacks_clip,
 )
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 
 def group_rows(ids: Array) -> Groups:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.optimizer.exchange.replica import add_replicated_weight
+from cowclip_merlin.types import Tensor, Variable
 
 tf = compat.tensorflow()
 
 
-def summarize(factors: list[Any]) -> tuple[Any, Any] | None:
+def summarize(factors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
     """Compute the share of clipped rows and the mean factor, scalars; None without tables.
 
     Args:
@@ -40,10 +40,10 @@ class ClipStatistics:
         mean_factor: mean factor of the batch's distinct rows in the last step.
     """
 
-    def __init__(self, add_weight: Callable[..., Any]) -> None:
+    def __init__(self, add_weight: Callable[..., Variable]) -> None:
         self._add_weight = add_weight
-        self.share: Any = None
-        self.mean_factor: Any = None
+        self.share: Variable | None = None
+        self.mean_factor: Variable | None = None
 
     def create(self) -> None:
         """Create the variables, once."""
@@ -51,12 +51,12 @@ class ClipStatistics:
             self.share = self._weight("clipped_share")
             self.mean_factor = self._weight("mean_clip_factor")
 
-    def _weight(self, name: str) -> Any:
+    def _weight(self, name: str) -> Variable:
         on_read = tf.VariableSynchronization.ON_READ
         add_weight = self._add_weight
         return add_replicated_weight(add_weight, name, [], tf.float32, synchronization=on_read)
 
-    def record(self, summary: tuple[Any, Any] | None) -> None:
+    def record(self, summary: tuple[Tensor, Tensor] | None) -> None:
         """Store the result of `summarize` for the last step."""
         if summary is not None:
             self.share.assign(summary[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
-from typing import Any
 
 from cowclip_merlin import choices, compat, workers
 from cowclip_merlin.checks import check_at_least_one, check_not_negative, one_of
@@ -13,6 +12,7 @@ from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.lazy_adam import LazyAdam, VaryingAdam
 from cowclip_merlin.optimizer.row_updates import gpu_ops
+from cowclip_merlin.types import JsonObject, KerasOptimizer
 
 tf = compat.tensorflow()
 _log = logging.getLogger("cowclip_merlin")
@@ -43,13 +43,13 @@ class Config:
         """Whether the Keras optimizer makes the steps, instead of row kernels."""
         return self.update != "exact" and self.backend == "tensorflow"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return plain values by the names of the arguments of `CowClip`."""
         flat = asdict(self)
         return flat.pop("clip_settings") | flat
 
 
-def resolve(config: Config, optimizer: Any) -> Config:
+def resolve(config: Config, optimizer: KerasOptimizer) -> Config:
     """Check the settings and resolve update and backend.
 
     Args:
@@ -103,7 +103,7 @@ def clips_absent_rows(config: Config) -> bool:
     return choices.CLIPS[config.clip].clips_absent_rows(config.l2, config.clip_settings)
 
 
-def resolve_update(config: Config, optimizer: Any) -> str:
+def resolve_update(config: Config, optimizer: KerasOptimizer) -> str:
     """Return the update of the steps: "exact" becomes "lazy" if absent rows do not change.
 
     Without L2, an absent row has no gradient, and Adagrad and plain SGD do not change it.
@@ -128,7 +128,7 @@ def resolve_update(config: Config, optimizer: Any) -> str:
     )
 
 
-def choose_backend(config: Config, optimizer: Any) -> str:
+def choose_backend(config: Config, optimizer: KerasOptimizer) -> str:
     """Choose the backend: "tensorflow", "numba" or "cupy".
 
     Args:
@@ -172,7 +172,7 @@ def _gpu_backend() -> str:
     return "cupy"
 
 
-def _why_no_kernels(config: Config, optimizer: Any) -> str | None:
+def _why_no_kernels(config: Config, optimizer: KerasOptimizer) -> str | None:
     if not is_plain_adam(optimizer):
         return f"works with Adam, not with {described(optimizer)}"
     if choices.CLIPS[config.clip].kernel_id is None:
@@ -180,7 +180,7 @@ def _why_no_kernels(config: Config, optimizer: Any) -> str | None:
     return None
 
 
-def _why_no_cupy(config: Config, optimizer: Any) -> str | None:
+def _why_no_cupy(config: Config, optimizer: KerasOptimizer) -> str | None:
     """Return why the CUDA kernels, which do not clip absent rows, do not support the settings."""
     if isinstance(optimizer, VaryingAdam):
         return "works with constant betas"
@@ -196,25 +196,25 @@ def _why_no_cupy(config: Config, optimizer: Any) -> str | None:
     return f"does not work with the clip {config.clip!r} and update={config.update!r}"
 
 
-def is_plain_adam(optimizer: Any) -> bool:
+def is_plain_adam(optimizer: KerasOptimizer) -> bool:
     """Whether this is Keras's legacy Adam or a `LazyAdam`, without other gradient changes."""
     adam = tf.keras.optimizers.legacy.Adam
     plain = type(optimizer) in (adam, LazyAdam, VaryingAdam) and not optimizer.amsgrad
     return plain and not changes_gradients(optimizer)
 
 
-def _is_plain_sgd(optimizer: Any) -> bool:
+def _is_plain_sgd(optimizer: KerasOptimizer) -> bool:
     sgd = tf.keras.optimizers.legacy.SGD
     return type(optimizer) is sgd and optimizer.get_config()["momentum"] == 0
 
 
-def changes_gradients(optimizer: Any) -> list[str]:
+def changes_gradients(optimizer: KerasOptimizer) -> list[str]:
     """List the arguments by which a Keras optimizer changes a whole gradient before its step."""
     names = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_transformers")
     return [name for name in names if getattr(optimizer, name, None)]
 
 
-def refuse_aggregators(*optimizers: Any) -> None:
+def refuse_aggregators(*optimizers: KerasOptimizer) -> None:
     """Refuse an optimizer with its own way to sum over replicas, which would not be called.
 
     Raises:
@@ -229,7 +229,7 @@ def refuse_aggregators(*optimizers: Any) -> None:
             )
 
 
-def described(optimizer: Any) -> str:
+def described(optimizer: KerasOptimizer) -> str:
     """Return the name of an optimizer with its additional settings.
 
     >>> described(tf.keras.optimizers.legacy.Adam(amsgrad=True, clipnorm=1.0))
@@ -240,7 +240,7 @@ def described(optimizer: Any) -> str:
     return f"{type(optimizer).__name__}{' with ' if more else ''}{', '.join(more)}"
 
 
-def row_optimizer(optimizer: Any) -> Any:
+def row_optimizer(optimizer: KerasOptimizer) -> KerasOptimizer:
     """Return an optimizer of the same type that updates only the rows of a sparse gradient.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,10 @@ from cowclip_merlin.optimizer.row_updates.row_update import RowUpdate
 from cowclip_merlin.optimizer.update import Update
 from cowclip_merlin.optimizer.wrapping_optimizer import WrappingOptimizer
 from cowclip_merlin.tables import TableLayout
+from cowclip_merlin.types import JsonObject, KerasOptimizer, Operation, Pair, Tensor, Variable
 
 if TYPE_CHECKING:
+    from cowclip_merlin.optimizer.patterns import Pattern
     from cowclip_merlin.scaling import Hyperparameters
 
 tf = compat.tensorflow()
@@ -96,8 +98,8 @@ class CowClip(WrappingOptimizer):
 
     def __init__(
         self,
-        embedding_optimizer: Any = "adam",
-        dense_optimizer: Any = "adam",
+        embedding_optimizer: KerasOptimizer | str | JsonObject = "adam",
+        dense_optimizer: KerasOptimizer | str | JsonObject = "adam",
         *,
         r: float = ClipSettings.r,
         zeta: float = ClipSettings.zeta,
@@ -107,9 +109,9 @@ class CowClip(WrappingOptimizer):
         bound: float = ClipSettings.bound,
         lambda_rel: float = ClipSettings.lambda_rel,
         lambda_abs: float = ClipSettings.lambda_abs,
-        skip: Sequence[Any] | None = None,
-        embeddings: Sequence[Any] | None = None,
-        fields: Mapping[str, Any] | None = None,
+        skip: Sequence[Pattern] | None = None,
+        embeddings: Sequence[Pattern] | None = None,
+        fields: Mapping[str, int | Mapping[str, int]] | None = None,
         backend: str = "auto",
         micro_batches: int = 1,
         name: str = "CowClip",
@@ -203,10 +205,10 @@ class CowClip(WrappingOptimizer):
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(
         self,
-        grads_and_vars: Iterable[tuple[Any, Any]],
+        grads_and_vars: Iterable[Pair],
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
-    ) -> Any:
+    ) -> Operation:
         """Make one step of Algorithm 1.
 
         Args:
@@ -237,7 +239,7 @@ class CowClip(WrappingOptimizer):
                 sum_rows = self._update.sum_rows
                 groups = exchange_gradients(group, *groups, self.tables, sum_rows)
         table_pairs, dense_pairs = groups
-        steps: list[Any] = []
+        steps: list[Tensor | Operation] = []
         if table_pairs:
             steps, summary = self._update.apply(table_pairs)
             self._statistics.record(summary)
@@ -248,7 +250,7 @@ class CowClip(WrappingOptimizer):
         with tf.control_dependencies([s for s in steps if s is not None]):
             return self.iterations.assign_add(1, read_value=False)
 
-    def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+    def _compute_gradients(self, *args: Any, **kwargs: Any) -> list[Pair]:
         """Compute gradients as in Keras; `fit` calls this right after its forward pass."""
         pairs = super()._compute_gradients(*args, **kwargs)
         if self.config.update == "exact":
@@ -258,9 +260,9 @@ class CowClip(WrappingOptimizer):
 
     def register_tables(
         self,
-        tables: Sequence[Any],
+        tables: Sequence[Variable],
         layouts: Sequence[TableLayout] | None = None,
-        lookups: Sequence[Any] | None = None,
+        lookups: Sequence[Hashable] | None = None,
     ) -> None:
         """Register tables before they get gradients.
 
@@ -276,7 +278,7 @@ class CowClip(WrappingOptimizer):
         """
         self.tables.register(tables, layouts, lookups)
 
-    def catch_up(self, table: Any, ids: Any) -> None:
+    def catch_up(self, table: Variable | Sequence[Variable], ids: Tensor) -> None:
         """Bring rows up to date before a forward pass reads them, with `update="exact"`.
 
         The models of this package do this. Before a custom lookup, call it inside the same
@@ -298,7 +300,7 @@ class CowClip(WrappingOptimizer):
         """
         self._update.flush(lambda: int(self.iterations.numpy()))
 
-    def create_state(self, variables: Iterable[Any]) -> None:
+    def create_state(self, variables: Iterable[Variable]) -> None:
         """Create all state of these variables, for `set_weights`; else the first step does it."""
         tables, dense = self.tables.group(variables)
         self._create_state(tables)
@@ -311,7 +313,7 @@ class CowClip(WrappingOptimizer):
         self._inner.create_counters()
         self._statistics.create()
 
-    def _create_state(self, variables: list[Any], *, tables: bool = True) -> None:
+    def _create_state(self, variables: list[Variable], *, tables: bool = True) -> None:
         """Create counters, the inner optimizer's slots, and the state of rows."""
         self._create_own_weights()
         self._inner.create_slots(variables, tables=tables)
@@ -324,13 +326,13 @@ class CowClip(WrappingOptimizer):
         return self.config.backend
 
     @property
-    def clipped_share(self) -> Any:
+    def clipped_share(self) -> Variable:
         """Share of the batch's distinct rows that the last step clipped, scalar variable."""
         self._create_own_weights()
         return self._statistics.share
 
     @property
-    def mean_clip_factor(self) -> Any:
+    def mean_clip_factor(self) -> Variable:
         """Mean factor of the batch's distinct rows in the last step, scalar variable."""
         self._create_own_weights()
         return self._statistics.mean_factor

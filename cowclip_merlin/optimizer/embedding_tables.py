@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import embedding_variables
 from cowclip_merlin.optimizer.exchange.replica import with_shape
-from cowclip_merlin.optimizer.patterns import Unmatched, check_patterns, matches
+from cowclip_merlin.optimizer.patterns import Pattern, Unmatched, check_patterns, matches
 from cowclip_merlin.tables import TableLayout
+from cowclip_merlin.types import JsonObject, Pair, Tensor, Variable, VariableRef
 
-Pairs = list[tuple[Any, Any]]
+Pairs = list[Pair]
 
 
 class EmbeddingTables:
@@ -31,9 +31,9 @@ class EmbeddingTables:
     def __init__(
         self,
         *,
-        embeddings: Sequence[Any] | None,
-        skip: Sequence[Any] | None,
-        fields: Mapping[str, Any] | None,
+        embeddings: Sequence[Pattern] | None,
+        skip: Sequence[Pattern] | None,
+        fields: Mapping[str, int | Mapping[str, int]] | None,
     ) -> None:
         self.embeddings = check_patterns(embeddings, "embeddings")
         self.skip = check_patterns(skip, "skip")
@@ -41,13 +41,13 @@ class EmbeddingTables:
         self._unmatched = Unmatched(
             embeddings=self.embeddings, skip=self.skip, fields=tuple(self._by_pattern)
         )
-        self._registered: list[Any] = []
-        self._layouts: dict[Any, TableLayout] = {}
-        self._lookups: dict[Any, Any] = {}
-        self._shard_counts: dict[Any, Any] = {}
-        self._row_names: dict[Any, Callable[[int], str]] = {}
+        self._registered: list[Variable] = []
+        self._layouts: dict[VariableRef, TableLayout] = {}
+        self._lookups: dict[VariableRef, Hashable] = {}
+        self._shard_counts: dict[VariableRef, Tensor] = {}
+        self._row_names: dict[VariableRef, Callable[[int], str]] = {}
 
-    def __deepcopy__(self, memo: Any) -> EmbeddingTables:
+    def __deepcopy__(self, memo: dict[int, object]) -> EmbeddingTables:
         """Copy the object but not its tables: a copied optimizer trains the same tables."""
         result = copy.copy(self)
         result._registered, result._layouts = list(self._registered), dict(self._layouts)
@@ -57,15 +57,15 @@ class EmbeddingTables:
         return result
 
     @property
-    def registered(self) -> list[Any]:
+    def registered(self) -> list[Variable]:
         """Tables given to `register`, in this order."""
         return self._registered
 
     def register(
         self,
-        tables: Sequence[Any],
+        tables: Sequence[Variable],
         layouts: Sequence[TableLayout] | None,
-        lookups: Sequence[Any] | None = None,
+        lookups: Sequence[Hashable] | None = None,
     ) -> None:
         """Store tables and their layouts, and match the patterns against them.
 
@@ -82,15 +82,15 @@ class EmbeddingTables:
         for argument in ("embeddings", "skip", "fields"):
             self._unmatched.look_at(argument, tables)
 
-    def name_rows(self, tables: Iterable[Any], name: Callable[[int], str]) -> None:
+    def name_rows(self, tables: Iterable[Variable], name: Callable[[int], str]) -> None:
         """Name the rows of tables in errors by a function; for tables whose rows change owners."""
         self._row_names |= {_key(table): name for table in tables}
 
-    def read_together(self, table: Any) -> Any:
+    def read_together(self, table: Variable) -> Hashable:
         """Return a value that tables share which are always read at the same ids."""
         return self._lookups.get(_key(table), _key(table))
 
-    def note_shards(self, tables: Iterable[Any], counts: Any) -> None:
+    def note_shards(self, tables: Iterable[Variable], counts: Tensor) -> None:
         """Store, for tables of which each worker has a part, how often the ids of a step occur.
 
         Args:
@@ -99,19 +99,19 @@ class EmbeddingTables:
         """
         self._shard_counts |= {_key(table): counts for table in tables}
 
-    def shard_counts(self, table: Any) -> Any | None:
+    def shard_counts(self, table: Variable) -> Tensor | None:
         """Return what the last forward pass stored by `note_shards`; None for a whole table."""
         return self._shard_counts.get(_key(table))
 
-    def skips(self, table: Any) -> bool:
+    def skips(self, table: Variable) -> bool:
         """Whether a table gets L2 but no clip."""
         return table.shape[-1] == 1 if self.skip is None else matches(table, self.skip)
 
-    def clips(self, pairs: Sequence[tuple[Any, Any]]) -> list[bool]:
+    def clips(self, pairs: Sequence[Pair]) -> list[bool]:
         """Return for each pair of gradient and table whether the table is clipped."""
         return [not self.skips(table) for _, table in pairs]
 
-    def layout_of(self, table: Any) -> TableLayout | None:
+    def layout_of(self, table: Variable) -> TableLayout | None:
         """Return the fields of a table; None if they are unknown and the table is one field.
 
         Raises:
@@ -126,14 +126,14 @@ class EmbeddingTables:
             _refuse_other_rows(table, layout, "the fields of CowClip have")
         return layout
 
-    def describe(self, table: Any, row: int) -> str:
+    def describe(self, table: Variable, row: int) -> str:
         """Describe a row, for errors."""
         if name := self._row_names.get(_key(table)):
             return name(row)
         layout = self.layout_of(table)
         return f"row {row} of table {table.name!r}" if layout is None else layout.describe(row)
 
-    def split(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[Pairs, Pairs]:
+    def split(self, pairs: Sequence[Pair]) -> tuple[Pairs, Pairs]:
         """Split pairs of gradient and variable into those of tables and all others.
 
         Raises:
@@ -141,7 +141,7 @@ class EmbeddingTables:
         """
         return embedding_variables.split(pairs, self.embeddings)
 
-    def group(self, variables: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    def group(self, variables: Iterable[Variable]) -> tuple[list[Variable], list[Variable]]:
         """Split variables into tables and all others by their names, before gradients exist."""
         tables, dense = [], []
         for variable in variables:
@@ -152,7 +152,7 @@ class EmbeddingTables:
             (tables if named else dense).append(variable)
         return tables, dense
 
-    def check_step(self, given: Sequence[tuple[Any, Any]]) -> tuple[Pairs, tuple[Pairs, Pairs]]:
+    def check_step(self, given: Sequence[Pair]) -> tuple[Pairs, tuple[Pairs, Pairs]]:
         """Return the pairs of a step that have a gradient, and their `split`.
 
         Args:
@@ -174,7 +174,7 @@ class EmbeddingTables:
                 embedding_variables.refuse_distinct_ids(slices, table)
         return pairs, (tables, dense)
 
-    def _refuse_unmatched(self, given: Sequence[tuple[Any, Any]]) -> None:
+    def _refuse_unmatched(self, given: Sequence[Pair]) -> None:
         """Refuse patterns of `embeddings` without a variable, and others without a table."""
         found, _ = self.split([pair for pair in given if pair[0] is not None])
         # A variable without a gradient, as in a frozen layer, may be a table.
@@ -187,7 +187,7 @@ class EmbeddingTables:
             self._unmatched.look_at(argument, variables)
             self._unmatched.refuse(argument, variables)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> JsonObject:
         """Return the arguments as plain values.
 
         Raises:
@@ -203,7 +203,7 @@ class EmbeddingTables:
 
 
 def _layouts(
-    fields: Mapping[str, Any] | None,
+    fields: Mapping[str, int | Mapping[str, int]] | None,
 ) -> tuple[TableLayout | None, dict[str, TableLayout]]:
     """Convert `fields` to one layout for every table, or to layouts by pattern."""
     if fields is None:
@@ -220,7 +220,7 @@ def _layouts(
     return None, {pattern: TableLayout(given) for pattern, given in fields.items()}
 
 
-def _refuse_other_rows(table: Any, layout: TableLayout, whose: str) -> None:
+def _refuse_other_rows(table: Variable, layout: TableLayout, whose: str) -> None:
     if layout.rows != table.shape[0]:
         raise InputError(
             f"table {table.name!r} has {table.shape[0]} rows, but {whose} {layout.rows} in all: "
@@ -229,11 +229,11 @@ def _refuse_other_rows(table: Any, layout: TableLayout, whose: str) -> None:
         )
 
 
-def _key(table: Any) -> Any:
+def _key(table: Variable) -> VariableRef:
     return compat.stored(table).ref()
 
 
-def _names_only(patterns: Iterable[Any] | None, argument: str) -> list[str] | None:
+def _names_only(patterns: Iterable[Pattern] | None, argument: str) -> list[str] | None:
     """Return the patterns as plain values for JSON.
 
     Raises:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.patterns import matches
+from cowclip_merlin.optimizer.patterns import Pattern, matches
+from cowclip_merlin.types import IndexedSlices, Pair, Variable, VariableRef
 
 tf = compat.tensorflow()
 
 
-def refuse_dense(variable: Any) -> None:
+def refuse_dense(variable: Variable) -> None:
     """Refuse a dense gradient of an embedding table: its counts are lost.
 
     Raises:
@@ -35,7 +35,7 @@ _DISTINCT = {"Unique": 0, "UniqueV2": 0, "UniqueWithCounts": 0, "UniqueWithCount
 }
 
 
-def refuse_distinct_ids(slices: Any, variable: Any) -> None:
+def refuse_distinct_ids(slices: IndexedSlices, variable: Variable) -> None:
     """Refuse a gradient whose entries are distinct ids, as far as the graph shows it.
 
     Without a graph it cannot be seen.
@@ -64,7 +64,7 @@ def refuse_distinct_ids(slices: Any, variable: Any) -> None:
             waiting += made_by.inputs
 
 
-def _refuse_other_ranks(variable: Any) -> None:
+def _refuse_other_ranks(variable: Variable) -> None:
     if len(variable.shape) != 2:
         raise InputError(
             f"embedding table {variable.name!r} has the shape {tuple(variable.shape)}: give it "
@@ -72,8 +72,8 @@ def _refuse_other_ranks(variable: Any) -> None:
         )
 
 
-def _refuse_twice(variables: Sequence[Any]) -> None:
-    seen: set[Any] = set()
+def _refuse_twice(variables: Sequence[Variable]) -> None:
+    seen: set[VariableRef] = set()
     for variable in variables:
         if variable.ref() in seen:
             raise InputError(
@@ -83,7 +83,7 @@ def _refuse_twice(variables: Sequence[Any]) -> None:
         seen.add(variable.ref())
 
 
-def refuse_foreign(variables: Iterable[Any]) -> None:
+def refuse_foreign(variables: Iterable[Variable]) -> None:
     """Refuse variables whose gradients or steps are not those of TensorFlow and Keras 2.
 
     Raises:
@@ -104,7 +104,7 @@ def refuse_foreign(variables: Iterable[Any]) -> None:
             )
 
 
-def refuse_never_caught_up(variables: Sequence[Any], caught_up: set[Any]) -> None:
+def refuse_never_caught_up(variables: Sequence[Variable], caught_up: set[VariableRef]) -> None:
     """Refuse `update="exact"` for tables whose rows no call brings up to date.
 
     Args:
@@ -123,7 +123,7 @@ def refuse_never_caught_up(variables: Sequence[Any], caught_up: set[Any]) -> Non
             )
 
 
-def with_gradients(grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def with_gradients(grads_and_vars: Iterable[Pair]) -> list[Pair]:
     """Return the pairs that have a gradient, and warn of other variables as Keras does.
 
     Raises:
@@ -142,15 +142,15 @@ def with_gradients(grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any,
     return found
 
 
-def looks_like_table(variable: Any) -> bool:
+def looks_like_table(variable: Variable) -> bool:
     """Whether a variable has the name and shape of an embedding table in Keras and Merlin."""
     name = variable.name.rsplit("/", 1)[-1].split(":")[0]
     return name.endswith("embeddings") and len(variable.shape) == 2
 
 
 def split(
-    grads_and_vars: Sequence[tuple[Any, Any]], embeddings: tuple[Any, ...] | None
-) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+    grads_and_vars: Sequence[Pair], embeddings: tuple[Pattern, ...] | None
+) -> tuple[list[Pair], list[Pair]]:
     """Split the pairs into those of embedding tables and all others.
 
     Raises:

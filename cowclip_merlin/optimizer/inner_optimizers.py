@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.config import refuse_aggregators, row_optimizer
 from cowclip_merlin.optimizer.decoupled import dense_optimizer
 from cowclip_merlin.optimizer.lazy_adam import LazyAdam, Moments
+from cowclip_merlin.types import JsonObject, KerasOptimizer, LearningRateSchedule, Variable
 
 if TYPE_CHECKING:
     from cowclip_merlin.scaling import Hyperparameters
@@ -33,7 +34,9 @@ class InnerOptimizers:
             custom gradient aggregation.
     """
 
-    def __init__(self, embedding: Any, dense: Any, *, update: str, outer: type) -> None:
+    def __init__(
+        self, embedding: KerasOptimizer, dense: KerasOptimizer, *, update: str, outer: type
+    ) -> None:
         # HDF5 files store the class name without the package that registers it.
         with tf.keras.utils.custom_object_scope({"RowAdam": LazyAdam, "LazyAdam": LazyAdam}):
             self.embedding = compat.legacy_optimizer(embedding)
@@ -54,19 +57,19 @@ class InnerOptimizers:
             self.embedding = row_optimizer(self.embedding)
 
     @property
-    def both(self) -> tuple[Any, Any]:
+    def both(self) -> tuple[KerasOptimizer, KerasOptimizer]:
         """The embedding optimizer and the dense optimizer."""
         return self.embedding, self.dense
 
-    def _by_role(self) -> dict[str, Any]:
+    def _by_role(self) -> dict[str, KerasOptimizer]:
         return {"embedding_optimizer": self.embedding, "dense_optimizer": self.dense}
 
     @property
-    def weights(self) -> list[Any]:
+    def weights(self) -> list[Variable]:
         """The embedding optimizer's variables, then the dense optimizer's."""
         return self.embedding.weights + self.dense.weights
 
-    def get_slot(self, variable: Any, name: str) -> Any:
+    def get_slot(self, variable: Variable, name: str) -> Variable:
         """Return a slot of a variable from the optimizer that has it.
 
         Raises:
@@ -83,7 +86,7 @@ class InnerOptimizers:
             with tf.name_scope(role):
                 _ = optimizer.iterations
 
-    def create_slots(self, variables: list[Any], *, tables: bool) -> None:
+    def create_slots(self, variables: list[Variable], *, tables: bool) -> None:
         """Create the slots of these variables, which must be all tables or all other weights."""
         optimizer = self.embedding if tables else self.dense
         if variables:
@@ -99,12 +102,12 @@ class InnerOptimizers:
         self.embedding.moments = self.dense.moments = moments
         return before
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> JsonObject:
         """Return both optimizers as plain values."""
         return {k: tf.keras.optimizers.serialize(v) for k, v in self._by_role().items()}
 
 
-def optimizers_in(optimizer: Any) -> Iterator[Any]:
+def optimizers_in(optimizer: KerasOptimizer) -> Iterator[KerasOptimizer]:
     """Yield this optimizer and the optimizers that it wraps."""
     yield optimizer
     inner = [getattr(optimizer, name, None) for name in ("inner_optimizer", "default_optimizer")]
@@ -121,7 +124,7 @@ def refused_setting(name: str) -> property:
     """
     base = getattr(tf.keras.optimizers.legacy.Optimizer, name)
 
-    def refuse(self: Any, value: Any) -> None:
+    def refuse(self: KerasOptimizer, value: float | None) -> None:
         if value is None:
             base.fset(self, value)  # Keras's constructor sets None
         else:
@@ -133,7 +136,7 @@ def refused_setting(name: str) -> property:
     return property(base.fget, refuse, doc=f"None: `{name}` belongs to the two optimizers.")
 
 
-def refuse_one_rate(config: dict[str, Any]) -> None:
+def refuse_one_rate(config: JsonObject) -> None:
     """Refuse a configuration with a single learning rate, as Merlin makes it for Horovod.
 
     Raises:
@@ -146,7 +149,7 @@ def refuse_one_rate(config: dict[str, Any]) -> None:
         )
 
 
-def keras_2_words(optimizer: Any) -> str:
+def keras_2_words(optimizer: KerasOptimizer) -> str:
     """Return the description of an optimizer that Keras 3 quotes when it refuses it."""
     return (
         f"<{type(optimizer).__name__}, an optimizer of Keras 2, which Keras 3 cannot use: "
@@ -154,7 +157,9 @@ def keras_2_words(optimizer: Any) -> str:
     )
 
 
-def adams_of(values: Hyperparameters, steps_per_epoch: int | None) -> tuple[Any, Any]:
+def adams_of(
+    values: Hyperparameters, steps_per_epoch: int | None
+) -> tuple[KerasOptimizer, KerasOptimizer]:
     """Build Adam for the embeddings and Adam for the dense weights; see `CowClip.of`."""
     if values.warmup_epochs and steps_per_epoch is None:
         raise InputError(
@@ -165,7 +170,11 @@ def adams_of(values: Hyperparameters, steps_per_epoch: int | None) -> tuple[Any,
     return adam(values, values.embedding_lr), adam(values, warmup_schedule(values.dense_lr, steps))
 
 
-def adam(values: Hyperparameters, rate: Any, kind: Any = None) -> Any:
+def adam(
+    values: Hyperparameters,
+    rate: float | LearningRateSchedule,
+    kind: type[KerasOptimizer] | None = None,
+) -> KerasOptimizer:
     """Build an Adam with the betas and epsilon of these hyper-parameters.
 
     Args:
@@ -190,7 +199,7 @@ def warmup_steps(values: Hyperparameters, steps_per_epoch: int) -> int:
     return round(values.warmup_epochs * steps_per_epoch)
 
 
-def warmup_schedule(rate: float, steps: int) -> Any:
+def warmup_schedule(rate: float, steps: int) -> float | LearningRateSchedule:
     """Return a learning rate that rises linearly from 0 to `rate` over `steps` steps, then stays.
 
     >>> float(warmup_schedule(0.1, 10)(5))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from cowclip_merlin import compat
+from cowclip_merlin.types import DType, KerasOptimizer, Operation, Tensor, Variable
 
 tf = compat.tensorflow()
+
+_Coefficients: TypeAlias = "dict[tuple[str, DType], dict[str, Tensor]]"
+"""What Keras prepares for a step: device and data type -> numbers by name."""
 
 
 # Saved models of all versions contain this name.
@@ -28,13 +32,13 @@ class LazyAdam(tf.keras.optimizers.legacy.Adam):
     squares = 1.0  # factor of squared gradients in the second moments; see `Moments`
 
     def _resource_apply_sparse_duplicate_indices(
-        self, grad: Any, handle: Any, indices: Any, **kwargs: Any
-    ) -> Any:
+        self, grad: Tensor, handle: Variable, indices: Tensor, **kwargs: Any
+    ) -> Operation:
         return self._resource_apply_sparse(grad, handle, indices, **kwargs)
 
     def _resource_apply_sparse(
-        self, grad: Any, var: Any, indices: Any, apply_state: dict | None = None
-    ) -> Any:
+        self, grad: Tensor, var: Variable, indices: Tensor, apply_state: _Coefficients | None = None
+    ) -> Operation:
         device, dtype = var.device, var.dtype.base_dtype
         coefficients = (apply_state or {}).get((device, dtype))
         if coefficients is None:
@@ -52,10 +56,10 @@ class LazyAdam(tf.keras.optimizers.legacy.Adam):
         )
 
     # Keras's own version then reads the whole variable, which copies it at every step.
-    def _resource_scatter_add(self, var: Any, indices: Any, value: Any) -> Any:
+    def _resource_scatter_add(self, var: Variable, indices: Tensor, value: Tensor) -> Operation:
         return tf.raw_ops.ResourceScatterAdd(resource=var.handle, indices=indices, updates=value)
 
-    def _resource_scatter_update(self, var: Any, indices: Any, value: Any) -> Any:
+    def _resource_scatter_update(self, var: Variable, indices: Tensor, value: Tensor) -> Operation:
         return tf.raw_ops.ResourceScatterUpdate(resource=var.handle, indices=indices, updates=value)
 
 
@@ -76,7 +80,7 @@ class Moments:
     squares: float = 1.0
 
 
-def moments_of(adam: Any) -> Moments:
+def moments_of(adam: KerasOptimizer) -> Moments:
     """Return how the next step of an Adam, if it is traced now, updates its moments."""
     if isinstance(adam, VaryingAdam):
         return adam.moments
@@ -119,12 +123,12 @@ class VaryingAdam(LazyAdam):
             )
             self._weights.append(self._products)
 
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Operation:
         """Make a step as in Keras, with the moments of now."""
         self._advance()
         return super().apply_gradients(*args, **kwargs)
 
-    def next_alpha(self) -> Any:
+    def next_alpha(self) -> Tensor:
         """Count a step whose rows a kernel updates; return its rate with both bias corrections."""
         self._advance()
         return self._corrected(self._decayed_lr(tf.float32), tf.float32)
@@ -134,11 +138,11 @@ class VaryingAdam(LazyAdam):
             self._create_hypers()
         self._products.assign(self._products * [self.moments.beta_1, self.moments.beta_2])
 
-    def _corrected(self, rate: Any, dtype: Any) -> Any:
+    def _corrected(self, rate: Tensor, dtype: DType) -> Tensor:
         of_beta_1, of_beta_2 = tf.unstack(tf.cast(self._products, dtype))
         return rate * tf.sqrt(1 - of_beta_2) / (1 - of_beta_1)
 
-    def _prepare_local(self, var_device: str, var_dtype: Any, apply_state: Any) -> None:
+    def _prepare_local(self, var_device: str, var_dtype: DType, apply_state: _Coefficients) -> None:
         super()._prepare_local(var_device, var_dtype, apply_state)
         state = apply_state[(var_device, var_dtype)]
         state["lr"] = self._corrected(state["lr_t"], var_dtype)
@@ -147,7 +151,9 @@ class VaryingAdam(LazyAdam):
             beta = tf.constant(getattr(self.moments, name), var_dtype)
             state |= {f"{name}_t": beta, f"{name}_power": power, f"one_minus_{name}_t": 1 - beta}
 
-    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: dict | None = None) -> Any:
+    def _resource_apply_dense(
+        self, grad: Tensor, var: Variable, apply_state: _Coefficients | None = None
+    ) -> Operation:
         if self.squares == 1:
             return super()._resource_apply_dense(grad, var, apply_state)
         key = var.device, var.dtype.base_dtype

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import Variable
+
+Pattern: TypeAlias = "str | Variable"
+"""A regular expression of names, or a variable itself."""
 
 
-def matches(variable: Any, patterns: Sequence[Any]) -> bool:
+def matches(variable: Variable, patterns: Sequence[Pattern]) -> bool:
     """Whether a pattern is this variable itself, or a regular expression found in its name."""
     return any(
         re.search(p, variable.name) is not None if isinstance(p, str) else p is variable
@@ -17,7 +21,7 @@ def matches(variable: Any, patterns: Sequence[Any]) -> bool:
     )
 
 
-def check_patterns(patterns: Iterable[Any] | None, argument: str) -> tuple[Any, ...] | None:
+def check_patterns(patterns: Iterable[Pattern] | None, argument: str) -> tuple[Pattern, ...] | None:
     """Check the patterns and return them as a tuple.
 
     Raises:
@@ -46,7 +50,7 @@ class Unmatched:
         **patterns: patterns by argument, as `check_patterns` returns them.
     """
 
-    def __init__(self, **patterns: tuple[Any, ...] | None) -> None:
+    def __init__(self, **patterns: tuple[Pattern, ...] | None) -> None:
         self._left = {
             argument: [p for p in some or () if isinstance(p, str)]
             for argument, some in patterns.items()
@@ -56,12 +60,12 @@ class Unmatched:
         """Whether any pattern is left."""
         return any(self._left.values())
 
-    def look_at(self, argument: str, variables: Sequence[Any]) -> None:
+    def look_at(self, argument: str, variables: Sequence[Variable]) -> None:
         """Remove the patterns of this argument that match one of the variables."""
         left = self._left[argument]
         left[:] = [p for p in left if not any(matches(v, (p,)) for v in variables)]
 
-    def refuse(self, argument: str, variables: Sequence[Any]) -> None:
+    def refuse(self, argument: str, variables: Sequence[Variable]) -> None:
         """Refuse a pattern that has matched no variable so far.
 
         Raises:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import UniqueRows
+from cowclip_merlin.types import IndexedSlices, Tensor
 
 tf = compat.tensorflow()
 
@@ -21,17 +20,19 @@ class CountedSlices(tf.IndexedSlices):
         squares: sums over micro-batches of their squared gradients, [n, d]; None: not known.
     """
 
-    def __init__(self, values: Any, indices: Any, counts: Any, squares: Any = None) -> None:
+    def __init__(
+        self, values: Tensor, indices: Tensor, counts: Tensor, squares: Tensor | None = None
+    ) -> None:
         super().__init__(values, indices)
         self.counts, self.squares = counts, squares
 
 
-def counts_of(slices: Any) -> Any | None:
+def counts_of(slices: IndexedSlices) -> Tensor | None:
     """Return the occurrences that each entry stands for, int32 [n]; None if each is one."""
     return slices.counts if isinstance(slices, CountedSlices) else None
 
 
-def squares_of(slices: Any, micro_batches: int) -> Any | None:
+def squares_of(slices: IndexedSlices, micro_batches: int) -> Tensor | None:
     """Return the squares of `CountedSlices`, [n, d]; None if they follow from the values.
 
     Raises:
@@ -47,7 +48,7 @@ def squares_of(slices: Any, micro_batches: int) -> Any | None:
     return slices.squares
 
 
-def sum_duplicates(slices: Any, micro_batches: int | None = None) -> UniqueRows:
+def sum_duplicates(slices: IndexedSlices, micro_batches: int | None = None) -> UniqueRows:
     """Sum the gradients of equal ids and count them (Algorithm 1, the data gradient and cnt).
 
     Args:
@@ -75,7 +76,7 @@ def sum_duplicates(slices: Any, micro_batches: int | None = None) -> UniqueRows:
     return UniqueRows(ids=ids, cnt=cnt, g=g, squares=squares)
 
 
-def _squares(slices: Any, position: Any, size: Any, micro_batches: int) -> Any:
+def _squares(slices: IndexedSlices, position: Tensor, size: Tensor, micro_batches: int) -> Tensor:
     """Sum the squared gradients of the micro-batches for each distinct id, [u, d]."""
     known = squares_of(slices, micro_batches)
     if known is not None:
@@ -87,7 +88,7 @@ def _squares(slices: Any, position: Any, size: Any, micro_batches: int) -> Any:
     return tf.math.unsorted_segment_sum(tf.square(sums), pairs // micro_batches, size)
 
 
-def flat_ids(ids: Any) -> Any:
+def flat_ids(ids: Tensor) -> Tensor:
     """Flatten the ids of a lookup to int32 or int64 [n], the type that Keras's layer looks up.
 
     Args:
@@ -104,7 +105,7 @@ def flat_ids(ids: Any) -> Any:
     return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int32)
 
 
-def scatter(rows: UniqueRows, num_rows: Any) -> tuple[Any, Any]:
+def scatter(rows: UniqueRows, num_rows: Tensor) -> tuple[Tensor, Tensor]:
     """Spread the rows over the whole table: gradients [num_rows, d] and counts [num_rows]."""
     where = tf.expand_dims(tf.cast(rows.ids, tf.int64), -1)
     size = tf.cast(num_rows, tf.int64)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 from cowclip_merlin.kernels import UniqueRows
+from cowclip_merlin.types import IndexedSlices, Pair, Tensor, Variable
 
-Summary = tuple[Any, Any] | None
+Summary: TypeAlias = "tuple[Tensor, Tensor] | None"
 """Share of clipped rows and mean factor, scalars; None if no table is clipped."""
 
 
 class Update(Protocol):
     """Makes the steps of the tables: `KerasUpdate` by table, or `RowUpdate` by row."""
 
-    def apply(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], Summary]:
+    def apply(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Summary]:
         """Make one step of all tables.
 
         Args:
@@ -25,11 +26,11 @@ class Update(Protocol):
         """
         ...
 
-    def sum_rows(self, slices: Any) -> UniqueRows:
+    def sum_rows(self, slices: IndexedSlices) -> UniqueRows:
         """Sum the gradients of equal ids and count them, without a check; see `sum_duplicates`."""
         ...
 
-    def create_state(self, tables: Sequence[Any]) -> None:
+    def create_state(self, tables: Sequence[Variable]) -> None:
         """Create state of tables in addition to the embedding optimizer's slots, which exist."""
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Mapping
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
@@ -11,6 +11,14 @@ from cowclip_merlin.optimizer import inner_optimizers
 from cowclip_merlin.optimizer.config import Config
 from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 from cowclip_merlin.optimizer.inner_optimizers import InnerOptimizers, refused_setting
+from cowclip_merlin.types import (
+    Array,
+    JsonObject,
+    KerasOptimizer,
+    LearningRateSchedule,
+    Tensor,
+    Variable,
+)
 
 tf = compat.tensorflow()
 
@@ -25,8 +33,8 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
         reserved_rows: rows that a growing table reserves, most of them without values; or None.
     """
 
-    embedding_optimizer: Any
-    dense_optimizer: Any
+    embedding_optimizer: KerasOptimizer
+    dense_optimizer: KerasOptimizer
     tables: EmbeddingTables
     reserved_rows: int | None
     _inner: InnerOptimizers
@@ -37,12 +45,12 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
         """Bring every row of every table up to date."""
 
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> Variable | LearningRateSchedule:
         """The dense optimizer's learning rate: a variable or a schedule."""
         return self.dense_optimizer.learning_rate
 
     @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
+    def learning_rate(self, value: Tensor) -> None:
         self.dense_optimizer.learning_rate = value
 
     lr = learning_rate
@@ -51,41 +59,41 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
     global_clipnorm = refused_setting("global_clipnorm")
 
     @property
-    def iterations(self) -> Any:
+    def iterations(self) -> Variable:
         """Number of steps. The inner optimizers have their own counters for their schedules."""
         return super().iterations
 
     @iterations.setter
-    def iterations(self, _: Any) -> None:
+    def iterations(self, _: Variable) -> None:
         raise InputError(
             "the counters of CowClip cannot be replaced: assign to iterations, "
             "embedding_optimizer.iterations and dense_optimizer.iterations"
         )
 
     @property
-    def weights(self) -> list[Any]:
+    def weights(self) -> list[Variable]:
         """Own counters, then the embedding optimizer's and the dense optimizer's variables."""
         return self._weights + self._inner.weights
 
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Variable]:
         """Return `weights`: Keras's method leaves out the variables of the inner optimizers."""
         return self.weights
 
     # get_slot_names is not overridden: with it, checkpoints would contain each slot twice.
-    def get_slot(self, var: Any, slot_name: str) -> Any:
+    def get_slot(self, var: Variable, slot_name: str) -> Variable:
         """Return an inner optimizer's slot of a variable, such as Adam's "m".
 
         With `update="exact"`, call `flush` first: a row may have missed steps.
         """
         return self._inner.get_slot(var, slot_name)
 
-    def get_weights(self) -> list[Any]:
+    def get_weights(self) -> list[Array]:
         """Return the weights as in Keras, after `flush`, since they leave out missed steps."""
         self._refuse_reserved("get_weights")
         self.flush()
         return super().get_weights()
 
-    def set_weights(self, weights: list[Any]) -> None:
+    def set_weights(self, weights: list[Array]) -> None:
         """Set the weights as in Keras, after `flush`, so that no missed step changes them."""
         self._refuse_reserved("set_weights")
         self.flush()
@@ -98,13 +106,15 @@ class WrappingOptimizer(tf.keras.optimizers.legacy.Optimizer):
                 "reserved rows: use state() and restore() of the GrowingTable"
             )
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> JsonObject:
         """Return the arguments as given; variables among them raise an error."""
         parts = self._inner.get_config() | self._asked.as_dict() | self.tables.get_config()
         return {"name": self._name} | parts
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+    def from_config(
+        cls, config: JsonObject, custom_objects: Mapping[str, type] | None = None
+    ) -> WrappingOptimizer:
         """Build as in Keras; a single learning rate, as Merlin sets for Horovod, is an error."""
         inner_optimizers.refuse_one_rate(config)
         return super().from_config(config, custom_objects=custom_objects)

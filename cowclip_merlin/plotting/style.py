@@ -7,10 +7,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from cowclip_merlin.system.files import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STYLES: tuple[dict[str, str], ...] = (
     {"color": BLUE, "marker": "o", "linestyle": "-"},
@@ -24,7 +27,12 @@ STYLES: tuple[dict[str, str], ...] = (
 # Seven colors and four dashes have no common divisor, so pairs repeat only after 28 curves.
 _COLORS = (BLUE, VERMILION, BLACK, GREEN, PURPLE, ORANGE, SKY_BLUE)
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+_DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (5, 1, 1, 1)),
+)
 
 # Text as paths looks the same with any installed fonts. With fixed ids and no date, the same
 # numbers make the same file.
@@ -53,7 +61,7 @@ def figure_settings() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Figure:
     """Create an empty figure of this size in inches, without a window."""
     from matplotlib.figure import Figure
 
@@ -82,14 +90,14 @@ def style_of_many(index: int) -> dict[str, Any]:
     }
 
 
-def save_figure(figure: Any, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Save a Matplotlib figure as SVG; equal figures make equal files."""
     svg = svg_text(figure)
     with atomic_write(path) as temporary:
         temporary.write_text(svg, encoding="utf-8")
 
 
-def svg_text(figure: Any) -> str:
+def svg_text(figure: Figure) -> str:
     """Return a Matplotlib figure as SVG, without a date and with ids that do not change."""
     import matplotlib
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cowclip_merlin.settings.fields import options_of
+from cowclip_merlin.types import Json
 
 Made = TypeVar("Made")
 
 
 def dataclass_from_json(
-    dataclass: type[Made], values: Mapping[str, Any], *, added: Collection[str] | None = None
+    dataclass: type[Made], values: Mapping[str, Json], *, added: Collection[str] | None = None
 ) -> Made:
     """Build a dataclass; check each value against the annotation of its attribute.
 
@@ -54,7 +55,7 @@ def dataclass_from_json(
     return dataclass(**tuples)
 
 
-_PLAIN: Mapping[str, Callable[[Any], bool]] = {
+_PLAIN: Mapping[str, Callable[[Json], bool]] = {
     "str": lambda value: isinstance(value, str),
     "int": lambda value: type(value) is int,  # a bool is an int, too
     "float": lambda value: isinstance(value, float) or _fits_in_float(value),
@@ -62,11 +63,11 @@ _PLAIN: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def _fits_in_float(value: Any) -> bool:
+def _fits_in_float(value: Json) -> bool:
     return type(value) is int and abs(value) <= sys.float_info.max
 
 
-def _fits(value: Any, annotation: str) -> bool:
+def _fits(value: Json, annotation: str) -> bool:
     annotation, optional, _ = annotation.partition(" | None")
     if value is None:
         return bool(optional)

@@ -16,7 +16,9 @@ _KINDS = {"int": int, "float": float, "str": str, "Path": str}
 _METAVARS = {"int": "N", "float": "X", "str": "NAME", "Path": "DIR"}
 
 
-def add_options(parser: Any, settings: type, *names: str, **changes: Mapping[str, Any]) -> None:
+def add_options(
+    parser: argparse._ActionsContainer, settings: type, *names: str, **changes: Mapping[str, Any]
+) -> None:
     """Add options for the fields of settings.
 
     Args:
@@ -43,7 +45,7 @@ def add_options(parser: Any, settings: type, *names: str, **changes: Mapping[str
         _add_option(parser, replace(known[name], **changes.get(name, {})))
 
 
-def _add_option(parser: Any, given: Option) -> None:
+def _add_option(parser: argparse._ActionsContainer, given: Option) -> None:
     shown = _shown(given.default) if given.shown is None else given.shown
     shown = "" if given.positional else shown
     words = f"{given.words} (default: {shown})" if shown else given.words

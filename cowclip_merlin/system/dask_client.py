@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError
 
+if TYPE_CHECKING:
+    from distributed import Client
 
-def connect(scheduler: str, *, default: bool = True) -> Any:
+
+def connect(scheduler: str, *, default: bool = True) -> Client:
     """Return a client of a running scheduler, which is a context that closes it.
 
     Args:

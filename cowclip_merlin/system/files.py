@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.folders import try_lock
+from cowclip_merlin.types import Json
 
 _LEFT = ".tmp"  # suffix of the names of unfinished files and folders
 
@@ -224,13 +224,13 @@ def check_writable(path: Path | str, *, overwrite: bool = False) -> None:
         ) from None
 
 
-def write_json(path: Path | str, value: Any) -> None:
+def write_json(path: Path | str, value: Json) -> None:
     """Write a value as indented JSON, completely or not at all."""
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path | str) -> Any:
+def read_json(path: Path | str) -> Json:
     """Read a JSON file.
 
     Raises:

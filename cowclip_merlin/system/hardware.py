@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Any
+
+from cowclip_merlin.types import JsonObject
 
 
-def hardware() -> dict[str, Any]:
+def hardware() -> JsonObject:
     """Return the processor, its cores, and the names of the GPUs that TensorFlow uses."""
     from cowclip_merlin import compat
 
@@ -20,7 +21,7 @@ def hardware() -> dict[str, Any]:
     return processor() | {"gpus": len(names), "gpu": ", ".join(names)}
 
 
-def processor() -> dict[str, Any]:
+def processor() -> JsonObject:
     """Return the model and the cores of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -6,7 +6,8 @@ import json
 import logging
 import math
 from datetime import datetime, timezone
-from typing import Any
+
+from cowclip_merlin.types import Json, JsonObject
 
 FORMATS = ("text", "json")
 """Forms of a line."""
@@ -23,7 +24,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the JSON of a record."""
         time = datetime.fromtimestamp(record.created, timezone.utc)
-        entry: dict[str, Any] = {
+        entry: JsonObject = {
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
@@ -36,7 +37,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Json) -> Json:
     """Return a value as JSON has it.
 
     >>> _plain(float("nan")), _plain(2.5), _plain("x")

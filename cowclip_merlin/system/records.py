@@ -7,11 +7,11 @@ import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from cowclip_merlin.system.files import atomic_write
 
-Row = Mapping[str, Any]
+Row = Mapping[str, object]
 
 
 def write_rows(

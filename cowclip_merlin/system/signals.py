@@ -6,11 +6,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
 
 @contextmanager
-def signal_handler(numbers: Sequence[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
+def signal_handler(
+    numbers: Sequence[int], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
     """Handle signals within the block; Python allows this only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -27,7 +29,7 @@ def signal_handler(numbers: Sequence[int], handler: Callable[[int, Any], None]) 
 def exit_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into SystemExit with 143, as Python turns SIGINT into KeyboardInterrupt."""
 
-    def end(number: int, _: Any) -> None:
+    def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     with signal_handler([signal.SIGTERM], end):
@@ -59,7 +61,7 @@ class GracefulStop:
     def catch_signals(self) -> Iterator[None]:
         """Catch the signals within the block. Only the main thread receives signals."""
 
-        def remember(number: int, _: Any) -> None:
+        def remember(number: int, _: FrameType | None) -> None:
             if self.signal_number:
                 raise KeyboardInterrupt
             self.signal_number = number

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import Json
+
+if TYPE_CHECKING:
+    import yaml
+    from yaml import MappingNode, Node
 
 _NO_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What Python raises for a text that is not of its type."""
 
 
-def read_yaml(path: Path, *, first_key: str) -> Mapping[str, Any]:
+def read_yaml(path: Path, *, first_key: str) -> Mapping[str, Json]:
     """Read the mapping of a YAML file.
 
     Args:
@@ -61,7 +66,7 @@ def line_of_key(path: Path, *keys: str | int) -> int:
     return line + 1
 
 
-def _children(node: Any) -> list[tuple[str | int, tuple[int, Any]]]:
+def _children(node: Node) -> list[tuple[str | int, tuple[int, Node]]]:
     """Return key, line and node of each value below a node."""
     import yaml
 
@@ -72,7 +77,7 @@ def _children(node: Any) -> list[tuple[str | int, tuple[int, Any]]]:
     return []
 
 
-def _loader() -> Any:
+def _loader() -> type[yaml.SafeLoader]:
     """Create YAML's safe loader, but reject duplicate keys; YAML would keep the last one.
 
     It also rejects a value that is not of its type, such as the date 2024-13-45, with its line.
@@ -80,14 +85,14 @@ def _loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        def construct_object(self, node: Any, deep: bool = False) -> Any:
+        def construct_object(self, node: Node, deep: bool = False) -> Json:
             try:
                 return super().construct_object(node, deep)
             except _NO_VALUE:  # of Python, which YAML does not translate
                 kind, line = node.tag.rpartition(":")[2], node.start_mark.line + 1
                 raise yaml.YAMLError(f"{node.value!r:.40} in line {line} is no {kind}") from None
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Json]:
             pairs = node.value if isinstance(node, yaml.MappingNode) else ()
             keys = [key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
             for index, key in enumerate(keys):

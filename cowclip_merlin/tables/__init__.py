@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.layout import TableLayout
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["FieldRules", "GrowingTable", "TableLayout"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> type[GrowingTable]:
     if name == "GrowingTable":  # it imports numba, which the optimizer may not need
         return importlib.import_module("cowclip_merlin.tables.growing_table").GrowingTable
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

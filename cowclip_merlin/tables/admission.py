@@ -8,10 +8,9 @@ Only ids without a row are counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import one_of
@@ -20,8 +19,7 @@ from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.tables.field_rules import MOST_ADMIT
 from cowclip_merlin.tables.loops.hashing import seeded_hash, uniform
 from cowclip_merlin.tables.loops.memory import zeros
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 EVENTS, REFUSED = 0, 1
 """Places in `AdmissionState.totals`."""
@@ -42,11 +40,11 @@ class AdmissionState(NamedTuple):
     counters: Array
     totals: Array
     window: int
-    seed: Any
+    seed: np.uint64
 
 
 @compiled
-def count_up(counters: Any, start: Any) -> int:
+def count_up(counters: Array, start: np.uint64) -> int:
     """Count one more occurrence; the count so far, at most 255 and at least the true one.
 
     A count is the smaller of two counters, and only counters that are smaller than it becomes
@@ -66,7 +64,7 @@ def count_up(counters: Any, start: Any) -> int:
 
 
 @compiled
-def admits(state: Any, start: Any, field: int, id_: Any) -> bool:
+def admits(state: AdmissionState, start: np.uint64, field: int, id_: int) -> bool:
     """Whether this occurrence of an id without a row gives it one; counts the occurrence.
 
     Args:
@@ -90,7 +88,7 @@ def admits(state: Any, start: Any, field: int, id_: Any) -> bool:
 
 
 @compiled
-def end_event(state: Any) -> None:
+def end_event(state: AdmissionState) -> None:
     """Count an event, and halve the counters at the end of a window."""
     state.totals[EVENTS] += 1
     if state.window > 0 and state.totals[EVENTS] % state.window == 0:

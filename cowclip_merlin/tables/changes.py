@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.tables.expiry import Dropped
 from cowclip_merlin.tables.id_map import NO_FIELD, IdMap
 from cowclip_merlin.tables.loops import batch_loops
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 
 class Changes(NamedTuple):

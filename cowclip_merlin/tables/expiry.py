@@ -6,22 +6,20 @@ Time is event time in whole seconds, uint32, so a replay drops the same ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.numba_prefetch import AHEAD
 from cowclip_merlin.tables.field_rules import LATEST, FieldRules
-from cowclip_merlin.tables.id_map import NO_FIELD, IdMap, give_back
+from cowclip_merlin.tables.id_map import NO_FIELD, IdMap, RowOwners, give_back
 from cowclip_merlin.tables.loops import batch_loops
 from cowclip_merlin.tables.loops.hashing import hash_id
 from cowclip_merlin.tables.loops.index_cells import prefetch_cell
 from cowclip_merlin.tables.loops.memory import zeros
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 SAMPLE = 1 << 16
 """Rows that are looked at to find out what is old."""
@@ -102,7 +100,7 @@ def event_times(now: Array | int, n: int) -> Array:
 
 
 @compiled
-def is_overdue(owners: Any, expiry: Any, row: int, clock: int) -> bool:
+def is_overdue(owners: RowOwners, expiry: ExpiryState, row: int, clock: int) -> bool:
     """Whether the id of a row was not seen for its time to live; False for a free row."""
     field = np.int64(owners.fields[row])
     if field == NO_FIELD or expiry.ttl[field] == 0:
@@ -112,7 +110,13 @@ def is_overdue(owners: Any, expiry: Any, row: int, clock: int) -> bool:
 
 @compiled
 def expire_slice(
-    cells: Any, owners: Any, expiry: Any, start: int, stop: int, fields: Any, ids: Any
+    cells: Array,
+    owners: RowOwners,
+    expiry: ExpiryState,
+    start: int,
+    stop: int,
+    fields: Array,
+    ids: Array,
 ) -> int:
     """Drop the overdue ids among rows start to stop; how many, and which in `fields` and `ids`."""
     gone, clock = 0, expiry.numbers[CLOCK]
@@ -129,7 +133,13 @@ def expire_slice(
 
 @compiled
 def evict_old(
-    cells: Any, owners: Any, expiry: Any, first: int, last: int, fields: Any, ids: Any
+    cells: Array,
+    owners: RowOwners,
+    expiry: ExpiryState,
+    first: int,
+    last: int,
+    fields: Array,
+    ids: Array,
 ) -> int:
     """Drop old ids until `fields` is full or the search has been around all rows; how many."""
     gone, row, left = 0, expiry.numbers[EVICT_AT], expiry.numbers[EVICT_LEFT]

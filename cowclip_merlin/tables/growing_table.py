@@ -7,10 +7,8 @@ Liu et al., "Monolith: Real Time Recommendation System With Collisionless Embedd
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin import choices
 from cowclip_merlin.batch import Ids
@@ -21,15 +19,13 @@ from cowclip_merlin.tables.admission import new_admission
 from cowclip_merlin.tables.changes import ChangeLog
 from cowclip_merlin.tables.expiry import Dropped
 from cowclip_merlin.tables.field_rules import FieldRules, TableStatistics
-from cowclip_merlin.tables.id_map import IdMap, checked_ids, checked_pairs, in_form_of
+from cowclip_merlin.tables.id_map import IdMap, IdsOrArray, checked_ids, checked_pairs, in_form_of
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.loops import batch_loops
 from cowclip_merlin.tables.loops.batch_loops import NewIds
 from cowclip_merlin.tables.loops.index_cells import cells_for
 from cowclip_merlin.tables.table_state import EVICTED, EXPIRED, TableParts
-
-Array = npt.NDArray[Any]
-IdsOrArray = TypeVar("IdsOrArray", Ids, Array)
+from cowclip_merlin.types import Array
 
 SLICE = 100_000
 """Rows that one call of `GrowingTable.expire` looks at."""

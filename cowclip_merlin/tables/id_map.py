@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
@@ -20,8 +19,9 @@ from cowclip_merlin.tables.loops.index_cells import (
     write_cell,
 )
 from cowclip_merlin.tables.loops.memory import zeros
+from cowclip_merlin.types import Array
 
-Array = npt.NDArray[Any]
+IdsOrArray = TypeVar("IdsOrArray", Ids, Array)
 
 NO_FIELD = 0xFFFF
 """The field of a row that no id has."""
@@ -49,7 +49,7 @@ class RowOwners(NamedTuple):
 
 
 @compiled
-def take_row(owners: Any, field: int, id_: Any) -> int:
+def take_row(owners: RowOwners, field: int, id_: int) -> int:
     """A row for a new id; the caller has made sure that there is one."""
     if owners.sizes[FREE] > 0:
         owners.sizes[FREE] -= 1
@@ -64,7 +64,7 @@ def take_row(owners: Any, field: int, id_: Any) -> int:
 
 
 @compiled
-def give_back(cells: Any, owners: Any, row: int) -> None:
+def give_back(cells: Array, owners: RowOwners, row: int) -> None:
     """Forget the id of a row; its number in `ids` stays until the row is taken again."""
     field, id_ = np.int64(owners.fields[row]), owners.ids[row]
     remove_cell(cells, find_cell(cells, hash_id(field, id_), field, id_))
@@ -75,14 +75,14 @@ def give_back(cells: Any, owners: Any, row: int) -> None:
 
 
 @compiled
-def _find(cells: Any, fields: Any, ids: Any, rows: Any) -> None:
+def _find(cells: Array, fields: Array, ids: Array, rows: Array) -> None:
     for i in range(len(ids)):
         cell = find_cell(cells, hash_id(fields[i], ids[i]), fields[i], ids[i])
         rows[i] = number_in(cells, cell)
 
 
 @compiled
-def _add(cells: Any, owners: Any, fields: Any, ids: Any, rows: Any) -> None:
+def _add(cells: Array, owners: RowOwners, fields: Array, ids: Array, rows: Array) -> None:
     for i in range(len(ids)):
         cell = find_cell(cells, hash_id(fields[i], ids[i]), fields[i], ids[i])
         if cells[cell, 1] == 0:
@@ -91,7 +91,7 @@ def _add(cells: Any, owners: Any, fields: Any, ids: Any, rows: Any) -> None:
 
 
 @compiled
-def _remove(cells: Any, owners: Any, fields: Any, ids: Any) -> None:
+def _remove(cells: Array, owners: RowOwners, fields: Array, ids: Array) -> None:
     for i in range(len(ids)):
         cell = find_cell(cells, hash_id(fields[i], ids[i]), fields[i], ids[i])
         if cells[cell, 1] != 0:
@@ -99,7 +99,7 @@ def _remove(cells: Any, owners: Any, fields: Any, ids: Any) -> None:
 
 
 @compiled
-def _index(cells: Any, owners: Any, first: int, last: int) -> None:
+def _index(cells: Array, owners: RowOwners, first: int, last: int) -> None:
     for row in range(first, last):
         field = np.int64(owners.fields[row])
         if field != NO_FIELD:
@@ -260,7 +260,7 @@ def checked_ids(ids: Ids | Array, num_fields: int) -> Ids:
     return Ids(values, lengths)
 
 
-def in_form_of(ids: Ids | Array, rows: Array) -> Any:
+def in_form_of(ids: IdsOrArray, rows: Array) -> IdsOrArray:
     """Rows of ids [m] in the form of the ids: `Ids`, or an array of the same shape."""
     return (
         ids.with_values(rows.reshape(ids.values.shape))

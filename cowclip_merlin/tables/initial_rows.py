@@ -8,15 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.tables.loops.hashing import GOLDEN, mix, seeded_hash, uniform
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 ABSENT_SEED = 0x5851F42D4C957F2D
 """Added to the seed for absent rows: no id has the same numbers."""
@@ -77,7 +74,9 @@ class RowMemory:
 
 
 @compiled
-def _write_normal(w: Any, rows: Any, fields: Any, ids: Any, seed: Any, std: float) -> None:
+def _write_normal(
+    w: Array, rows: Array, fields: Array, ids: Array, seed: np.uint64, std: float
+) -> None:
     """Box and Muller's normal numbers, in float64: two of two uniform ones."""
     d = w.shape[1]
     if std == 0.0:

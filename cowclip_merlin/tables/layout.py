@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import Array
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TableLayout:
         """First row of each field."""
         return (0, *self.ends[:-1])
 
-    def field_of_row(self, rows: npt.ArrayLike) -> npt.NDArray[Any]:
+    def field_of_row(self, rows: npt.ArrayLike) -> Array:
         """Index of the field that each row belongs to.
 
         >>> TableLayout({"user": 3, "item": 2}).field_of_row([0, 2, 3]).tolist()

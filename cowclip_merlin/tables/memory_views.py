@@ -7,16 +7,16 @@ A variable that is looked up with `tf.gather` is from then on copied whenever it
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import numpy as np
 
 from cowclip_merlin import compat
+from cowclip_merlin.types import Array, Tensor, Variable
 
 tf = compat.tensorflow()
 
 
-def separate_memory(variable: Any) -> Any:
+def separate_memory(variable: Variable) -> Tensor:
     """Give the variable memory that no other variable shares; return a value that must be used.
 
     Variables share memory after `a.assign(b)`, or where one tensor was the initial value of both,
@@ -27,14 +27,14 @@ def separate_memory(variable: Any) -> Any:
     return tf.raw_ops.ResourceGather(resource=handle, indices=[0], dtype=dtype)
 
 
-def memory_tensor(variable: Any) -> Any:
+def memory_tensor(variable: Variable) -> Tensor:
     """Return a tensor that is the variable's memory; call `separate_memory` first."""
     handle, dtype = variable.handle, variable.dtype.base_dtype
     tf.raw_ops.DisableCopyOnRead(resource=handle)
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
 
 
-def writable_view(x: Any) -> Any:
+def writable_view(x: Array) -> Array:
     """Return the same memory, writable: eager tensors offer it for reading only.
 
     It is a view by address. A tensor that stays alive would make the next sparse write copy all of

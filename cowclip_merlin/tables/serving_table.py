@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.changes import Changes
-from cowclip_merlin.tables.id_map import IdMap, checked_ids, in_form_of
+from cowclip_merlin.tables.id_map import IdMap, IdsOrArray, checked_ids, in_form_of
 from cowclip_merlin.tables.loops import batch_loops
-
-Array = npt.NDArray[Any]
-IdsOrArray = TypeVar("IdsOrArray", Ids, Array)
+from cowclip_merlin.types import Array
 
 
 class ServingTable:

@@ -18,15 +18,13 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system import files
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array, Json, JsonObject
 
 KEEP = 2
 FORMAT = 1
@@ -45,11 +43,11 @@ class Snapshot(NamedTuple):
 
     number: int
     arrays: dict[str, Array]
-    extra: Any
+    extra: Json
 
 
 def save_snapshot(
-    folder: Path | str, number: int, arrays: Mapping[str, Array], extra: Any, *, keep: int = KEEP
+    folder: Path | str, number: int, arrays: Mapping[str, Array], extra: Json, *, keep: int = KEEP
 ) -> Path:
     """Write a snapshot, and remove all but the newest few.
 
@@ -152,7 +150,7 @@ class SnapshotWriter:
         """Whether a snapshot was begun that `finished` has not returned."""
         return self._writing is not None
 
-    def begin(self, number: int, arrays: Mapping[str, Array], extra: Any) -> None:
+    def begin(self, number: int, arrays: Mapping[str, Array], extra: Json) -> None:
         """Begin to write a snapshot; `finished` tells when it is on the disk.
 
         Args:
@@ -190,7 +188,7 @@ def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}
 
 
-def _write(made: Path, arrays: Mapping[str, Array], extra: Any) -> None:
+def _write(made: Path, arrays: Mapping[str, Array], extra: Json) -> None:
     known = {name: _write_array(made / f"{name}.bin", x) for name, x in arrays.items()}
     manifest = {"format": FORMAT, "files": known, "extra": extra}
     manifest["sha256"] = _digest_of(manifest)
@@ -198,7 +196,7 @@ def _write(made: Path, arrays: Mapping[str, Array], extra: Any) -> None:
     _flush_folder(made)
 
 
-def _write_array(file: Path, x: Array) -> dict[str, Any]:
+def _write_array(file: Path, x: Array) -> JsonObject:
     """Write an array; its dtype, shape and digest."""
     shape, x = list(x.shape), np.ascontiguousarray(x)  # which makes a number an array
     data = memoryview(x.reshape(-1).view(np.uint8))
@@ -206,7 +204,7 @@ def _write_array(file: Path, x: Array) -> dict[str, Any]:
     return {"dtype": x.dtype.str, "shape": shape, "sha256": digest}
 
 
-def _write_file(file: Path, parts: Iterable[Any]) -> str:
+def _write_file(file: Path, parts: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
     with open(file, "wb") as stream:
         for part in parts:
@@ -217,7 +215,7 @@ def _write_file(file: Path, parts: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def _read(made: Path, name: str, known: Mapping[str, Any]) -> Array:
+def _read(made: Path, name: str, known: Mapping[str, Json]) -> Array:
     x, digest = np.empty(known["shape"], known["dtype"]), hashlib.sha256()
     file, data = made / f"{name}.bin", memoryview(x.reshape(-1).view(np.uint8))
     try:
@@ -234,7 +232,7 @@ def _read(made: Path, name: str, known: Mapping[str, Any]) -> Array:
     return x
 
 
-def _refuse_damaged(file: Path, manifest: Any) -> None:
+def _refuse_damaged(file: Path, manifest: Json) -> None:
     body = {k: v for k, v in manifest.items() if k != "sha256"} if type(manifest) is dict else {}
     if body.get("format") not in (None, FORMAT):
         raise InputError(f"{file}: of format {body['format']}, which this version cannot read")
@@ -242,7 +240,7 @@ def _refuse_damaged(file: Path, manifest: Any) -> None:
         raise InputError(f"{file}: damaged (its SHA-256 is another); use another snapshot")
 
 
-def _digest_of(value: Any) -> str:
+def _digest_of(value: Json) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

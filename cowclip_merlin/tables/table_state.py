@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables import admission
@@ -17,8 +15,7 @@ from cowclip_merlin.tables.expiry import ExpiryState
 from cowclip_merlin.tables.field_rules import TableStatistics
 from cowclip_merlin.tables.id_map import IdMap
 from cowclip_merlin.tables.initial_rows import RowMemory
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 EXPIRED, EVICTED = 0, 1
 """Places in `TableParts.dropped`."""

@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.tables.initial_rows import RowMemory
 from cowclip_merlin.tables.memory_views import memory_tensor, separate_memory, writable_view
+from cowclip_merlin.types import Array, DType, KerasOptimizer, Tensor, Variable
 
 tf = compat.tensorflow()
 
 MOMENTS = ("m", "v")
 
 
-def reserve(shape: Any, dtype: Any = None, **_: Any) -> Any:
+def reserve(shape: Sequence[int], dtype: DType | None = None, **_: Any) -> Tensor:
     """An initializer for `add_weight` and `add_slot`: a tensor that is not written.
 
     Args:
@@ -62,7 +63,7 @@ def _refuse_too_large(size: int) -> None:
         raise MemoryError(str(error)) from None
 
 
-def create_adam_slots(adam: Any, variable: Any) -> None:
+def create_adam_slots(adam: KerasOptimizer, variable: Variable) -> None:
     """Reserve Adam's moments of a variable, before Keras would create and write them.
 
     Args:
@@ -76,7 +77,7 @@ def create_adam_slots(adam: Any, variable: Any) -> None:
         adam.add_slot(variable, name, initializer=reserve)
 
 
-def memory_of(variable: Any) -> npt.NDArray[Any]:
+def memory_of(variable: Variable) -> Array:
     """The memory of a variable on the CPU, writable, without a copy.
 
     It is the variable's memory only as long as the variable lives, nothing assigns it as a whole,
@@ -96,7 +97,7 @@ def memory_of(variable: Any) -> npt.NDArray[Any]:
     return writable_view(np.asarray(memoryview(memory_tensor(variable))))
 
 
-def _refuse_moved(view: npt.NDArray[Any], variable: Any) -> None:
+def _refuse_moved(view: Array, variable: Variable) -> None:
     variable = compat.stored(variable)
     if np.asarray(memoryview(memory_tensor(variable))).ctypes.data != view.ctypes.data:
         raise InputError(
@@ -106,7 +107,9 @@ def _refuse_moved(view: npt.NDArray[Any], variable: Any) -> None:
         )
 
 
-def row_memory(variable: Any, adam: Any = None, *, std: float, seed: int) -> RowMemory:
+def row_memory(
+    variable: Variable, adam: KerasOptimizer | None = None, *, std: float, seed: int
+) -> RowMemory:
     """The memory of a table and of its moments for a `GrowingTable`.
 
     Args:

@@ -8,16 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import Array
 from cowclip_merlin.workers.group import Workers
-
-Array = npt.NDArray[Any]
 
 
 def arrays_of_all(workers: Workers | None, own: Array) -> list[Array]:

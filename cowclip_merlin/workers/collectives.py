@@ -11,9 +11,11 @@ TensorFlow replaces denormal results by 0, and small integers are the bits of de
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.types import Tensor
 from cowclip_merlin.workers.group import Workers
 
 tf = compat.tensorflow()
@@ -30,7 +32,7 @@ _STEPS = 16
 _KEY_BITS, _SIZE_BITS = 22, 9
 
 
-def sum_over(workers: Workers, x: Any, name: str) -> Any:
+def sum_over(workers: Workers, x: Tensor, name: str) -> Tensor:
     """Sum a float tensor of the same static shape over all workers; all get the same bits.
 
     Args:
@@ -52,7 +54,7 @@ def sum_over(workers: Workers, x: Any, name: str) -> Any:
     )
 
 
-def gather(workers: Workers, x: Any, name: str, *, host: bool = False) -> Any:
+def gather(workers: Workers, x: Tensor, name: str, *, host: bool = False) -> Tensor:
     """Concatenate a tensor of the same static shape of all workers, by rank: [n] -> [N * n].
 
     Args:
@@ -64,7 +66,7 @@ def gather(workers: Workers, x: Any, name: str, *, host: bool = False) -> Any:
     return _gather(workers, x, _key(f"gather {name} {x.shape.as_list()} {x.dtype.name}"), host)
 
 
-def gather_counts(workers: Workers, counts: Any, name: str) -> Any:
+def gather_counts(workers: Workers, counts: Tensor, name: str) -> Tensor:
     """Return the counts of all workers, int32 [N, k].
 
     Args:
@@ -76,7 +78,9 @@ def gather_counts(workers: Workers, counts: Any, name: str) -> Any:
     return tf.reshape(tf.bitcast(every, tf.int32), [workers.size, counts.shape[0]])
 
 
-def gather_rows(workers: Workers, rows: Any, counts: Any, name: str, *, host: bool = False) -> Any:
+def gather_rows(
+    workers: Workers, rows: Tensor, counts: Tensor, name: str, *, host: bool = False
+) -> Tensor:
     """Concatenate rows of all workers, by rank.
 
     Args:
@@ -97,7 +101,7 @@ def gather_rows(workers: Workers, rows: Any, counts: Any, name: str, *, host: bo
     return tf.boolean_mask(every, tf.sequence_mask(counts, size))
 
 
-def all_to_all(workers: Workers, x: Any, step: Any, name: str) -> Any:
+def all_to_all(workers: Workers, x: Tensor, step: Tensor, name: str) -> Tensor:
     """Send part r of a tensor to worker r, and return the parts that the workers sent here.
 
     Args:
@@ -114,7 +118,7 @@ def all_to_all(workers: Workers, x: Any, step: Any, name: str) -> Any:
     )
 
 
-def padded_size(count: Any) -> tuple[Any, Any]:
+def padded_size(count: int | Tensor) -> tuple[Tensor, Tensor]:
     """Return the number of rows to which `count` rows are padded, and the number of that size.
 
     >>> [int(padded_size(n)[0]) for n in (0, 1, 16, 17, 31, 33, 1000)]
@@ -129,12 +133,19 @@ def padded_size(count: Any) -> tuple[Any, Any]:
     return units * unit, doublings * (_STEPS + 1) + units - _STEPS
 
 
-def _gather(workers: Workers, x: Any, key: Any, host: bool) -> Any:
+def _gather(workers: Workers, x: Tensor, key: int | Tensor, host: bool) -> Tensor:
     workers.traffic.add((workers.size - 1) * _bytes(x))
     return _in_order(tf.raw_ops.CollectiveGatherV2, workers, x, key, host)
 
 
-def _in_order(operation: Any, workers: Workers, x: Any, key: Any, host: bool, **more: Any) -> Any:
+def _in_order(
+    operation: Callable[..., Tensor],
+    workers: Workers,
+    x: Tensor,
+    key: int | Tensor,
+    host: bool,
+    **more: Any,
+) -> Tensor:
     """Call an operation after the last one of this graph."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     last = getattr(graph, "cowclip_last_exchange", None)
@@ -155,11 +166,11 @@ def _in_order(operation: Any, workers: Workers, x: Any, key: Any, host: bool, **
     return result
 
 
-def _key(name: str, step: Any = 0) -> Any:
+def _key(name: str, step: int | Tensor = 0) -> int | Tensor:
     """Return the key of a call: its name, and the size of its rows."""
     number = (zlib.crc32(name.encode()) % (1 << _KEY_BITS)) << _SIZE_BITS
     return number + step
 
 
-def _bytes(x: Any) -> Any:
+def _bytes(x: Tensor) -> Tensor:
     return tf.size(x, tf.int64) * x.dtype.size

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import Strategy, Tensor
 from cowclip_merlin.workers.environment import Cluster, cluster_of
 from cowclip_merlin.workers.traffic import Traffic
+
+Count = TypeVar("Count", int, Tensor)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Workers:
         """Whether this worker writes the files of the run."""
         return self.rank == 0
 
-    def part_of(self, count: Any) -> tuple[Any, Any]:
+    def part_of(self, count: Count) -> tuple[Count, Count]:
         """Return the first row of this worker's part of a batch, and the row after its last one.
 
         Args:
@@ -54,7 +57,7 @@ class Workers:
 
 
 # TensorFlow has one cluster for each process, and cannot leave it.
-_joined: list[tuple[Workers, Any]] = []
+_joined: list[tuple[Workers, Strategy]] = []
 
 
 def join() -> Workers | None:
@@ -85,7 +88,7 @@ def current() -> Workers | None:
     return _joined[0][0] if _joined else None
 
 
-def _start_group(cluster: Cluster) -> Any:
+def _start_group(cluster: Cluster) -> Strategy:
     tf = compat.tensorflow()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),

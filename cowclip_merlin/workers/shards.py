@@ -7,9 +7,10 @@ same way: a worker gets the sums of gradients of its rows, and how often each wo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cowclip_merlin import compat
+from cowclip_merlin.types import Tensor
 from cowclip_merlin.workers.collectives import all_to_all, gather_counts, padded_size
 from cowclip_merlin.workers.group import Workers
 
@@ -30,15 +31,15 @@ class Requests(NamedTuple):
         step: number of that size.
     """
 
-    rows: Any
-    counts: Any
-    places: Any
-    answered: Any
-    size: Any
-    step: Any
+    rows: Tensor
+    counts: Tensor
+    places: Tensor
+    answered: Tensor
+    size: Tensor
+    step: Tensor
 
 
-def request(workers: Workers, rows: Any) -> Requests:
+def request(workers: Workers, rows: Tensor) -> Requests:
     """Ask the other workers for rows, and learn which rows they ask for.
 
     Args:
@@ -72,7 +73,7 @@ def request(workers: Workers, rows: Any) -> Requests:
     )
 
 
-def answer(workers: Workers, requests: Requests, values: Any) -> Any:
+def answer(workers: Workers, requests: Requests, values: Tensor) -> Tensor:
     """Send rows to the workers that asked for them; return the rows that this worker asked for.
 
     Args:
@@ -90,12 +91,12 @@ def answer(workers: Workers, requests: Requests, values: Any) -> Any:
     return tf.gather(exchange(sent), requests.answered)
 
 
-def _differentiable(workers: Workers, size: Any, step: Any) -> Callable[[Any], Any]:
+def _differentiable(workers: Workers, size: Tensor, step: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the exchange of rows, whose gradient goes the opposite way."""
 
     @tf.custom_gradient
-    def exchange(rows: Any) -> Any:
-        def gradient(upstream: Any) -> Any:
+    def exchange(rows: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        def gradient(upstream: Tensor) -> Tensor:
             return _rows_to_all(workers, upstream, size, step, "gradients of shards")
 
         return _rows_to_all(workers, rows, size, step, "rows of shards"), gradient
@@ -103,26 +104,26 @@ def _differentiable(workers: Workers, size: Any, step: Any) -> Callable[[Any], A
     return exchange
 
 
-def _rows_to_all(workers: Workers, rows: Any, size: Any, step: Any, name: str) -> Any:
+def _rows_to_all(workers: Workers, rows: Tensor, size: Tensor, step: Tensor, name: str) -> Tensor:
     width = rows.shape[1]
     received = all_to_all(workers, tf.reshape(rows, [workers.size, size, width]), step, name)
     return tf.reshape(received, [-1, width])
 
 
-def _all_to_all(workers: Workers, numbers: Any, size: Any, step: Any, name: str) -> Any:
+def _all_to_all(workers: Workers, numbers: Tensor, size: Tensor, step: Tensor, name: str) -> Tensor:
     """Exchange int32 numbers [N * size, k] as the bits of floats."""
     bits = tf.bitcast(numbers, tf.float32)
     return tf.bitcast(_rows_to_all(workers, bits, size, step, name), tf.int32)
 
 
-def _spread(numbers: Any, place: Any, total: Any) -> Any:
+def _spread(numbers: Tensor, place: Tensor, total: Tensor) -> Tensor:
     """Put integers [n, k] at their places among `total`; the others are 0."""
     shape = tf.stack([total, tf.shape(numbers)[1]])
     spread = tf.scatter_nd(place[:, tf.newaxis], numbers, shape)
     return tf.ensure_shape(spread, [None, numbers.shape[1]])
 
 
-def _spread_rows(values: Any, places: Any, total: Any) -> Any:
+def _spread_rows(values: Tensor, places: Tensor, total: Tensor) -> Tensor:
     """Put rows [m, d] at their places among `total`; the others are 0. Only moves numbers."""
     zeros = tf.zeros([total, values.shape[1]], values.dtype)
     return tf.tensor_scatter_nd_update(zeros, places[:, tf.newaxis], values)

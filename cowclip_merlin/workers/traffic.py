@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cowclip_merlin import compat
+from cowclip_merlin.types import Tensor, Variable
 
 
 class Traffic:
@@ -14,9 +13,9 @@ class Traffic:
     """
 
     def __init__(self) -> None:
-        self._sent: Any = None
+        self._sent: Variable | None = None
 
-    def add(self, sent: Any) -> None:
+    def add(self, sent: int | Tensor) -> None:
         """Count bytes, a number or an integer tensor."""
         tf = compat.tensorflow()
         if self._sent is None:

@@ -6,18 +6,29 @@ same step on its own copy of a table, and the copies stay equal without further 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.types import (
+    ArrayOrTensor,
+    DType,
+    Gradient,
+    KerasOptimizer,
+    Operation,
+    Pair,
+    Strategy,
+    Tensor,
+    Variable,
+)
 
 tf = compat.tensorflow()
 
-Pair = tuple[Any, Any]  # gradient, variable
 
-
-def sum_gradients(pairs: Sequence[Pair], aggregate: Callable[[list[Pair]], Any]) -> list[Pair]:
+def sum_gradients(
+    pairs: Sequence[Pair], aggregate: Callable[[list[Pair]], Iterable[Pair]]
+) -> list[Pair]:
     """Sum dense gradients over replicas, and concatenate the sparse gradients of tables.
 
     The clip needs the counts of all replicas; else N replicas would train another algorithm.
@@ -29,7 +40,7 @@ def sum_gradients(pairs: Sequence[Pair], aggregate: Callable[[list[Pair]], Any])
     return list(aggregate(list(pairs)))
 
 
-def with_shape(gradient: Any) -> Any:
+def with_shape(gradient: Gradient) -> Gradient:
     """Convert a gradient's dense shape, if any, to a tensor, as collective operations need it."""
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
         return gradient
@@ -37,12 +48,12 @@ def with_shape(gradient: Any) -> Any:
     return tf.IndexedSlices(gradient.values, gradient.indices, shape)
 
 
-def apply_locally(optimizer: Any, pairs: Sequence[Pair]) -> Any:
+def apply_locally(optimizer: KerasOptimizer, pairs: Sequence[Pair]) -> Operation:
     """Make one step of a Keras optimizer with gradients that are already summed over replicas."""
     return optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
 
-def gather_ids(ids: Any) -> Any:
+def gather_ids(ids: Tensor) -> Tensor:
     """Gather the ids of all replicas, [n], so that their tables stay equal."""
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
@@ -50,12 +61,14 @@ def gather_ids(ids: Any) -> Any:
     return replica.all_gather(ids, axis=0)
 
 
-def strategy_of(variable: Any) -> Any | None:
+def strategy_of(variable: Variable) -> Strategy | None:
     """Return the `tf.distribute` strategy that created a variable, or None."""
     return getattr(variable, "distribute_strategy", None)
 
 
-def run_in_replicas(variable: Any, function: Callable[..., Any], *args: Any, **more: Any) -> None:
+def run_in_replicas(
+    variable: Variable, function: Callable[..., Any], *args: Any, **more: Any
+) -> None:
     """Call a function with these arguments in every replica of the variable."""
     strategy = strategy_of(variable)
     if strategy is None or _is_replica_of(strategy):
@@ -64,12 +77,12 @@ def run_in_replicas(variable: Any, function: Callable[..., Any], *args: Any, **m
         strategy.run(function, args=args, kwargs=more)
 
 
-def _is_replica_of(strategy: Any) -> bool:
+def _is_replica_of(strategy: Strategy) -> bool:
     current = tf.distribute.get_strategy() is strategy
     return current and not tf.distribute.in_cross_replica_context()
 
 
-def device_of(variable: Any, *, cpu: bool = False) -> Any:
+def device_of(variable: Variable, *, cpu: bool = False) -> AbstractContextManager[object]:
     """Return a scope that creates variables on this variable's device, or on the CPU.
 
     With a strategy, the scope does nothing, since the strategy chooses devices.
@@ -80,8 +93,8 @@ def device_of(variable: Any, *, cpu: bool = False) -> Any:
 
 
 def add_replicated_weight(
-    add_weight: Callable[..., Any], name: str, shape: Sequence[int], dtype: Any, **more: Any
-) -> Any:
+    add_weight: Callable[..., Variable], name: str, shape: Sequence[int], dtype: DType, **more: Any
+) -> Variable:
     """Create a variable that is equal in all replicas; checkpoints store that of the first.
 
     Args:
@@ -97,12 +110,12 @@ def add_replicated_weight(
 _FIRST = {"aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
 
 
-def replicated_variable(value: Any, name: str) -> Any:
+def replicated_variable(value: ArrayOrTensor, name: str) -> Variable:
     """Create a variable like `add_replicated_weight`, which checkpoints leave out."""
     return tf.Variable(value, trainable=False, name=name, **_FIRST)
 
 
-def create_synchronized(create: Callable[..., Any], **settings: Any) -> Any:
+def create_synchronized(create: Callable[..., Variable], **settings: Any) -> Variable:
     """Create a variable that a strategy accepts, in `tf.variable_creator_scope`.
 
     A strategy refuses variables without synchronization, such as some of Merlin's.
@@ -112,11 +125,11 @@ def create_synchronized(create: Callable[..., Any], **settings: Any) -> Any:
     return create(**settings)
 
 
-def assign_locally(variable: Any, value: Any) -> None:
+def assign_locally(variable: Variable, value: Tensor) -> None:
     """Assign only in this replica; with `variable.assign`, the replicas would synchronize."""
     tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
-def assign_rows_locally(variable: Any, ids: Any, rows: Any) -> None:
+def assign_rows_locally(variable: Variable, ids: Tensor, rows: Tensor) -> None:
     """Write rows of a variable only in this replica."""
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=ids, updates=rows)

@@ -7,11 +7,12 @@ without them, N workers would train another algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from cowclip_merlin import compat
 from cowclip_merlin.optimizer.unique_rows import CountedSlices, UniqueRows
+from cowclip_merlin.types import Gradient, IndexedSlices, Pair, Tensor, Variable
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.collectives import gather_counts, gather_rows, sum_over
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
 tf = compat.tensorflow()
 
-Pair = tuple[Any, Any]  # gradient, variable
-SumRows = Callable[[Any], UniqueRows]
+SumRows = Callable[[IndexedSlices], UniqueRows]
 
 
 class WorkerGradients(NamedTuple):
@@ -72,7 +72,7 @@ def exchange_gradients(
     return WorkerGradients(gradients, _mean_of_all(workers, dense))
 
 
-def _of_shard(gradient: Any, counts: Any | None, workers: int) -> Any:
+def _of_shard(gradient: Gradient, counts: Tensor | None, workers: int) -> Gradient:
     """Return the mean gradient of a shard with its counts; any other gradient as it is."""
     if counts is None:
         return gradient
@@ -80,10 +80,12 @@ def _of_shard(gradient: Any, counts: Any | None, workers: int) -> Any:
 
 
 def _groups(
-    tables: Sequence[Pair], shards: Mapping[int, Any], read_together: Callable[[Any], Any]
+    tables: Sequence[Pair],
+    shards: Mapping[int, Tensor | None],
+    read_together: Callable[[Variable], Hashable],
 ) -> list[list[int]]:
     """Group the whole tables that are read at the same ids, so that their ids are sent once."""
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for i, (_, table) in enumerate(tables):
         if shards[i] is None:
             groups.setdefault(read_together(table), []).append(i)
@@ -96,14 +98,14 @@ class _Sums(NamedTuple):
     With micro-batches, the squares of all tables follow the sums, [u, 2 d].
     """
 
-    ids: Any
-    cnt: Any
-    g: Any
+    ids: Tensor
+    cnt: Tensor
+    g: Tensor
     widths: list[int]
     has_squares: bool
 
     @classmethod
-    def of(cls, gradients: Sequence[Any], sum_rows: SumRows) -> _Sums:
+    def of(cls, gradients: Sequence[IndexedSlices], sum_rows: SumRows) -> _Sums:
         """Sum gradients of tables that are read at the same ids."""
         values = [tf.cast(each.values, tf.float32) for each in gradients]
         rows = sum_rows(tf.IndexedSlices(tf.concat(values, 1), gradients[0].indices))
@@ -112,7 +114,7 @@ class _Sums(NamedTuple):
         sums = tf.concat([rows.g, rows.squares], 1) if has_squares else rows.g
         return cls(tf.cast(rows.ids, tf.int32), rows.cnt, sums, widths, has_squares)
 
-    def of_all(self, workers: Workers, counts: Any, name: str) -> _Sums:
+    def of_all(self, workers: Workers, counts: Tensor, name: str) -> _Sums:
         """Return the rows of all workers, one after the other."""
         bits = [tf.bitcast(each, tf.float32)[:, tf.newaxis] for each in (self.ids, self.cnt)]
         rows = tf.concat([*bits, self.g], 1)
@@ -121,7 +123,7 @@ class _Sums(NamedTuple):
         ids, cnt = (tf.bitcast(every[:, i], tf.int32) for i in range(2))
         return _Sums(ids, cnt, every[:, 2:], self.widths, self.has_squares)
 
-    def slices(self, workers: int) -> list[Any]:
+    def slices(self, workers: int) -> list[CountedSlices]:
         """Return the mean gradient of each table."""
         total = sum(self.widths)
         parts = tf.split(self.g[:, :total] / workers, self.widths, axis=1)

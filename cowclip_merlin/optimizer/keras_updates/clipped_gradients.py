@@ -6,26 +6,26 @@ Steps 1 to 4 of Algorithm 1 in plain TensorFlow operations: sum and count, L2, t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
 from cowclip_merlin.optimizer.config import Config, clips_absent_rows
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, scatter, sum_duplicates
 from cowclip_merlin.tables import TableLayout
+from cowclip_merlin.types import IndexedSlices, Pair, Tensor, Variable
 
 tf = compat.tensorflow()
 
-LayoutOf = Callable[[Any], TableLayout | None]
+LayoutOf = Callable[[Variable], TableLayout | None]
 """Maps a table to its fields, or to None if the table is one field."""
 
 
 def clipped(
-    pairs: Sequence[tuple[Any, Any]],
+    pairs: Sequence[Pair],
     config: Config,
     clips_it: Sequence[bool],
     layout_of: LayoutOf,
-) -> tuple[list[tuple[Any, Any]], list[Any]]:
+) -> tuple[list[Pair], list[Tensor]]:
     """Add L2 to gradients and clip them; the result is dense for "dense", sparse for "lazy".
 
     Args:
@@ -54,7 +54,7 @@ def clipped(
 
 
 def rows_to_clip(
-    unique: UniqueRows, table: Any, config: Config, layout: TableLayout | None
+    unique: UniqueRows, table: Variable, config: Config, layout: TableLayout | None
 ) -> clips.ClipRows:
     """Return the rows whose gradients may be clipped: the batch's rows or the whole table."""
     if clips_whole_table(config):
@@ -68,7 +68,9 @@ def rows_to_clip(
     return clips.ClipRows(g=g, w=w, cnt=cnt, field=field, num_fields=num_fields(layout))
 
 
-def _gradient(g: Any, unique: UniqueRows, table: Any, config: Config) -> Any:
+def _gradient(
+    g: Tensor, unique: UniqueRows, table: Variable, config: Config
+) -> Tensor | IndexedSlices:
     if config.update == "lazy":
         # Not tf.shape(table), which reads the whole table.
         return tf.IndexedSlices(g, unique.ids, tf.constant(table.shape.as_list()))
@@ -84,7 +86,7 @@ def clips_whole_table(config: Config) -> bool:
     return config.update == "dense" and clips_absent_rows(config)
 
 
-def field_of_row(ids: Any, layout: TableLayout | None) -> Any:
+def field_of_row(ids: Tensor, layout: TableLayout | None) -> Tensor:
     """Return the index of each row's field, int32 [n]; without a layout, all indices are 0."""
     ids = tf.cast(ids, tf.int64)
     if layout is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
@@ -22,17 +21,18 @@ from cowclip_merlin.optimizer.keras_updates.clipped_gradients import (
     num_fields,
 )
 from cowclip_merlin.tables import TableLayout
+from cowclip_merlin.types import Gradient, Operation, Pair, Tensor, Variable
 
 tf = compat.tensorflow()
 
 
 def bounded_step(
-    pairs: Sequence[tuple[Any, Any]],
+    pairs: Sequence[Pair],
     config: Config,
     clips_it: Sequence[bool],
     layout_of: LayoutOf,
-    apply: Callable[[list[tuple[Any, Any]]], Any],
-) -> list[Any]:
+    apply: Callable[[list[Pair]], Operation | None],
+) -> list[Tensor]:
     """Make one step of the embedding optimizer, and scale back each field's change if too large.
 
     It copies the rows that change; with `update="dense"` these are the whole tables.
@@ -62,8 +62,8 @@ def bounded_step(
 
 
 def _hold_back(
-    before: Any, gradient: Any, table: Any, config: Config, layout: TableLayout | None
-) -> Any:
+    before: Tensor, gradient: Gradient, table: Variable, config: Config, layout: TableLayout | None
+) -> Tensor:
     """Scale back the change of a table; return the factors of the changed rows, [n]."""
     after = _read(table, gradient)
     ids = gradient.indices if _is_sparse(gradient) else tf.range(table.shape[0])
@@ -80,17 +80,17 @@ def _hold_back(
     return factor
 
 
-def _read(table: Any, gradient: Any) -> Any:
+def _read(table: Variable, gradient: Gradient) -> Tensor:
     """Read the rows that a gradient changes."""
     if _is_sparse(gradient):
         return tf.gather(table, gradient.indices)
     return tf.identity(table)
 
 
-def _of_batch(factor: Any, pair: tuple[Any, Any], ids: Any) -> Any:
+def _of_batch(factor: Tensor, pair: Pair, ids: Tensor) -> Tensor:
     """Select the factors of the batch's distinct rows from those of all changed rows."""
     return factor if _is_sparse(pair[0]) else tf.gather(factor, tf.unique(ids)[0])
 
 
-def _is_sparse(gradient: Any) -> bool:
+def _is_sparse(gradient: Gradient) -> bool:
     return isinstance(gradient, tf.IndexedSlices)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.errors import InputError
@@ -16,6 +15,7 @@ from cowclip_merlin.optimizer.keras_updates.clipped_gradients import clipped
 from cowclip_merlin.optimizer.keras_updates.clippy import bounded_step
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
 from cowclip_merlin.optimizer.update import Summary
+from cowclip_merlin.types import IndexedSlices, KerasOptimizer, Pair, Tensor, Variable
 
 tf = compat.tensorflow()
 
@@ -31,10 +31,12 @@ class KerasUpdate:
         optimizer: the embedding optimizer.
     """
 
-    def __init__(self, *, config: Config, tables: EmbeddingTables, optimizer: Any) -> None:
+    def __init__(
+        self, *, config: Config, tables: EmbeddingTables, optimizer: KerasOptimizer
+    ) -> None:
         self.config, self.tables, self.optimizer = config, tables, optimizer
 
-    def apply(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], Summary]:
+    def apply(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Summary]:
         """Make one step of all tables; see `Update.apply`."""
         arguments = pairs, self.config, self.tables.clips(pairs), self.tables.layout_of
         if choices.CLIPS[self.config.clip].acts_on == "update":
@@ -44,11 +46,11 @@ class KerasUpdate:
             steps = [apply_locally(self.optimizer, gradients)]
         return steps, summarize(factors)
 
-    def sum_rows(self, slices: Any) -> UniqueRows:
+    def sum_rows(self, slices: IndexedSlices) -> UniqueRows:
         """Sum the gradients of equal ids and count them, without a check; see `sum_duplicates`."""
         return sum_duplicates(slices)
 
-    def create_state(self, tables: Sequence[Any]) -> None:
+    def create_state(self, tables: Sequence[Variable]) -> None:
         """Check the tables; they have no state but the optimizer's slots.
 
         Raises:
@@ -64,7 +66,7 @@ class KerasUpdate:
         """Do nothing: all rows are up to date."""
 
 
-def _refuse_large(table: Any) -> None:
+def _refuse_large(table: Variable) -> None:
     """Refuse a table on a GPU of which TensorFlow's Adam counts the numbers in int32."""
     on_gpu = tf.DeviceSpec.from_string(table.device).device_type == "GPU"
     if on_gpu and table.shape.num_elements() >= 1 << 31:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,11 @@ from cowclip_merlin.optimizer.row_updates.engine import (
     warn_of_stale_rows,
 )
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, counts_of, squares_of
+from cowclip_merlin.types import Array, ArrayOrTensor, IndexedSlices, Pair, Tensor, Variable
+
+if TYPE_CHECKING:
+    from cowclip_merlin.kernels.interface import Groups
+    from cowclip_merlin.optimizer.update import Summary
 
 tf = compat.tensorflow()
 
@@ -35,13 +41,13 @@ class Entries(NamedTuple):
         squares: sums over micro-batches of their squared gradients, [n, d], or None.
     """
 
-    ids: Any
-    values: Any
-    counts: Any = None
-    squares: Any = None
+    ids: ArrayOrTensor
+    values: ArrayOrTensor
+    counts: ArrayOrTensor | None = None
+    squares: ArrayOrTensor | None = None
 
 
-def _entries(slices: Any, micro_batches: int) -> Entries:
+def _entries(slices: IndexedSlices, micro_batches: int) -> Entries:
     squares = squares_of(slices, micro_batches)
     return Entries(slices.indices, slices.values, counts_of(slices), squares)
 
@@ -55,15 +61,15 @@ class CpuEngine(Engine):
         call: the function `variable_memory.on_host`.
     """
 
-    kernels: Any
-    call: Callable[..., Any]
+    kernels: ModuleType
+    call: Callable[..., list[Tensor]]
 
-    def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
+    def catch_up(self, tables: Sequence[Variable], ids: Tensor) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
         settings = [self.settings_of(table) for table in tables]
         size = len(TableState._fields)
 
-        def run(ids: Any, *arrays: Any) -> Any:
+        def run(ids: Array, *arrays: Array) -> list[Array]:
             if len(ids):  # refuse all ids before any row changes
                 refuse_outside(tables, int(ids.min()), int(ids.max()))
             for i, numbers in enumerate(settings):
@@ -73,14 +79,14 @@ class CpuEngine(Engine):
         variables = [x for table in tables for x in self.state_of(table)]
         self.call(run, [gather_ids(ids)], variables, [ids.dtype])
 
-    def _replay(self, state: TableState, settings: RowSettings, rows: Any) -> int:
+    def _replay(self, state: TableState, settings: RowSettings, rows: Array | None) -> int:
         to = int(state.count[0])
         alphas = state.history[:to]
         return self.kernels.replay_rows(*state[:4], alphas, to, settings, rows=rows)
 
     def update(
-        self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
-    ) -> tuple[list[Any], Any]:
+        self, pairs: Sequence[Pair], counted: Sequence[bool]
+    ) -> tuple[list[Tensor], Summary]:
         """Make one step of all tables; see `Engine.update`."""
         tables = [table for _, table in pairs]
         states = [self.state_of(table) for table in tables]
@@ -91,7 +97,7 @@ class CpuEngine(Engine):
         # With several workers all tables have counts, else none.
         names = [name for name, x in batches[0]._asdict().items() if x is not None]
 
-        def run(alpha: Any, *arrays: Any) -> Any:
+        def run(alpha: Array, *arrays: Array) -> list[Array]:
             end, width = len(tables) * len(names), len(names)
             batches = [
                 Entries(**dict(zip(names, arrays[i : i + width]))) for i in range(0, end, width)
@@ -111,12 +117,12 @@ class CpuEngine(Engine):
 
     def _run(
         self,
-        tables: Sequence[Any],
+        tables: Sequence[Variable],
         batches: Sequence[Entries],
         memory: Sequence[TableState],
         settings: Sequence[RowSettings],
         alpha: float,
-    ) -> list[Any]:
+    ) -> list[Array]:
         """Make the step on arrays; check that all gradients are finite before writing."""
         groups = self._groups([each.ids for each in batches], tables)
         every_sum = [
@@ -136,9 +142,9 @@ class CpuEngine(Engine):
                 self._remember(state, group.ids, alpha)
         return factors
 
-    def _groups(self, every: Sequence[Any], tables: Sequence[Any]) -> list[Any]:
+    def _groups(self, every: Sequence[Array], tables: Sequence[Variable]) -> list[Groups]:
         """Group the ids of every table; reuse the groups of a table with equal ids."""
-        groups: list[Any] = []
+        groups: list[Groups] = []
         for i, (ids, table) in enumerate(zip(every, tables)):
             again = i > 0 and ids.shape == every[i - 1].shape and bool((ids == every[i - 1]).all())
             groups.append(groups[-1] if again else self.kernels.group_rows(ids))
@@ -146,7 +152,7 @@ class CpuEngine(Engine):
                 refuse_outside([table], int(groups[-1].ids[0]), int(groups[-1].ids[-1]))
         return groups
 
-    def _squares(self, batch: Entries, group: Any, micro_batches: int) -> Any | None:
+    def _squares(self, batch: Entries, group: Groups, micro_batches: int) -> Array | None:
         """Return the squares of a table's rows, [u, d]; None for one micro-batch."""
         if micro_batches == 1:
             return None
@@ -154,7 +160,7 @@ class CpuEngine(Engine):
             return self.kernels.sum_rows(batch.squares, group)
         return self.kernels.square_rows(batch.values, group, micro_batches)
 
-    def _sum(self, table: Any, values: Any, groups: Any) -> Any:
+    def _sum(self, table: Variable, values: Array, groups: Groups) -> Array:
         try:
             return self.kernels.sum_rows(values, groups)
         except NonFiniteGradient as error:
@@ -162,7 +168,7 @@ class CpuEngine(Engine):
             raise InputError(self.not_finite(table, row)) from error
 
     def _before_step(
-        self, table: Any, state: TableState, rows: Any, settings: RowSettings, *, watch: bool
+        self, table: Variable, state: TableState, rows: Array, settings: RowSettings, *, watch: bool
     ) -> None:
         """Make room in the history; bring stale rows up to date, and warn of them if `watch`.
 
@@ -174,7 +180,7 @@ class CpuEngine(Engine):
         if watch and behind and int(state.count[0]) <= WATCHED:
             warn_of_stale_rows(table)
 
-    def _remember(self, state: TableState, rows: Any, alpha: float) -> None:
+    def _remember(self, state: TableState, rows: Array, alpha: float) -> None:
         done = int(state.count[0])
         state.history[done] = np.float32(alpha)
         state.count[0] = done + 1
@@ -185,10 +191,10 @@ class CpuEngine(Engine):
         state.last[...] = 0
         state.count[...] = 0
 
-    def sum_rows(self, slices: Any, micro_batches: int | None = None) -> UniqueRows:
+    def sum_rows(self, slices: IndexedSlices, micro_batches: int | None = None) -> UniqueRows:
         """Sum the gradients of equal ids and count them; see `Engine.sum_rows`."""
 
-        def run(ids: Any, values: Any) -> Any:
+        def run(ids: Array, values: Array) -> list[Array]:
             rows = self.kernels.unique_rows(ids, values, micro_batches)
             found = rows._replace(cnt=rows.cnt.astype(np.int32))
             return [x for x in found if x is not None]
@@ -201,20 +207,20 @@ class CpuEngine(Engine):
             tensor.set_shape(shape)
         return UniqueRows(*found)
 
-    def flush(self, table: Any, *, wait: bool = True) -> None:
+    def flush(self, table: Variable, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history; see `Engine.flush`."""
         if not self.exact:
             return
         state, settings = self.state_of(table), self.settings_of(table)
 
-        def run(*arrays: Any) -> Any:
+        def run(*arrays: Array) -> list[Array]:
             self._bring_all(TableState(*arrays), settings)
             return [arrays[-1].copy()]
 
         self.call(run, [], state, [tf.int64])
 
 
-def _starts_of_counts(counts: Any, groups: Any) -> Any:
+def _starts_of_counts(counts: Array, groups: Groups) -> Array:
     """Return starts [u + 1] whose differences are the summed counts of each group."""
     starts = np.zeros_like(groups.starts)
     if len(groups.ids):

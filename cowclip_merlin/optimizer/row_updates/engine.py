@@ -11,13 +11,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import RowSettings
 from cowclip_merlin.optimizer.lazy_adam import VaryingAdam
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, sum_duplicates
+from cowclip_merlin.types import Array, IndexedSlices, KerasOptimizer, Pair, Tensor, Variable
+
+if TYPE_CHECKING:
+    from cowclip_merlin.optimizer.update import Summary
 
 tf = compat.tensorflow()
 
@@ -42,12 +46,12 @@ class TableState(NamedTuple):
         count: number of steps since the last flush, int64 [1].
     """
 
-    w: Any
-    m: Any
-    v: Any
-    last: Any = None
-    history: Any = None
-    count: Any = None
+    w: Variable | Array
+    m: Variable | Array
+    v: Variable | Array
+    last: Variable | Array | None = None
+    history: Variable | Array | None = None
+    count: Variable | Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +66,20 @@ class Engine(ABC):
         describe: table, row -> text that names the row in errors.
     """
 
-    adam: Any
+    adam: KerasOptimizer
     exact: bool
-    state_of: Callable[[Any], TableState]
-    settings_of: Callable[[Any], RowSettings]
-    describe: Callable[[Any, int], str]
+    state_of: Callable[[Variable], TableState]
+    settings_of: Callable[[Variable], RowSettings]
+    describe: Callable[[Variable, int], str]
 
     @abstractmethod
-    def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
+    def catch_up(self, tables: Sequence[Variable], ids: Tensor) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
 
     @abstractmethod
     def update(
-        self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
-    ) -> tuple[list[Any], Any]:
+        self, pairs: Sequence[Pair], counted: Sequence[bool]
+    ) -> tuple[list[Tensor], Summary]:
         """Make one step of all tables.
 
         Args:
@@ -88,7 +92,7 @@ class Engine(ABC):
             table is counted.
         """
 
-    def sum_rows(self, slices: Any, micro_batches: int | None = None) -> UniqueRows:
+    def sum_rows(self, slices: IndexedSlices, micro_batches: int | None = None) -> UniqueRows:
         """Sum the gradients of equal ids and count them, without a check.
 
         Args:
@@ -101,7 +105,7 @@ class Engine(ABC):
         return sum_duplicates(slices, micro_batches)
 
     @abstractmethod
-    def flush(self, table: Any, *, wait: bool = True) -> None:
+    def flush(self, table: Variable, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history.
 
         Args:
@@ -109,11 +113,11 @@ class Engine(ABC):
             wait: wait for earlier steps, and raise their error now.
         """
 
-    def not_finite(self, table: Any, row: int) -> str:
+    def not_finite(self, table: Variable, row: int) -> str:
         """Return the error message for a gradient that contains NaN or Inf."""
         return f"the gradient of {self.describe(table, row)} is not finite"
 
-    def alpha(self) -> Any:
+    def alpha(self) -> Tensor:
         """Return this step's rate with both bias corrections of Adam, bit-equal to TensorFlow's."""
         adam = self.adam
         if isinstance(adam, VaryingAdam):
@@ -124,14 +128,14 @@ class Engine(ABC):
         return lr * tf.sqrt(1 - tf.pow(beta_2, t)) / (1 - tf.pow(beta_1, t))
 
 
-def refuse_outside(tables: Sequence[Any], least: int, largest: int) -> None:
+def refuse_outside(tables: Sequence[Variable], least: int, largest: int) -> None:
     """Refuse ids outside a table, because the kernels do not check ids."""
     for table, outermost in product(tables, (least, largest)):
         if not 0 <= outermost < table.shape[0]:
             raise InputError(outside_words(table, outermost))
 
 
-def outside_words(table: Any, id_: int) -> str:
+def outside_words(table: Variable, id_: int) -> str:
     """Return the error message for an id outside a table."""
     return (
         f"id {id_} is outside table {table.name!r}, which has {table.shape[0]} rows; "
@@ -139,7 +143,7 @@ def outside_words(table: Any, id_: int) -> str:
     )
 
 
-def warn_of_stale_rows(table: Any) -> None:
+def warn_of_stale_rows(table: Variable) -> None:
     """Warn that gradients were computed from rows that had missed steps."""
     warnings.warn(
         f'update="exact": rows of {table.name!r} were not brought up to date before the forward '

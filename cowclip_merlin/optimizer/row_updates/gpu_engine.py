@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from cowclip_merlin.optimizer.exchange.replica import (
 )
 from cowclip_merlin.optimizer.row_updates import gpu_ops
 from cowclip_merlin.optimizer.row_updates.engine import Engine, outside_words, warn_of_stale_rows
+from cowclip_merlin.types import DType, Pair, Tensor, Variable
+
+if TYPE_CHECKING:
+    from cowclip_merlin.optimizer.update import Summary
 
 tf = compat.tensorflow()
 
@@ -45,11 +49,11 @@ class GpuEngine(Engine):
     """
 
     operations: gpu_ops.Operations
-    load_kernels: Any
+    load_kernels: Callable[[int, int, bool], gpu_ops.Loaded]
     owner: int
     _known: dict[Any, Any] = field(default_factory=dict)  # status, slots and numbers
 
-    def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
+    def catch_up(self, tables: Sequence[Variable], ids: Tensor) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
         self.operations.module.cow_clip_catch_up(
             ids=gather_ids(ids),
@@ -59,7 +63,9 @@ class GpuEngine(Engine):
             wait=tf.executing_eagerly(),
         )
 
-    def update(self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]) -> Any:
+    def update(
+        self, pairs: Sequence[Pair], counted: Sequence[bool]
+    ) -> tuple[list[Tensor], Summary]:
         """Make one step of all tables; see `Engine.update`."""
         tables = [table for _, table in pairs]
         values = _alike([s.values for s, _ in pairs], (tf.float32, tf.bfloat16))
@@ -86,7 +92,7 @@ class GpuEngine(Engine):
         mean.set_shape([])
         return [share], (share, mean) if any(counted) else None
 
-    def flush(self, table: Any, *, wait: bool = True) -> None:
+    def flush(self, table: Variable, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history.
 
         Args:
@@ -102,15 +108,15 @@ class GpuEngine(Engine):
         if self.exact:
             assign_locally(self.state_of(table).count, tf.zeros([1], tf.int64))
 
-    def _counts(self, tables: Sequence[Any]) -> list[Any]:
+    def _counts(self, tables: Sequence[Variable]) -> list[Tensor]:
         return [self.state_of(t).count.read_value() for t in tables] if self.exact else []
 
-    def _variables(self, tables: Sequence[Any]) -> list[Any]:
+    def _variables(self, tables: Sequence[Variable]) -> list[Tensor]:
         size = 5 if self.exact else 3
         state = [x.handle for table in tables for x in self.state_of(table)[:size]]
         return [*state, self._status(tables[0]).handle]
 
-    def _status(self, table: Any) -> Any:
+    def _status(self, table: Variable) -> Variable:
         """Return the variable that reports refused steps; see `refuse` in `kernels.cuda_group`."""
         if "status" not in self._known:
             nothing = np.full(_STATUS_SIZE, np.iinfo(np.int64).max)
@@ -119,7 +125,7 @@ class GpuEngine(Engine):
                 self._known["status"] = replicated_variable(nothing, "cowclip_status")
         return self._known["status"]
 
-    def _number(self, table: Any, *, counted: bool = False, bfloat16: bool = False) -> int:
+    def _number(self, table: Variable, *, counted: bool = False, bfloat16: bool = False) -> int:
         """Return the number that identifies a table, or a replica's copy, in the operations."""
         table = compat.stored(table)
         device = tf.DeviceSpec.from_string(table.device).device_index or 0
@@ -128,7 +134,7 @@ class GpuEngine(Engine):
             self._known[key] = self._register(table, device, counted, bfloat16)
         return self._known[key]
 
-    def _register(self, table: Any, device: int, counted: bool, bfloat16: bool) -> int:
+    def _register(self, table: Variable, device: int, counted: bool, bfloat16: bool) -> int:
         slots = self._known.setdefault("slots", {})
         slot = slots.setdefault(table.ref(), len(slots))
         if slot >= MOST_TABLES:
@@ -155,7 +161,7 @@ class GpuEngine(Engine):
         return self.operations.add_table(record, describe)
 
 
-def _alike(tensors: list[Any], types: tuple[Any, ...]) -> list[Any]:
+def _alike(tensors: list[Tensor], types: tuple[DType, ...]) -> list[Tensor]:
     """Cast the tensors to one type: the one that all have if it is in `types`, else the first."""
     found = {x.dtype for x in tensors}
     chosen = next((x for x in types if found == {x}), types[0])

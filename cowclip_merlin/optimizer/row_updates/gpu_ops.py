@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
@@ -62,7 +62,7 @@ class Loaded(NamedTuple):
     addresses: tuple[int, ...]
     blocks: int
     host: bool = False
-    module: Any = None
+    module: object = None
 
 
 class TableRecord(ctypes.Structure):

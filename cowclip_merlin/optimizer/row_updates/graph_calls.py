@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from cowclip_merlin import compat
+from cowclip_merlin.types import DType, Graph, Tensor
 
 tf = compat.tensorflow()
 
 
-def call_in_graph(function: Callable[..., Any], inputs: Sequence[Any], types: Any) -> Any:
+def call_in_graph(
+    function: Callable[..., object], inputs: Sequence[Tensor], types: DType | Sequence[DType]
+) -> Tensor | list[Tensor]:
     """Call a function of NumPy arrays, as `tf.numpy_function` does.
 
     TensorFlow keeps such a function in the outermost graph, for the life of the process. So the
@@ -34,7 +36,7 @@ def call_in_graph(function: Callable[..., Any], inputs: Sequence[Any], types: An
     return tf.numpy_function(lambda *arrays: held()(*arrays), inputs, types)
 
 
-def _graphs_of_functions() -> list[Any]:
+def _graphs_of_functions() -> list[Graph]:
     """List the graphs of the `tf.function`s that are traced now, the innermost first."""
     graphs, graph = [], tf.compat.v1.get_default_graph()
     while hasattr(graph, "outer_graph"):

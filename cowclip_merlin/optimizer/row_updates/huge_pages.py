@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from typing import Any
+
+from cowclip_merlin.types import Array
 
 HUGE = 2 << 20
 LEAST = 32 << 20
@@ -14,7 +15,7 @@ LEAST = 32 << 20
 _COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which Python's mmap does not name yet
 
 
-def hold_in_large_pages(*arrays: Any) -> list[Any]:
+def hold_in_large_pages(*arrays: Array) -> list[Array]:
     """Ask Linux to move these arrays to pages of 2 MB; their values do not change.
 
     This is only a request. Other systems, kernels before 6.1 and a full memory ignore it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NoReturn
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
@@ -12,6 +12,7 @@ from cowclip_merlin.optimizer.exchange.replica import add_replicated_weight, dev
 from cowclip_merlin.optimizer.row_updates import engine, variable_memory
 from cowclip_merlin.optimizer.row_updates.engine import TableState
 from cowclip_merlin.optimizer.row_updates.huge_pages import LEAST, hold_in_large_pages
+from cowclip_merlin.types import DType, KerasOptimizer, Variable, VariableRef
 
 tf = compat.tensorflow()
 
@@ -26,13 +27,15 @@ class RowStates:
         config: settings of the steps.
     """
 
-    def __init__(self, add_weight: Callable[..., Any], adam: Any, config: Config) -> None:
+    def __init__(
+        self, add_weight: Callable[..., Variable], adam: KerasOptimizer, config: Config
+    ) -> None:
         self._add_weight, self._adam, self._config = add_weight, adam, config
         # Whether each row counts its steps, so that an absent row can make them later.
         self.exact = config.update != "lazy"
-        self._states: dict[Any, TableState] = {}
+        self._states: dict[VariableRef, TableState] = {}
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: dict[int, object]) -> NoReturn:
         """Refuse to copy: a copy would contain copies of the tables and update only these.
 
         Raises:
@@ -44,19 +47,19 @@ class RowStates:
         )
 
     @property
-    def tables(self) -> list[Any]:
+    def tables(self) -> list[Variable]:
         """Tables that have state."""
         return [state.w for state in self._states.values()]
 
-    def state_of(self, table: Any) -> TableState:
+    def state_of(self, table: Variable) -> TableState:
         """Return the variables that `create` has made for a table."""
         return self._states[compat.stored(table).ref()]
 
-    def has(self, table: Any) -> bool:
+    def has(self, table: Variable) -> bool:
         """Whether `create` has made variables for a table."""
         return compat.stored(table).ref() in self._states
 
-    def create(self, tables: Sequence[Any]) -> None:
+    def create(self, tables: Sequence[Variable]) -> None:
         """Create the variables of these tables, once; Adam's slots must exist already.
 
         Raises:
@@ -69,7 +72,7 @@ class RowStates:
                 state = self._states[table.ref()] = self._create(table)
                 self._hold_in_large_pages(state)
 
-    def _refuse(self, table: Any) -> None:
+    def _refuse(self, table: Variable) -> None:
         # The same algorithm in plain operations supports other types and constraints.
         other = "" if self._config.update == "lazy" else 'update="dense" with '
         if table.dtype.base_dtype != tf.float32:
@@ -85,7 +88,7 @@ class RowStates:
         if self._config.backend != "tensorflow":
             variable_memory.refuse_elsewhere(table, self._config.backend)
 
-    def _create(self, table: Any) -> TableState:
+    def _create(self, table: Variable) -> TableState:
         m, v = (self._adam.get_slot(table, name) for name in ("m", "v"))
         if not self.exact:
             return TableState(table, m, v)
@@ -100,7 +103,7 @@ class RowStates:
             count = self._weight(f"{name}.count", [1], tf.int64)
         return TableState(table, m, v, last, history, count)
 
-    def _weight(self, name: str, shape: list[int], dtype: Any) -> Any:
+    def _weight(self, name: str, shape: list[int], dtype: DType) -> Variable:
         return add_replicated_weight(self._add_weight, name, shape, dtype, initializer="zeros")
 
     def _hold_in_large_pages(self, state: TableState) -> None:

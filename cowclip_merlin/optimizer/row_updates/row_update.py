@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from cowclip_merlin import compat, kernels, workers
 from cowclip_merlin.kernels import RowSettings
@@ -22,6 +21,7 @@ from cowclip_merlin.optimizer.row_updates.row_state import RowStates
 from cowclip_merlin.optimizer.row_updates.tensorflow_engine import TensorFlowEngine
 from cowclip_merlin.optimizer.unique_rows import UniqueRows, flat_ids
 from cowclip_merlin.optimizer.update import Summary
+from cowclip_merlin.types import IndexedSlices, KerasOptimizer, Pair, Tensor, Variable, VariableRef
 
 tf = compat.tensorflow()
 
@@ -42,9 +42,9 @@ class RowUpdate:
         *,
         config: Config,
         tables: EmbeddingTables,
-        optimizer: Any,
-        add_weight: Callable[..., Any],
-        create_state: Callable[[list[Any]], None],
+        optimizer: KerasOptimizer,
+        add_weight: Callable[..., Variable],
+        create_state: Callable[[list[Variable]], None],
     ) -> None:
         self.config, self.tables, self.optimizer = config, tables, optimizer
         self._create_state = create_state
@@ -52,16 +52,16 @@ class RowUpdate:
         # Read them now: in the graph of a first step they are tensors without a value.
         self._moments = asdict(moments_of(self.optimizer))
         self._engine = self._make_engine()
-        self._caught_up: set[Any] = set()
+        self._caught_up: set[VariableRef] = set()
 
-    def apply(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[list[Any], Summary]:
+    def apply(self, pairs: Sequence[Pair]) -> tuple[list[Tensor], Summary]:
         """Make one step of all tables; see `Update.apply`."""
         done = self._engine.update(pairs, self.tables.clips(pairs))
         if self.config.update == "dense":
             self._flush(wait=False)
         return done
 
-    def sum_rows(self, slices: Any) -> UniqueRows:
+    def sum_rows(self, slices: IndexedSlices) -> UniqueRows:
         """Sum the gradients of equal ids and count them, without a check.
 
         Each of several workers has its share of the micro-batches.
@@ -71,11 +71,11 @@ class RowUpdate:
             return self._engine.sum_rows(slices)
         return self._engine.sum_rows(slices, max(1, round(parts / (group.size if group else 1))))
 
-    def create_state(self, tables: Sequence[Any]) -> None:
+    def create_state(self, tables: Sequence[Variable]) -> None:
         """Create the state of these tables; Adam's slots must exist already."""
         self._states.create(tables)
 
-    def catch_up(self, tables: Any, ids: Any) -> None:
+    def catch_up(self, tables: Variable, ids: Tensor) -> None:
         """Bring the rows of these ids, of any shape, up to date in one or several tables."""
         tables = list(tables) if isinstance(tables, (list, tuple)) else [tables]
         embedding_variables.refuse_foreign(tables)
@@ -83,7 +83,7 @@ class RowUpdate:
         self._caught_up.update(compat.stored(table).ref() for table in tables)
         self._engine.catch_up(tables, flat_ids(ids))
 
-    def refuse_never_caught_up(self, tables: Sequence[Any]) -> None:
+    def refuse_never_caught_up(self, tables: Sequence[Variable]) -> None:
         """Refuse tables that a forward pass has read if `catch_up` was never called for them."""
         embedding_variables.refuse_never_caught_up(tables, self._caught_up)
 
@@ -103,7 +103,7 @@ class RowUpdate:
                 self._warn_of_unknown_tables()
         self._flush(wait=True)
 
-    def _create_missing(self, *groups: Sequence[Any]) -> None:
+    def _create_missing(self, *groups: Sequence[Variable]) -> None:
         """Create missing table state, group by group."""
         with tf.init_scope():
             for group in groups:
@@ -144,7 +144,7 @@ class RowUpdate:
             )
         return CpuEngine(kernels=kernels.load(backend), call=variable_memory.on_host, **common)
 
-    def _settings_of(self, table: Any) -> RowSettings:
+    def _settings_of(self, table: Variable) -> RowSettings:
         config = self.config
         return RowSettings(
             l2=config.l2,

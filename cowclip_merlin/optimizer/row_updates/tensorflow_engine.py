@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn
 
 from cowclip_merlin import clip as clips
 from cowclip_merlin import compat
@@ -24,6 +24,11 @@ from cowclip_merlin.optimizer.row_updates.engine import (
 )
 from cowclip_merlin.optimizer.row_updates.graph_calls import call_in_graph
 from cowclip_merlin.optimizer.unique_rows import counts_of, sum_duplicates
+from cowclip_merlin.types import Array, IndexedSlices, Pair, Tensor, Variable
+
+if TYPE_CHECKING:
+    from cowclip_merlin.kernels.interface import UniqueRows
+    from cowclip_merlin.optimizer.update import Summary
 
 tf = compat.tensorflow()
 
@@ -32,19 +37,19 @@ tf = compat.tensorflow()
 class TensorFlowEngine(Engine):
     """Gathers rows, updates them, and scatters them back; only for `update="exact"`."""
 
-    def catch_up(self, tables: Sequence[Any], ids: Any) -> None:
+    def catch_up(self, tables: Sequence[Variable], ids: Tensor) -> None:
         """Bring the rows of these ids, integer [n] with any duplicates, up to date."""
         ids, _ = tf.unique(gather_ids(ids))
         for table in tables:
             self._replay(self.state_of(table), self.settings_of(table), ids)
 
-    def _replay(self, state: TableState, settings: RowSettings, ids: Any) -> None:
+    def _replay(self, state: TableState, settings: RowSettings, ids: Tensor) -> None:
         """Replay missed steps, with one pass over all rows for each step."""
         to = tf.cast(state.count[0], tf.int32)
         last = tf.cast(tf.gather(state.last, ids), tf.int32)
         history = tf.convert_to_tensor(state.history)
 
-        def body(step: Any, w: Any, m: Any, v: Any) -> Any:
+        def body(step: Tensor, w: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
             g = _absent_gradient(w, settings)
             squares = g * g / settings.micro_batches  # each part has its share of L2
             updated = _adam(w, m, v, g, history[step], settings, squares)
@@ -58,8 +63,8 @@ class TensorFlowEngine(Engine):
         _scatter(state, ids, after, to)
 
     def update(
-        self, pairs: Sequence[tuple[Any, Any]], counted: Sequence[bool]
-    ) -> tuple[list[Any], Any]:
+        self, pairs: Sequence[Pair], counted: Sequence[bool]
+    ) -> tuple[list[Tensor], Summary]:
         """Make one step of all tables; see `Engine.update`."""
         alpha = self.alpha()
         sums = [self._sums(slices, table) for slices, table in pairs]
@@ -73,23 +78,23 @@ class TensorFlowEngine(Engine):
             self.adam.iterations.assign_add(1)
         return factors, summarize([f for f, each in zip(factors, counted) if each])
 
-    def _sums(self, slices: Any, table: Any) -> Any:
+    def _sums(self, slices: IndexedSlices, table: Variable) -> UniqueRows:
         """Return distinct ids, counts and sums; raise an error for a sum that is not finite."""
         parts = self.settings_of(table).micro_batches
         rows = sum_duplicates(slices, parts if parts > 1 else None)
         bad = ~tf.reduce_all(tf.math.is_finite(rows.g), axis=1)
 
-        def report(first: Any) -> Any:
+        def report(first: Array) -> NoReturn:
             raise InputError(self.not_finite(table, int(first)))
 
-        def complain() -> Any:
+        def complain() -> Tensor:
             return call_in_graph(report, [tf.boolean_mask(rows.ids, bad)[0]], tf.bool)
 
         fine = tf.cond(tf.reduce_any(bad), complain, lambda: tf.constant(True))
         with tf.control_dependencies([fine]):
             return rows._replace(g=tf.identity(rows.g))
 
-    def _step(self, rows: Any, table: Any, alpha: Any, *, watch: bool) -> Any:
+    def _step(self, rows: UniqueRows, table: Variable, alpha: Tensor, *, watch: bool) -> Tensor:
         state, settings = self.state_of(table), self.settings_of(table)
         full = state.count[0] >= state.history.shape[0]
         tf.cond(full, lambda: self.flush(table), lambda: None)
@@ -112,17 +117,17 @@ class TensorFlowEngine(Engine):
         assign_locally(state.count, tf.cast(done + 1, tf.int64))
         return factor
 
-    def _watch(self, table: Any, state: TableState, rows: Any) -> None:
+    def _watch(self, table: Variable, state: TableState, rows: Tensor) -> None:
         done = tf.cast(state.count[0], tf.float32)
         behind = (done <= WATCHED) & tf.reduce_any(tf.gather(state.last, rows) < done)
 
-        def tell() -> Any:
+        def tell() -> bool:
             warn_of_stale_rows(table)
             return True
 
         tf.cond(behind, lambda: call_in_graph(tell, [], tf.bool), lambda: True)
 
-    def flush(self, table: Any, *, wait: bool = True) -> None:
+    def flush(self, table: Variable, *, wait: bool = True) -> None:
         """Bring every row up to date and forget the history."""
         state = self.state_of(table)
         self._replay(state, self.settings_of(table), tf.range(table.shape[0]))
@@ -130,7 +135,7 @@ class TensorFlowEngine(Engine):
         assign_locally(state.count, tf.zeros([1], tf.int64))
 
 
-def _absent_gradient(w: Any, settings: RowSettings) -> Any:
+def _absent_gradient(w: Tensor, settings: RowSettings) -> Tensor:
     """Return the clipped gradients of rows that are absent from the batch, [n, d]."""
     g, zero = 2 * settings.l2 * w, tf.zeros(tf.shape(w)[:1], tf.int32)
     if not settings.clips_absent_rows:
@@ -141,15 +146,21 @@ def _absent_gradient(w: Any, settings: RowSettings) -> Any:
 
 
 def _adam(
-    w: Any, m: Any, v: Any, g: Any, alpha: Any, settings: RowSettings, squares: Any | None
-) -> tuple[Any, ...]:
+    w: Tensor,
+    m: Tensor,
+    v: Tensor,
+    g: Tensor,
+    alpha: Tensor,
+    settings: RowSettings,
+    squares: Tensor | None,
+) -> tuple[Tensor, ...]:
     squares = g * g if squares is None else tf.maximum(squares, 0.0)
     m = m + (g - m) * (1 - tf.constant(settings.beta_1, tf.float32))
     v = v + (squares - v) * (1 - tf.constant(settings.beta_2, tf.float32))
     return w - (m * alpha) / (tf.sqrt(v) + settings.epsilon), m, v
 
 
-def _scatter(state: TableState, ids: Any, after: Sequence[Any], last: Any) -> None:
+def _scatter(state: TableState, ids: Tensor, after: Sequence[Tensor], last: Tensor) -> None:
     for variable, value in zip(state[:3], after):
         assign_rows_locally(variable, ids, value)
     assign_rows_locally(state.last, ids, tf.fill(tf.shape(ids), tf.cast(last, tf.float32)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,11 +10,12 @@ from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer.row_updates.graph_calls import call_in_graph
 from cowclip_merlin.tables.memory_views import memory_tensor, separate_memory, writable_view
+from cowclip_merlin.types import Array, DType, Tensor, Variable
 
 tf = compat.tensorflow()
 
 
-def _written(variables: Sequence[Any], done: Sequence[Any]) -> None:
+def _written(variables: Sequence[Variable], done: Sequence[Tensor]) -> None:
     """Make later reads of these variables wait for the tensors `done`."""
     with tf.control_dependencies(done):
         for variable in variables:
@@ -23,7 +23,7 @@ def _written(variables: Sequence[Any], done: Sequence[Any]) -> None:
             tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
 
-def refuse_elsewhere(table: Any, backend: str) -> None:
+def refuse_elsewhere(table: Variable, backend: str) -> None:
     """Refuse a table on a device that the kernels of this backend cannot access.
 
     Raises:
@@ -40,8 +40,11 @@ def refuse_elsewhere(table: Any, backend: str) -> None:
 
 
 def on_host(
-    function: Callable[..., Any], inputs: Sequence[Any], variables: Sequence[Any], types: Any
-) -> list[Any]:
+    function: Callable[..., list[Array]],
+    inputs: Sequence[Tensor],
+    variables: Sequence[Variable],
+    types: Sequence[DType],
+) -> list[Tensor]:
     """Call a function of NumPy arrays that writes into the memory of variables.
 
     Args:
@@ -57,7 +60,7 @@ def on_host(
     memory = [memory_tensor(variable) for variable in variables]
     count = len(inputs) + len(memory)
 
-    def call(*arrays: Any) -> Any:
+    def call(*arrays: Array) -> list[Array]:
         return function(*arrays[:count])
 
     if tf.executing_eagerly():

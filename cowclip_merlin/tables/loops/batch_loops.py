@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.numba_prefetch import AHEAD
 from cowclip_merlin.tables import admission
 from cowclip_merlin.tables.admission import AdmissionState
-from cowclip_merlin.tables.id_map import IdMap, take_row
+from cowclip_merlin.tables.id_map import IdMap, RowOwners, take_row
 from cowclip_merlin.tables.loops.hashing import hash_id
 from cowclip_merlin.tables.loops.index_cells import (
     ABSENT,
@@ -23,8 +22,7 @@ from cowclip_merlin.tables.loops.index_cells import (
     too_full,
     write_cell,
 )
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 _NEW = 1 << 31  # numbers in the index from here on: place in `NewIds` of an id without a row yet
 _REFUSED = -(1 << 31)  # a row's number for now: the id is not admitted
@@ -104,7 +102,7 @@ def look_up(id_map: IdMap, ids: Ids) -> Array:
 
 
 @compiled
-def _look_up(cells: Any, ids: Any, rows: Any) -> None:
+def _look_up(cells: Array, ids: Array, rows: Array) -> None:
     num_fields, flat_ids, flat_rows = ids.shape[1], ids.reshape(-1), rows.reshape(-1)
     field, ahead = 0, AHEAD % num_fields
     for i in range(ids.size):
@@ -130,7 +128,12 @@ def collect_new(
 
 @compiled
 def count_and_admit(
-    cells: Any, count: int, batch: Any, last_seen: Any, state: Any, new: Any
+    cells: Array,
+    count: int,
+    batch: Occurrences,
+    last_seen: Array,
+    state: AdmissionState,
+    new: NewIds,
 ) -> bool:
     """The first pass over a batch: find rows, and collect the ids that get one.
 
@@ -194,7 +197,7 @@ def count_and_admit(
 
 
 @compiled
-def _collect(new: Any, field: int, id_: Any, now: Any) -> int:
+def _collect(new: NewIds, field: int, id_: int, now: int) -> int:
     i = new.number[0]
     new.fields[i], new.ids[i], new.seen[i] = field, id_, now
     new.number[0] += 1
@@ -202,7 +205,9 @@ def _collect(new: Any, field: int, id_: Any, now: Any) -> int:
 
 
 @compiled
-def take_rows(cells: Any, owners: Any, new: Any, last_seen: Any, new_rows: Any) -> None:
+def take_rows(
+    cells: Array, owners: RowOwners, new: NewIds, last_seen: Array, new_rows: Array
+) -> None:
     """Give the collected ids their rows, int32 [n], which are written to `new_rows`."""
     n = len(new_rows)
     for i in range(n):
@@ -216,7 +221,7 @@ def take_rows(cells: Any, owners: Any, new: Any, last_seen: Any, new_rows: Any) 
 
 
 @compiled
-def forget(cells: Any, new: Any) -> None:
+def forget(cells: Array, new: NewIds) -> None:
     """Take the collected ids out of the index again."""
     for i in range(new.number[0]):
         start = hash_id(new.fields[i], new.ids[i])
@@ -224,7 +229,7 @@ def forget(cells: Any, new: Any) -> None:
 
 
 @compiled
-def finish_rows(cells: Any, batch: Any, last_seen: Any, new_rows: Any) -> None:
+def finish_rows(cells: Array, batch: Occurrences, last_seen: Array, new_rows: Array) -> None:
     """The last pass over a batch: an id admitted at one occurrence has its row at all of them."""
     num_fields, rows, ends, several = batch.num_fields, batch.rows, batch.ends, len(batch.ends) > 0
     cell, event, field = 0, 0, 0
@@ -247,7 +252,7 @@ def finish_rows(cells: Any, batch: Any, last_seen: Any, new_rows: Any) -> None:
 
 
 @compiled
-def _row_of_refused(cells: Any, id_: Any, field: int, now: Any, last_seen: Any) -> int:
+def _row_of_refused(cells: Array, id_: int, field: int, now: int, last_seen: Array) -> int:
     number = number_in(cells, find_cell(cells, hash_id(field, id_), field, id_))
     if number == ABSENT:
         return field
@@ -256,7 +261,7 @@ def _row_of_refused(cells: Any, id_: Any, field: int, now: Any, last_seen: Any) 
 
 
 @compiled
-def mark(flags: Any, rows: Any, value: bool) -> None:
+def mark(flags: Array, rows: Array, value: bool) -> None:
     """Set the flags of rows; negative numbers are not rows."""
     for row in rows.flat:
         if row >= 0:
@@ -264,7 +269,7 @@ def mark(flags: Any, rows: Any, value: bool) -> None:
 
 
 @compiled
-def list_changed(flags: Any, rows: Any, changed: Any) -> int:
+def list_changed(flags: Array, rows: Array, changed: Array) -> int:
     """Set the flags of rows, write those that had none to `changed`, and return their number."""
     found = 0
     for row in rows.flat:

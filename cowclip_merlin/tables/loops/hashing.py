@@ -5,8 +5,6 @@ They depend on their arguments only, so two machines and a replay get the same n
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cowclip_merlin.kernels.compiled import compiled
@@ -16,7 +14,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @compiled
-def mix(x: Any) -> Any:
+def mix(x: np.uint64) -> np.uint64:
     """The output function of splitmix64: one to one on 64-bit numbers.
 
     >>> int(mix(GOLDEN))  # the first number of the generator with seed 0
@@ -29,7 +27,7 @@ def mix(x: Any) -> Any:
 
 
 @compiled
-def hash_id(field: Any, id_: Any) -> Any:
+def hash_id(field: int, id_: int) -> np.uint64:
     """The place of (field, id) in a hash table, uint64.
 
     Two pairs may have the same hash, so callers must compare the pairs.
@@ -38,7 +36,7 @@ def hash_id(field: Any, id_: Any) -> Any:
 
 
 @compiled
-def seeded_hash(seed: Any, field: Any, number: Any) -> Any:
+def seeded_hash(seed: int | np.uint64, field: int, number: int) -> np.uint64:
     """Where the stream of random numbers of (seed, field, number) starts, uint64.
 
     Mixed twice, so that pairs of field and number that are related get unrelated streams.
@@ -47,6 +45,6 @@ def seeded_hash(seed: Any, field: Any, number: Any) -> Any:
 
 
 @compiled
-def uniform(bits: Any) -> Any:
+def uniform(bits: np.uint64) -> np.float64:
     """A number in (0, 1] of 64 random bits, float64."""
     return (np.float64(bits >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)

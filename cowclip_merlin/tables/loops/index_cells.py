@@ -9,8 +9,6 @@ Monolith uses a cuckoo map; linear probing reads one cache line for most ids ins
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +16,7 @@ from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.kernels.numba_prefetch import AHEAD, prefetch
 from cowclip_merlin.tables.loops.hashing import hash_id
 from cowclip_merlin.tables.loops.memory import zeros
+from cowclip_merlin.types import Array
 
 ABSENT = -1
 _NUMBER = np.int64(0xFFFFFFFF)
@@ -34,13 +33,13 @@ def cells_for(ids: int) -> int:
 
 
 @compiled
-def too_full(cells: Any, ids: int) -> bool:
+def too_full(cells: Array, ids: int) -> bool:
     """Whether one more id would fill more than 5 of 8 cells."""
     return 8 * (ids + 1) > 5 * len(cells)
 
 
 @compiled
-def find_cell(cells: Any, start: Any, field: int, id_: Any) -> int:
+def find_cell(cells: Array, start: np.uint64, field: int, id_: int) -> int:
     """The cell of (field, id), or the empty cell where the search ended.
 
     Args:
@@ -59,21 +58,21 @@ def find_cell(cells: Any, start: Any, field: int, id_: Any) -> int:
 
 
 @compiled
-def number_in(cells: Any, cell: int) -> int:
+def number_in(cells: Array, cell: int) -> int:
     """The number in a cell; ABSENT if it is empty."""
     value = cells[np.uint64(cell), 1]
     return value & _NUMBER if value != 0 else np.int64(ABSENT)
 
 
 @compiled
-def write_cell(cells: Any, cell: int, field: int, id_: Any, number: int) -> None:
+def write_cell(cells: Array, cell: int, field: int, id_: int, number: int) -> None:
     """Put an id and its number into a cell that `find_cell` found."""
     cells[np.uint64(cell), 0] = id_
     cells[np.uint64(cell), 1] = ((np.int64(field) + 1) << 32) | np.int64(number)
 
 
 @compiled
-def remove_cell(cells: Any, cell: int) -> None:
+def remove_cell(cells: Array, cell: int) -> None:
     """Empty a cell, and shift back the cells after it that would no longer be found."""
     mask = np.uint64(len(cells) - 1)
     hole, one = np.uint64(cell), np.uint64(1)
@@ -90,7 +89,7 @@ def remove_cell(cells: Any, cell: int) -> None:
 
 
 @compiled
-def prefetch_cell(cells: Any, start: Any) -> None:
+def prefetch_cell(cells: Array, start: np.uint64) -> None:
     """Ask for the memory where a search that starts at this hash begins."""
     prefetch(cells, np.int64(np.uint64(2) * (np.uint64(start) & np.uint64(len(cells) - 1))))
 
@@ -103,7 +102,7 @@ def doubled(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 @compiled
-def _copy(cells: Any, wider: Any) -> None:
+def _copy(cells: Array, wider: Array) -> None:
     mask, one = np.uint64(len(wider) - 1), np.uint64(1)
     for old in range(len(cells)):
         ahead = min(old + 2 * AHEAD, len(cells) - 1)  # about half of the cells are empty

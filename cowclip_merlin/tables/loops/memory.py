@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import mmap
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from cowclip_merlin.types import Array, DType
 
 _LARGE = 4 << 20  # bytes; below that an array fits the caches
 
 
-def zeros(shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+def zeros(shape: int | tuple[int, ...], dtype: DType) -> Array:
     """Zeros, which take memory when they are written, in pages of 2 MB where Linux has them.
 
     With pages of 4 kB the processor would look up the address of almost every access.
