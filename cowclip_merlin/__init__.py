@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin.compat import prepare_merlin_on_import, request_keras_2
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import PRESETS, Hyperparameters, scale
+from cowclip_merlin.types import KerasModel
 
 if TYPE_CHECKING:
     from cowclip_merlin import (
@@ -79,7 +80,7 @@ request_keras_2()
 prepare_merlin_on_import()
 
 
-def load_model(path: str) -> Any:
+def load_model(path: str) -> KerasModel:
     """Load a model that was saved with `model.save(path)`, optimizer included.
 
     Like `tf.keras.models.load_model`, but it imports the classes that the model needs first.

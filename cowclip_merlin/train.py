@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.diagnostics.recorder import make_recorder
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.launcher import TrainCall, launch
 from cowclip_merlin.launcher.attempts import check_counts
 from cowclip_merlin.training.run import run_training
-from cowclip_merlin.training.run_logs import parse_metrics_row, read_metrics
+from cowclip_merlin.training.run_logs import Metrics, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 
 
@@ -33,7 +32,7 @@ def train(
     workers: int | None = None,
     scheduler: str | None = None,
     restarts: int = 0,
-) -> list[dict[str, Any]]:
+) -> list[Metrics]:
     """Train a model on a prepared folder and record the run in `out`.
 
     Args:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from cowclip_merlin.bench.random_data import CONTINUOUS, NUM_FIELDS
+from cowclip_merlin.types import Array, Tensor, Variable
+
+TrainFunction = Callable[[Tensor, int], Variable]
+"""Trains on rows, int [n], in batches of a size; returns the variable of its loss sum."""
 
 
-def bare_mlp_train_function(batch: int, jit_compile: bool = False) -> Any:
+def bare_mlp_train_function(batch: int, jit_compile: bool = False) -> TrainFunction:
     """Return a train function, like that of a model, for the models' MLP on Criteo-like columns."""
     run, loss_sum = make_mlp_train_function(
         batch, inputs=NUM_FIELDS * 10 + CONTINUOUS, jit_compile=jit_compile
     )
 
-    def train(rows: Any, batch: int) -> Any:
+    def train(rows: Array, batch: int) -> Variable:
         run(len(rows) // batch)
         return loss_sum
 
@@ -28,7 +31,7 @@ def make_mlp_train_function(
     widths: Sequence[int] = (400, 400, 400),
     lr: float = 0.001,
     jit_compile: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[Callable[[int], None], Variable]:
     """Return a function that trains an MLP for a number of steps, and the variable of its loss sum.
 
     The MLP trains on constant input.
@@ -45,7 +48,7 @@ def make_mlp_train_function(
     adam._create_all_weights(mlp.trainable_variables)  # a loop in a graph cannot create variables
 
     @tf.function(jit_compile=jit_compile, autograph=False)
-    def loss_and_gradients() -> Any:
+    def loss_and_gradients() -> tuple[Tensor, list[Tensor]]:
         with tf.GradientTape() as tape:
             losses = tf.nn.sigmoid_cross_entropy_with_logits(y, mlp(x, training=True))
             loss = tf.reduce_mean(losses)
@@ -56,12 +59,12 @@ def make_mlp_train_function(
         adam.apply_gradients(zip(gradients, mlp.trainable_variables))
         loss_sum.assign_add(loss)
 
-    def counted_step(done: Any) -> Any:
+    def counted_step(done: Tensor) -> Tensor:
         step()
         return done + 1
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
-    def run(steps: Any) -> None:
+    def run(steps: Tensor) -> None:
         tf.while_loop(lambda done: done < steps, counted_step, [0])
 
     return run, loss_sum

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays
+
+if TYPE_CHECKING:
+    from cowclip_merlin.models import CTRModel
 
 NUM_FIELDS, CONTINUOUS = 26, 13
 LEAST_VOCABULARY = 4 * NUM_FIELDS
@@ -69,7 +72,7 @@ def random_rows(rows: int, fields: dict[str, int], *, seed: int = 0) -> ColumnAr
     )
 
 
-def random_model(model: str, fields: dict[str, int], **settings: Any) -> Any:
+def random_model(model: str, fields: dict[str, int], **settings: Any) -> CTRModel:
     """Build one of the four models for these fields and 13 numbers; see `Architecture`."""
     from cowclip_merlin import models
     from cowclip_merlin.workflows.nvtabular_graph import Statistics

@@ -11,11 +11,11 @@ import statistics
 import time
 from dataclasses import replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cowclip_merlin.bench.bare_mlp import bare_mlp_train_function
+from cowclip_merlin.bench.bare_mlp import TrainFunction, bare_mlp_train_function
 from cowclip_merlin.bench.random_data import criteo_fields, random_model, random_rows
 from cowclip_merlin.bench.settings import BenchSettings
 from cowclip_merlin.loading import DeviceData
@@ -23,6 +23,11 @@ from cowclip_merlin.loading.device_data import to_device
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.training.train_step import execution_lengths, steps_per_execution
+from cowclip_merlin.types import JsonObject, Tensor, Variable
+
+if TYPE_CHECKING:
+    from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.optimizer import CowClip
 
 
 class BenchCase(NamedTuple):
@@ -39,7 +44,7 @@ class BenchCase(NamedTuple):
 BARE_MLP = "bare MLP"
 
 
-def measure(settings: BenchSettings) -> dict[str, Any]:
+def measure(settings: BenchSettings) -> JsonObject:
     """Measure the rows per second of every configuration; return values for JSON.
 
     Each round also measures the MLP alone (forward, backward and Adam) on constant input, with as
@@ -100,7 +105,7 @@ def build_model_and_optimizer(
     precision: str,
     fields: dict[str, int],
     jit_compile: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[CTRModel, CowClip]:
     """Build one of the four models with random weights, and CowClip with Adam and its state.
 
     Args:
@@ -126,7 +131,7 @@ def build_model_and_optimizer(
     return built, optimizer
 
 
-def model_train_function(model: Any, optimizer: Any, data: DeviceData) -> Any:
+def model_train_function(model: CTRModel, optimizer: CowClip, data: DeviceData) -> TrainFunction:
     """Return a function of row numbers, int [n], and a batch size that trains batch by batch.
 
     The function returns the variable that sums all losses; reading it waits for the device.
@@ -137,14 +142,14 @@ def model_train_function(model: Any, optimizer: Any, data: DeviceData) -> Any:
     loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
     run = make_train_function(model, optimizer, data, loss_sum)
 
-    def train(rows: Any, batch: int) -> Any:
+    def train(rows: Tensor, batch: int) -> Variable:
         run(rows, batch)
         return loss_sum
 
     return train
 
 
-def _rows_per_second(train: Any, batch: int, rows_per_turn: int, rows: int) -> float:
+def _rows_per_second(train: TrainFunction, batch: int, rows_per_turn: int, rows: int) -> float:
     order, done = to_device(np.random.default_rng(batch).permutation(rows)), 0
     started = time.perf_counter()
     for steps in execution_lengths(
@@ -156,7 +161,7 @@ def _rows_per_second(train: Any, batch: int, rows_per_turn: int, rows: int) -> f
     return done / (time.perf_counter() - started)
 
 
-def _result(case: BenchCase, speeds: dict[BenchCase, list[float]]) -> dict[str, Any]:
+def _result(case: BenchCase, speeds: dict[BenchCase, list[float]]) -> JsonObject:
     first = min(c.batch for c in speeds)
     base = next((s for c, s in speeds.items() if _is_baseline(c, case, first)), None)
     mine, bare = speeds[case], speeds[BenchCase(BARE_MLP, case.batch)]
@@ -178,7 +183,7 @@ def _ratio(mine: list[float], other: list[float]) -> float:
     return round(statistics.median(a / b for a, b in zip(mine, other, strict=True)), 3)
 
 
-def format_backends(result: dict[str, Any]) -> str:
+def format_backends(result: JsonObject) -> str:
     """Format which code updated rows for each backend and update.
 
     >>> format_backends({"results": [{"backend": "auto", "update": "lazy", "used_backend": "numba"},
@@ -197,7 +202,7 @@ def format_backends(result: dict[str, Any]) -> str:
     )
 
 
-def format_table(result: dict[str, Any]) -> str:
+def format_table(result: JsonObject) -> str:
     """Format the result as text.
 
     The ratios are to the smallest batch, dense, without the clip, and to the bare MLP.

@@ -8,15 +8,18 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.diagnostics.id_frequency import DECILES, Deciles
 from cowclip_merlin.diagnostics.row_norms import MEASURES, RowNorms, group_means
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.records import append_rows, write_rows
+from cowclip_merlin.types import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILE = "diagnostics.csv"
 SPEEDS = ("rows_per_second", "embedding_lr", "dense_lr")
@@ -63,7 +66,7 @@ _TENSORBOARD_COLUMNS = {
 
 DECILE_NAMES = tuple(str(d + 1) for d in range(DECILES))
 
-Record = dict[str, Any]
+Record = dict[str, str | float | None]
 
 
 def probe_records(norms: RowNorms, deciles: Deciles, *, step: int, epoch: int) -> list[Record]:
@@ -86,9 +89,7 @@ def probe_records(norms: RowNorms, deciles: Deciles, *, step: int, epoch: int) -
     return [head | record for record in (*everything, *fields, *tenths)]
 
 
-def _group_records(
-    norms: RowNorms, scope: str, names: Sequence[str], group: npt.NDArray[Any]
-) -> list[Record]:
+def _group_records(norms: RowNorms, scope: str, names: Sequence[str], group: Array) -> list[Record]:
     found = group_means(norms, group, len(names))
     return [
         {"scope": scope, "group": name} | {m: found[m][index].item() for m in MEASURES}
@@ -133,7 +134,7 @@ class DiagnosticsWriter:
         append_rows(self._path, COLUMNS, cells, line_end="\n")
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: str | float | None) -> str | float | None:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.7g}"
     return value
@@ -163,7 +164,7 @@ _REMEDY = (
 )
 
 
-def read_diagnostics(run: str | Path) -> Any:
+def read_diagnostics(run: str | Path) -> pd.DataFrame:
     """Read the diagnostics of a run as a pandas table with columns `diagnostics_csv.COLUMNS`.
 
     `table[table.scope == "field"].pivot(index="step", columns="group", values="clipped_share")`
@@ -191,7 +192,7 @@ def read_diagnostics(run: str | Path) -> Any:
     return table
 
 
-def _whole_probes(rows: Iterable[Record]) -> Any:
+def _whole_probes(rows: Iterable[Record]) -> pd.DataFrame:
     """Convert rows to a pandas table; omit probes that lack one of the three scopes.
 
     Raises:

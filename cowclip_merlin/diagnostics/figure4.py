@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.plotting.style import STYLES, figure_settings, new_figure
+from cowclip_merlin.types import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 GROUPS = ((1, 1, "once"), (2, 9, "2 to 9 times"), (10, None, "10 times or more"))
 BINS = 40
 
 
-def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Any:
+def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Figure:
     """Draw the paper's Figure 4: (a) gradient norms, (b) gradient norms divided by `cnt`.
 
     There is one curve for each group of ids by their occurrences in the batch. In (a) the groups
@@ -53,8 +58,8 @@ def figure_4(cnt: npt.ArrayLike, g_norm: npt.ArrayLike) -> Any:
 
 
 def _present_rows(
-    cnt: npt.NDArray[Any], g_norm: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
+    cnt: Array, g_norm: npt.NDArray[np.float64]
+) -> tuple[Array, npt.NDArray[np.float64]]:
     """Return the counts and norms of the rows that are in the batch."""
     if cnt.shape != g_norm.shape:
         raise ValueError(f"{cnt.shape} counts but {g_norm.shape} norms")
@@ -64,7 +69,7 @@ def _present_rows(
     return cnt[present], g_norm[present]
 
 
-def _draw(axes: Any, values: npt.NDArray[np.float64], cnt: npt.NDArray[Any]) -> None:
+def _draw(axes: Axes, values: npt.NDArray[np.float64], cnt: Array) -> None:
     """Draw the share of each group's rows by value, in bins of equal logarithmic width."""
     if not len(values):
         return

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure, style
+from cowclip_merlin.types import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+    from matplotlib.figure import Figure
 
 NORMS = {
     "w_norm": "||w||",
@@ -19,7 +26,7 @@ NORMS = {
 }
 
 
-def clip_over_steps(table: Any) -> Any:
+def clip_over_steps(table: pd.DataFrame) -> Figure:
     """Draw the clipped share of the batch's distinct rows, and the mean factor, by step."""
     every = table[table.scope == "all"]
     figure = new_figure(7.2, 3.0)
@@ -32,14 +39,14 @@ def clip_over_steps(table: Any) -> Any:
     return figure
 
 
-def _set_y_limits(axes: Any, least: float, most: float) -> None:
+def _set_y_limits(axes: Axes, least: float, most: float) -> None:
     """Set limits around the values, within their possible range and at least 1% of it wide."""
     low, high = axes.dataLim.intervaly
     margin = max(0.08 * (high - low), 0.01 * (most - least))
     axes.set_ylim(max(least - 0.01 * most, low - margin), min(1.01 * most, high + margin))
 
 
-def clip_by_field(table: Any) -> Any:
+def clip_by_field(table: pd.DataFrame) -> Figure:
     """Draw each field's clipped share and factor at the last probe, and the share by step."""
     fields = table[table.scope == "field"]
     last = fields[fields.step == fields.step.max()].sort_values(["clipped_share", "rows"])
@@ -56,7 +63,7 @@ def clip_by_field(table: Any) -> Any:
     return figure
 
 
-def _draw_heatmap(axes: Any, steps: npt.NDArray[Any], shares: npt.NDArray[np.float64]) -> Any:
+def _draw_heatmap(axes: Axes, steps: Array, shares: npt.NDArray[np.float64]) -> QuadMesh:
     """Draw one cell for each field and probe, from the probe's step to the next probe's."""
     ends = np.append(steps, steps[-1] + (steps[-1] - steps[-2] if len(steps) > 1 else 1))
     most = max(1.0, float(np.nanmax(shares)))
@@ -68,7 +75,7 @@ def _draw_heatmap(axes: Any, steps: npt.NDArray[Any], shares: npt.NDArray[np.flo
     return image
 
 
-def _draw_last_probe(axes: Any, rows: Any, last: Any) -> None:
+def _draw_last_probe(axes: Axes, rows: Sequence[int], last: pd.DataFrame) -> None:
     shown = (("clipped_share", "rows clipped"), ("mean_clip_factor", "mean clip factor"))
     for index, (column, label) in enumerate(shown):
         drawn = style(index, 1) | {"linestyle": "none", "label": label}
@@ -77,7 +84,7 @@ def _draw_last_probe(axes: Any, rows: Any, last: Any) -> None:
     axes.set_yticks(rows, last.group, fontsize=8)
 
 
-def norms_by_decile(table: Any) -> Any:
+def norms_by_decile(table: pd.DataFrame) -> Figure:
     """Draw the mean norms by frequency decile, at the first, the middle and the last probe."""
     deciles = table[table.scope == "decile"]
     steps = sorted(deciles.step.unique())
@@ -97,7 +104,7 @@ def norms_by_decile(table: Any) -> Any:
     return figure
 
 
-def rates_and_speed(table: Any) -> Any:
+def rates_and_speed(table: pd.DataFrame) -> Figure:
     """Draw the learning rates, and the rows per second between probes, by step."""
     every = table[table.scope == "all"]
     figure = new_figure(7.2, 3.0)
@@ -112,7 +119,7 @@ def rates_and_speed(table: Any) -> Any:
     return figure
 
 
-def reliability(rows: Sequence[Mapping[str, str]]) -> Any:
+def reliability(rows: Sequence[Mapping[str, str]]) -> Figure:
     """Draw the observed click rate by the predicted one, in bins of equal rows.
 
     Args:
@@ -133,7 +140,7 @@ def reliability(rows: Sequence[Mapping[str, str]]) -> Any:
     return figure
 
 
-FIGURES: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+FIGURES: Mapping[str, Callable[[pd.DataFrame], Figure]] = MappingProxyType(
     {
         "clip": clip_over_steps,
         "fields": clip_by_field,
@@ -151,7 +158,9 @@ RELIABILITY = "reliability"
 """Name of the file of the figure that `reliability` draws."""
 
 
-def write_figures(table: Any, folder: Path, bins: Sequence[Mapping[str, str]] = ()) -> list[Path]:
+def write_figures(
+    table: pd.DataFrame, folder: Path, bins: Sequence[Mapping[str, str]] = ()
+) -> list[Path]:
     """Draw all figures as SVG; leave out the figures of clip factors if none exist (Clippy).
 
     Args:

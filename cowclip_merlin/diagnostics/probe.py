@@ -7,7 +7,7 @@ the next step would do, with the same result.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -15,16 +15,29 @@ from cowclip_merlin import choices, compat
 from cowclip_merlin import clip as clips
 from cowclip_merlin.diagnostics.row_norms import RowNorms, row_norms_by_field
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.models import logits
+from cowclip_merlin.models import CTRModel, logits
 from cowclip_merlin.models.row_sync import attached, find_cowclip
 from cowclip_merlin.optimizer.embedding_variables import looks_like_table
 from cowclip_merlin.optimizer.keras_updates.clipped_gradients import clips_whole_table, rows_to_clip
 from cowclip_merlin.optimizer.unique_rows import sum_duplicates
+from cowclip_merlin.types import Gradient, KerasOptimizer, Tensor, Variable
+
+if TYPE_CHECKING:
+    from cowclip_merlin.batch import Batch
+    from cowclip_merlin.kernels.interface import UniqueRows
+    from cowclip_merlin.loading import Data
+    from cowclip_merlin.loading.row_order import PackedBatch
+    from cowclip_merlin.optimizer import CowClip
 
 tf = compat.tensorflow()
 
+Measured: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
+"""What `measure_rows` returns."""
 
-def gradient_norms(model: Any, optimizer: Any, inputs: dict[str, Any], label: Any) -> RowNorms:
+
+def gradient_norms(
+    model: CTRModel, optimizer: KerasOptimizer, inputs: dict[str, Tensor], label: Tensor
+) -> RowNorms:
     """Compute the norms of a batch's embedding rows and of their gradients, before the step.
 
     The loss is the mean binary cross-entropy over the batch. The norms leave out the 1-dimensional
@@ -53,14 +66,16 @@ def gradient_norms(model: Any, optimizer: Any, inputs: dict[str, Any], label: An
     inputs = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
 
     @tf.function(autograph=False)
-    def probe(inputs: Any, label: Any) -> Any:
+    def probe(inputs: dict[str, Tensor], label: Tensor) -> Measured:
         return measure_rows(model, optimizer, inputs, label)
 
     with attached(model, optimizer):
         return to_row_norms(model, probe(inputs, label))
 
 
-def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorms]:
+def make_probe(
+    model: CTRModel, optimizer: KerasOptimizer, data: Data
+) -> Callable[[PackedBatch], RowNorms]:
     """Return a compiled function that maps a batch of `data` to its `RowNorms`.
 
     Args:
@@ -70,7 +85,7 @@ def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorm
     """
 
     @tf.function(input_signature=[data.signature], autograph=False)
-    def probe(batch: Any) -> Any:
+    def probe(batch: PackedBatch) -> Measured:
         columns = data.unpack(batch)
         return measure_rows(model, optimizer, columns, columns.labels, columns.weights)
 
@@ -78,8 +93,12 @@ def make_probe(model: Any, optimizer: Any, data: Any) -> Callable[[Any], RowNorm
 
 
 def measure_rows(
-    model: Any, optimizer: Any, inputs: Any, label: Any, weights: Any | None = None
-) -> tuple[Any, Any, Any]:
+    model: CTRModel,
+    optimizer: KerasOptimizer,
+    inputs: Batch | dict[str, Tensor],
+    label: Tensor,
+    weights: Tensor | None = None,
+) -> Measured:
     """Measure the rows of a batch, as tensors.
 
     A clip of updates, such as Clippy, acts after the optimizer's step, so its factors are not
@@ -105,18 +124,20 @@ def measure_rows(
     return tf.concat(rows, 0), tf.concat(cnt, 0), tf.concat(norms, 1)
 
 
-def embedding_tables(model: Any) -> list[Any]:
+def embedding_tables(model: CTRModel) -> list[Variable]:
     """List the variables of a model's embeddings: one for all fields, or one for each, in order."""
     layer = model.blocks[0].embedding
     return list(layer.tables) if hasattr(layer, "tables") else [layer.table]
 
 
-def to_row_norms(model: Any, measured: tuple[Any, Any, Any]) -> RowNorms:
+def to_row_norms(model: CTRModel, measured: Measured) -> RowNorms:
     """Convert the tensors of `measure_rows` to arrays by field."""
     return row_norms_by_field(model.blocks[0].embedding.layout, *(x.numpy() for x in measured))
 
 
-def _other_clipped(model: Any, cowclip: Any, embeddings: Sequence[Any]) -> list[Any]:
+def _other_clipped(
+    model: CTRModel, cowclip: CowClip, embeddings: Sequence[Variable]
+) -> list[Variable]:
     """List the other tables that the clip includes, which count in a global norm."""
     known = {table.ref() for table in embeddings}
     others = [v for v in model.trainable_variables if looks_like_table(v) and v.ref() not in known]
@@ -124,13 +145,13 @@ def _other_clipped(model: Any, cowclip: Any, embeddings: Sequence[Any]) -> list[
 
 
 def _gradients(
-    model: Any,
-    optimizer: Any,
-    tables: Sequence[Any],
-    inputs: Any,
-    label: Any,
-    weights: Any | None,
-) -> list[Any]:
+    model: CTRModel,
+    optimizer: KerasOptimizer,
+    tables: Sequence[Variable],
+    inputs: Batch | dict[str, Tensor],
+    label: Tensor,
+    weights: Tensor | None,
+) -> list[Gradient]:
     # Scaled as in the step: half-precision layers lose small gradients of an unscaled loss.
     scale = tf.cast(getattr(optimizer, "loss_scale", 1.0), tf.float32)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -146,7 +167,9 @@ def _gradients(
     return [tf.IndexedSlices(g.values / scale, g.indices, g.dense_shape) for g in found]
 
 
-def _factors(tables: Sequence[Any], unique: Sequence[Any], cowclip: Any) -> list[Any]:
+def _factors(
+    tables: Sequence[Variable], unique: Sequence[UniqueRows], cowclip: CowClip
+) -> list[Tensor]:
     """Compute the factors of the batch's rows, one tensor per table; 1 in unclipped tables."""
     config = cowclip.config
     factors = [tf.ones_like(u.g[:, 0]) for u in unique]
@@ -165,7 +188,7 @@ def _factors(tables: Sequence[Any], unique: Sequence[Any], cowclip: Any) -> list
     return factors
 
 
-def _norms(unique: Any, table: Any, factor: Any, cowclip: Any) -> Any:
+def _norms(unique: UniqueRows, table: Variable, factor: Tensor, cowclip: CowClip) -> Tensor:
     w = tf.gather(table, unique.ids)
     with_l2 = unique.g + 2 * cowclip.config.l2 * w
     return tf.stack([*map(clips.row_norms, (w, unique.g, with_l2)), factor])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.diagnostics.diagnostics_csv import (
     DiagnosticsWriter,
@@ -16,6 +16,7 @@ from cowclip_merlin.diagnostics.id_frequency import Deciles, read_deciles
 from cowclip_merlin.diagnostics.row_norms import RowNorms
 
 if TYPE_CHECKING:
+    from cowclip_merlin.loading.row_order import PackedBatch
     from cowclip_merlin.training.run_logs import TensorBoard
     from cowclip_merlin.training.trainer import Trainer
     from cowclip_merlin.workflows import PreparedData
@@ -63,12 +64,12 @@ class Recorder:
 
     def __init__(
         self,
-        probe: Callable[[Any], RowNorms],
+        probe: Callable[[PackedBatch], RowNorms],
         deciles: Deciles,
         *,
         every: int,
         rates: Callable[[], tuple[float, float]],
-        wait: Callable[[], Any],
+        wait: Callable[[], object],
         folder: Path,
     ) -> None:
         self._probe, self._deciles, self.every = probe, deciles, every
@@ -84,7 +85,7 @@ class Recorder:
         """
         self._writer, self._board = DiagnosticsWriter(self._folder, before=step), board
 
-    def before_step(self, batch: Any, *, step: int, epoch: int, rows: int) -> None:
+    def before_step(self, batch: PackedBatch, *, step: int, epoch: int, rows: int) -> None:
         """Probe a batch, if its step is a multiple of `every`.
 
         Args:
@@ -101,7 +102,7 @@ class Recorder:
         """Stop the clock until the next step, for an evaluation or a checkpoint."""
         self._watch.stop()
 
-    def _record(self, batch: Any, *, step: int, epoch: int, rows: int) -> None:
+    def _record(self, batch: PackedBatch, *, step: int, epoch: int, rows: int) -> None:
         self._wait()
         self._watch.stop()
         records = probe_records(self._probe(batch), self._deciles, step=step, epoch=epoch)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.tables import TableLayout
+from cowclip_merlin.types import Array
 
 MEASURES = (
     "rows",
@@ -88,9 +88,7 @@ def row_norms_by_field(
     )
 
 
-def group_means(
-    norms: RowNorms, group: npt.NDArray[np.integer[Any]], groups: int
-) -> dict[str, npt.NDArray[Any]]:
+def group_means(norms: RowNorms, group: npt.NDArray[np.integer], groups: int) -> dict[str, Array]:
     """Compute `MEASURES` of each group of rows, [groups]; means of an empty group are NaN.
 
     `g_norm_per_cnt` is the mean of `||g|| / cnt`, the paper's Figure 4 (b).
@@ -102,7 +100,7 @@ def group_means(
     """
     rows = np.bincount(group, minlength=groups)
 
-    def mean(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def mean(values: Array) -> npt.NDArray[np.float64]:
         sums = np.bincount(group, weights=values.astype(np.float64), minlength=groups)
         return np.divide(sums, rows, out=np.full(groups, np.nan), where=rows > 0)
 

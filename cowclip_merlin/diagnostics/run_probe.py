@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.train_step import make_train_step
 
 if TYPE_CHECKING:
+    from cowclip_merlin.loading.row_order import PackedBatch
     from cowclip_merlin.workflows import PreparedData
 
 
@@ -85,7 +86,7 @@ def _train_to(step: int, prepared: PreparedData, settings: RunSettings, steps: i
         return make_probe(model, optimizer, rows)(next(batches))
 
 
-def _batches(rows: Data, settings: RunSettings) -> Iterator[Any]:
+def _batches(rows: Data, settings: RunSettings) -> Iterator[PackedBatch]:
     for epoch in range(settings.epochs):
         with closing(rows.batches(settings.batch_size, seed=settings.seed, epoch=epoch)) as each:
             yield from each

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cowclip_merlin import choices
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from cowclip_merlin.training.run_config import RunConfig
 
 LINES = 10  # maximum number of probes in the table
 FEW = 3  # with fewer probes, the text says how to get more
 
 
-def format_report(config: RunConfig, epochs: Sequence[Mapping[str, str]], table: Any) -> str:
+def format_report(
+    config: RunConfig, epochs: Sequence[Mapping[str, str]], table: pd.DataFrame
+) -> str:
     """Format settings, metrics and diagnostics of a run as text.
 
     Args:
@@ -73,7 +77,7 @@ def _epochs(epochs: Sequence[Mapping[str, str]], split: str) -> str:
     return format_table(head, cells)
 
 
-def _steps(table: Any) -> str:
+def _steps(table: pd.DataFrame) -> str:
     every = table[table.scope == "all"]
     positions = np.unique(np.linspace(0, len(every) - 1, LINES).round().astype(int))
     cells = [
@@ -86,7 +90,7 @@ def _steps(table: Any) -> str:
     return format_table(head, cells)
 
 
-def _fields(probe: Any) -> str:
+def _fields(probe: pd.DataFrame) -> str:
     fields = probe[probe.scope == "field"]
     fields = fields.sort_values(["clipped_share", "mean_clip_factor"], ascending=[False, True])
     cells = [
@@ -97,7 +101,7 @@ def _fields(probe: Any) -> str:
     return format_table(("field", "distinct rows", "cnt, mean", "clipped", "mean factor"), cells)
 
 
-def _deciles(probe: Any) -> str:
+def _deciles(probe: pd.DataFrame) -> str:
     cells = [
         (row.group, f"{row.least_count:,.0f} to {row.most_count:,.0f}", f"{row.rows:,.0f}",
          f"{row.w_norm:.3e}", f"{row.g_norm:.3e}", f"{row.g_norm_per_cnt:.3e}",

@@ -6,9 +6,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from cowclip_merlin.training.run_settings import RunOptions
+from cowclip_merlin.types import Json
 
 VARIABLE = "COWCLIP_TRAIN_CALL"
 """Environment variable with the call of a worker process."""
@@ -29,7 +29,7 @@ class TrainCall:
     """
 
     data: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Json]
     out: str
     options: RunOptions = field(default_factory=RunOptions)
 

@@ -15,12 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.launcher.child import Child
 from cowclip_merlin.launcher.gpus import visible_gpus
 from cowclip_merlin.launcher.local import WORKER
 from cowclip_merlin.system.ports import free_ports
+
+if TYPE_CHECKING:
+    from distributed import Worker
 
 _LEASE = 60.0
 """Seconds without a question of the launcher after which a child is killed."""
@@ -74,7 +77,7 @@ class _LeasedChild:
             time.sleep(1.0)
 
 
-def _children(dask_worker: Any) -> dict[str, _LeasedChild]:
+def _children(dask_worker: Worker) -> dict[str, _LeasedChild]:
     """Return the children of a Dask worker by the attempt that they belong to."""
     return dask_worker.__dict__.setdefault("cowclip_children", {})
 
@@ -85,7 +88,7 @@ def describe_place(folders: Sequence[str]) -> Place:
     return Place(visible_gpus(os.environ), missing)
 
 
-def find_ports(counts: Mapping[str, int], dask_worker: Any) -> list[int]:
+def find_ports(counts: Mapping[str, int], dask_worker: Worker) -> list[int]:
     """Return as many free ports as `counts` has for this Dask worker's address."""
     return free_ports(counts[dask_worker.address])
 
@@ -94,7 +97,7 @@ def start_child(
     attempt: str,
     command: Sequence[str] | None,
     environments: Mapping[str, Mapping[str, str]],
-    dask_worker: Any,
+    dask_worker: Worker,
 ) -> None:
     """Start the child of an attempt, with the variables for this Dask worker's address."""
     words = command or [sys.executable, *WORKER]
@@ -104,7 +107,7 @@ def start_child(
     threading.Thread(target=child.guard, args=(forget,), daemon=True).start()
 
 
-async def follow_child(attempt: str, seconds: float, shown: bool, dask_worker: Any) -> Report:
+async def follow_child(attempt: str, seconds: float, shown: bool, dask_worker: Worker) -> Report:
     """Wait until the child has ended or written something, but at most so many seconds.
 
     Args:
@@ -125,13 +128,13 @@ async def follow_child(attempt: str, seconds: float, shown: bool, dask_worker: A
         await asyncio.sleep(_PAUSE)
 
 
-def signal_child(attempt: str, number: int, dask_worker: Any) -> None:
+def signal_child(attempt: str, number: int, dask_worker: Worker) -> None:
     """Send the child a signal if it still runs."""
     if attempt in _children(dask_worker):
         _children(dask_worker)[attempt].child.send(number)
 
 
-def end_child(attempt: str, dask_worker: Any) -> None:
+def end_child(attempt: str, dask_worker: Worker) -> None:
     """Kill the child if it still runs, and forget it."""
     with suppress(KeyError):
         _children(dask_worker).pop(attempt).child.close()

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -22,6 +22,9 @@ from cowclip_merlin.launcher.outcome import Ended, Outcome
 from cowclip_merlin.launcher.watch import Patience, watch
 from cowclip_merlin.system.dask_client import connect
 
+if TYPE_CHECKING:
+    from distributed import Client
+
 _FOLLOW = 10.0
 """Seconds that a question for news may take. Every question is a line in the Dask worker's log."""
 
@@ -29,7 +32,7 @@ _FOLLOW = 10.0
 class _DaskProcess:
     """A worker in a Dask worker; a thread asks for its news."""
 
-    def __init__(self, rank: int, address: str, client: Any, attempt: str) -> None:
+    def __init__(self, rank: int, address: str, client: Client, attempt: str) -> None:
         self._rank, self._address, self._client, self._attempt = rank, address, client, attempt
         self._news: queue.SimpleQueue[dask_side.Report | None] = queue.SimpleQueue()
         self._output, self._ended = [b"", b""], None
@@ -124,7 +127,7 @@ def run_on_dask(
             return watch(processes, patience)
 
 
-def choose_workers(client: Any, scheduler: str, workers: int | None, wait: float) -> list[str]:
+def choose_workers(client: Client, scheduler: str, workers: int | None, wait: float) -> list[str]:
     """Return the addresses of the first Dask workers; neighbors are on the same machine.
 
     Raises:
@@ -145,7 +148,9 @@ def choose_workers(client: Any, scheduler: str, workers: int | None, wait: float
     )
 
 
-def _environments(client: Any, call: TrainCall, chosen: Sequence[str]) -> dict[str, dict[str, str]]:
+def _environments(
+    client: Client, call: TrainCall, chosen: Sequence[str]
+) -> dict[str, dict[str, str]]:
     """Return the variables of every worker by the address of its Dask worker."""
     places = _describe(client, call, chosen)
     ports = _ports(client, chosen)
@@ -160,7 +165,7 @@ def _environments(client: Any, call: TrainCall, chosen: Sequence[str]) -> dict[s
     }
 
 
-def _describe(client: Any, call: TrainCall, chosen: Sequence[str]) -> dict[str, dask_side.Place]:
+def _describe(client: Client, call: TrainCall, chosen: Sequence[str]) -> dict[str, dask_side.Place]:
     # The run folder is made later, in a folder that must be there.
     folders = [call.data, _existing_parent(call.out)]
     try:
@@ -185,7 +190,7 @@ def _existing_parent(path: str) -> str:
     return path
 
 
-def _ports(client: Any, chosen: Sequence[str]) -> dict[str, int]:
+def _ports(client: Client, chosen: Sequence[str]) -> dict[str, int]:
     """Return a free port for every Dask worker, different for those of one machine."""
     hosts = by_host(chosen)
     counts = Counter({there[0]: len(there) for there in hosts.values()})
@@ -199,7 +204,7 @@ def _ports(client: Any, chosen: Sequence[str]) -> dict[str, int]:
 
 @contextmanager
 def _children(
-    client: Any,
+    client: Client,
     chosen: Sequence[str],
     command: Sequence[str] | None,
     environments: dict[str, dict[str, str]],

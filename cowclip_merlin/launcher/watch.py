@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from cowclip_merlin.launcher.outcome import Ended, Outcome
 from cowclip_merlin.launcher.relay import Relay
@@ -99,7 +99,7 @@ def watch(processes: Sequence[Process], patience: Patience) -> Outcome:
     """
     state, relay = _Watch(processes, patience), Relay()
 
-    def remember(number: int, _: Any) -> None:
+    def remember(number: int, _: object) -> None:
         state.signals.append(number)
 
     with signal_handler([signal.SIGINT, signal.SIGTERM], remember):

@@ -7,7 +7,6 @@ from copy import deepcopy
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.online.events.features import (
@@ -21,13 +20,14 @@ from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.types import Json, JsonObject
 
 CONFIG = "config.json"
 _SHOWN = 3  # differences in an error
 _CUT = 60  # characters of a value in an error
 
 
-def online_config(settings: OnlineSettings, features: LogFeatures) -> dict[str, Any]:
+def online_config(settings: OnlineSettings, features: LogFeatures) -> JsonObject:
     """Return plain values for JSON, which `load_online_config` reads."""
     columns = _plain(asdict(features))
     for column in columns["categorical"]:
@@ -54,7 +54,7 @@ def load_online_config(run: str | Path) -> tuple[OnlineSettings, LogFeatures]:
         raise InputError(f"{file}: damaged ({error!r:.80}); use a new folder") from None
 
 
-def refuse_difference(out: Path, before: Any, config: Mapping[str, Any]) -> None:
+def refuse_difference(out: Path, before: Json, config: Mapping[str, Json]) -> None:
     """Refuse to go on with other settings than those of a folder.
 
     Args:
@@ -77,7 +77,7 @@ def refuse_difference(out: Path, before: Any, config: Mapping[str, Any]) -> None
         )
 
 
-def changes_of_run(out: Path, before: Any, config: Mapping[str, Any]) -> list[str]:
+def changes_of_run(out: Path, before: Json, config: Mapping[str, Json]) -> list[str]:
     """Refuse to go on with other settings, except those that may change between two starts.
 
     These are the rates, `max_rows`, `capacity`, and the rules of columns: `admit`, `ttl` and
@@ -102,7 +102,7 @@ def changes_of_run(out: Path, before: Any, config: Mapping[str, Any]) -> list[st
     return [each for n in config for each in _differences(before[n], config[n], n, now="now")]
 
 
-def _with_changes(before: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+def _with_changes(before: Json, config: Mapping[str, Json]) -> JsonObject:
     """Return a configuration with those values of `config` that may change."""
     known, new = deepcopy(before), config["settings"]
     known["settings"] |= {name: new[name] for name in ("max_rows", "capacity")}
@@ -113,7 +113,9 @@ def _with_changes(before: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def _differences(old: Any, new: Any, name: str, of: str = "", *, now: str = "not") -> Iterator[str]:
+def _differences(
+    old: Json, new: Json, name: str, of: str = "", *, now: str = "not"
+) -> Iterator[str]:
     """Describe what differs: settings by their names, columns by theirs.
 
     >>> list(_differences({"admit": 1}, {"admit": 2}, "rules", " of 'item'"))
@@ -135,14 +137,14 @@ def _differences(old: Any, new: Any, name: str, of: str = "", *, now: str = "not
         yield f"{name}{of} ({_compared(old, new, now)})"
 
 
-def _by_name(value: Any) -> dict[str, Any]:
+def _by_name(value: Json) -> JsonObject:
     """Columns or files by their names; empty for any other value, and for equal names."""
     entries = value if isinstance(value, list) else []
     named = {each["name"]: each for each in entries if isinstance(each, dict) and "name" in each}
     return named if len(named) == len(entries) else {}
 
 
-def _compared(old: Any, new: Any, now: str = "not") -> str:
+def _compared(old: Json, new: Json, now: str = "not") -> str:
     """Both values; of long ones the part with the first difference.
 
     >>> _compared([1] * 40, [1] * 39 + [2])
@@ -160,18 +162,18 @@ def _compared(old: Any, new: Any, now: str = "not") -> str:
     return f", {now} ".join(shown)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Json) -> Json:
     """The same values as JSON reads them back."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def _settings(values: Mapping[str, Any]) -> OnlineSettings:
+def _settings(values: Mapping[str, Json]) -> OnlineSettings:
     return OnlineSettings(**{**values, "run": RunSettings.from_dict(values["run"])})
 
 
-def _features(values: Mapping[str, Any]) -> LogFeatures:
+def _features(values: Mapping[str, Json]) -> LogFeatures:
     categorical = [_categorical(each) for each in values["categorical"]]
     continuous = [
         ContinuousColumn(**{**each, "scaling": NumberScaling(**each["scaling"])})
@@ -182,7 +184,7 @@ def _features(values: Mapping[str, Any]) -> LogFeatures:
     return LogFeatures(**{**values, **lists, "columns": columns})
 
 
-def _categorical(values: Mapping[str, Any]) -> CategoricalColumn:
+def _categorical(values: Mapping[str, Json]) -> CategoricalColumn:
     lists = values.get("lists")
     return CategoricalColumn(
         **{**values, "rules": FieldRules(**values["rules"]), "lists": lists and ListRules(**lists)}

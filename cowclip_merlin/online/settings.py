@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.types import JsonObject
 
 DEFAULT_CAPACITY = 1 << 24
 """Rows to reserve without `max_rows` and `capacity`; memory is taken by rows in use only.
@@ -90,6 +90,6 @@ class OnlineSettings(Settings):
             return self.capacity
         return DEFAULT_CAPACITY if self.max_rows is None else self.max_rows + num_fields
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return plain values for JSON."""
         return asdict(self) | {"run": self.run.as_dict()}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from cowclip_merlin.synthetic.log_writer import (
     lines_of_columns,
 )
 from cowclip_merlin.synthetic.random_numbers import Words
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,7 @@ def cross_names(settings: GroundTruthSettings) -> dict[str, list[str]]:
     return {f"C{f}": [f"C{parent}" for parent in by] for f, by in settings.crosses.items()}
 
 
-def _hexadecimal(field: int, ranks: npt.NDArray[np.int64]) -> Any:
+def _hexadecimal(field: int, ranks: npt.NDArray[np.int64]) -> pa.Array:
     """Map each rank to 8 hexadecimal digits, as in Criteo's log; rank 0 becomes empty."""
     import pyarrow as pa
     import pyarrow.compute as pc

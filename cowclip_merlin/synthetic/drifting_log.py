@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,6 +34,10 @@ from cowclip_merlin.synthetic.log_writer import (
 from cowclip_merlin.synthetic.random_numbers import Words
 from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.workflows.raw.log_format import separator_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
 
 MOST_DAYS = 100
 COLUMNS = ("click", "time", *(field.name for field in FIELDS), "price")
@@ -127,7 +131,9 @@ def _check_arguments(path: Path, days: int) -> None:
         raise InputError(f"{path}: the log is text; name it .csv, .tsv, or .csv.gz")
 
 
-def _lines(clicks: Any, times: Ids, ids: Ids, prices: Ids, separator: str) -> memoryview:
+def _lines(
+    clicks: npt.NDArray[np.int8], times: Ids, ids: Ids, prices: Ids, separator: str
+) -> memoryview:
     import pyarrow as pa
 
     columns = [pa.array(clicks), pa.array(times)]
@@ -136,7 +142,7 @@ def _lines(clicks: Any, times: Ids, ids: Ids, prices: Ids, separator: str) -> me
     return lines_of_columns(columns, separator=separator)
 
 
-def values_of_ids(field: int, ids: Ids) -> Any:
+def values_of_ids(field: int, ids: Ids) -> pa.Array:
     """Return a field's values as Arrow array: integers, or text of a letter and a number.
 
     Args:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -83,7 +82,7 @@ class DriftingStream:
         rows, truth = np.arange(start, stop, dtype=np.uint64), self._truth
         times, ids, prices = truth.times(rows), truth.ids(rows), truth.prices(rows)
         probabilities = truth.probabilities(times, ids, prices)
-        columns: dict[str, Any] = {
+        columns: dict[str, Sequence[object]] = {
             KEY: range(self.first_key + start, self.first_key + stop),
             "time": times.tolist(),
         }
@@ -94,7 +93,7 @@ class DriftingStream:
         return RawEvents(columns=columns, labels=labels, times=times.astype(np.float64))
 
 
-def _json_values(field: int, ids: Ids) -> list[Any]:
+def _json_values(field: int, ids: Ids) -> list[int | str | None]:
     """Whole numbers or text, as the log has them; None for a missing value."""
     return values_of_ids(field, ids).to_pylist()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import log_loss, roc_auc
 from cowclip_merlin.synthetic.random_numbers import Floats, Words
 from cowclip_merlin.system.files import atomic_write, check_writable, write_json
+from cowclip_merlin.types import ArrowColumn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ class LogWriter:
         )
 
 
-def lines_of_columns(columns: Sequence[Any], *, separator: str) -> memoryview:
+def lines_of_columns(columns: Sequence[ArrowColumn], *, separator: str) -> memoryview:
     """Convert Arrow columns to lines of text; a missing value is empty."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.kernels.compiled import compiled
 from cowclip_merlin.online.events.ids import MISSING
 from cowclip_merlin.tables.loops.hashing import seeded_hash
+from cowclip_merlin.types import Array
 
 
 def bucket_ids(
@@ -34,7 +33,7 @@ def bucket_ids(
 
 
 @compiled
-def _fill_buckets(ids: Any, seed: Any, field: Any, buckets: Any, hashed: Any) -> None:
+def _fill_buckets(ids: Array, seed: int, field: int, buckets: int, hashed: Array) -> None:
     for i in range(len(ids)):
         if ids[i] == MISSING:
             hashed[i] = MISSING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from cowclip_merlin.workflows.raw.parquet_rows import (
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine, ParsedRows
 from cowclip_merlin.workflows.raw.quarantine import Quarantine
 from cowclip_merlin.workflows.raw.text_rows import read_text_rows
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 BLOCK_BYTES = 1 << 22
 
@@ -121,7 +124,7 @@ class EventLog:
         self._check_order(events, lines, file)
         return events
 
-    def _check_order(self, events: Events, lines: Any, file: Path) -> None:
+    def _check_order(self, events: Events, lines: npt.NDArray[np.int64], file: Path) -> None:
         """Refuse times that go backwards."""
         if not len(events):
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,11 @@ from cowclip_merlin.online.events.features import ContinuousColumn, LogFeatures
 from cowclip_merlin.online.events.ids import encode_ids, text_ids
 from cowclip_merlin.online.events.times import cast_each, parse_formatted_times, parse_times
 from cowclip_merlin.tables.field_rules import LATEST
+from cowclip_merlin.types import Array, ArrowColumn
 from cowclip_merlin.workflows.raw import labels
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Mask = npt.NDArray[np.bool_]
 
@@ -56,7 +60,7 @@ class Events:
         columns = {k: None if x is None else x[which] for k, x in self._columns().items()}
         return Events(ids=self.ids.take(which), **columns)
 
-    def _columns(self) -> dict[str, npt.NDArray[Any] | None]:
+    def _columns(self) -> dict[str, Array | None]:
         """All columns but the ids."""
         return {name: column for name, column in vars(self).items() if name != "ids"}
 
@@ -97,7 +101,7 @@ class Damage:
         return mask
 
 
-def encode_inputs(table: Any, features: LogFeatures, damage: Damage) -> Events:
+def encode_inputs(table: pa.Table, features: LogFeatures, damage: Damage) -> Events:
     """Ids and numbers of all rows, those of damaged ones without meaning.
 
     Args:
@@ -114,7 +118,7 @@ def encode_inputs(table: Any, features: LogFeatures, damage: Damage) -> Events:
     )
 
 
-def encode_log(table: Any, features: LogFeatures, damage: Damage) -> Events:
+def encode_log(table: pa.Table, features: LogFeatures, damage: Damage) -> Events:
     """As `encode_inputs`, with labels, times, keys and weights.
 
     Args:
@@ -139,7 +143,9 @@ def encode_log(table: Any, features: LogFeatures, damage: Damage) -> Events:
     )
 
 
-def _weights(table: Any, features: LogFeatures, damage: Damage) -> npt.NDArray[np.float32] | None:
+def _weights(
+    table: pa.Table, features: LogFeatures, damage: Damage
+) -> npt.NDArray[np.float32] | None:
     """Weights of all events, 0 where one is missing or wrong; None without such a column."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -154,14 +160,14 @@ def _weights(table: Any, features: LogFeatures, damage: Damage) -> npt.NDArray[n
     return np.where(good, values, 0).astype(np.float32)
 
 
-def _array(column: Any) -> Any:
+def _array(column: ArrowColumn) -> pa.Array:
     """A column of a table as one Arrow array."""
     import pyarrow as pa
 
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _scaled(text: Any, column: ContinuousColumn, damage: Damage) -> npt.NDArray[np.float32]:
+def _scaled(text: ArrowColumn, column: ContinuousColumn, damage: Damage) -> npt.NDArray[np.float32]:
     """Numbers of a column as the model takes them."""
     numbers = column.scaling.apply(_numbers(text, column.name, damage))
     damage.add(
@@ -171,7 +177,7 @@ def _scaled(text: Any, column: ContinuousColumn, damage: Damage) -> npt.NDArray[
     return numbers
 
 
-def _numbers(text: Any, name: str, damage: Damage) -> npt.NDArray[np.float64]:
+def _numbers(text: ArrowColumn, name: str, damage: Damage) -> npt.NDArray[np.float64]:
     """Numbers of a column, 0 where a value is missing or wrong."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -185,7 +191,7 @@ def _numbers(text: Any, name: str, damage: Damage) -> npt.NDArray[np.float64]:
     return np.where(infinite, 0, values)
 
 
-def encode_times(text: Any, features: LogFeatures, damage: Damage) -> npt.NDArray[np.int64]:
+def encode_times(text: ArrowColumn, features: LogFeatures, damage: Damage) -> npt.NDArray[np.int64]:
     """Whole seconds since 1970, int64 [n]; 0 where a time is missing or wrong.
 
     Args:

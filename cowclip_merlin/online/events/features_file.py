@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import is_finite
@@ -22,6 +22,7 @@ from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
 from cowclip_merlin.online.events.times import is_time_format
 from cowclip_merlin.system.yaml_file import line_of_key, read_yaml
 from cowclip_merlin.tables.field_rules import MOST_ADMIT, FieldRules
+from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows.prepared.folder import PreparedData
 
 _KEYS = ("label", "time", "key", "weight", "categorical", "continuous", "columns", "prepared")
@@ -49,7 +50,7 @@ def load_features(path: str | Path) -> LogFeatures:
 class _FeaturesFile:
     """One file that is being checked."""
 
-    def __init__(self, path: Path, value: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, value: Mapping[str, Json]) -> None:
         self.path, self.value = path, value
 
     def parse(self) -> LogFeatures:
@@ -77,7 +78,9 @@ class _FeaturesFile:
     def _refuse(self, what: str, *keys: str | int) -> NoReturn:
         raise InputError(f"{self.path}: line {line_of_key(self.path, *keys)}: {what}")
 
-    def _check_keys(self, given: Mapping[str, Any], known: Sequence[str], *keys: str | int) -> None:
+    def _check_keys(
+        self, given: Mapping[str, Json], known: Sequence[str], *keys: str | int
+    ) -> None:
         for key in given:
             if key not in known:
                 self._refuse(f"unknown {key!r}; there are {', '.join(known)}", *keys, key)
@@ -100,7 +103,7 @@ class _FeaturesFile:
             self._refuse(what, "time", "format")
         return self._checked_name(name, "name of the time column", "time", "name"), time_format
 
-    def _checked_name(self, name: Any, what: str, *keys: str | int) -> str:
+    def _checked_name(self, name: Json, what: str, *keys: str | int) -> str:
         if not isinstance(name, str) or not name:
             self._refuse(
                 f"{what} is {name!r}; give a column's name, in quotes if it looks like a number",
@@ -108,7 +111,7 @@ class _FeaturesFile:
             )
         return name
 
-    def _entries(self, key: str, known: Sequence[str]) -> list[dict[str, Any]]:
+    def _entries(self, key: str, known: Sequence[str]) -> list[JsonObject]:
         """The columns of a list as mappings, a plain name as one with a name only."""
         given = self.value.get(key, [])
         if not isinstance(given, list):
@@ -119,7 +122,7 @@ class _FeaturesFile:
             self._checked_name(entry.get("name"), f"name of {key} column {i + 1}", key, i)
         return entries
 
-    def _categorical(self, i: int, entry: Mapping[str, Any]) -> CategoricalColumn:
+    def _categorical(self, i: int, entry: Mapping[str, Json]) -> CategoricalColumn:
         name, ttl, admit = entry["name"], entry.get("ttl"), entry.get("admit", 1)
         min_rows = entry.get("min_rows", 0)
         if type(admit) is not int or not 1 <= admit <= MOST_ADMIT:
@@ -136,7 +139,7 @@ class _FeaturesFile:
         rules = FieldRules(admit=admit, ttl=seconds, min_rows=min_rows)
         return CategoricalColumn(name=name, rules=rules, buckets=buckets, lists=lists)
 
-    def _buckets(self, i: int, entry: Mapping[str, Any]) -> int | None:
+    def _buckets(self, i: int, entry: Mapping[str, Json]) -> int | None:
         buckets = entry.get("buckets")
         given = "buckets" in entry
         if given and (type(buckets) is not int or not 1 <= buckets <= _MOST_BUCKETS):
@@ -144,7 +147,7 @@ class _FeaturesFile:
             self._refuse(f"{what} {_MOST_BUCKETS:,}", "categorical", i, "buckets")
         return buckets
 
-    def _lists(self, i: int, entry: Mapping[str, Any]) -> ListRules | None:
+    def _lists(self, i: int, entry: Mapping[str, Json]) -> ListRules | None:
         """How a column with several values per row is read; None for any other column."""
         given = {key: entry[key] for key in _LISTS if key in entry}
         for key, reason in _wrong_list_rules(given):
@@ -152,7 +155,7 @@ class _FeaturesFile:
         return ListRules(**given) if given else None
 
     def _continuous(
-        self, i: int, entry: Mapping[str, Any], prepared: PreparedData | None
+        self, i: int, entry: Mapping[str, Json], prepared: PreparedData | None
     ) -> ContinuousColumn:
         name = entry["name"]
         try:
@@ -211,7 +214,7 @@ class _FeaturesFile:
                 self._refuse(f"column {name!r} is not among the columns; check the names", *keys)
 
 
-def _wrong_list_rules(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _wrong_list_rules(given: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     """Yield each setting of a column with several values per row that cannot be, and why."""
     for key, value in given.items():
         if "separator" not in given:
@@ -226,7 +229,7 @@ def _wrong_list_rules(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, "has no effect without max_values; give it, or remove keep"
 
 
-def _scaling(entry: Mapping[str, Any]) -> NumberScaling:
+def _scaling(entry: Mapping[str, Json]) -> NumberScaling:
     """The scaling that a continuous column's entry asks for.
 
     Raises:
@@ -246,5 +249,5 @@ def _scaling(entry: Mapping[str, Any]) -> NumberScaling:
     return NumberScaling.from_range(transform, *ends)
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: Json) -> bool:
     return type(value) in (int, float) and is_finite(value)

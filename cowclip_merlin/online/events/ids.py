@@ -15,14 +15,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.online.events.features import CategoricalColumn
+from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.raw.multi_values import cut_lists
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MISSING = -(2**63)
 """Id of a missing value."""
@@ -53,7 +57,7 @@ def _is_canonical(text: str) -> bool:
     return str(int(text)) == text
 
 
-def text_ids(column: Any) -> npt.NDArray[np.int64]:
+def text_ids(column: ArrowColumn) -> npt.NDArray[np.int64]:
     """Ids of a column of text, int64 [n]; null and empty text are missing.
 
     >>> import pyarrow as pa
@@ -66,7 +70,7 @@ def text_ids(column: Any) -> npt.NDArray[np.int64]:
     return ids[encoded.indices.fill_null(len(ids) - 1).to_numpy(zero_copy_only=False)]
 
 
-def _distinct_ids(texts: Any) -> npt.NDArray[np.int64]:
+def _distinct_ids(texts: pa.Array) -> npt.NDArray[np.int64]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -86,7 +90,7 @@ class _Column(NamedTuple):
     lengths: npt.NDArray[np.int32] | None = None
 
 
-def encode_ids(table: Any, columns: Sequence[CategoricalColumn]) -> Ids:
+def encode_ids(table: pa.Table, columns: Sequence[CategoricalColumn]) -> Ids:
     """Return the ids of all rows, int64; the form with lengths if a column has `lists`.
 
     Args:
@@ -101,7 +105,7 @@ def encode_ids(table: Any, columns: Sequence[CategoricalColumn]) -> Ids:
     return Ids(np.stack(rows, axis=1) if rows else np.empty((table.num_rows, 0), np.int64))
 
 
-def _encode(values: Any, field: int, column: CategoricalColumn) -> _Column:
+def _encode(values: ArrowColumn, field: int, column: CategoricalColumn) -> _Column:
     """Return the ids of one column, or their buckets."""
     if column.lists is None:
         return _Column(_ids(values, field, column))
@@ -112,7 +116,7 @@ def _encode(values: Any, field: int, column: CategoricalColumn) -> _Column:
     return _Column(_ids(values.flatten(), field, column), lengths)
 
 
-def _ids(text: Any, field: int, column: CategoricalColumn) -> npt.NDArray[np.int64]:
+def _ids(text: ArrowColumn, field: int, column: CategoricalColumn) -> npt.NDArray[np.int64]:
     ids = text_ids(text)
     if column.buckets is None:
         return ids
@@ -121,7 +125,7 @@ def _ids(text: Any, field: int, column: CategoricalColumn) -> npt.NDArray[np.int
     return bucket_ids(ids, field, column.buckets)
 
 
-def _one_array(column: Any) -> Any:
+def _one_array(column: ArrowColumn) -> pa.Array:
     import pyarrow as pa
 
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.online.events.events import Damage, Events, encode_log
 from cowclip_merlin.online.events.features import LogFeatures
@@ -13,6 +13,7 @@ from cowclip_merlin.online.events.ids import text_id
 from cowclip_merlin.online.events.requests import cells_of, column_of
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE, sample_rate_offsets
 from cowclip_merlin.online.events.times import format_time
+from cowclip_merlin.types import Json
 from cowclip_merlin.workflows.raw import labels
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ AHEAD = 86_400
 The newest event says what is old. One from far ahead would end all windows and expire all rows.
 """
 
-Row = Mapping[str, Any]
+Row = Mapping[str, Json]
 
 
 def decode_messages(values: Sequence[bytes], damage: Damage) -> list[Row]:
@@ -49,7 +50,7 @@ def decode_messages(values: Sequence[bytes], damage: Damage) -> list[Row]:
     """
     rows: list[Row] = []
     for i, value in enumerate(values):
-        row: Any = {}
+        row: Json = {}
         try:
             row = json.loads(value)
             if type(row) is not dict:
@@ -97,7 +98,7 @@ def encode_messages(
 
 def _joined(
     rows: Sequence[Row], name: str, features: LogFeatures, on_old_name: Callable[[str], None]
-) -> list[Any]:
+) -> list[Json]:
     """One of the columns that a join adds, of all messages; None where it is missing."""
     values, old = [row.get(name) for row in rows], OLD_NAMES[name]
     if old in features.names:
@@ -128,14 +129,14 @@ def refuse_ahead(
     damage.add(times > now + AHEAD, reason)
 
 
-def _mark_late(events: Events, late: Sequence[Any]) -> None:
+def _mark_late(events: Events, late: Sequence[Json]) -> None:
     """Give late positives other keys than the examples of the same requests."""
     for i, value in enumerate(late):
         if value == 1 and events.labels[i] == 1:
             events.keys[i] = text_id(f"late {events.keys[i]}")  # snapshots have these keys
 
 
-def _label(value: Any, name: str) -> int:
+def _label(value: Json, name: str) -> int:
     """0 or 1.
 
     Raises:

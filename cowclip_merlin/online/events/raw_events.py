@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from cowclip_merlin.online.events.event_log import BLOCK_BYTES, read_rows
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.times import parse_formatted_times, parse_times
 from cowclip_merlin.workflows.raw.quarantine import Quarantine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,7 @@ class RawEvents:
         times: seconds since 1970, float64 [n]; never smaller than the one before.
     """
 
-    columns: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, Sequence[object]]
     labels: npt.NDArray[np.int8]
     times: npt.NDArray[np.float64]
 
@@ -97,7 +100,7 @@ class RawLog:
     def _allowed(self, lines: int) -> int | None:
         return self.damaged.allowed(self.rows + lines)
 
-    def _events(self, table: Any) -> RawEvents:
+    def _events(self, table: pa.Table) -> RawEvents:
         key = [self.features.key] if self.features.key else []
         names = dict.fromkeys([*key, *self.features.beside, *self.features.inputs])
         times = _times(table[self.features.time].combine_chunks(), self.features.time_format)
@@ -111,5 +114,5 @@ class RawLog:
         )
 
 
-def _times(text: Any, time_format: str | None) -> npt.NDArray[np.float64]:
+def _times(text: pa.Array, time_format: str | None) -> npt.NDArray[np.float64]:
     return parse_formatted_times(text, time_format) if time_format else parse_times(text)

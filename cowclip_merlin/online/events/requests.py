@@ -6,10 +6,14 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cowclip_merlin.online.events.events import Damage, Events, encode_inputs
 from cowclip_merlin.online.events.features import LogFeatures
+from cowclip_merlin.types import Json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Cell = TypeVar("Cell")
 
@@ -28,7 +32,7 @@ class EncodedRequests:
 
 
 def encode_requests(
-    requests: Sequence[Mapping[str, Any]], features: LogFeatures
+    requests: Sequence[Mapping[str, Json]], features: LogFeatures
 ) -> EncodedRequests:
     """Ids and numbers of requests, equal to those of the same values in a log.
 
@@ -46,8 +50,8 @@ def encode_requests(
 
 
 def column_of(
-    rows: Sequence[Mapping[str, Any]], name: str, features: LogFeatures, damage: Damage
-) -> Any:
+    rows: Sequence[Mapping[str, Json]], name: str, features: LogFeatures, damage: Damage
+) -> pa.Array:
     """Return one column of all rows as Arrow text, or as lists of text.
 
     Args:
@@ -68,10 +72,10 @@ def column_of(
 
 
 def cells_of(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Json]],
     name: str,
     damage: Damage,
-    convert: Callable[[Any, str], Cell],
+    convert: Callable[[Json, str], Cell],
 ) -> list[Cell | None]:
     """Return one column of all rows, converted; None where it is missing or wrong."""
     cells: list[Cell | None] = [None] * len(rows)
@@ -85,7 +89,7 @@ def cells_of(
     return cells
 
 
-def texts_of_list(value: Any, name: str, separator: str) -> list[str]:
+def texts_of_list(value: Json, name: str, separator: str) -> list[str]:
     """Return the texts of several values, without missing ones, as `lists_of_values` does.
 
     Args:
@@ -110,7 +114,7 @@ def texts_of_list(value: Any, name: str, separator: str) -> list[str]:
     return [text for text in texts if text]
 
 
-def text_of_value(value: Any, name: str, *, is_id: bool) -> str | None:
+def text_of_value(value: Json, name: str, *, is_id: bool) -> str | None:
     """The text that a log would have; None for a missing value.
 
     Args:

@@ -8,18 +8,18 @@ true odds divided by q. A model with the logit z of the true odds is therefore t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.online.events.events import Damage
+from cowclip_merlin.types import Json
 
 SAMPLE_RATE = "cowclip_sample_rate"
 """Column of an event: the probability q in (0, 1] with which negatives like it were kept."""
 
 
-def sample_rate_offsets(rates: Sequence[Any], damage: Damage) -> npt.NDArray[np.float32] | None:
+def sample_rate_offsets(rates: Sequence[Json], damage: Damage) -> npt.NDArray[np.float32] | None:
     """Return log q of each event, float32 [n]; None if all negatives were kept.
 
     Args:
@@ -39,7 +39,7 @@ def sample_rate_offsets(rates: Sequence[Any], damage: Damage) -> npt.NDArray[np.
     return np.log(np.nan_to_num(checked, nan=1.0)).astype(np.float32)
 
 
-def _rate(value: Any) -> float:
+def _rate(value: Json) -> float:
     """A rate as a number; NaN if it is not one."""
     if value is None:
         return 1.0

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from cowclip_merlin.types import ArrowColumn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _ZONE = r"[T ][0-9][0-9].*(Z|[+-][0-9][0-9](:?[0-9][0-9])?)$"
 
 
-def cast_each(column: Any, kind: Any) -> Any:
+def cast_each(column: ArrowColumn, kind: pa.DataType) -> pa.Array:
     """The column as another Arrow type; null where a value cannot be cast.
 
     >>> import pyarrow as pa
@@ -31,7 +36,7 @@ def cast_each(column: Any, kind: Any) -> Any:
     return pa.concat_arrays([cast_each(half, kind) for half in halves])
 
 
-def parse_times(column: Any) -> npt.NDArray[np.float64]:
+def parse_times(column: ArrowColumn) -> npt.NDArray[np.float64]:
     """Seconds since 1970, rounded down to whole ones; NaN for a text that is not a time.
 
     A number is seconds; any other text is an ISO 8601 date, in UTC if it names no zone.
@@ -62,7 +67,7 @@ def parse_times(column: Any) -> npt.NDArray[np.float64]:
     return seconds
 
 
-def _whole_seconds(values: Any) -> npt.NDArray[np.float64]:
+def _whole_seconds(values: pa.Array) -> npt.NDArray[np.float64]:
     """Of an Arrow array of numbers or timestamps; null becomes NaN."""
     import pyarrow as pa
 
@@ -72,7 +77,7 @@ def _whole_seconds(values: Any) -> npt.NDArray[np.float64]:
     return np.where(np.asarray(values.is_valid()), whole, np.nan)
 
 
-def parse_formatted_times(column: Any, time_format: str) -> npt.NDArray[np.float64]:
+def parse_formatted_times(column: ArrowColumn, time_format: str) -> npt.NDArray[np.float64]:
     """Seconds since 1970, rounded down; NaN for a text that is not in this format.
 
     Args:

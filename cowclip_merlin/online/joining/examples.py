@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from cowclip_merlin.online.events.messages import LATE
 from cowclip_merlin.online.events.sample_rates import SAMPLE_RATE
+from cowclip_merlin.types import JsonObject
 
 
 class ExampleWriter:
@@ -23,7 +23,7 @@ class ExampleWriter:
 
     def __init__(self, label: str, negatives: float) -> None:
         self._label = label
-        self._more: dict[str, Any] = {SAMPLE_RATE: negatives}
+        self._more: JsonObject = {SAMPLE_RATE: negatives}
         self._encode = json.JSONEncoder(separators=(",", ":")).encode
 
     def write(self, impression: bytes, label: int, *, late: bool = False) -> bytes:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from cowclip_merlin.online.joining.store import JoinStore
 from cowclip_merlin.online.logs.damaged_messages import DamagedMessages
 from cowclip_merlin.online.logs.message_log import LogUnavailable, Message, MessageLog, Position
 from cowclip_merlin.online.logs.open_log import log_identity
+from cowclip_merlin.types import JsonObject
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.features import LogFeatures
@@ -103,7 +104,7 @@ class Joiner:
                 self._save()
         self.deliver()
 
-    def _restore(self, progress: dict[str, Any]) -> int | None:
+    def _restore(self, progress: JsonObject) -> int | None:
         """Take over what `_save` wrote; return the watermark."""
         for name, value in self._made_for.items():
             if progress["made_for"][name] != value:

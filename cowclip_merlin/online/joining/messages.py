@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,11 @@ from cowclip_merlin.online.events.events import Damage, encode_times
 from cowclip_merlin.online.events.messages import Row, decode_messages, refuse_ahead
 from cowclip_merlin.online.events.requests import text_of_value
 from cowclip_merlin.tables.field_rules import LATEST
+from cowclip_merlin.types import Json
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from cowclip_merlin.online.events.features import LogFeatures
 
 
@@ -83,7 +86,7 @@ class MessageParser:
             raise ValueError(f"{self._key} is missing; an event needs its key")
         return key
 
-    def _seconds(self, times: list[Any], damage: Damage) -> npt.NDArray[np.int64]:
+    def _seconds(self, times: list[Json], damage: Damage) -> npt.NDArray[np.int64]:
         """Whole seconds of all times, 0 where one is damaged."""
         # Numbers in range need no detour by text; events.py takes the same floor.
         is_plain = self._features.time_format is None and {type(x) for x in times} <= {int, float}
@@ -91,7 +94,7 @@ class MessageParser:
             return np.floor(np.array(times, np.float64)).astype(np.int64)
         return encode_times(self._texts(times, damage), self._features, damage)
 
-    def _texts(self, times: list[Any], damage: Damage) -> Any:
+    def _texts(self, times: list[Json], damage: Damage) -> pa.Array:
         import pyarrow as pa
 
         texts: list[str | None] = []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import JsonObject
 
 NO_CLICK, CLICKED, LATE_CLICK = 0, 1, 2
 """Status of an impression. LATE_CLICK: after the window; its example is written at the end."""
@@ -116,12 +117,12 @@ class JoinStore:
                 f"{self._file}: is not the state of a join; give another `state`"
             ) from None
 
-    def progress(self) -> tuple[dict[str, Any] | None, bytes]:
+    def progress(self) -> tuple[JsonObject | None, bytes]:
         """Return what `save_progress` wrote last; None and no outbox in a new state."""
         row = self._db.execute("SELECT progress, outbox FROM progress").fetchone()
         return (json.loads(row[0]), row[1]) if row else (None, b"")
 
-    def save_progress(self, progress: dict[str, Any], outbox: bytes) -> None:
+    def save_progress(self, progress: JsonObject, outbox: bytes) -> None:
         """Keep positions and counts, and the examples of this transaction."""
         self._db.execute("DELETE FROM progress")
         self._db.execute("INSERT INTO progress VALUES (?, ?)", (json.dumps(progress), outbox))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable, MessagesLost
 
@@ -130,7 +130,7 @@ class Delivery:
         self.error: KafkaError | None = None
         self.last = -1
 
-    def __call__(self, error: KafkaError | None, message: Any) -> None:
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
         """Take the acknowledgement of a message, or its error."""
         if error is not None:
             self.error = error

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.address import LogAddress
+from cowclip_merlin.types import Json
 
 FORM = "kafka://HOST[:9092]/TOPIC[/PARTITION][?OPTION=VALUE]"
 TIMEOUT = 5.0
@@ -43,7 +43,7 @@ PRODUCER = {
 """Of the producer, without those of `common_settings`."""
 
 
-def common_settings(address: LogAddress) -> Mapping[str, Any]:
+def common_settings(address: LogAddress) -> Mapping[str, Json]:
     """Return the settings of all clients.
 
     Raises:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -28,6 +28,10 @@ from cowclip_merlin.online.logs.message_log import (
 )
 from cowclip_merlin.online.logs.parts import in_parts
 from cowclip_merlin.online.logs.redis_errors import log_error
+from cowclip_merlin.types import JsonObject
+
+if TYPE_CHECKING:
+    from redis.client import Pipeline
 
 FORM = "redis://[USER:PASSWORD@]HOST[:6379]/STREAM[?db=0]"
 TIMEOUT = 5.0
@@ -223,7 +227,7 @@ class RedisLog:
             raise log_error(self.name, error) from None
 
 
-def _tls(address: LogAddress) -> dict[str, Any]:
+def _tls(address: LogAddress) -> JsonObject:
     """Settings of an encrypted connection; none for redis://."""
     if address.scheme != "rediss":
         return {}
@@ -233,7 +237,7 @@ def _tls(address: LogAddress) -> dict[str, Any]:
     return {"ssl": True, "ssl_ca_certs": file}
 
 
-def _results(commands: Any) -> list[Any]:
+def _results(commands: Pipeline) -> list[Any]:
     """Run a transaction; an error in it is raised."""
     results = commands.execute(raise_on_error=False)
     for result in results:

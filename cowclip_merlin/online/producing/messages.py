@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.raw_events import RawEvents
+from cowclip_merlin.types import Json
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,7 +52,7 @@ class EventMessages:
         """Messages without the label. Arguments as for `examples`."""
         return self._messages(events.columns | self._times(times))
 
-    def actions(self, clicks: Iterable[tuple[Any, float]]) -> list[bytes]:
+    def actions(self, clicks: Iterable[tuple[Json, float]]) -> list[bytes]:
         """Messages of clicks.
 
         Args:
@@ -62,17 +62,17 @@ class EventMessages:
         columns = {self._features.key: keys, self._features.time: self._values(times)}
         return self._messages(columns)
 
-    def _times(self, times: Floats) -> dict[str, list[Any]]:
+    def _times(self, times: Floats) -> dict[str, list[float | str]]:
         return {self._features.time: self._values(times)} if self._new_times else {}
 
-    def _values(self, times: Sequence[float] | Floats) -> list[Any]:
+    def _values(self, times: Sequence[float] | Floats) -> list[float | str]:
         """Times as the features file says that they are written."""
         if self._features.time_format is None:
             return np.round(times, 3).tolist()
         dates = [datetime.fromtimestamp(float(time), timezone.utc) for time in times]
         return [f"{date:{self._features.time_format}}" for date in dates]
 
-    def _messages(self, columns: Mapping[str, Sequence[Any]]) -> list[bytes]:
+    def _messages(self, columns: Mapping[str, Sequence[Json]]) -> list[bytes]:
         names = list(columns)
         rows = zip(*columns.values())
         return [self._encode(dict(zip(names, row))).encode() for row in rows]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.online.logs.retrying import Retrying
 from cowclip_merlin.online.producing.messages import EventMessages, Floats
 from cowclip_merlin.online.producing.pace import Clock, Pace, WallClock
+from cowclip_merlin.types import Json
 
 MOST_AT_ONCE = 4096
 """Messages in one call of `append` at most."""
@@ -118,7 +118,7 @@ class Producer:
         self._retrying = Retrying(
             lambda error: trouble(str(error)), stopped=stopped, sleep=self._clock.wait
         )
-        self._clicks: list[tuple[float, int, Any]] = []  # heap of time, number and key
+        self._clicks: list[tuple[float, int, Json]] = []  # heap of time, number and key
         self._events = self._positives = self._sent = self._left = 0
 
     def run(self, stream: Iterable[RawEvents]) -> Produced:
@@ -183,7 +183,7 @@ class Producer:
 
     def _send_clicks(self, until: float) -> None:
         """Send the clicks up to a time."""
-        ready: list[tuple[Any, float]] = []
+        ready: list[tuple[Json, float]] = []
         while self._clicks and self._clicks[0][0] <= until:
             time, _, key = heapq.heappop(self._clicks)
             ready.append((key, time))

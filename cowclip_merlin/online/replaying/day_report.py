@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin import metrics
 from cowclip_merlin.online.replaying.predictions import (
@@ -18,8 +16,7 @@ from cowclip_merlin.online.replaying.predictions import (
     PredictionFiles,
     with_weight,
 )
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 DAY = 86_400
 """Seconds."""

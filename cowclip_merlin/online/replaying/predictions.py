@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 LABEL, TIME, WEIGHT = "label", "time", "weight"
 _TYPES = {LABEL: np.dtype(np.int8), TIME: np.dtype(np.int64)}

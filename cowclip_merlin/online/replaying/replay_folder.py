@@ -30,6 +30,7 @@ from cowclip_merlin.system.versions import versions
 from cowclip_merlin.tables.snapshot import numbers
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
+from cowclip_merlin.types import JsonObject
 
 Row = dict[str, Any]
 
@@ -113,7 +114,7 @@ def _config(
     settings: OnlineSettings,
     replay: ReplaySettings,
     start: tuple[str | Path, str | Path] | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """What must be the same when a replay is resumed."""
     paths = [Path(file) for file in files]
     for path in paths:
@@ -128,7 +129,7 @@ def _config(
     }
 
 
-def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
+def _check_folder(out: Path, config: JsonObject, resume: bool) -> None:
     check_out(out, ())
     known = out / CONFIG
     before = read_json(known) if known.exists() else None

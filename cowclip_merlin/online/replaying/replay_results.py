@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin import metrics
 from cowclip_merlin.online.replaying.predictions import LABEL, TIME, WEIGHT, with_weight
 from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure, style
+from cowclip_merlin.types import Array
 
-Array = npt.NDArray[Any]
 Row = dict[str, Any]
 
 PERIODS = {"day": 86_400, "hour": 3_600}

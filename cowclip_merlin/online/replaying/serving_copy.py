@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.online.training.dense_scorer import DenseScorer
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.tables.changes import ChangeLog
 from cowclip_merlin.tables.serving_table import ServingTable
+from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.events import Events
-
-Array = npt.NDArray[Any]
 
 
 class ServingCopy:

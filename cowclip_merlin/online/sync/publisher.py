@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import LogUnavailable, MessageLog, Position
@@ -21,6 +21,7 @@ from cowclip_merlin.online.sync.sync_message import (
     split_changes,
 )
 from cowclip_merlin.tables.changes import Changes
+from cowclip_merlin.types import Json
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.training.trainer import OnlineTrainer
@@ -77,7 +78,7 @@ class Publisher:
         self.generation = generation
         self._send([Part(GENERATION, {"run": run, "snapshot": snapshot}, {})], mark=True)
 
-    def sync(self, info: Mapping[str, Any], *, dense: bool) -> bool:
+    def sync(self, info: Mapping[str, Json], *, dense: bool) -> bool:
         """Send what has changed; no step may run meanwhile.
 
         Args:

@@ -10,16 +10,14 @@ import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.errors import MALFORMED, InputError
 from cowclip_merlin.tables.changes import Changes
 from cowclip_merlin.tables.expiry import Dropped
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array, Json, JsonObject
 
 GENERATION = "generation"
 """A trainer has started, or started again: `info` has `run` and `snapshot`, from which a server
@@ -58,7 +56,7 @@ class SyncMessage:
     kind: str
     generation: int
     seq: int
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Json] = field(default_factory=dict)
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
     def encode(self) -> bytes:
@@ -108,7 +106,7 @@ class Part(NamedTuple):
     """What a message of changes holds: its kind, `info` and arrays."""
 
     kind: str
-    info: dict[str, Any]
+    info: JsonObject
     arrays: dict[str, Array]
 
 

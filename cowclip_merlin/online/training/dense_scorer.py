@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin import compat
 from cowclip_merlin.batch import Ids
@@ -14,12 +13,12 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.training.trainer import log_schema
 from cowclip_merlin.training.build import build_model_of
 from cowclip_merlin.training.starting.warm_start import dense_variables
+from cowclip_merlin.types import Array, Tensor
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.features import LogFeatures
     from cowclip_merlin.online.settings import OnlineSettings
 
-Array = npt.NDArray[Any]
 
 DENSE = "dense"
 """What the names of the weights in a state begin with; their numbers follow."""
@@ -53,7 +52,7 @@ class DenseScorer:
         lengths = [tf.TensorSpec([None, fields], tf.int32)] * bool(features.lists)
 
         @tf.function(input_signature=[rows, numbers, *lengths], autograph=False)
-        def score(rows: list[Any], numbers: Any, *lengths: Any) -> Any:
+        def score(rows: list[Tensor], numbers: Tensor, *lengths: Tensor) -> Tensor:
             ids, combiners = Ids(None, *lengths), block.columns.combiner_of_field
             rows = [combined(each, ids, combiners) for each in rows]
             wide = rows[1] if len(rows) > 1 else None

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.metrics import log_loss, roc_auc
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 EVENTS = 100_000
 """Events that are kept."""

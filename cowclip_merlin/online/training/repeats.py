@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.tables.field_rules import LATEST, FieldRules
 from cowclip_merlin.tables.growing_table import GrowingTable
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 MOST_KEYS = 1 << 23
 """Keys that are known at most."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.logs.message_log import MessageLog
@@ -13,6 +12,7 @@ from cowclip_merlin.online.timers import Timer
 from cowclip_merlin.online.training.settings import StreamSettings
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
+from cowclip_merlin.types import Json
 
 _GENERATION = "generation.json"
 
@@ -66,7 +66,7 @@ class ServerSync:
         """Whether it is time for a sync; servers get the first one at once."""
         return self._first or self._timer.due()
 
-    def sync(self, info: Mapping[str, Any]) -> bool:
+    def sync(self, info: Mapping[str, Json]) -> bool:
         """Send what has changed, if all before has arrived; no step may run meanwhile."""
         dense = self._first or self._dense_timer.due()
         if self._announced is not None and self._publisher.snapshot_ends(

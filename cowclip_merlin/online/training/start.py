@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
@@ -17,13 +16,14 @@ from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.starting.warm_start import dense_variables
 from cowclip_merlin.training.trained_run import load_run
+from cowclip_merlin.types import Array
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
 
 if TYPE_CHECKING:
+    from cowclip_merlin.models.embedding import FusedEmbedding
     from cowclip_merlin.online.events.features import LogFeatures
 
-Array = npt.NDArray[Any]
 
 _ARCHITECTURE = ("model", "embedding_dim", "mlp", "continuous", "precision")
 
@@ -140,7 +140,7 @@ def _parts(n: int, size: int = 1 << 18) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, n, size))
 
 
-def _read_rows(layer: Any, field: int, numbers: Array) -> Array:
+def _read_rows(layer: FusedEmbedding, field: int, numbers: Array) -> Array:
     """Rows of one field's ids in a fixed table, float32 [n, d]."""
     ids = np.zeros((len(numbers), len(layer.layout.fields)), np.int64)
     ids[:, field] = numbers

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.online.logs.message_log import Position
 from cowclip_merlin.online.monitoring import Metric, Numbers
@@ -16,6 +15,7 @@ from cowclip_merlin.online.training.recent_scores import RecentScores
 from cowclip_merlin.system.process_memory import resident_megabytes
 from cowclip_merlin.system.records import append_rows
 from cowclip_merlin.tables.field_rules import TableStatistics
+from cowclip_merlin.types import Json, JsonObject
 
 EVERY = 10.0
 """Seconds between two lines."""
@@ -106,9 +106,7 @@ class StatusReport:
         """Whether it is time for a line."""
         return self._timer.due()
 
-    def write(
-        self, values: dict[str, Any], *, reason: str, snapshot_time: float | None = None
-    ) -> None:
+    def write(self, values: JsonObject, *, reason: str, snapshot_time: float | None = None) -> None:
         """Write a line.
 
         Args:
@@ -146,7 +144,7 @@ class StatusReport:
         append_rows(self._file, COLUMNS, [row])
 
 
-def _numbers(row: Mapping[str, Any], snapshot_time: float | None) -> Numbers:
+def _numbers(row: Mapping[str, Json], snapshot_time: float | None) -> Numbers:
     """Return the values of `METRICS` of a row of `metrics.csv`."""
     columns = {each.name: _COLUMN_OF.get(each.name, each.name) for each in METRICS}
     found = {name: row.get(column) for name, column in columns.items()}
@@ -162,7 +160,7 @@ def sync_info(
     clock: int,
     scores: RecentScores,
     table: TableStatistics,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return what `SYNCED` tells servers about the training.
 
     Args:

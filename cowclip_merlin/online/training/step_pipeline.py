@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.online.events.events import Events
 from cowclip_merlin.online.training.trainer import OnlineTrainer
-
-Array = npt.NDArray[Any]
+from cowclip_merlin.types import Array
 
 
 class StepPipeline:

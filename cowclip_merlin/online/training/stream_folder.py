@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
@@ -24,6 +23,7 @@ from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_f
 from cowclip_merlin.tables.snapshot import load_snapshot, numbers, set_aside
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
+from cowclip_merlin.types import JsonObject
 
 
 def train_stream(
@@ -93,7 +93,7 @@ def train_stream(
         return work.trained
 
 
-def _check_folder(out: Path, config: dict[str, Any]) -> list[str]:
+def _check_folder(out: Path, config: JsonObject) -> list[str]:
     """Refuse a folder of something else; return what changed since its last start."""
     check_out(out, ())
     known = out / CONFIG

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin import compat, models
 from cowclip_merlin.batch import Batch, Ids
@@ -20,14 +19,16 @@ from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.divergence import check_loss, raising_diverged
 from cowclip_merlin.training.starting.warm_start import dense_variables
 from cowclip_merlin.training.train_step import make_train_step
+from cowclip_merlin.types import Array, Function, Tensor, Variable
 
 if TYPE_CHECKING:
+    from merlin.schema import Schema
+
+    from cowclip_merlin.models import CTRModel
     from cowclip_merlin.online.events.events import Events
     from cowclip_merlin.online.events.features import LogFeatures
     from cowclip_merlin.scaling import Hyperparameters
     from cowclip_merlin.training.run_settings import RunSettings
-
-Array = npt.NDArray[Any]
 
 
 SCORED_AT_ONCE = 1 << 14
@@ -72,7 +73,7 @@ class BatchForm:
         """Return table rows as a batch has them."""
         return rows.multi_valued() if self._multi_valued else rows.values
 
-    def unpack(self, batch: Any) -> Batch:
+    def unpack(self, batch: tuple[Ids | Tensor, ...]) -> Batch:
         """Return the columns of a batch."""
         rows, *columns = batch
         more = dict(zip(self._more, columns[2:]))
@@ -144,7 +145,7 @@ class OnlineTrainer:
             multi_valued=bool(self.features.lists),
         )
 
-    def _trace_step(self, batch_factor: int, *, has_offsets: bool = False) -> Any:
+    def _trace_step(self, batch_factor: int, *, has_offsets: bool = False) -> Function:
         batches, run = self._form(has_offsets=has_offsets), self.settings.run
         values = _scaled(run, batch_factor)
         moments = _moments(run, batch_factor) if run.rule in ADAM_RULES else None
@@ -190,7 +191,7 @@ class OnlineTrainer:
         with raising_diverged():
             self._step_for(batch_factor, events)(batch)
 
-    def _step_for(self, batch_factor: int, events: Events) -> Any:
+    def _step_for(self, batch_factor: int, events: Events) -> Function:
         """The graph for a batch; one that is not there is traced, such as that for offsets."""
         key = batch_factor, events.offsets is not None
         if key not in self._steps:
@@ -232,7 +233,7 @@ class OnlineTrainer:
         return [variable.numpy() for variable in self.dense_variables]
 
     @property
-    def dense_variables(self) -> list[Any]:
+    def dense_variables(self) -> list[Variable]:
         """All trainable variables that are not embedding tables, in the model's order."""
         return dense_variables(self.model)
 
@@ -253,7 +254,7 @@ class OnlineTrainer:
                 raise InputError("the snapshot is of another model; use the same settings")
             variable.assign(state[name])
 
-    def _other_variables(self) -> dict[str, Any]:
+    def _other_variables(self) -> dict[str, Variable]:
         """Dense weights, the optimizers' variables and the sum of losses, without the tables."""
         slots = [self.optimizer.get_slot(table, name) for table in self.tables for name in "mv"]
         rows = {id(compat.stored(slot)) for slot in slots}
@@ -282,12 +283,12 @@ def _moments(run: RunSettings, batch_factor: int) -> Moments:
     return Moments(beta_1=values.beta_1, beta_2=values.beta_2, squares=unit * unit)
 
 
-def _make_score(model: Any, batches: BatchForm) -> Any:
+def _make_score(model: CTRModel, batches: BatchForm) -> Function:
     """Return a graph of rows [b, F] and numbers [b, C] that returns probabilities [b]."""
     tf = compat.tensorflow()
 
     @tf.function(input_signature=batches.signature[:2], autograph=False)
-    def score(*batch: Any) -> Any:
+    def score(*batch: Ids | Tensor) -> Tensor:
         return tf.sigmoid(models.logits(model, batches.unpack(batch), training=False)[:, 0])
 
     return score
@@ -306,7 +307,7 @@ def _refuse_unused_filter(settings: OnlineSettings, features: LogFeatures) -> No
         )
 
 
-def log_schema(features: LogFeatures) -> Any:
+def log_schema(features: LogFeatures) -> Schema:
     """Return the Merlin schema of a log's columns."""
     return models.growing_schema(
         categorical=[column.name for column in features.categorical],

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.sync.sync_message import DENSE, GONE, ROWS
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from cowclip_merlin.online.sync.sync_message import SyncMessage
     from cowclip_merlin.tables.serving_table import ServingTable
-
-Array = npt.NDArray[Any]
 
 
 def check_message(message: SyncMessage, table: ServingTable) -> None:
@@ -54,7 +53,7 @@ def _check_rows(message: SyncMessage, table: ServingTable) -> None:
 _PAIR = ("fields", "ids")
 
 
-def _text(arrays: dict[str, tuple[Any, tuple[int, ...]]]) -> str:
+def _text(arrays: dict[str, tuple[npt.DTypeLike, tuple[int, ...]]]) -> str:
     return ", ".join(f"{k} {np.dtype(dtype)}{list(shape)}" for k, (dtype, shape) in arrays.items())
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.errors import InputError
@@ -19,13 +18,13 @@ from cowclip_merlin.serving.live.shared_lock import SharedLock
 from cowclip_merlin.tables.loops.index_cells import cells_for
 from cowclip_merlin.tables.serving_table import ServingTable
 from cowclip_merlin.tables.snapshot import load_snapshot
+from cowclip_merlin.types import Array, Json
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.events import Events
     from cowclip_merlin.online.events.features import LogFeatures
     from cowclip_merlin.online.sync.sync_message import SyncMessage
 
-Array = npt.NDArray[Any]
 
 _TABLE, _DENSE = "trainer.table.", "trainer.dense"  # names in a snapshot
 
@@ -41,7 +40,7 @@ class Version(NamedTuple):
 
     generation: int
     seq: int
-    info: Mapping[str, Any]
+    info: Mapping[str, Json]
 
 
 class Prediction(NamedTuple):

@@ -10,9 +10,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:  # this package is not in the Python of the backend
+    import numpy.typing as npt
+
+    from cowclip_merlin.types import Array, JsonObject
 
 OUTPUT = "probability"
 KINDS = {"categorical": "TYPE_STRING", "continuous": "TYPE_FP64"}
@@ -63,7 +68,7 @@ class TritonPythonModel:
                 responses[position] = self._response(score)
         return responses
 
-    def _response(self, scores: Any) -> Any:
+    def _response(self, scores: Array) -> Any:
         """Return the response with the scores [b, 1] of a request, or with its error."""
         wrong = np.isnan(scores[:, 0])
         if wrong.any():
@@ -74,10 +79,10 @@ class TritonPythonModel:
         error = self._utils.TritonError
         return self._utils.InferenceResponse([], error(words, error.INVALID_ARG))
 
-    def _read(self, request: Any) -> tuple[Any, Any]:
+    def _read(self, request: Any) -> tuple[Array, Array]:
         """Return the strings [b, F] and the numbers [b, C] of a request."""
 
-        def column(name: str) -> Any:
+        def column(name: str) -> Array:
             return self._utils.get_input_tensor_by_name(request, name).as_numpy()
 
         texts = np.concatenate([column(name) for name in self._categorical], axis=1)
@@ -89,7 +94,7 @@ class TritonPythonModel:
             raise ValueError(f"{name} is infinite; give a finite number, or NaN if missing")
         return texts, numbers
 
-    def _predict(self, texts: Any, numbers: Any) -> Any:
+    def _predict(self, texts: npt.ArrayLike, numbers: npt.ArrayLike) -> Array:
         """Return the click probabilities [b, 1], float32."""
         found = self._score(
             categorical=self._tf.constant(texts, self._tf.string),
@@ -98,7 +103,7 @@ class TritonPythonModel:
         return found[OUTPUT].numpy()
 
 
-def check_inputs(inputs: list[dict[str, Any]], columns: dict[str, list[str]]) -> None:
+def check_inputs(inputs: list[JsonObject], columns: dict[str, list[str]]) -> None:
     """Reject a config.pbtxt that was written for another model.
 
     Args:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.serving.triton.model import OUTPUT
+from cowclip_merlin.types import HashTable, Tensor
 from cowclip_merlin.workflows import id_to_value
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
 
 if TYPE_CHECKING:
+    from cowclip_merlin.models import CTRModel
     from cowclip_merlin.workflows import PreparedData
 
 tf = compat.tensorflow()
@@ -32,7 +34,7 @@ class RawValueModel(tf.Module):
         data: the folder that the model was trained on.
     """
 
-    def __init__(self, model: Any, data: PreparedData) -> None:
+    def __init__(self, model: CTRModel, data: PreparedData) -> None:
         super().__init__("raw_value_model")
         self._weights = list(model.variables)  # so that they are saved
         self._vocabularies = [vocabulary(id_to_value(data, name)) for name in data.categorical]
@@ -43,7 +45,7 @@ class RawValueModel(tf.Module):
         )
 
         @tf.function(input_signature=inputs, autograph=False)
-        def serve(categorical: Any, continuous: Any) -> dict[str, Any]:
+        def serve(categorical: Tensor, continuous: Tensor) -> dict[str, Tensor]:
             texts = tf.unstack(categorical, len(fields), axis=1)
             columns = dict(zip(fields, map(ids_of, texts, self._vocabularies)))
             x = scaled(continuous, _ranges(data), log=data.recipe.log)
@@ -55,7 +57,7 @@ class RawValueModel(tf.Module):
         self.serve = serve
 
 
-def vocabulary(values: Sequence[str | None]) -> Any:
+def vocabulary(values: Sequence[str | None]) -> HashTable:
     """Make the lookup table of a field: text -> id, int64.
 
     Args:
@@ -72,7 +74,7 @@ def vocabulary(values: Sequence[str | None]) -> Any:
     return table
 
 
-def ids_of(text: Any, table: Any) -> Any:
+def ids_of(text: Tensor, table: HashTable) -> Tensor:
     """Look up the ids of a field, int64 [b]; an empty string is a missing value.
 
     Args:
@@ -82,7 +84,7 @@ def ids_of(text: Any, table: Any) -> Any:
     return tf.where(tf.equal(text, ""), tf.constant(SPECIAL["null"], tf.int64), table.lookup(text))
 
 
-def scaled(x: Any, ranges: tuple[Sequence[float], Sequence[float]], *, log: bool) -> Any:
+def scaled(x: Tensor, ranges: tuple[Sequence[float], Sequence[float]], *, log: bool) -> Tensor:
     """Scale numbers as NVTabular's operators FillMissing, Clip, LogOp and NormalizeMinMax do.
 
     TensorFlow takes numbers nearer to 0 than 2.2e-308 as 0.
@@ -108,7 +110,7 @@ def scaled(x: Any, ranges: tuple[Sequence[float], Sequence[float]], *, log: bool
     return tf.cast(_without_nan(x), tf.float32)
 
 
-def _without_nan(x: Any) -> Any:
+def _without_nan(x: Tensor) -> Tensor:
     return tf.where(tf.math.is_nan(x), tf.zeros_like(x), x)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError, StackError
 from cowclip_merlin.online.events.features_file import load_features
@@ -17,6 +17,8 @@ from cowclip_merlin.online.joining.flink.statements import (
 from cowclip_merlin.online.joining.settings import JoinSettings
 
 if TYPE_CHECKING:
+    from pyflink.table import TableEnvironment
+
     from cowclip_merlin.online.events.features import LogFeatures
 
 CHECKPOINT_EVERY = "1 s"
@@ -81,7 +83,7 @@ def _statement(settings: JoinSettings, features: LogFeatures) -> str:
     )
 
 
-def _environment(settings: JoinSettings, checkpoints: Path) -> Any:
+def _environment(settings: JoinSettings, checkpoints: Path) -> TableEnvironment:
     """A table environment with checkpoints, from the newest one if there is one."""
     try:
         from pyflink.table import EnvironmentSettings, TableEnvironment

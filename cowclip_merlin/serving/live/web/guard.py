@@ -50,7 +50,9 @@ class Guard:
         self._app, self._refuse_if_full = app, refuse_if_full
         self._wanted = None if token is None else f"Bearer {token}".encode()
 
-    async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
+    async def __call__(
+        self, scope: Scope, receive: Callable[[], Awaitable[Scope]], send: Send
+    ) -> None:
         """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)

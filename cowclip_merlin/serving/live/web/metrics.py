@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -16,6 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from cowclip_merlin.serving.live.web.request_log import BUCKETS, RequestLog
+from cowclip_merlin.types import Json
 
 if TYPE_CHECKING:
     from cowclip_merlin.serving.live.web.status import ServerStatus
@@ -85,7 +86,7 @@ def _histogram(requests: RequestLog) -> Metric:
     )
 
 
-def _at(content: Any, path: tuple[str, ...]) -> Any:
+def _at(content: Json, path: tuple[str, ...]) -> Json:
     for name in path:
         content = None if content is None else content[name]
     return content

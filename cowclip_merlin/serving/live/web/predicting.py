@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from starlette.requests import ClientDisconnect
@@ -15,6 +15,7 @@ from cowclip_merlin.serving.live.web.limits import ServingLimits
 from cowclip_merlin.serving.live.web.refusal import Refusal, not_now
 from cowclip_merlin.serving.live.web.request_body import events_of, read_body
 from cowclip_merlin.serving.live.web.request_log import RequestLog
+from cowclip_merlin.types import JsonObject
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -141,7 +142,7 @@ class _Once:
             computing.exception()  # it was answered, or its response was sent before
 
 
-def version_content(version: Version) -> dict[str, Any]:
+def version_content(version: Version) -> JsonObject:
     """The version of a model, as responses have it."""
     return {
         "generation": version.generation,

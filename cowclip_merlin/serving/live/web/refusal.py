@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+from cowclip_merlin.types import JsonObject
 
 
 class Refusal(Exception):
@@ -27,9 +28,9 @@ class Refusal(Exception):
         super().__init__(text)
         self.status, self.text, self.headers, self.events = status, text, headers, events
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> JsonObject:
         """Return the body of the response."""
-        content: dict[str, Any] = {"error": " ".join(self.text.split())}
+        content: JsonObject = {"error": " ".join(self.text.split())}
         if self.events:
             content["events"] = [{"event": i, "reason": reason} for i, reason in self.events]
         return content

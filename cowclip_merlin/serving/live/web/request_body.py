@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from cowclip_merlin.online.events.requests import encode_requests
 from cowclip_merlin.serving.live.web.limits import ServingLimits
 from cowclip_merlin.serving.live.web.refusal import Refusal
+from cowclip_merlin.types import Json, JsonObject
 
 if TYPE_CHECKING:
     from cowclip_merlin.online.events.events import Events
@@ -87,7 +88,7 @@ def events_of(body: bytes, features: LogFeatures, limits: ServingLimits) -> Even
     return encoded.events
 
 
-def _json(body: bytes) -> Any:
+def _json(body: bytes) -> Json:
     if not body:
         raise Refusal(400, 'the body is empty; send {"events": [...]}')
     try:
@@ -104,7 +105,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number; use null for a missing value")
 
 
-def _rows(content: Any, limits: ServingLimits) -> list[dict[str, Any]]:
+def _rows(content: Json, limits: ServingLimits) -> list[JsonObject]:
     """The events, each an object."""
     if not isinstance(content, dict) or "events" not in content:
         raise Refusal(422, 'the body has no "events"; send {"events": [{column: value, ...}, ...]}')
@@ -122,7 +123,7 @@ def _rows(content: Any, limits: ServingLimits) -> list[dict[str, Any]]:
     return rows
 
 
-def _kind(value: Any) -> str:
+def _kind(value: Json) -> str:
     """What a JSON value is, in words."""
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
     return "null" if value is None else names.get(type(value), "a number")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, Field
+
+from cowclip_merlin.types import JsonObject
 
 _EXAMPLE = {"events": [{"user": 7, "item": "i12", "site": None, "price": 4.5}]}
 
-PREDICT_BODY: dict[str, Any] = {
+PREDICT_BODY: JsonObject = {
     "required": True,
     "content": {
         "application/json": {
@@ -65,7 +65,7 @@ class Problem(BaseModel):
     events: list[DamagedEvent] | None = Field(None, description="damaged events, 20 at most")
 
 
-def problems(**texts: str) -> dict[int | str, dict[str, Any]]:
+def problems(**texts: str) -> dict[int | str, JsonObject]:
     """Responses with errors, by status.
 
     >>> problems(_401="the token is wrong")[401]["description"]

@@ -6,12 +6,13 @@ import math
 import time
 from collections import deque
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import __version__
 from cowclip_merlin.online.logs.open_log import shown_address
 from cowclip_merlin.serving.live.web.predicting import version_content
 from cowclip_merlin.system.process_memory import resident_megabytes
+from cowclip_merlin.types import Json, JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,9 +37,9 @@ class ServerStatus:
     def __init__(self, follower: Follower, requests: RequestLog, log_name: str) -> None:
         self.follower, self.requests = follower, requests
         self._log_name, self._begun = shown_address(log_name), time.monotonic()
-        self.samples: deque[dict[str, Any]] = deque(maxlen=SAMPLES)
+        self.samples: deque[JsonObject] = deque(maxlen=SAMPLES)
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> JsonObject:
         """Return the status, for JSON."""
         follower, model = self.follower, self.follower.model
         reason = follower.problem or follower.waiting_for
@@ -59,7 +60,7 @@ class ServerStatus:
             "requests": self._requests_content(),
         }
 
-    def _requests_content(self) -> dict[str, Any]:
+    def _requests_content(self) -> JsonObject:
         requests = self.requests
         p50, p99 = requests.milliseconds(0.5, 0.99)
         return {
@@ -77,7 +78,7 @@ class ServerStatus:
         self.samples.append(sample_of(self.content()))
 
 
-def sample_of(status: dict[str, Any]) -> dict[str, Any]:
+def sample_of(status: JsonObject) -> JsonObject:
     """The numbers of a status that the page draws."""
     model, sync = status["model"] or {}, status["sync"] or {}
     return {
@@ -95,7 +96,7 @@ def sample_of(status: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _model_content(model: ServedModel) -> dict[str, Any]:
+def _model_content(model: ServedModel) -> JsonObject:
     features = model.features
     return {
         **version_content(model.version),
@@ -106,7 +107,7 @@ def _model_content(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _sync_content(info: Mapping[str, Any]) -> dict[str, Any]:
+def _sync_content(info: Mapping[str, Json]) -> JsonObject:
     """What the trainer said with the last sync, and how old that is."""
     names = ("lag", "auc", "rows", "admitted", "expired")
     return {
@@ -116,13 +117,13 @@ def _sync_content(info: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _age(when: Any) -> float | None:
+def _age(when: Json) -> float | None:
     """Seconds since a time; clocks of two machines may differ a little."""
     when = _finite(when)
     return None if when is None else round(max(time.time() - when, 0.0), 3)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: Json) -> float | None:
     """A number that JSON knows; None for anything else."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if number and math.isfinite(value) else None
