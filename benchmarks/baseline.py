@@ -36,7 +36,7 @@ import argparse
 import shutil
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from baseline_settings import BaselineSettings, Configuration
 from cowclip_merlin.demo.batch import DemoSettings, prepare_data
@@ -47,6 +47,7 @@ from cowclip_merlin.training import Stopped, train
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import read_metrics
 from cowclip_merlin.training.run_settings import OVERRIDES
+from cowclip_merlin.types import JsonObject
 from harness.benchmark import Benchmark
 from harness.errors import exit_with
 from harness.rounds import ratios
@@ -55,7 +56,7 @@ from harness.tables import markdown
 if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
 
-Run = dict[str, Any]
+Run = JsonObject
 
 
 def open_data(settings: BaselineSettings) -> tuple[PreparedData, float | None]:
@@ -121,7 +122,7 @@ def _refuse_another(folder: Path, config: RunConfig, wanted: Run, fingerprint: s
         raise InputError(f"{folder}: has a run with other settings or data; use another --work")
 
 
-def compare(settings: BaselineSettings) -> dict[str, Any]:
+def compare(settings: BaselineSettings) -> JsonObject:
     """Train all runs, round by round; return a result for JSON."""
     data, bayes_auc = open_data(settings)
     configurations = fitting(settings, data)
@@ -157,7 +158,7 @@ def _result(
     configuration: Configuration,
     runs: dict[Configuration, list[Run]],
     rows: int,
-) -> dict[str, Any]:
+) -> JsonObject:
     mine, base = runs[configuration], runs[settings.configurations()[0]]
     batch = configuration.multiplier * settings.base_batch
     seconds = [s for r in mine for s in r["seconds"]]
@@ -186,14 +187,14 @@ def _speed_ups(mine: list[Run], base: list[Run]) -> list[float]:
     return ratios(*seconds)
 
 
-def table(result: dict[str, Any]) -> str:
+def table(result: JsonObject) -> str:
     """Format the comparison as Markdown."""
     head = ("line", "update", "steps per epoch", "seconds per epoch (min to max)", "speed-up")
     head += ("best AUC %", "last AUC %", "to the baseline")
     return markdown(head, "llrrrrrr", [_cells(r) for r in result["results"]])
 
 
-def _cells(r: dict[str, Any]) -> tuple[str, ...]:
+def _cells(r: JsonObject) -> tuple[str, ...]:
     return (
         r["line"],
         r["update"],
@@ -206,14 +207,14 @@ def _cells(r: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def text(result: dict[str, Any]) -> str:
+def text(result: JsonObject) -> str:
     """Format the table, and the best possible AUC if it is known."""
     best = result["best_possible_auc"]
     known = f"\nbest possible AUC on this log: {100 * best:.2f}%" if best else ""
     return f"\n{table(result)}{known}"
 
 
-def measure(settings: BaselineSettings) -> dict[str, Any]:
+def measure(settings: BaselineSettings) -> JsonObject:
     """Compare; a signal ends the process with a message that names the folder to delete."""
     try:
         return compare(settings)
@@ -229,7 +230,7 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--" + name.replace("_", "-"), type=float, metavar="X", help=what)
 
 
-def _read_overrides(args: argparse.Namespace) -> dict[str, Any]:
+def _read_overrides(args: argparse.Namespace) -> JsonObject:
     if args.data is not None and (args.rows, args.seed) != (None, None):
         raise InputError("--rows and --seed are for a generated log; omit them with --data")
     given = {name: getattr(args, name) for name in OVERRIDES}

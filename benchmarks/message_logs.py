@@ -19,7 +19,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.errors import InputError
@@ -109,7 +108,7 @@ def _shown(log: str) -> str:
     return f"{kind} {address.rpartition('/')[2].partition('?')[0]}" if found else "files"
 
 
-def _number(value: Any) -> str:
+def _number(value: float | str | None) -> str:
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 

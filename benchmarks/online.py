@@ -10,6 +10,7 @@ answer it otherwise than other new ids. Meanwhile one server gets requests of on
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import time
@@ -17,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TypeVar
 
 from cowclip_merlin.checks import check_at_least_one, check_positive
 from cowclip_merlin.demo.measuring.probes import Prober
@@ -34,10 +35,12 @@ from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.settings import option
 from cowclip_merlin.synthetic.drifting_stream import write_stream_features
 from cowclip_merlin.system.hardware import processor
+from cowclip_merlin.types import JsonObject
 from harness.benchmark import Benchmark
 from harness.tables import markdown
 
-Result = dict[str, Any]
+Result = JsonObject
+Thread = TypeVar("Thread", SyncWatch, Prober, Requester)
 
 GOAL = 0.5
 """Seconds above the sync interval within which 95 of 100 probes are to be served."""
@@ -77,7 +80,7 @@ class LatencySettings:
             raise InputError(f"--cores {self.cores}: this machine has {os.cpu_count()}")
 
 
-def add_options(parser: Any) -> None:
+def add_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--redis", action="store_true", help="logs in Redis instead of files")
 
 
@@ -161,7 +164,7 @@ def _has_begun(watch: SyncWatch) -> bool:
     return bool(watch.syncs) and watch.syncs[-1].trained > 0
 
 
-def _started(thread: Any, stack: ExitStack) -> Any:
+def _started(thread: Thread, stack: ExitStack) -> Thread:
     """Start a thread that ends with the block."""
     stack.callback(thread.stop)
     thread.start()

@@ -26,10 +26,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.checks import check_at_least_one
 from cowclip_merlin.metrics import roc_auc
@@ -43,11 +42,14 @@ from cowclip_merlin.settings import option
 from cowclip_merlin.synthetic.drifting_log import generate_drifting
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.types import Array, JsonObject
 from harness.benchmark import Benchmark
 from harness.tables import markdown
 
-Result = dict[str, Any]
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from cowclip_merlin.online.events.features import LogFeatures
+
+Result = JsonObject
 
 HOUR, DAYS, ONLINE_FROM = 3600, 7, 5
 KILLS = 4
@@ -157,7 +159,7 @@ class Log:
         start: time of the first event in seconds.
     """
 
-    features: Any
+    features: LogFeatures
     events: Events
     start: int = field(default=0)
 

@@ -61,10 +61,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import cowclip_merlin as cc
 from contestants import cowclip
@@ -81,13 +79,14 @@ from contestants.settings import (
     make_job,
 )
 from cowclip_merlin import compat
+from cowclip_merlin.types import Array, JsonObject
 from harness.benchmark import Benchmark
 from harness.rounds import in_turn, ratios
 
 Key = tuple[int, str]  # batch, contestant
 
 
-def run_peer(name: str, settings: PeerSettings, job: Job) -> dict[str, Any]:
+def run_peer(name: str, settings: PeerSettings, job: Job) -> JsonObject:
     """Train once in a separate process; return rows per second and versions, or the error."""
     try:
         done = _run_module(name, settings, job)
@@ -120,7 +119,7 @@ def _run_module(name: str, settings: PeerSettings, job: Job) -> subprocess.Compl
     )
 
 
-def turn(name: str, settings: PeerSettings, log: Log, batch: int) -> dict[str, Any]:
+def turn(name: str, settings: PeerSettings, log: Log, batch: int) -> JsonObject:
     """Run one contestant's turn; return rows per second and AUC, or a status."""
     missing = settings.missing(name)
     if missing:
@@ -133,13 +132,13 @@ def turn(name: str, settings: PeerSettings, log: Log, batch: int) -> dict[str, A
     return said if "status" in said else said | {"auc": _auc(log, np.load(job.predictions))}
 
 
-def _auc(log: Log, probabilities: npt.NDArray[Any] | None) -> float | None:
+def _auc(log: Log, probabilities: Array | None) -> float | None:
     if probabilities is None or not np.isfinite(probabilities).all():
         return None
     return cc.roc_auc(log.test.label, probabilities)
 
 
-def compare(settings: PeerSettings) -> dict[str, Any]:
+def compare(settings: PeerSettings) -> JsonObject:
     """Run every contestant in turn, round by round; return a result for JSON."""
     # TensorFlow warns about every rebuilt model, and every round rebuilds the models.
     compat.tensorflow().get_logger().setLevel("ERROR")
@@ -167,13 +166,13 @@ def compare(settings: PeerSettings) -> dict[str, Any]:
     }
 
 
-def _shown(settings: PeerSettings) -> dict[str, Any]:
+def _shown(settings: PeerSettings) -> JsonObject:
     """Return the settings without the paths of this machine."""
     private = ("work", "pythons", "checkout", "timeout")
     return {name: value for name, value in asdict(settings).items() if name not in private}
 
 
-def _result(key: Key, turns: Mapping[Key, list[dict[str, Any]]]) -> dict[str, Any]:
+def _result(key: Key, turns: Mapping[Key, list[JsonObject]]) -> JsonObject:
     batch, name = key
     bad = [one["status"] for one in turns[key] if "status" in one]
     if bad:
@@ -193,18 +192,18 @@ def _result(key: Key, turns: Mapping[Key, list[dict[str, Any]]]) -> dict[str, An
     }
 
 
-def _speeds(turns: list[dict[str, Any]]) -> list[float]:
+def _speeds(turns: list[JsonObject]) -> list[float]:
     return [one["rows_per_second"] for one in turns]
 
 
-def _ratio(speeds: list[float], others: list[dict[str, Any]] | None) -> float | None:
+def _ratio(speeds: list[float], others: list[JsonObject] | None) -> float | None:
     """Return the median of the ratios of each round."""
     if not others:
         return None
     return round(statistics.median(ratios(speeds, _speeds(others))), 3)
 
 
-def table(result: dict[str, Any]) -> str:
+def table(result: JsonObject) -> str:
     """Format the result as text."""
     of = ("of bare MLP", f"of {REFERENCE}")
     return "\n".join(
@@ -215,7 +214,7 @@ def table(result: dict[str, Any]) -> str:
     )
 
 
-def _lines(results: list[dict[str, Any]]) -> Iterator[str]:
+def _lines(results: list[JsonObject]) -> Iterator[str]:
     for row in results:
         start = f"{row['contestant']:<16}{row['batch']:>8}"
         if "status" in row:
@@ -233,7 +232,7 @@ def _add_pythons(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{kind}-python", metavar="PYTHON", help=what)
 
 
-def _read_pythons(args: argparse.Namespace) -> dict[str, Any]:
+def _read_pythons(args: argparse.Namespace) -> JsonObject:
     pythons = {kind: getattr(args, f"{kind}_python") for kind in KINDS}
     return {"pythons": {kind: python for kind, python in pythons.items() if python is not None}}
 

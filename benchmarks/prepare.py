@@ -27,12 +27,12 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from cowclip_merlin.checks import check_at_least_one, check_unique
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import option, parse_integers
 from cowclip_merlin.synthetic.criteo_log import generate
+from cowclip_merlin.types import Json, JsonObject
 from harness.benchmark import Benchmark
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown
@@ -208,7 +208,7 @@ def made(work: Path, rows: int) -> Path:
     return log
 
 
-def compare(settings: PrepareBenchmarkSettings, rows: int) -> dict[str, Any]:
+def compare(settings: PrepareBenchmarkSettings, rows: int) -> JsonObject:
     """Measure prepare and pandas on a log of this size."""
     log = made(settings.work, rows)
     with TemporaryDirectory(dir=settings.work) as folder:
@@ -220,7 +220,7 @@ def compare(settings: PrepareBenchmarkSettings, rows: int) -> dict[str, Any]:
     return about | {"prepare": _recorded(found["ours"]), "pandas": _recorded(found["pandas"])}
 
 
-def compare_workers(settings: PrepareBenchmarkSettings) -> dict[str, Any]:
+def compare_workers(settings: PrepareBenchmarkSettings) -> JsonObject:
     """Measure prepare on each number of Dask workers."""
     log = made(settings.work, settings.rows[0])
     with TemporaryDirectory(dir=settings.work) as folder:
@@ -237,10 +237,10 @@ def _recorded(results: Sequence[tuple[float, float]]) -> dict[str, list[float]]:
     return {"seconds": [round(s, 2) for s in seconds], "peak_mb": [round(p) for p in peaks]}
 
 
-def run(settings: PrepareBenchmarkSettings) -> Mapping[str, Any]:
+def run(settings: PrepareBenchmarkSettings) -> Mapping[str, Json]:
     """Measure all that the settings ask for."""
     settings.work.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {"sizes": [compare(settings, rows) for rows in settings.rows]}
+    result: JsonObject = {"sizes": [compare(settings, rows) for rows in settings.rows]}
     if settings.workers:
         result["workers"] = compare_workers(settings)
     return result
@@ -251,7 +251,7 @@ def _spread(numbers: Sequence[float], digits: int = 1) -> str:
     return f"{statistics.median(numbers):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-def text(result: dict[str, Any]) -> str:
+def text(result: JsonObject) -> str:
     """Return the result as Markdown tables: medians with the range, and the largest memory."""
     head = ("rows", "MB of text", "prepare s", "pandas s", "prepare / pandas")
     rows = []

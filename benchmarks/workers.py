@@ -20,20 +20,19 @@ what several machines gain.
 
 from __future__ import annotations
 
-from typing import Any
-
+from cowclip_merlin.types import JsonObject
 from harness.benchmark import Benchmark
 from harness.tables import markdown
 from worker_scaling.runs import measure_runs
 from worker_scaling.settings import WorkerSettings
 
 
-def measure(settings: WorkerSettings) -> dict[str, Any]:
+def measure(settings: WorkerSettings) -> JsonObject:
     """Train all cases; return a result for JSON."""
     return {"what": "training with several workers", **measure_runs(settings)}
 
 
-def text(result: dict[str, Any]) -> str:
+def text(result: JsonObject) -> str:
     """Format the result: one row for each case."""
     head = (
         "batch", "tables", "workers", "ms per step", "speed-up", "MB per step", "formula, MB",
@@ -42,7 +41,7 @@ def text(result: dict[str, Any]) -> str:
     return markdown(head, "rlrrrrrrr", [_row(r) for r in result["results"]])
 
 
-def _row(r: dict[str, Any]) -> tuple[str, ...]:
+def _row(r: JsonObject) -> tuple[str, ...]:
     alone = r["workers"] == 1
     return (
         f"{r['batch']:,}",

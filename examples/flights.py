@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +27,9 @@ from cowclip_merlin import InputError
 from cowclip_merlin.errors import error_message
 from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.workflows.raw.parquet_rows import open_parquet
+
+if TYPE_CHECKING:
+    pass
 
 LABEL, TIME, NUMBER = "late", "time", "distance"
 LATE_MINUTES = 15
@@ -74,7 +77,7 @@ def open_flights(file: Path) -> pq.ParquetFile:
     return flights
 
 
-def log_of(flights: Any, *, late_minutes: int = LATE_MINUTES) -> pa.Table:
+def log_of(flights: pa.Table, *, late_minutes: int = LATE_MINUTES) -> pa.Table:
     """Convert rows of the published file to rows of the log.
 
     Args:

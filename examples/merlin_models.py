@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,13 @@ from cowclip_merlin import InputError, compat
 from cowclip_merlin.errors import error_message
 from cowclip_merlin.synthetic.criteo_log import generate
 from cowclip_merlin.system.files import atomic_folder
+from cowclip_merlin.types import KerasModel
+
+if TYPE_CHECKING:
+    import nvtabular as nvt
+    import pandas as pd
+    from merlin.io import Dataset
+    from merlin.schema import Schema
 
 LABEL = "label"
 # Few columns: Merlin's models build a graph for each of them, which takes longer than training.
@@ -54,13 +61,13 @@ class Settings:
     seed: int = 1
 
 
-def read_log(file: Path) -> Any:
+def read_log(file: Path) -> pd.DataFrame:
     """Read the raw log as a DataFrame; categorical columns are text, missing values None."""
     rows = cc.workflows.read_log(file, "criteo", labels=True)
     return rows[[LABEL, *NUMBERS, *CATEGORICAL]]
 
 
-def click_workflow(folder: Path) -> Any:
+def click_workflow(folder: Path) -> nvt.Workflow:
     """Return an NVTabular workflow for this log, not fitted; the ids are written to `folder`."""
     nvt = compat.nvtabular()
     from merlin.schema import Tags
@@ -73,7 +80,7 @@ def click_workflow(folder: Path) -> Any:
     return nvt.Workflow(ids + numbers + label)
 
 
-def dlrm(schema: Any) -> Any:
+def dlrm(schema: Schema) -> KerasModel:
     """Merlin's DLRM."""
     mm = compat.merlin_models()
     return mm.DLRMModel(
@@ -85,7 +92,7 @@ def dlrm(schema: Any) -> Any:
     )
 
 
-def dcn(schema: Any) -> Any:
+def dcn(schema: Schema) -> KerasModel:
     """Merlin's DCN, which is the stacked DCN-V2."""
     mm = compat.merlin_models()
     return mm.DCNModel(
@@ -96,7 +103,7 @@ def dcn(schema: Any) -> Any:
 MODELS = MappingProxyType({"DLRM": dlrm, "DCN": dcn})
 
 
-def train(model: Any, rows: Any, settings: Settings) -> None:
+def train(model: KerasModel, rows: Dataset, settings: Settings) -> None:
     """Train a Merlin model with CowClip on a Merlin Dataset."""
     mm = compat.merlin_models()
     base = cc.Hyperparameters(batch_size=1024, embedding_lr=1e-3, dense_lr=1e-3, l2=1e-5)
@@ -108,13 +115,15 @@ def train(model: Any, rows: Any, settings: Settings) -> None:
     model.fit(loader, epochs=settings.epochs, verbose=0)
 
 
-def predict(model: Any, rows: Any, batch_size: int) -> npt.NDArray[np.float32]:
+def predict(model: KerasModel, rows: Dataset, batch_size: int) -> npt.NDArray[np.float32]:
     """Click probabilities [n] of the rows of a Merlin Dataset, in their order."""
     loader = compat.merlin_models().Loader(rows, batch_size=batch_size, shuffle=False)
     return np.concatenate([model(inputs).numpy()[:, 0] for inputs, _ in loader])
 
 
-def score_raw_rows(workflow: Any, model: Any, raw: Any) -> npt.NDArray[np.float32]:
+def score_raw_rows(
+    workflow: nvt.Workflow, model: KerasModel, raw: pd.DataFrame
+) -> npt.NDArray[np.float32]:
     """Click probabilities [n] of raw rows, by an ensemble of Merlin Systems in this process.
 
     Args:

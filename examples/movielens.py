@@ -24,7 +24,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin import InputError
 from cowclip_merlin.errors import error_message
@@ -198,7 +197,10 @@ def parse_crosses(text: str) -> tuple[str, ...]:
 
 
 def click(
-    rating: Rating, users: Mapping[str, Any], items: Mapping[str, Any], crosses: Sequence[str]
+    rating: Rating,
+    users: Mapping[str, Mapping[str, str]],
+    items: Mapping[str, Mapping[str, str]],
+    crosses: Sequence[str],
 ) -> dict[str, str]:
     """Make one row of the log."""
     user, item = rating.user, rating.item
@@ -209,7 +211,10 @@ def click(
 
 
 def read_ratings(
-    folder: Path, source: Source, users: Mapping[str, Any], items: Mapping[str, Any]
+    folder: Path,
+    source: Source,
+    users: Mapping[str, Mapping[str, str]],
+    items: Mapping[str, Mapping[str, str]],
 ) -> list[Rating]:
     """Read the ratings, sorted by time; ties keep the file's order.
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
 from cowclip_merlin.experiments.figures.from_results import GRADIENT_STEP
 from cowclip_merlin.experiments.kinds import RUNS, WRITERS
-from cowclip_merlin.experiments.runs import Runs
-from cowclip_merlin.experiments.session import ResultsSession
+from cowclip_merlin.experiments.runs import Run, Runs
+from cowclip_merlin.experiments.session import ResultsSession, Session
 from cowclip_merlin.system.files import check_writable
 from cowclip_merlin.system.folders import lock_folder
+
+if TYPE_CHECKING:
+    from cowclip_merlin.experiments.online.session import LogSession
 
 FOLDER_IS_USED = (
     "another experiment or sweep uses this folder; wait until it ends, or use another `out`"
@@ -54,12 +58,14 @@ def run_experiment(session: ResultsSession, experiment: Experiment | LogExperime
         return "\n".join(WRITERS[experiment.kind](session, experiment))
 
 
-def _runs_of(session: Any, experiment: Any) -> Runs[Any, Any, Any] | None:
+def _runs_of(
+    session: Session | LogSession, experiment: Experiment | LogExperiment
+) -> Runs[Any, Any, Any] | None:
     """Return the runs of an experiment; None if its kind needs none."""
     return RUNS[experiment.kind](session, experiment) if experiment.kind in RUNS else None
 
 
-def _make(runs: Runs[Any, Any, Any], pending: Any) -> None:
+def _make(runs: Runs[Any, Any, Run], pending: Sequence[Run]) -> None:
     """Make runs one after the other, and print a line for each."""
     total, started = len(pending), time.perf_counter()
     for number, run in enumerate(pending, 1):

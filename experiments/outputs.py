@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.experiments.definitions import Experiment
 from cowclip_merlin.experiments.figures import from_results, write_experiment_figure
@@ -17,6 +17,9 @@ from cowclip_merlin.experiments.tables.sweep_table import sweep_table
 from cowclip_merlin.experiments.tables.table import Table
 from cowclip_merlin.experiments.tables.text import table_text
 from cowclip_merlin.experiments.tables.untrained import hyperparameter_table, parameter_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def _runs(session: Session, experiment: Experiment) -> Iterator[str]:
@@ -111,6 +114,6 @@ def _table(session: Session, table: Table) -> Iterator[str]:
     yield table_text(table)
 
 
-def _figure(session: Session, experiment: Experiment, figure: Any, **changed: str) -> str:
+def _figure(session: Session, experiment: Experiment, figure: Figure, **changed: str) -> str:
     texts = session.texts(experiment)
     return write_experiment_figure(session.out, figure, experiment, texts, **changed)

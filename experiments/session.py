@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cowclip_merlin.experiments.definitions import RUN_KINDS, Experiment
 from cowclip_merlin.experiments.planning.plan import plan_runs
@@ -24,6 +24,9 @@ from cowclip_merlin.system.folders import RESULTS_CSV
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run import check_train_rows
 from cowclip_merlin.workflows import PreparedData
+
+if TYPE_CHECKING:
+    from cowclip_merlin.experiments.definitions.log_experiment import LogExperiment
 
 TRAINING_KINDS = (*RUN_KINDS, "gradients", "sweep")
 """Kinds of experiments that train models."""
@@ -58,10 +61,10 @@ class ResultsSession(ABC):
         """Describe the data and the model in one line."""
 
     @abstractmethod
-    def command(self, experiment: Any) -> str:
+    def command(self, experiment: Experiment | LogExperiment) -> str:
         """Return the command that repeats an experiment, with words for its paths."""
 
-    def texts(self, experiment: Any) -> dict[str, str]:
+    def texts(self, experiment: Experiment | LogExperiment) -> dict[str, str]:
         """Return the attributes of a table or figure that say where its numbers come from."""
         return {
             "data": self.describe_data(),

@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
 from contestants.job import Job, names, read_job, report
+from cowclip_merlin.types import Array, KerasModel, KerasOptimizer
 
 
 def load(checkout: Path, job: Job) -> ModuleType:
@@ -41,7 +42,7 @@ def load(checkout: Path, job: Job) -> ModuleType:
     return train
 
 
-def build(train: ModuleType, job: Job, rows: Any) -> Any:
+def build(train: ModuleType, job: Job, rows: Mapping[str, Array]) -> KerasModel:
     """Build their DeepFM with their training step."""
     field_rows = rows["field_rows"].tolist()
     ids, numbers = names(len(field_rows), "C"), names(rows["continuous"].shape[1], "I")
@@ -59,7 +60,7 @@ def build(train: ModuleType, job: Job, rows: Any) -> Any:
     )
 
 
-def optimizer(train: ModuleType, model: Any, job: Job, rows: int) -> Any:
+def optimizer(train: ModuleType, model: KerasModel, job: Job, rows: int) -> KerasOptimizer:
     """Make one Adam for the embeddings, and one with a warm-up for the rest."""
     tf, warm_up = train.tf, round(job.warmup_epochs * -(-rows // job.batch))
     rate = job.lr

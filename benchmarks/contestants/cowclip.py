@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,11 @@ from cowclip_merlin.training.train_step import (
     make_train_function,
     steps_per_execution,
 )
+from cowclip_merlin.types import KerasOptimizer
+
+if TYPE_CHECKING:
+    from cowclip_merlin.loading.row_order import PackedBatch
+    from cowclip_merlin.models import CTRModel
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -81,14 +86,14 @@ def _lengths(rows: int, job: Job, epoch: int) -> list[int]:
     return [*warm_up, *execution_lengths(sum(warm_up), steps, most, [])]
 
 
-def _calls(data: DeviceData, job: Job) -> Iterator[Any]:
+def _calls(data: DeviceData, job: Job) -> Iterator[PackedBatch]:
     """Yield the rows of every call."""
     for epoch in range(job.epochs):
         rows = [n * job.batch for n in _lengths(data.rows, job, epoch)]
         yield from data.variable_batches(rows, seed=job.seed, epoch=epoch)
 
 
-def _model(log: Log, job: Job) -> Any:
+def _model(log: Log, job: Job) -> CTRModel:
     return random_model(
         "deepfm",
         log.fields,
@@ -104,7 +109,7 @@ def _precision(name: str) -> str:
     return (*name.split(), "float32", "float32")[2]
 
 
-def _optimizer(name: str, log: Log, job: Job) -> Any:
+def _optimizer(name: str, log: Log, job: Job) -> KerasOptimizer:
     adam = compat.tensorflow().keras.optimizers.legacy.Adam
     if name == "keras-adam":
         return adam(job.lr)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cowclip_merlin.settings import add_options, settings_from
+from cowclip_merlin.types import Json, JsonObject
 from harness.errors import check_output_files, one_line_errors
 from harness.options import make_parser, output_files
 from harness.record import load_average, print_and_write, record
@@ -18,7 +19,7 @@ def _no_options(_: argparse.ArgumentParser) -> None:
     """Add no further options."""
 
 
-def _no_values(_: argparse.Namespace) -> dict[str, Any]:
+def _no_values(_: argparse.Namespace) -> JsonObject:
     """Read no further options."""
     return {}
 
@@ -45,13 +46,13 @@ class Benchmark:
     script: str
     about: str | None
     settings: type
-    measure: Callable[[Any], Mapping[str, Any]]
-    text: Callable[[dict[str, Any]], str]
+    measure: Callable[[Any], Mapping[str, Json]]
+    text: Callable[[JsonObject], str]
     device: bool = True
     add_options: Callable[[argparse.ArgumentParser], None] = _no_options
-    read_options: Callable[[argparse.Namespace], dict[str, Any]] = _no_values
-    draw: Callable[[Any, dict[str, Any]], None] | None = None
-    check: Callable[[dict[str, Any]], None] | None = None
+    read_options: Callable[[argparse.Namespace], JsonObject] = _no_values
+    draw: Callable[[Any, JsonObject], None] | None = None
+    check: Callable[[JsonObject], None] | None = None
 
     def parser(self) -> argparse.ArgumentParser:
         """Make the parser of the command."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.cli import CommandParser
@@ -34,7 +33,7 @@ def make_parser(
     return parser
 
 
-def output_files(settings: Any) -> list[Path | None]:
+def output_files(settings: object) -> list[Path | None]:
     """List the files to write, from the options of these settings."""
     known = options_of(type(settings))
     return [getattr(settings, name) for name, given in known.items() if given.output]

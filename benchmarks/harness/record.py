@@ -9,11 +9,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.system.files import write_json
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.versions import versions
+from cowclip_merlin.types import Json, JsonObject
 
 
 def command_line(script: str, arguments: Sequence[str] | None) -> str:
@@ -41,8 +41,8 @@ def _shared(value: str) -> str:
 
 
 def record(
-    result: Mapping[str, Any], *, script: str, arguments: Sequence[str] | None, load: float
-) -> dict[str, Any]:
+    result: Mapping[str, Json], *, script: str, arguments: Sequence[str] | None, load: float
+) -> JsonObject:
     """Add command, date, load of the machine, hardware and versions to a result.
 
     Args:
@@ -61,7 +61,7 @@ def record(
     }
 
 
-def print_and_write(recorded: Mapping[str, Any], text: str, file: Path | None) -> None:
+def print_and_write(recorded: Mapping[str, Json], text: str, file: Path | None) -> None:
     """Print a result and write it; if printing fails, the file is still written.
 
     Args:

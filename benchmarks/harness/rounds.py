@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -37,7 +37,7 @@ def in_turn(
     return values
 
 
-def _with_progress(turns: Sequence[Any]) -> Iterable[Any]:
+def _with_progress(turns: Sequence[tuple[int, Key]]) -> Iterable[tuple[int, Key]]:
     from tqdm import tqdm
 
     return tqdm(turns, desc="turns", disable=None, leave=False)

@@ -11,15 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cowclip_merlin.online.logs.message_log import MessageLog, Position
 from cowclip_merlin.online.logs.open_log import open_log
 from cowclip_merlin.online.sync.sync_message import ROWS, SyncMessage
+from cowclip_merlin.types import JsonObject
 
-Result = dict[str, Any]
+Result = JsonObject
 MESSAGE_BYTES = 200
 DIMENSIONS = (10, 1)
 """Widths of the embedding tables: 11 numbers for each row."""
@@ -90,7 +90,7 @@ def _there_and_back(
     address: str,
     make: Callable[[], Sequence[bytes]],
     seconds: float,
-    take: Callable[[bytes], Any] = len,
+    take: Callable[[bytes], object] = len,
 ) -> tuple[float, float]:
     """Append for some seconds, and read all of it; return messages per second of both."""
     address = new_address(address)
@@ -112,7 +112,7 @@ def _there_and_back(
     return count / spent, read
 
 
-def _read(log: MessageLog, position: Position, count: int, take: Callable[[bytes], Any]) -> None:
+def _read(log: MessageLog, position: Position, count: int, take: Callable[[bytes], object]) -> None:
     while count > 0:
         found = log.read(position, min(MOST, count), wait=5)
         for message in found:

@@ -6,19 +6,19 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import njit, prange
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.hardware import processor
+from cowclip_merlin.types import Array, JsonObject
 
 LEAST_SECONDS, MOST_CALLS = 0.02, 20  # in one round
 
 
 @njit(parallel=True)
-def parallel_copy(source: Any, target: Any) -> None:
+def parallel_copy(source: Array, target: Array) -> None:
     """Copy with all threads."""
     for i in prange(len(source)):
         target[i] = source[i]
@@ -31,13 +31,13 @@ class NumbaBackend:
     to_device = staticmethod(np.array)
     copy = staticmethod(parallel_copy)
 
-    def seconds(self, run: Callable[[], Any]) -> float:
+    def seconds(self, run: Callable[[], object]) -> float:
         """Measure the time of one call."""
         started = time.perf_counter()
         run()
         return time.perf_counter() - started
 
-    def hardware(self) -> dict[str, Any]:
+    def hardware(self) -> JsonObject:
         """Describe the processor and its cores."""
         return processor()
 
@@ -52,11 +52,11 @@ class CupyBackend:
 
         self.cupy, self.to_device = cupy, cupy.asarray
 
-    def copy(self, source: Any, target: Any) -> None:
+    def copy(self, source: Array, target: Array) -> None:
         """Copy on the device."""
         self.cupy.copyto(target, source)
 
-    def seconds(self, run: Callable[[], Any]) -> float:
+    def seconds(self, run: Callable[[], object]) -> float:
         """Measure one call with the GPU's clock, including its waits for the host."""
         start, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
         start.record()
@@ -65,7 +65,7 @@ class CupyBackend:
         end.synchronize()
         return self.cupy.cuda.get_elapsed_time(start, end) / 1000
 
-    def hardware(self) -> dict[str, Any]:
+    def hardware(self) -> JsonObject:
         """Describe the processor and the GPU."""
         runtime = self.cupy.cuda.runtime
         gpu = runtime.getDeviceProperties(self.cupy.cuda.Device().id)
@@ -114,11 +114,11 @@ class KernelCase:
         run: the call.
     """
 
-    what: dict[str, Any]
+    what: JsonObject
     bytes: int
     steps: int
-    prepare: Callable[[], Any]
-    run: Callable[[], Any]
+    prepare: Callable[[], object]
+    run: Callable[[], object]
 
 
 def copy_case(backend: Backend, megabytes: int) -> KernelCase:

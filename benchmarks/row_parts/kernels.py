@@ -27,7 +27,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
-from typing import Any
 
 import numpy as np
 
@@ -41,6 +40,7 @@ from cowclip_merlin.bench.random_data import (
 from cowclip_merlin.checks import check_at_least_one, check_unique
 from cowclip_merlin.kernels import RowSettings, load
 from cowclip_merlin.settings import option
+from cowclip_merlin.types import JsonObject
 from harness.benchmark import Benchmark
 from harness.rounds import in_turn
 from row_parts.kernel_timing import Backend, KernelCase, choose_backend, copy_case, time_case
@@ -100,7 +100,7 @@ def cases_of(backend: Backend, batch: int, settings: KernelSettings) -> list[Ker
     rows = kernels.unique_rows(ids, values)
     what = {"batch": batch, "n": n, "u": u}
 
-    def case(kernel: str, size: int, run: Callable[[], Any]) -> KernelCase:
+    def case(kernel: str, size: int, run: Callable[[], object]) -> KernelCase:
         return KernelCase({"kernel": kernel, **what}, size, 0, lambda: None, run)
 
     def replay(gap: int) -> KernelCase:
@@ -130,7 +130,7 @@ def cases_of(backend: Backend, batch: int, settings: KernelSettings) -> list[Ker
     ]
 
 
-def measure(settings: KernelSettings) -> dict[str, Any]:
+def measure(settings: KernelSettings) -> JsonObject:
     """Measure the copy, and every kernel at every batch; return a result for JSON."""
     backend = choose_backend(settings.backend)
     cases = [copy_case(backend, settings.copy_mb)]
@@ -146,7 +146,7 @@ def measure(settings: KernelSettings) -> dict[str, Any]:
     }
 
 
-def results_of(backend: Backend, cases: list[KernelCase], rounds: int) -> list[dict[str, Any]]:
+def results_of(backend: Backend, cases: list[KernelCase], rounds: int) -> list[JsonObject]:
     """Measure the median of every case; the first case is the copy."""
     calls = {i: partial(time_case, backend, case) for i, case in enumerate(cases)}
     times = in_turn(calls, rounds, warm_up=1)  # the first round compiles
@@ -154,7 +154,7 @@ def results_of(backend: Backend, cases: list[KernelCase], rounds: int) -> list[d
     return [_result(case, times[i], copy) for i, case in enumerate(cases)]
 
 
-def _result(case: KernelCase, times: list[float], copy: float) -> dict[str, Any]:
+def _result(case: KernelCase, times: list[float], copy: float) -> JsonObject:
     seconds = statistics.median(times)
     speed = case.bytes / seconds / 1e9
     result = case.what | {
@@ -170,7 +170,7 @@ def _result(case: KernelCase, times: list[float], copy: float) -> dict[str, Any]
     return result
 
 
-def table(results: list[dict[str, Any]]) -> str:
+def table(results: list[JsonObject]) -> str:
     """Format the results as a table."""
     lines = [
         f"{'kernel':<8}{'batch':>8}{'distinct':>10}{'gap':>6}{'ms':>11}{'MB':>9}{'GB/s':>9}"
@@ -186,7 +186,7 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def text(result: dict[str, Any]) -> str:
+def text(result: JsonObject) -> str:
     """Format the result as text."""
     return f"{table(result['results'])}\n{result['backend']} kernels, d = {result['d']}"
 

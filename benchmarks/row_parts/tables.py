@@ -33,7 +33,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -120,13 +119,13 @@ def speeds(size: int, settings: TableSettings) -> list[Result]:
     other = random_ids(rng, settings.lookups)
     capacity = size + FIELDS
 
-    def rates(cases: dict[str, tuple[Any, np.ndarray]]) -> list[Result]:
+    def rates(cases: dict[str, tuple[Callable[[np.ndarray], object], np.ndarray]]) -> list[Result]:
         return [
             speed(what, size, x.size, lambda c=call, x=x: in_batches(c, x, settings.batch))
             for what, (call, x) in cases.items()
         ]
 
-    def admit(table: GrowingTable, now: int = 0) -> Callable[[np.ndarray], Any]:
+    def admit(table: GrowingTable, now: int = 0) -> Callable[[np.ndarray], object]:
         return lambda x: table.admit(x, now)
 
     made = GrowingTable([FieldRules()] * FIELDS, memory=[], capacity=capacity, max_rows=size)

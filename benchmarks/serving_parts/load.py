@@ -15,19 +15,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from cowclip_merlin.checks import check_at_least_one, check_positive
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import option
 from cowclip_merlin.training.run import set_up_tensorflow
+from cowclip_merlin.types import Json, JsonObject
 from harness.benchmark import Benchmark
 from harness.tables import markdown
 from serving_parts.server import Checker, Server
 from serving_parts.synced_model import TTL, SyncedModel
 from serving_parts.wrk import find_wrk, load
 
-Result = dict[str, Any]
+Result = JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ def _run(
     }
 
 
-def text(result: Mapping[str, Any]) -> str:
+def text(result: Mapping[str, Json]) -> str:
     """The result as a table."""
     head = (
         "events", "connections", "synced", "answers/s", "events/s", "p50, ms", "p99, ms", "max, ms",

@@ -8,18 +8,21 @@ import random
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.processes import start, wait_for
+from cowclip_merlin.types import Json, JsonObject
 
 _LONGEST_START = 180.0  # seconds
+
+Found = TypeVar("Found")
 
 
 class Server:
@@ -51,8 +54,8 @@ class Server:
         found = re.search(r"serving http://127\.0\.0\.1:(\d+) ", self._out.read_text())
         return found and found[1]
 
-    def _wait_for(self, condition: Any) -> Any:
-        def answer() -> Any:
+    def _wait_for(self, condition: Callable[[], Found]) -> Found:
+        def answer() -> Found | None:
             with suppress(OSError):
                 return condition()
 
@@ -60,7 +63,7 @@ class Server:
             return found
         raise InputError(f"the server does not start: {self._out.read_text()[-300:]}")
 
-    def ask(self, method: str, path: str, content: Any = None) -> tuple[int, Any]:
+    def ask(self, method: str, path: str, content: Json = None) -> tuple[int, Json]:
         """Status and JSON of a response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
@@ -89,7 +92,7 @@ class Checker:
     """
 
     def __init__(
-        self, server: Server, requests: list[dict[str, Any]], expected: npt.NDArray[np.float32]
+        self, server: Server, requests: list[JsonObject], expected: npt.NDArray[np.float32]
     ) -> None:
         self._server, self._requests, self._expected = server, requests, expected
         self.answers = self.refused = self.wrong = 0

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ from cowclip_merlin.system.files import write_json
 from cowclip_merlin.tables.field_rules import FieldRules
 from cowclip_merlin.tables.snapshot import save_snapshot
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.types import JsonObject
 
 TTL = 40
 """Syncs after which an id that was not seen is gone."""
@@ -107,7 +107,7 @@ class SyncedModel:
         self._publisher.begin(self._generation, str((self._folder / "run").resolve()), 1)
         self._publisher.wait()
 
-    def _make_requests(self) -> tuple[list[dict[str, Any]], npt.NDArray[np.float32]]:
+    def _make_requests(self) -> tuple[list[JsonObject], npt.NDArray[np.float32]]:
         """The first events of the log; every fourth has an item that nobody has seen."""
         with open(self._folder / "log.csv", encoding="utf-8") as file:
             names, *lines = (line.rstrip("\n").split(",") for line in itertools.islice(file, 2001))

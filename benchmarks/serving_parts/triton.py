@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -30,13 +29,14 @@ from cowclip_merlin.checks import check_at_least_one, check_positive
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import option
 from cowclip_merlin.training.run import set_up_tensorflow
+from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows.raw.log_format import CRITEO
 from harness.benchmark import Benchmark
 from harness.tables import markdown
 from serving_parts.triton_export import MODEL, Exported, export
 from serving_parts.triton_server import TritonServer, find_wheel
 
-Result = dict[str, Any]
+Result = JsonObject
 _CLIENT = Path(__file__).with_name("triton_client.py")
 _TOLERANCE = 1e-6
 
@@ -140,7 +140,7 @@ def _result(exported: Exported, answers: Result, versions: Mapping[str, str]) ->
     }
 
 
-def text(result: Mapping[str, Any]) -> str:
+def text(result: Mapping[str, Json]) -> str:
     """Return the result as a table, with the comparison and the refusals."""
     head = ("rows/request", "connections", "requests/s", "rows/s", "p50, ms", "p99, ms", "max, ms",
             "rows/execution")  # fmt: skip
@@ -166,7 +166,7 @@ def text(result: Mapping[str, Any]) -> str:
     return "\n".join([markdown(head, "rrrrrrrr", rows), checked, *refused])
 
 
-def check(result: Mapping[str, Any]) -> None:
+def check(result: Mapping[str, Json]) -> None:
     """Refuse a server whose answers are wrong.
 
     Raises:

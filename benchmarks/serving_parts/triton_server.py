@@ -10,11 +10,11 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.ports import free_ports
 from cowclip_merlin.system.processes import start, wait_for, wait_or_kill
+from cowclip_merlin.types import Json, JsonObject
 
 _LONGEST_START = 180.0  # seconds
 _FIND = """
@@ -51,7 +51,7 @@ class TritonServer:
     """
 
     def __init__(
-        self, python: Path, wheel: Mapping[str, Any], repository: Path, folder: Path
+        self, python: Path, wheel: Mapping[str, Json], repository: Path, folder: Path
     ) -> None:
         self.versions: dict[str, str] = wheel["versions"]
         self._log = folder / "tritonserver.log"
@@ -109,7 +109,7 @@ class TritonServer:
         wait_or_kill(self._process, 60)
 
 
-def find_wheel(python: Path) -> dict[str, Any]:
+def find_wheel(python: Path) -> JsonObject:
     """Find pytriton in the environment of an interpreter: paths and versions.
 
     Raises:

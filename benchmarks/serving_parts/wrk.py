@@ -7,9 +7,9 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.types import JsonObject
 
 _SCRIPT = """
 local bodies, headers = {}, {["Content-Type"] = "application/json"}
@@ -45,7 +45,7 @@ def find_wrk() -> str:
 
 def load(
     url: str, bodies: Sequence[bytes], *, connections: int, seconds: float, folder: Path
-) -> dict[str, Any]:
+) -> JsonObject:
     """Send requests one after the other on each connection.
 
     Args:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,9 +41,14 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.settings import option
+from cowclip_merlin.types import JsonObject, Tensor
 from harness.benchmark import Benchmark
 from harness.rounds import ratios
 from harness.tables import markdown
+
+if TYPE_CHECKING:
+    from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.optimizer import CowClip
 
 IN_JSON = ("update", "every", "vocabulary", "rounds", "seconds")
 
@@ -147,12 +152,12 @@ class RecordedTraining:
         self._recorder.before_step(self._next(), step=step, epoch=1, rows=step * self._batch)
         return time.perf_counter() - started
 
-    def _next(self) -> Any:
+    def _next(self) -> Tensor:
         first = self._done * self._batch % (len(self._order) - self._batch + 1)
         return compat.tensorflow().constant(self._order[first : first + self._batch])
 
 
-def _optimizer(settings: DiagnosticsSettings, batch: int) -> Any:
+def _optimizer(settings: DiagnosticsSettings, batch: int) -> CowClip:
     from cowclip_merlin.optimizer import CowClip
 
     return CowClip.of(
@@ -164,8 +169,8 @@ def _optimizer(settings: DiagnosticsSettings, batch: int) -> Any:
 
 
 def _recorder(
-    model: Any,
-    optimizer: Any,
+    model: CTRModel,
+    optimizer: CowClip,
     run: RecordedTraining,
     rows: ColumnArrays,
     fields: dict[str, int],
@@ -185,7 +190,7 @@ def _recorder(
     )
 
 
-def measure(settings: DiagnosticsSettings) -> dict[str, Any]:
+def measure(settings: DiagnosticsSettings) -> JsonObject:
     """Measure every batch size; return a result for JSON."""
     results = []
     for batch in settings.batches:
@@ -214,7 +219,7 @@ def _times(settings: DiagnosticsSettings, run: RecordedTraining) -> Times:
     return times
 
 
-def _result(settings: DiagnosticsSettings, batch: int, times: Times) -> dict[str, Any]:
+def _result(settings: DiagnosticsSettings, batch: int, times: Times) -> JsonObject:
     costs = [ratio - 1 for ratio in ratios(times.watched, times.plain)]
     step = statistics.median(times.plain) / settings.every
     probe = statistics.median(times.probes)
@@ -235,14 +240,14 @@ def _result(settings: DiagnosticsSettings, batch: int, times: Times) -> dict[str
     }
 
 
-def table(result: dict[str, Any]) -> str:
+def table(result: JsonObject) -> str:
     """Format the result as Markdown."""
     head = ("batch", "cost (min to max)", "rounds", "ms per step", "ms per probe")
     head += ("probe, steps", "cost by probes", "first probe, s")
     return markdown(head, "rrrrrrrr", [_cells(r) for r in result["results"]])
 
 
-def _cells(r: dict[str, Any]) -> tuple[str, ...]:
+def _cells(r: JsonObject) -> tuple[str, ...]:
     return (
         f"{r['batch']:,}",
         f"{100 * r['cost']:.1f}% ({100 * r['least']:.1f} to {100 * r['most']:.1f})",

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,12 +34,16 @@ from cowclip_merlin.settings import option
 from cowclip_merlin.training.build import build_model_of, build_optimizer_of
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.training.train_step import make_train_step
+from cowclip_merlin.types import JsonObject, Variable
 from harness.benchmark import Benchmark
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown
 
+if TYPE_CHECKING:
+    from merlin.schema import Schema
+
 FIELDS, NUMBERS = 26, 13
-Result = dict[str, Any]
+Result = JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +115,7 @@ def features() -> LogFeatures:
     )
 
 
-def fixed_schema(rows: int) -> Any:
+def fixed_schema(rows: int) -> Schema:
     """Schema of the fixed model, with so many rows per field."""
     from merlin.schema import ColumnSchema, Schema, Tags
 
@@ -177,7 +181,7 @@ class Steps:
 
         return self._timed("fixed", train)
 
-    def _timed(self, kind: str, train: Any) -> float:
+    def _timed(self, kind: str, train: Callable[..., None]) -> float:
         batches = self._next(kind)
         started = time.perf_counter()
         for events in batches:
@@ -185,7 +189,7 @@ class Steps:
         return 1e3 * (time.perf_counter() - started) / len(batches)
 
 
-def _loss_sum() -> Any:
+def _loss_sum() -> Variable:
     import tensorflow as tf
 
     return tf.Variable(0.0, dtype="float64", trainable=False)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices, compat
 from cowclip_merlin.checks import check_at_least_one, check_choices, check_positive, check_unique
@@ -41,11 +41,15 @@ from cowclip_merlin.training.train_step import (
     make_train_function,
     steps_per_execution,
 )
+from cowclip_merlin.types import JsonObject, Tensor
 from cowclip_merlin.workflows import PreparedData
 from harness.benchmark import Benchmark
 from harness.prepared_log import prepared
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown
+
+if TYPE_CHECKING:
+    from cowclip_merlin.loading.row_order import PackedBatch
 
 Turn = Callable[[], float]
 LOADERS = ("resident", "streamed", "merlin", "step")
@@ -115,7 +119,7 @@ def ours(data: Data, batch_size: int) -> Callable[[int], Iterator[int]]:
     tf = compat.tensorflow()
 
     @tf.function(input_signature=[data.signature], autograph=False)
-    def take(batch: Any) -> Any:
+    def take(batch: PackedBatch) -> Tensor:
         columns = data.unpack(batch)
         return columns.ids.values, columns.numbers, columns.labels
 
@@ -187,13 +191,13 @@ def turns(
 
 def results_of(
     data: PreparedData, columns: ColumnArrays, batch_size: int, settings: LoadingSettings
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Measure the medians over interleaved rounds, after one warm-up round."""
     speeds = in_turn(turns(data, columns, batch_size, settings), settings.rounds, warm_up=1)
     return [_result(loader, batch_size, speeds) for loader in LOADERS]
 
 
-def _result(loader: str, batch_size: int, speeds: dict[str, list[float]]) -> dict[str, Any]:
+def _result(loader: str, batch_size: int, speeds: dict[str, list[float]]) -> JsonObject:
     to_step = ratios(speeds[loader], speeds["step"])
     return {
         "what": loader,
@@ -206,7 +210,7 @@ def _result(loader: str, batch_size: int, speeds: dict[str, list[float]]) -> dic
     }
 
 
-def table(results: list[dict[str, Any]]) -> str:
+def table(results: list[JsonObject]) -> str:
     """Format the results as Markdown."""
     head = ("batch", "what", "rows/s", "slowest to fastest", "times the step")
     rows = [
@@ -222,7 +226,7 @@ def table(results: list[dict[str, Any]]) -> str:
     return markdown(head, "rlrrr", rows)
 
 
-def measure(settings: LoadingSettings) -> dict[str, Any]:
+def measure(settings: LoadingSettings) -> JsonObject:
     """Measure every batch size; return a result for JSON.
 
     Raises:
@@ -248,7 +252,7 @@ def measure(settings: LoadingSettings) -> dict[str, Any]:
     }
 
 
-def text(result: dict[str, Any]) -> str:
+def text(result: JsonObject) -> str:
     """Format the result as text, with the memory of the rows."""
     size, rows = result["bytes_per_row"], result["rows"]
     return (

@@ -26,7 +26,7 @@ from math import ceil
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,15 +39,20 @@ from cowclip_merlin.checks import check_at_least_one, check_positive, check_uniq
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from cowclip_merlin.settings import option
 from cowclip_merlin.training.train_step import make_train_step
+from cowclip_merlin.types import Array, JsonObject, Tensor
 from harness.benchmark import Benchmark
 from harness.rounds import in_turn, ratios
 from step_parts.profile_report import text
 from step_parts.profiler_events import read_space, summary
 
+if TYPE_CHECKING:
+    from cowclip_merlin.models import CTRModel
+    from cowclip_merlin.optimizer import CowClip
+
 POOL, MOST_BATCHES = 8, 256  # batches before rows repeat
 LEAST_STEPS = 3  # minimum steps of a turn that ends early
 
-Run = Callable[[], Any]
+Run = Callable[[], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +100,7 @@ class ProfileSettings:
         )
 
 
-def measure(settings: ProfileSettings) -> dict[str, Any]:
+def measure(settings: ProfileSettings) -> JsonObject:
     """Measure time and profile at every batch size; return a result for JSON."""
     fields = criteo_fields(settings.vocabulary)
     rows = random_rows(POOL * max(settings.batches), fields)
@@ -109,19 +114,21 @@ def measure(settings: ProfileSettings) -> dict[str, Any]:
     }
 
 
-def _one_step(model: Any, optimizer: Any, data: DeviceData) -> Callable[[Any], float]:
+def _one_step(model: CTRModel, optimizer: CowClip, data: DeviceData) -> Callable[[Tensor], float]:
     """Return a step on the rows of these numbers, one step per call to keep names short."""
     loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
     run = make_train_step(model, optimizer, data, loss_sum)
 
-    def train(rows: Any) -> float:
+    def train(rows: Tensor) -> float:
         run(rows)
         return float(loss_sum.numpy())  # waits for the device
 
     return train
 
 
-def _result(settings: ProfileSettings, step: Any, batch: int, rows: ColumnArrays) -> dict[str, Any]:
+def _result(
+    settings: ProfileSettings, step: Callable[[Tensor], float], batch: int, rows: ColumnArrays
+) -> JsonObject:
     taken = batches_of(len(rows), batch)
     feed, bare = cycle(taken), bare_mlp_train_function(batch)
 
@@ -138,7 +145,7 @@ def _result(settings: ProfileSettings, step: Any, batch: int, rows: ColumnArrays
     }
 
 
-def batches_of(rows: int, batch: int) -> list[Any]:
+def batches_of(rows: int, batch: int) -> list[Array]:
     """Return the row numbers of each batch, from a random order of the rows.
 
     >>> [len(numbers) for numbers in batches_of(10, 4)]
@@ -149,7 +156,7 @@ def batches_of(rows: int, batch: int) -> list[Any]:
     return list(order.reshape(count, batch))
 
 
-def mean_distinct(ids: Any, fields: Mapping[str, int], batches: Sequence[Any]) -> float:
+def mean_distinct(ids: Array, fields: Mapping[str, int], batches: Sequence[Array]) -> float:
     """Compute the mean number of distinct ids in a batch, in all fields together.
 
     Args:
@@ -165,7 +172,7 @@ def mean_distinct(ids: Any, fields: Mapping[str, int], batches: Sequence[Any]) -
     return float(np.mean([len(np.unique(ids[batch] + offsets)) for batch in batches]))
 
 
-def _timing(settings: ProfileSettings, train: Run, bare: Run) -> dict[str, Any]:
+def _timing(settings: ProfileSettings, train: Run, bare: Run) -> JsonObject:
     """Time the step and the bare MLP in turn, after a warm-up of both."""
     timed(train, settings.steps, settings.seconds)
     timed(bare, LEAST_STEPS, settings.seconds)
@@ -190,7 +197,7 @@ def timed(run: Run, steps: int, seconds: float) -> list[float]:
     return found
 
 
-def _spread(turns: Sequence[list[float]]) -> dict[str, Any]:
+def _spread(turns: Sequence[list[float]]) -> JsonObject:
     """Return the median of all steps, and the fastest and slowest turn."""
     medians = [median(turn) for turn in turns]
     every = [ms for turn in turns for ms in turn]
@@ -202,7 +209,7 @@ def _spread(turns: Sequence[list[float]]) -> dict[str, Any]:
     }
 
 
-def _profile(settings: ProfileSettings, train: Run) -> dict[str, Any]:
+def _profile(settings: ProfileSettings, train: Run) -> JsonObject:
     """Profile some steps; return the values per step."""
     with TemporaryDirectory() as folder:
         with compat.tensorflow().profiler.experimental.Profile(folder):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from cowclip_merlin.types import JsonObject
 
 TOP, WIDTH = 20, 74  # operations and kernels shown, and characters of their names
 
@@ -11,12 +12,12 @@ OVERLAP = """Operations run on several threads at once, so the sum of their time
 time of the step. On a GPU they launch kernels, whose times are listed below."""
 
 
-def text(result: dict[str, Any]) -> str:
+def text(result: JsonObject) -> str:
     """Format the whole result, batch by batch."""
     return "\n\n".join(_batch(result, found) for found in result["results"])
 
 
-def _batch(result: dict[str, Any], found: dict[str, Any]) -> str:
+def _batch(result: JsonObject, found: JsonObject) -> str:
     profile = found["profile"]
     title = (
         f"{result['model']}, {result['update']}, {result['precision']}, "
@@ -38,7 +39,7 @@ def _batch(result: dict[str, Any], found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def times(found: dict[str, Any]) -> str:
+def times(found: JsonObject) -> str:
     """Format the times of bare MLP and step."""
     return "\n".join(
         [
@@ -49,14 +50,14 @@ def times(found: dict[str, Any]) -> str:
     )
 
 
-def _timed(name: str, found: dict[str, Any]) -> str:
+def _timed(name: str, found: JsonObject) -> str:
     return (
         f"{name:<16}{found['ms']:>10.2f} ms   median of {found['steps']} steps; of turns "
         f"{found['fastest']:.2f} to {found['slowest']:.2f}"
     )
 
 
-def table(head: str, rows: Sequence[dict[str, Any]]) -> str:
+def table(head: str, rows: Sequence[JsonObject]) -> str:
     """Format names, milliseconds and calls per step."""
     lines = [f"{head:<{WIDTH}}{'ms per step':>12}{'calls per step':>14}"]
     lines += [
@@ -75,7 +76,7 @@ def shortened(name: str) -> str:
     return name if len(name) <= most else f"{name[:front]}...{name[front + 3 - most :]}"
 
 
-def _gpu(gpu: dict[str, Any]) -> str:
+def _gpu(gpu: JsonObject) -> str:
     head = f"{gpu['device']}: busy for {gpu['busy_ms']:.3f} ms of a step, {gpu['busy_share']:.0%}"
     kernels = {"name": "all kernels", **_sum(gpu["kernels"])}
     copies = gpu["copies"] or [{"name": "none", "ms": 0.0, "calls": 0.0}]
@@ -84,5 +85,5 @@ def _gpu(gpu: dict[str, Any]) -> str:
     )
 
 
-def _sum(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _sum(rows: Sequence[JsonObject]) -> dict[str, float]:
     return {key: sum(row[key] for row in rows) for key in ("ms", "calls")}

@@ -9,9 +9,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cowclip_merlin import compat
+from cowclip_merlin.types import JsonObject
+
+if TYPE_CHECKING:
+    from tensorflow.core.profiler.protobuf.xplane_pb2 import XLine, XPlane, XSpace
 
 # "name:OpType"; names with a space or "::" are events of the runtime, not operations.
 _OPERATION = re.compile(r"([^:\s]+):([A-Za-z_]\w*)")
@@ -102,7 +106,7 @@ def _group_by_scope(name: str, kind: str) -> str:
     return REST if outside else ELEMENTWISE
 
 
-def read_space(folder: Path) -> Any:
+def read_space(folder: Path) -> XSpace:
     """Read the `XSpace` that the profiler wrote below a folder.
 
     Raises:
@@ -114,7 +118,7 @@ def read_space(folder: Path) -> Any:
     return compat.xplane().XSpace.FromString(files[0].read_bytes())
 
 
-def operations(space: Any) -> list[Event]:
+def operations(space: XSpace) -> list[Event]:
     """Return the operations on all threads of the host.
 
     An operation within another one on the same thread, as in a Python call, is a part of that one.
@@ -149,7 +153,7 @@ def outermost(events: Iterable[Event]) -> list[Event]:
     return kept
 
 
-def gpu_events(space: Any) -> dict[str, list[Event]]:
+def gpu_events(space: XSpace) -> dict[str, list[Event]]:
     """Return device -> kernels, copies and memsets on its streams; empty without a GPU.
 
     Other lines repeat these events by operation or by module.
@@ -176,7 +180,7 @@ def copy_kind(name: str) -> str | None:
     return f"{found[1]}to{found[2]}" if found else None
 
 
-def _events(plane: Any, line: Any) -> list[Event]:
+def _events(plane: XPlane, line: XLine) -> list[Event]:
     names = plane.event_metadata
     return [
         # Details such as the number of the step follow after a "#".
@@ -219,7 +223,7 @@ def totals(events: Iterable[Event], name: Callable[[str], str], steps: int) -> l
     return sorted(found, key=lambda total: (-total.ms, total.name))
 
 
-def summary(space: Any, steps: int, ms: float) -> dict[str, Any]:
+def summary(space: XSpace, steps: int, ms: float) -> JsonObject:
     """Return the times per step by group, by name and by GPU, for JSON.
 
     Args:
@@ -236,7 +240,7 @@ def summary(space: Any, steps: int, ms: float) -> dict[str, Any]:
     }
 
 
-def _gpu(device: str, events: list[Event], steps: int, ms: float) -> dict[str, Any]:
+def _gpu(device: str, events: list[Event], steps: int, ms: float) -> JsonObject:
     kernels = [event for event in events if copy_kind(event.name) is None]
     copies = [event for event in events if copy_kind(event.name)]
     busy = union(events) / 1e9 / steps

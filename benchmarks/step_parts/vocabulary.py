@@ -34,7 +34,6 @@ from __future__ import annotations
 import statistics
 from functools import partial
 from itertools import product
-from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.bench.random_data import criteo_fields
@@ -42,6 +41,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import ColumnArrays
 from cowclip_merlin.loading.placement import free_memory
 from cowclip_merlin.system.process_memory import bytes_left
+from cowclip_merlin.types import JsonObject
 from harness.benchmark import Benchmark
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown
@@ -51,7 +51,7 @@ from step_parts.vocabulary_training import TrainedModel, distinct_rows, draw, sp
 
 IN_JSON = ("model", "embedding_dim", "warm_up", "steps", "seconds")
 
-Records = list[dict[str, Any]]
+Records = list[JsonObject]
 
 
 def fitting(settings: VocabularySettings) -> list[int]:
@@ -72,7 +72,7 @@ def fitting(settings: VocabularySettings) -> list[int]:
 
 def turn(
     settings: VocabularySettings, update: str, vocabulary: int, rows: ColumnArrays
-) -> tuple[Records, dict[str, Any] | None]:
+) -> tuple[Records, JsonObject | None]:
     """Build a model, time it at each batch size, and its flush if it has one; then free it."""
     try:
         return _turn(settings, TrainedModel(settings, update, vocabulary, rows), update)
@@ -82,7 +82,7 @@ def turn(
 
 def _turn(
     settings: VocabularySettings, model: TrainedModel, update: str
-) -> tuple[Records, dict[str, Any] | None]:
+) -> tuple[Records, JsonObject | None]:
     found = []
     for batch in settings.batches:
         model.train(batch, settings.warm_up if update == "exact" else 2)
@@ -97,7 +97,7 @@ def _turn(
     return found, {"missed_steps": model.made, "seconds": model.flush()}
 
 
-def measure(settings: VocabularySettings) -> dict[str, Any]:
+def measure(settings: VocabularySettings) -> JsonObject:
     """Measure every configuration in turn, round by round; return a result for JSON."""
     # TensorFlow warns about every rebuilt model, and every round rebuilds the models.
     compat.tensorflow().get_logger().setLevel("ERROR")
@@ -147,7 +147,7 @@ def _distinct(settings: VocabularySettings, chosen: list[int], rows: ColumnArray
     return found
 
 
-def _result(key: tuple, rounds: dict[tuple, list]) -> dict[str, Any]:
+def _result(key: tuple, rounds: dict[tuple, list]) -> JsonObject:
     vocabulary, batch, update = key
     smallest = next(v for v, b, u in rounds if (b, u) == (batch, update))
     mine, base = (
@@ -165,7 +165,7 @@ def _result(key: tuple, rounds: dict[tuple, list]) -> dict[str, Any]:
     }
 
 
-def _flush_result(vocabulary: int, rounds: Records) -> dict[str, Any]:
+def _flush_result(vocabulary: int, rounds: Records) -> JsonObject:
     seconds = [r["seconds"] for r in rounds]
     return {
         "vocabulary": vocabulary,
@@ -180,7 +180,7 @@ def _flush_result(vocabulary: int, rounds: Records) -> dict[str, Any]:
     }
 
 
-def table(result: dict[str, Any]) -> str:
+def table(result: JsonObject) -> str:
     """Format the steps as Markdown."""
     head = ("batch", "update", "ids", "ms per step (min to max)", "to the smallest")
     order = sorted(result["results"], key=lambda r: (r["batch"], r["update"], r["vocabulary"]))
@@ -197,7 +197,7 @@ def table(result: dict[str, Any]) -> str:
     return markdown(head, "rlrrr", rows)
 
 
-def flush_table(result: dict[str, Any]) -> str:
+def flush_table(result: JsonObject) -> str:
     """Format the flushes as Markdown."""
     head = ("ids", "steps missed", "flush, seconds (min to max)", "ms per missed step")
     rows = [
@@ -212,7 +212,7 @@ def flush_table(result: dict[str, Any]) -> str:
     return markdown(head, "rrrr", rows)
 
 
-def text(result: dict[str, Any]) -> str:
+def text(result: JsonObject) -> str:
     """Format the result as text."""
     flushes = f"\n{flush_table(result)}\n" if result["flushes"] else ""
     distinct = [
@@ -222,7 +222,7 @@ def text(result: dict[str, Any]) -> str:
     return "\n".join([table(result), *([flushes] if flushes else []), *distinct])
 
 
-def draw_result(settings: VocabularySettings, result: dict[str, Any]) -> None:
+def draw_result(settings: VocabularySettings, result: JsonObject) -> None:
     """Draw the figure if a file is given."""
     if settings.figure:
         draw_figure(result, settings.figure)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.plotting.colors import BLACK, BLUE, SKY_BLUE, VERMILION
 from cowclip_merlin.plotting.style import new_figure, save_figure
+from cowclip_merlin.types import JsonObject
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Point = tuple[float, float, float, float]
 
@@ -19,7 +23,7 @@ STYLES = {
 }
 
 
-def curves(result: dict[str, Any], batch: int) -> dict[str, list[Point]]:
+def curves(result: JsonObject, batch: int) -> dict[str, list[Point]]:
     """Return for each curve of a batch size: ids, median, minimum and maximum of milliseconds."""
     found: dict[str, list[Point]] = {}
     put_off = {r["vocabulary"]: r["ms_per_missed_step"] for r in result["flushes"]}
@@ -34,7 +38,7 @@ def curves(result: dict[str, Any], batch: int) -> dict[str, list[Point]]:
     return found
 
 
-def draw_figure(result: dict[str, Any], path: Path) -> None:
+def draw_figure(result: JsonObject, path: Path) -> None:
     """Draw milliseconds per step by ids, one panel per batch size, both axes logarithmic."""
     import matplotlib
     from matplotlib.ticker import LogFormatter
@@ -55,7 +59,7 @@ def draw_figure(result: dict[str, Any], path: Path) -> None:
         save_figure(figure, path)
 
 
-def _draw(axes: Any, lines: dict[str, list[Point]]) -> None:
+def _draw(axes: Axes, lines: dict[str, list[Point]]) -> None:
     for name, points in lines.items():
         ids, median, least, most = zip(*points, strict=True)
         spread = [

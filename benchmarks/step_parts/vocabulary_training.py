@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from math import gcd
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from cowclip_merlin import compat
 from cowclip_merlin.bench.random_data import criteo_fields, random_model, random_rows
 from cowclip_merlin.loading import ColumnArrays, DeviceData
 from step_parts.vocabulary_settings import VocabularySettings
+
+if TYPE_CHECKING:
+    from cowclip_merlin.optimizer import CowClip
 
 POOL = 32  # batches of the largest size before rows repeat
 
@@ -100,7 +103,7 @@ class TrainedModel:
         return time.perf_counter() - started
 
 
-def _optimizer(update: str) -> Any:
+def _optimizer(update: str) -> CowClip:
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.scaling import scale
 

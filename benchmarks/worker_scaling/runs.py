@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import batches, open_columns, steps_per_epoch
 from cowclip_merlin.training.run_logs import epoch_seconds, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.types import Array, JsonObject
 from cowclip_merlin.workflows import PreparedData
 from harness.prepared_log import prepared
 from harness.rounds import in_turn
@@ -55,7 +55,7 @@ class RunNumbers:
     sent: list[float]
 
 
-def measure_runs(settings: WorkerSettings) -> dict[str, Any]:
+def measure_runs(settings: WorkerSettings) -> JsonObject:
     """Train all cases in turn; return their results for JSON.
 
     Raises:
@@ -157,7 +157,7 @@ def distinct_in_runs(data: PreparedData, settings: WorkerSettings) -> dict[tuple
     return found
 
 
-def _table_rows(data: PreparedData) -> Any:
+def _table_rows(data: PreparedData) -> Array:
     """Return the numbers of the table rows that the training rows read."""
     sizes = [data.cardinalities[name] for name in data.categorical]
     offsets = np.cumsum([0, *sizes])[:-1].astype(np.int32)
@@ -169,7 +169,7 @@ def _results(
     data: PreparedData,
     numbers: dict[Case, list[RunNumbers]],
     dense: int,
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     distinct = distinct_in_runs(data, settings)
     medians = {case: _median_ms(runs) for case, runs in numbers.items()}
     return [
@@ -190,7 +190,7 @@ def _median_ms(runs: list[RunNumbers]) -> float:
     return statistics.median(ms for each in runs for ms in each.step_ms)
 
 
-def _traffic(case: Case, runs: list[RunNumbers], distinct: float, dense: int) -> dict[str, Any]:
+def _traffic(case: Case, runs: list[RunNumbers], distinct: float, dense: int) -> JsonObject:
     """Return the bytes, measured and by the formula; None for the ratios of a worker alone."""
     sent = statistics.mean([x for each in runs for x in each.sent] or [0.0])
     rows = row_bytes(case.tables, distinct, case.workers, MODEL.embedding_dim)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.bench.random_data import CONTINUOUS, NUM_FIELDS
+from cowclip_merlin.types import Array
 from cowclip_merlin.workers import Workers
 
 ID_AND_COUNT = 8
 """Bytes of an id and its count, which travel with every row."""
 
 
-def largest_distinct(
-    ids: npt.NDArray[Any], batches: Iterable[npt.NDArray[Any]], workers: int
-) -> float:
+def largest_distinct(ids: Array, batches: Iterable[Array], workers: int) -> float:
     """Return u: the distinct ids of a worker's part of a batch.
 
     It is the largest of the workers, as all pad to that, and the mean over the batches.

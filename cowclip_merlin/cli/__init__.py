@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cowclip_merlin import __version__
 from cowclip_merlin.cli.options.commands import add_commands
@@ -56,7 +56,9 @@ class CommandParser(argparse.ArgumentParser):
 
     before_parsing: Callable[[Sequence[str]], None] | None = None
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
         """Parse the arguments, after a command has looked at them."""
         if self.before_parsing:
             self.before_parsing(args)

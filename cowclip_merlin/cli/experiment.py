@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from cowclip_merlin.cli.options.experiment_options import (
     add_common_options,
@@ -21,6 +21,8 @@ from cowclip_merlin.cli.options.experiment_options import (
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
     from cowclip_merlin.experiments.session import Session
+
+Kind = TypeVar("Kind", "Experiment", "LogExperiment")
 
 HELP = "reproduce a table or figure of a paper on your data, next to the paper's numbers"
 EXAMPLES = """examples:
@@ -90,9 +92,9 @@ def _run_on_log(args: argparse.Namespace, experiments: Sequence[LogExperiment]) 
 
 def _run_each(
     args: argparse.Namespace,
-    experiments: Sequence[Any],
-    dry_run: Callable[[Any], str],
-    run_experiment: Callable[[Any], str],
+    experiments: Sequence[Kind],
+    dry_run: Callable[[Kind], str],
+    run_experiment: Callable[[Kind], str],
 ) -> int:
     """Run the experiments, or list their runs; return the exit code."""
     from cowclip_merlin.training import Stopped

@@ -26,6 +26,7 @@ from cowclip_merlin.settings import add_options, values_from
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 
 if TYPE_CHECKING:
+    from cowclip_merlin.training.run_logs import Metrics
     from cowclip_merlin.workflows import PreparedData
 
 HELP = "train a model on a prepared folder"
@@ -192,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _result(rows: Sequence[Mapping[str, Any]], settings: RunSettings) -> str:
+def _result(rows: Sequence[Metrics], settings: RunSettings) -> str:
     """Describe the metrics of the weights that the run keeps."""
     from cowclip_merlin.training.stopping.best_epoch import best_row, epoch_words
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError, error_message
 from cowclip_merlin.experiments.planning.sizing import sizing_for
@@ -28,6 +27,7 @@ from cowclip_merlin.training import RunSettings, Stopped, train
 from cowclip_merlin.training.checkpoint import list_checkpoints
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import epoch_seconds, read_metrics
+from cowclip_merlin.types import Json, JsonObject
 
 Runs = Mapping[str, RunSettings]
 
@@ -115,7 +115,7 @@ def _check_rows(demo: DemoSettings) -> None:
         raise InputError(f"--rows {demo.rows}: too few; use 10000 or more") from None
 
 
-def _check_same_log(there: Mapping[str, Any], demo: DemoSettings, work: Path) -> None:
+def _check_same_log(there: Mapping[str, Json], demo: DemoSettings, work: Path) -> None:
     from cowclip_merlin.synthetic.criteo_log import cross_names
     from cowclip_merlin.synthetic.ground_truth import CROSSED
 
@@ -128,7 +128,7 @@ def _check_same_log(there: Mapping[str, Any], demo: DemoSettings, work: Path) ->
         raise InputError(f"{work}: holds {other}; use another --work, or delete it")
 
 
-def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> dict[str, Any]:
+def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> JsonObject:
     """Train a run, or reuse its results; return the last epoch's metrics with the total time.
 
     Raises:
@@ -137,7 +137,7 @@ def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> di
     folder = work / "runs" / name
     if (folder / "config.json").exists() and RunConfig.load(folder).settings != settings:
         raise InputError(f"{folder}: trained with other settings; delete it, or use --work")
-    rows: list[dict[str, Any]] = list(read_metrics(folder / "metrics.csv", epochs=settings.epochs))
+    rows: list[JsonObject] = list(read_metrics(folder / "metrics.csv", epochs=settings.epochs))
     if len(rows) < settings.epochs:
         print(f"\ntraining {name}", flush=True)
         started = bool(list_checkpoints(folder / "checkpoints"))
@@ -152,7 +152,7 @@ def run_or_reuse(name: str, settings: RunSettings, data: Path, work: Path) -> di
     }
 
 
-def format_table(runs: Runs, results: dict[str, dict[str, Any]], bayes_auc: float) -> str:
+def format_table(runs: Runs, results: dict[str, JsonObject], bayes_auc: float) -> str:
     """Format the comparison as text."""
     lines = [
         f"{'batch':>8}  {'rule':<10}{'rows/s':>10}{'seconds':>9}{'test AUC':>10}{'log loss':>10}"
@@ -196,7 +196,7 @@ def draw_auc(demo: DemoSettings, runs: Runs, work: Path, bayes_auc: float) -> Pa
     return path
 
 
-def verdict(results: dict[str, dict[str, Any]]) -> str:
+def verdict(results: dict[str, JsonObject]) -> str:
     """Describe whether the runs show the effect of CowClip, and what `sde` does."""
     small, unscaled, cowclip, sde = (100 * float(row["test_auc"]) for row in results.values())
     speed = results["baseline"]["seconds"] / results["large-cowclip"]["seconds"]

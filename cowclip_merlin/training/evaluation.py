@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from cowclip_merlin import metrics, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Data
 from cowclip_merlin.system.files import atomic_write
-from cowclip_merlin.types import Array, Tensor
+from cowclip_merlin.types import Array, Function, Tensor
 from cowclip_merlin.workers.agreement import arrays_of_all
 from cowclip_merlin.workflows.prepared.counts import SPECIAL
 
@@ -132,7 +132,7 @@ def _in_file_order(parts: Sequence[Array], rows: int) -> npt.NDArray[np.float64]
     return result
 
 
-def logits_function(model: CTRModel, data: Data) -> Callable[[PackedBatch], Tensor]:
+def logits_function(model: CTRModel, data: Data) -> Function:
     """Return a `tf.function` that maps a batch of `data` to its logits [b]."""
     from cowclip_merlin import compat, models
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat, workers
-from cowclip_merlin.types import Gradient, Tensor, Variable
+from cowclip_merlin.types import Function, Gradient, Tensor, Variable
 
 if TYPE_CHECKING:
     from cowclip_merlin.loading import Data, DeviceData
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def make_train_step(
     model: CTRModel, optimizer: CowClip, data: Data, loss_sum: Variable
-) -> Callable[[PackedBatch], None]:
+) -> Function:
     """Return a graph that trains on one batch of `data` and adds its loss to `loss_sum`.
 
     The gradient is that of the batch's mean binary cross-entropy, computed from the logits minus
@@ -120,7 +120,7 @@ def execution_lengths(
 
 def make_train_function(
     model: CTRModel, optimizer: CowClip, data: DeviceData, loss_sum: Variable
-) -> Callable[..., None]:
+) -> Function:
     """Return a function of row numbers and a batch size that makes one step for each batch.
 
     The last batch may be smaller.

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from docutils import nodes
 from latex2mathml.converter import convert
 
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.writers.html5 import HTML5Translator
 
-def inline(writer: Any, node: nodes.Node) -> None:
+
+def inline(writer: HTML5Translator, node: nodes.Node) -> None:
     """Write `$...$` within a line."""
     writer.body.append(convert(node.astext()))
     raise nodes.SkipNode
 
 
-def block(writer: Any, node: nodes.Node) -> None:
+def block(writer: HTML5Translator, node: nodes.Node) -> None:
     """Write `$$...$$` on separate lines, with its number at the right if it has a `\\tag`."""
     text, tag, number = node.astext().partition(r"\tag{")
     math = convert(text.strip(), display="block")
@@ -23,7 +27,7 @@ def block(writer: Any, node: nodes.Node) -> None:
     raise nodes.SkipNode
 
 
-def setup(app: Any) -> dict[str, bool]:
+def setup(app: Sphinx) -> dict[str, bool]:
     """Register the renderer."""
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 LINK = re.compile(r"\]\((\w[\w-]*)\.md\)")
 
@@ -49,13 +52,13 @@ ADDED = {"index": contents, "reference": reference}
 OUTSIDE = re.compile(r"\]\((\.\./[^)#\s]+\.md)\)")
 
 
-def complete(app: Any, docname: str, source: list[str]) -> None:
+def complete(app: Sphinx, docname: str, source: list[str]) -> None:
     """Add the site-only parts to one page, and link to Markdown elsewhere as to a source file."""
     text = ADDED[docname](source[0]) if docname in ADDED else source[0]
     source[0] = OUTSIDE.sub(r"](path:\1)", text)
 
 
-def setup(app: Any) -> dict[str, bool]:
+def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension."""
     app.connect("source-read", complete)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from definitions import line_of
 from docutils import nodes
@@ -20,6 +20,9 @@ from pygments.util import ClassNotFound
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[2]
 log = logging.getLogger(__name__)
@@ -57,7 +60,7 @@ def page(name: str) -> str:
     return f"source/{name}"
 
 
-def source_pages(app: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
+def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yield one page for every linked file."""
     linked: set[str] = set()
     for docname in app.env.found_docs:
@@ -78,7 +81,7 @@ def highlighted(file: Path) -> str:
     return highlight(file.read_text(encoding="utf-8"), lexer, formatter)
 
 
-def setup(app: Any) -> dict[str, bool]:
+def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension."""
     app.add_transform(LinkToSource)
     app.connect("html-collect-pages", source_pages)

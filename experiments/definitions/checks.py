@@ -7,22 +7,27 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.checks import is_finite
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.training.run_settings import OVERRIDES
+from cowclip_merlin.types import Json, JsonObject
+
+if TYPE_CHECKING:
+    from cowclip_merlin.experiments.definitions.experiment import ExperimentLine
+    from cowclip_merlin.experiments.definitions.log_experiment import CollisionLine, ReplayLine
 
 
 def check_mapping(
     path: Path,
     where: str,
-    value: Any,
-    dataclass: Any,
+    value: Json,
+    dataclass: type,
     *,
     required: Sequence[str],
     without: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the values of a dataclass's attributes; a key without a value counts as absent.
 
     Args:
@@ -53,13 +58,13 @@ def check_mapping(
     return given
 
 
-def check_one_of(path: Path, name: str, value: Any, known: Collection[str]) -> None:
+def check_one_of(path: Path, name: str, value: Json, known: Collection[str]) -> None:
     """Reject a value that is not among the known ones."""
     if value not in list(known):
         raise InputError(f"{path}: {name} is {value!r}; choose one of {', '.join(known)}")
 
 
-def check_labels(path: Path, lines: Sequence[Any]) -> None:
+def check_labels(path: Path, lines: Sequence[ExperimentLine | ReplayLine | CollisionLine]) -> None:
     """Reject duplicate labels, because tables and results identify lines by their labels."""
     first: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
@@ -79,41 +84,44 @@ def file_safe_name(path: Path) -> str:
     return re.sub(r"[^\w-]", "_", path.stem, flags=re.ASCII)
 
 
-def _texts(value: Any) -> bool:
+def _texts(value: Json) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _count(value: Any) -> bool:
+def _count(value: Json) -> bool:
     return type(value) is int and value >= 1  # a bool is an int, too
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: Json) -> bool:
     return type(value) in (int, float) and is_finite(value)
 
 
-def _mapping_to(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _mapping_to(fits: Callable[[Json], bool]) -> Callable[[Json], bool]:
     return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
 
 
 _TEXT = (lambda value: isinstance(value, str) and bool(value), "give a text, in quotes")
 _LIST = (lambda value: isinstance(value, list), "it must be a list")
 _COUNT = (_count, "give a whole number from 1 on")
-_FIELD_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_FIELD_CHECKS: Mapping[str, tuple[Callable[[Json], bool], str]] = {
     "str": _TEXT,
     "str | None": _TEXT,
     "int | None": _COUNT,
     "int": _COUNT,
     "float": (_finite, "give a number"),
     "tuple[ExperimentLine, ...]": _LIST,
-    "tuple[Any, ...]": _LIST,
+    "tuple[ReplayLine | CollisionLine, ...]": _LIST,
     "tuple[int | str, ...]": (_LIST[0], "give a list like [1, 8]"),
     "tuple[str, ...]": (_texts, "give a list of texts"),
-    "tuple[str, Any] | None": (
+    "tuple[str, int | str] | None": (
         lambda value: isinstance(value, list) and len(value) == 2,
         "give a label and a multiplier, like [no scaling, 1]",
     ),
-    "Mapping[Any, float]": (_mapping_to(_finite), "give numbers by multiplier, like {1: 80.76}"),
-    "Mapping[Any, str]": (
+    "Mapping[int | str, float]": (
+        _mapping_to(_finite),
+        "give numbers by multiplier, like {1: 80.76}",
+    ),
+    "Mapping[int | str, str]": (
         _mapping_to(lambda value: isinstance(value, str)),
         "give texts by multiplier, like {1: a misprint}",
     ),
@@ -128,12 +136,12 @@ _FIELD_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def check_rates(path: Path, where: str, values: Mapping[str, Any]) -> dict[str, float]:
+def check_rates(path: Path, where: str, values: Mapping[str, Json]) -> dict[str, float]:
     """Convert base values to numbers, by name; YAML reads 1e-4, without a point, as text."""
     return {name: _rate(path, where, name, value) for name, value in values.items()}
 
 
-def _rate(path: Path, where: str, name: str, value: Any) -> float:
+def _rate(path: Path, where: str, name: str, value: Json) -> float:
     check_one_of(path, f"a name in {where}", name, OVERRIDES)
     try:
         number = math.nan if isinstance(value, bool) else float(value)

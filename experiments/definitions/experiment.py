@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 NAMED_MULTIPLIERS = {"largest": 1, "beyond": 2}
 """Name -> multiple of the largest batch."""
@@ -44,7 +43,7 @@ class ExperimentLine:
 
     label: str
     multipliers: tuple[int | str, ...]
-    published: Mapping[Any, float] = field(default_factory=dict)
+    published: Mapping[int | str, float] = field(default_factory=dict)
     model: str = "deepfm"
     rule: str = "cowclip"
     clip: str | None = None
@@ -56,7 +55,7 @@ class ExperimentLine:
     dense_rule: str | None = None
     keep_top: int | None = None
     min_count: int | None = None
-    notes: Mapping[Any, str] = field(default_factory=dict)
+    notes: Mapping[int | str, str] = field(default_factory=dict)
     group: str | None = None
 
     @property
@@ -100,7 +99,7 @@ class Experiment:
     measure: str = "auc"
     corner: str = "rule"
     preset: str = "criteo"
-    reference: tuple[str, Any] | None = None
+    reference: tuple[str, int | str] | None = None
     caption: str = ""
     notes: tuple[str, ...] = ()
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
@@ -15,9 +14,10 @@ from cowclip_merlin.experiments.definitions.checks import (
 )
 from cowclip_merlin.experiments.definitions.experiment import NAMED_MULTIPLIERS, ExperimentLine
 from cowclip_merlin.scaling import RULES
+from cowclip_merlin.types import Json
 
 
-def _known_values() -> Mapping[str, Any]:
+def _known_values() -> Mapping[str, Collection[str]]:
     return {
         "model": choices.MODELS,
         "rule": RULES,
@@ -28,7 +28,7 @@ def _known_values() -> Mapping[str, Any]:
     }
 
 
-def parse_line(path: Path, number: int, value: Any) -> ExperimentLine:
+def parse_line(path: Path, number: int, value: Json) -> ExperimentLine:
     """Parse line `number` of an experiment, counted from 1.
 
     Raises:
@@ -47,7 +47,7 @@ def parse_line(path: Path, number: int, value: Any) -> ExperimentLine:
     return ExperimentLine(**{**given, **numbers, "multipliers": tuple(given["multipliers"])})
 
 
-def _check_multipliers(path: Path, where: str, multipliers: Sequence[Any]) -> None:
+def _check_multipliers(path: Path, where: str, multipliers: Sequence[Json]) -> None:
     """Reject multipliers that are neither numbers nor names, and duplicates."""
     if not multipliers:
         raise InputError(f"{path}: {where}multipliers is []; give a list like [1, 8]")
@@ -62,7 +62,7 @@ def _check_multipliers(path: Path, where: str, multipliers: Sequence[Any]) -> No
             raise InputError(f"{path}: {where}multipliers holds {multiplier!r} twice; give it once")
 
 
-def _check_cells(path: Path, where: str, given: Mapping[str, Any]) -> None:
+def _check_cells(path: Path, where: str, given: Mapping[str, Json]) -> None:
     """Reject published numbers and notes for multipliers that the line does not have."""
     for name in ("published", "notes"):
         for multiplier in given.get(name, ()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 NEVER = "never"
 """A serving copy that is never synced, or an id that never expires."""
@@ -56,7 +55,7 @@ class CollisionLine:
     columns: tuple[str, ...] = ()
 
 
-LOG_KINDS: Mapping[str, Any] = {
+LOG_KINDS: Mapping[str, type[ReplayLine | CollisionLine]] = {
     "sync": ReplayLine,
     "rules": ReplayLine,
     "collisions": CollisionLine,
@@ -86,7 +85,7 @@ class LogExperiment:
     title: str
     claim: str
     kind: str
-    lines: tuple[Any, ...]
+    lines: tuple[ReplayLine | CollisionLine, ...]
     reference: str
     corner: str = "line"
     caption: str = ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions.checks import (
@@ -23,9 +22,10 @@ from cowclip_merlin.experiments.definitions.log_experiment import (
 )
 from cowclip_merlin.online.events.durations import parse_duration
 from cowclip_merlin.tables.field_rules import MOST_ADMIT
+from cowclip_merlin.types import Json
 
 
-def parse_log_experiment(path: Path, value: Mapping[str, Any]) -> LogExperiment:
+def parse_log_experiment(path: Path, value: Mapping[str, Json]) -> LogExperiment:
     """Parse an experiment on a log; a key without a value counts as absent.
 
     Raises:
@@ -41,7 +41,7 @@ def parse_log_experiment(path: Path, value: Mapping[str, Any]) -> LogExperiment:
     return LogExperiment(name=file_safe_name(path), **given | changed)
 
 
-def _line(path: Path, number: int, kind: str, value: Any) -> Any:
+def _line(path: Path, number: int, kind: str, value: Json) -> ReplayLine | CollisionLine:
     """Parse line `number`, counted from 1, as the kind's class."""
     where, line_type = f"lines[{number}].", LOG_KINDS[kind]
     given = check_mapping(path, where, value, line_type, required=_REQUIRED[line_type])
@@ -50,7 +50,7 @@ def _line(path: Path, number: int, kind: str, value: Any) -> Any:
     return line_type(**given | columns)
 
 
-def _check_replay_line(path: Path, where: str, given: Mapping[str, Any]) -> None:
+def _check_replay_line(path: Path, where: str, given: Mapping[str, Json]) -> None:
     for name in ("sync", "ttl"):
         if given.get(name, NEVER) != NEVER:
             try:
@@ -65,16 +65,16 @@ def _check_replay_line(path: Path, where: str, given: Mapping[str, Any]) -> None
             raise InputError(f"{path}: {where}published.{name} is {number!r}; give a number")
 
 
-def _check_collision_line(path: Path, where: str, given: Mapping[str, Any]) -> None:
+def _check_collision_line(path: Path, where: str, given: Mapping[str, Json]) -> None:
     if given["load"] < 0:
         raise InputError(f"{path}: {where}load is {given['load']}; give a number from 0 on")
 
 
-_REQUIRED: Mapping[Any, tuple[str, ...]] = {
+_REQUIRED: Mapping[type, tuple[str, ...]] = {
     ReplayLine: ("label", "sync"),
     CollisionLine: ("label", "load"),
 }
-_CHECKS: Mapping[Any, Callable[[Path, str, Mapping[str, Any]], None]] = {
+_CHECKS: Mapping[type, Callable[[Path, str, Mapping[str, Json]], None]] = {
     ReplayLine: _check_replay_line,
     CollisionLine: _check_collision_line,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions.checks import (
@@ -25,12 +24,13 @@ from cowclip_merlin.experiments.definitions.experiment import (
 )
 from cowclip_merlin.experiments.definitions.line_parser import parse_line
 from cowclip_merlin.scaling import PRESETS
+from cowclip_merlin.types import Json
 
 # These kinds use the paper's sizes for every data set.
 _PAPER_SIZE_KINDS = ("hyperparameters", "parameters")
 
 
-def parse_experiment(path: Path, value: Mapping[str, Any]) -> Experiment:
+def parse_experiment(path: Path, value: Mapping[str, Json]) -> Experiment:
     """Parse an experiment; a key without a value counts as absent.
 
     Raises:
@@ -51,13 +51,13 @@ def parse_experiment(path: Path, value: Mapping[str, Any]) -> Experiment:
     return experiment
 
 
-def _lines(path: Path, values: Sequence[Any]) -> tuple[ExperimentLine, ...]:
+def _lines(path: Path, values: Sequence[Json]) -> tuple[ExperimentLine, ...]:
     lines = tuple(parse_line(path, number, value) for number, value in enumerate(values, 1))
     check_labels(path, lines)
     return lines
 
 
-def _check_choices(path: Path, given: Mapping[str, Any]) -> None:
+def _check_choices(path: Path, given: Mapping[str, Json]) -> None:
     for name, known in {"kind": KINDS, "measure": MEASURES, "preset": PRESETS}.items():
         if name in given:
             check_one_of(path, name, given[name], known)
@@ -100,7 +100,7 @@ def _sweep(path: Path, experiment: Experiment) -> Experiment:
     return replace(experiment, **grids)
 
 
-def _grid(path: Path, where: str, grid: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+def _grid(path: Path, where: str, grid: Mapping[str, Json]) -> dict[str, tuple[float, ...]]:
     found = {}
     for name, values in grid.items():
         if not isinstance(values, list) or not values:

@@ -6,9 +6,13 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.plotting.style import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +73,7 @@ def batch_text(batch: float) -> str:
     return f"{batch / 1024:.0f}K" if whole else f"{batch:g}"
 
 
-def panels(count: int, *, width: float = 4.0, height: float = 3.4) -> tuple[Any, list[Any]]:
+def panels(count: int, *, width: float = 4.0, height: float = 3.4) -> tuple[Figure, list[Axes]]:
     """Create a figure and its panels, two per row; a single panel is wider."""
     columns, rows = min(count, 2), math.ceil(count / 2)
     size = (6.4 if count == 1 else width * columns, height * (1 + 0.8 * (rows - 1)))
@@ -85,7 +89,7 @@ def panels(count: int, *, width: float = 4.0, height: float = 3.4) -> tuple[Any,
     return figure, grid[:count]
 
 
-def draw_curve(axes: Any, curve: Curve, look: dict[str, Any]) -> None:
+def draw_curve(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
     """Plot the means of a curve, and the range of its seeds as a band."""
     axes.plot(curve.x, curve.means(), label=escape_dollars(curve.label), **look)
     if len(curve.runs) > 1:
@@ -93,7 +97,7 @@ def draw_curve(axes: Any, curve: Curve, look: dict[str, Any]) -> None:
         axes.fill_between(curve.x, low, high, color=look["color"], alpha=0.18, linewidth=0)
 
 
-def legend_below(figure: Any, axes: Any, *, title: str = "") -> None:
+def legend_below(figure: Figure, axes: Axes, *, title: str = "") -> None:
     """Put one legend for all panels below them, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
     # A letter of this size is about 5 points wide, a line and its margins 60.
@@ -113,7 +117,7 @@ def legend_below(figure: Any, axes: Any, *, title: str = "") -> None:
     )
 
 
-def batch_axis(axes: Any, batches: Sequence[float], *, times: bool = False) -> None:
+def batch_axis(axes: Axes, batches: Sequence[float], *, times: bool = False) -> None:
     """Make the x axis logarithmic, with a tick at each batch, or at each multiplier as "8x"."""
     ticks = sorted(set(batches))
     axes.set_xscale("log", base=2)

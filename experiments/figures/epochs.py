@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.experiments.figures.curve import (
     Curve,
@@ -14,8 +14,12 @@ from cowclip_merlin.experiments.figures.curve import (
 )
 from cowclip_merlin.plotting.style import style_of_many
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Any:
+
+def draw_epochs(measures: Mapping[str, Sequence[Curve]]) -> Figure:
     """Draw one panel per measure: the mean over seeds by epoch, and their range as a band.
 
     Args:
@@ -51,11 +55,11 @@ def _unique(curves: Sequence[Curve]) -> list[Curve]:
     return [curve for index, curve in enumerate(curves) if curve not in curves[:index]]
 
 
-def _whole_epochs(axes: Any) -> None:
+def _whole_epochs(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, min_n_ticks=1))
 
 
-def _fullest(axes: Sequence[Any]) -> Any:
+def _fullest(axes: Sequence[Axes]) -> Axes:
     return max(axes, key=lambda one: len(one.get_legend_handles_labels()[1]))

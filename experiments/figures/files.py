@@ -6,13 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.plotting.style import svg_text
 from cowclip_merlin.system.files import atomic_write, read_json, write_json
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from cowclip_merlin.experiments.definitions import Experiment, LogExperiment
 
 
@@ -49,7 +51,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 def write_figure(
     folder: str | Path,
-    figure: Any,
+    figure: Figure,
     *,
     name: str,
     title: str,
@@ -102,7 +104,7 @@ def write_figure(
 
 def write_experiment_figure(
     out: Path,
-    figure: Any,
+    figure: Figure,
     experiment: Experiment | LogExperiment,
     texts: Mapping[str, str],
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import NAMED_MULTIPLIERS, Experiment
@@ -23,6 +23,9 @@ from cowclip_merlin.training.run_logs import read_metrics
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.report import frequencies
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 GRADIENT_STEP = 1000
 _PANELS = {
     "test AUC, %": ("test_auc", 100.0),
@@ -32,7 +35,7 @@ _PANELS = {
 """Label of the vertical axis -> column of `metrics.csv` and its factor."""
 
 
-def epoch_figure(results: RunResults, sizing: Sizing, runs_folder: Path) -> Any:
+def epoch_figure(results: RunResults, sizing: Sizing, runs_folder: Path) -> Figure:
     """Draw Figures 5 and 6: test AUC and losses by epoch, one curve per line and batch.
 
     Args:
@@ -75,7 +78,7 @@ def _metrics(runs_folder: Path, result: Result) -> list[dict[str, str]]:
     return found
 
 
-def time_figure(results: RunResults, sizing: Sizing) -> Any:
+def time_figure(results: RunResults, sizing: Sizing) -> Figure:
     """Draw Figure 1: relative time of an epoch and time of a step, by batch, with the paper's."""
     curves = []
     for label in dict.fromkeys(run.label for run in results):
@@ -85,7 +88,7 @@ def time_figure(results: RunResults, sizing: Sizing) -> Any:
     return draw_times(curves, rows=sizing.rows)
 
 
-def multiplier_figure(experiment: Experiment, results: RunResults) -> Any | None:
+def multiplier_figure(experiment: Experiment, results: RunResults) -> Figure | None:
     """Draw AUC against the multiple of the base batch; None if no line has several multiples."""
     ours = [_auc_curve(line.label, results) for line in experiment.lines]
     curves = [curve for curve in ours if curve is not None]
@@ -132,7 +135,7 @@ def _label(key: tuple[str, int | str], sizing: Sizing) -> str:
     return f"{label}, batch {sizing.batch(multiplier):,}"
 
 
-def id_frequency_figure(data: PreparedData) -> Any:
+def id_frequency_figure(data: PreparedData) -> Figure:
     """Draw Figure 3: how often each id of a field occurs in the training rows.
 
     Raises:
@@ -147,7 +150,7 @@ def id_frequency_figure(data: PreparedData) -> Any:
     return draw_ids(counts)
 
 
-def gradient_figure(run: PlannedRun, data: PreparedData, *, device: str) -> tuple[Any, int]:
+def gradient_figure(run: PlannedRun, data: PreparedData, *, device: str) -> tuple[Figure, int]:
     """Draw Figure 4, gradient norms of the rows in one batch; also return the batch's step."""
     from cowclip_merlin.diagnostics import figure_4, probe_run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,12 @@ from cowclip_merlin.experiments.figures.curve import escape_dollars, legend_belo
 from cowclip_merlin.plotting.colors import BLACK, SKY_BLUE
 from cowclip_merlin.workflows.prepared.report import plot_frequencies
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Any:
+
+def draw_ids(counts: Mapping[str, npt.ArrayLike]) -> Figure:
     """Draw occurrences by rank, one line per field (left), and ids by occurrences (right).
 
     Args:
@@ -47,7 +51,7 @@ def _falling(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return np.sort(array[array > 0])[::-1]
 
 
-def _histogram(axes: Any, counts: npt.NDArray[np.int64]) -> None:
+def _histogram(axes: Axes, counts: npt.NDArray[np.int64]) -> None:
     """Draw ids by occurrences in bins that double: 1, 2 to 3, 4 to 7, ..."""
     heights = np.bincount(np.log2(counts).astype(int))
     edges = 2.0 ** np.arange(len(heights) + 1)

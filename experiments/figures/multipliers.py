@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.experiments.figures.curve import (
     Curve,
@@ -14,10 +14,14 @@ from cowclip_merlin.experiments.figures.curve import (
 )
 from cowclip_merlin.plotting.style import style_of_many
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 def draw_multipliers(
     ours: Sequence[Curve], published: Sequence[Curve] = (), *, measure: str = "test AUC, %"
-) -> Any:
+) -> Figure:
     """Draw a measure against the multiple of the base batch, ours next to the paper's.
 
     Each panel has its own scale: on another data set the heights differ, so compare the shapes.
@@ -55,7 +59,7 @@ def draw_multipliers(
     return figure
 
 
-def _draw(axes: Any, curve: Curve, look: dict[str, Any]) -> None:
+def _draw(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
     means, (low, high) = curve.means(), curve.range()
     error = [
         [m - least for m, least in zip(means, low)],

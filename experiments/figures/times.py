@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.experiments.figures.curve import (
     Curve,
@@ -15,6 +15,10 @@ from cowclip_merlin.experiments.figures.curve import (
 )
 from cowclip_merlin.experiments.planning.sizing import PAPER_ROWS
 from cowclip_merlin.plotting.style import style_of_many
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # 10 epochs of DeepFM on Criteo on one V100: the published minutes as seconds per epoch.
 PAPER_EPOCH_SECONDS: Mapping[int, float] = {
@@ -48,7 +52,7 @@ def relative(curve: Curve, unit: float) -> Curve:
     return Curve(label=curve.label, x=curve.x, runs=runs)
 
 
-def draw_times(ours: Sequence[Curve], *, rows: int) -> Any:
+def draw_times(ours: Sequence[Curve], *, rows: int) -> Figure:
     """Draw relative time of an epoch (left) and milliseconds of a step (right) by batch.
 
     All of our curves are relative to the smallest batch of the first one, which shows a cheaper
@@ -87,7 +91,7 @@ def draw_times(ours: Sequence[Curve], *, rows: int) -> Any:
     return figure
 
 
-def _plain_numbers(axes: Any) -> None:
+def _plain_numbers(axes: Axes) -> None:
     """Write 40, not 4 x 10^1, because readers read numbers from this axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from cowclip_merlin.experiments.online.collisions import CollisionEpoch
 from cowclip_merlin.experiments.online.log_runs import Measure, gain_measure, show_table
 from cowclip_merlin.experiments.online.session import LogSession
 from cowclip_merlin.plotting.style import figure_settings, new_figure, style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MEASURES = {
     "auc": ("AUC, %", 100, 2),
@@ -50,7 +53,7 @@ def write_collisions(session: LogSession, experiment: LogExperiment) -> Iterator
     yield write_experiment_figure(session.out, draw_collisions(results), experiment, texts)
 
 
-def draw_collisions(results: Sequence[CollisionEpoch]) -> Any:
+def draw_collisions(results: Sequence[CollisionEpoch]) -> Figure:
     """Draw the test AUC by epoch, one curve for each load, as in Figure 7 of Monolith.
 
     Lines are means over the seeds, and bands span the minimum to the maximum.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.tables import FieldRules
 from cowclip_merlin.training.run import set_up_tensorflow
+from cowclip_merlin.types import Array
 
 LOADS = (0.0, 0.059, 0.163, 1.0, 4.0)
 """Ids per bucket; 0 for no hashing. 0.059 and 0.163 are those of Monolith's movies and users."""
@@ -88,7 +89,6 @@ class CollisionEpoch:
 if TYPE_CHECKING:
     from cowclip_merlin.online.training.trainer import OnlineTrainer
 
-Array = npt.NDArray[Any]
 
 TEST_FRACTION = 0.2
 """Share of test rows."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.training import RunSettings
+from cowclip_merlin.types import Json
 
 
-def hash_settings(settings: OnlineSettings, *parts: Any) -> str:
+def hash_settings(settings: OnlineSettings, *parts: Json) -> str:
     """Return a hash that is equal for runs that train the same.
 
     Settings at their defaults are omitted, so that a new option does not change the names of
@@ -33,7 +33,7 @@ def _usual_run() -> RunSettings:
     return RunSettings(model="deepfm", batch_size=1, update="lazy", epochs=1)
 
 
-def _changed(value: Any) -> Any:
+def _changed(value: object) -> Json:
     """Return plain values for JSON, without attributes of dataclasses at their defaults."""
     if isinstance(value, tuple):
         return [_changed(each) for each in value]

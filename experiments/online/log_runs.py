@@ -6,7 +6,7 @@ import statistics
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cowclip_merlin.experiments.definitions import LogExperiment
 from cowclip_merlin.experiments.online.session import LogSession
@@ -14,6 +14,11 @@ from cowclip_merlin.experiments.runs import Run, Runs
 from cowclip_merlin.experiments.tables.files import write_markdown, write_table
 from cowclip_merlin.experiments.tables.table import Cell, experiment_table, mean_cell, verdict
 from cowclip_merlin.experiments.tables.text import table_text
+
+if TYPE_CHECKING:
+    from cowclip_merlin.experiments.definitions.log_experiment import CollisionLine, ReplayLine
+    from cowclip_merlin.experiments.online.collisions import CollisionEpoch
+    from cowclip_merlin.experiments.results.replay_result import ReplayResult
 
 GAIN = "gain"
 """The measure of differences from the reference line with the same seed, in points of AUC."""
@@ -55,7 +60,7 @@ def gain_measure(experiment: LogExperiment, decimals: int) -> Measure:
 def show_table(
     session: LogSession,
     experiment: LogExperiment,
-    results: Mapping[str, Mapping[int, Any]],
+    results: Mapping[str, Mapping[int, ReplayResult | CollisionEpoch]],
     measures: Sequence[Measure],
     notes: Sequence[str],
     texts: Mapping[str, str],
@@ -99,8 +104,8 @@ def show_table(
 
 def _cell(
     experiment: LogExperiment,
-    line: Any,
-    results: Mapping[str, Mapping[int, Any]],
+    line: ReplayLine | CollisionLine,
+    results: Mapping[str, Mapping[int, ReplayResult | CollisionEpoch]],
     measure: Measure,
 ) -> Cell:
     published = getattr(line, "published", {}).get(measure.attribute)
@@ -121,6 +126,6 @@ def _cell(
     return mean_cell([measure.factor * getattr(a, measure.attribute) for a, _ in pairs], **known)
 
 
-def _status(result: Any) -> str:
+def _status(result: ReplayResult | CollisionEpoch) -> str:
     """Return the status of a result; a training on a log has one only if it is done."""
     return getattr(result, "status", "done")

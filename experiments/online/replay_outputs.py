@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from cowclip_merlin.experiments.online.replay_plan import LineResults, line_resu
 from cowclip_merlin.experiments.online.session import LogSession
 from cowclip_merlin.experiments.results.replay_result import ReplayResult
 from cowclip_merlin.plotting.style import figure_settings, new_figure, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Results = Sequence[ReplayResult]
 
@@ -36,7 +40,7 @@ def finished(results: LineResults) -> dict[str, Results]:
     return {label: mine for label, mine in done.items() if mine}
 
 
-def draw_intervals(experiment: LogExperiment, results: LineResults) -> Any:
+def draw_intervals(experiment: LogExperiment, results: LineResults) -> Figure:
     """Draw the AUC of each line, with the published numbers in a panel of their own.
 
     Bars span the minimum to the maximum of the seeds.
@@ -60,14 +64,14 @@ def draw_intervals(experiment: LogExperiment, results: LineResults) -> Any:
 
 
 def _draw_points(
-    axes: Any, labels: Sequence[str], values: Mapping[str, Sequence[float]], *, index: int
+    axes: Axes, labels: Sequence[str], values: Mapping[str, Sequence[float]], *, index: int
 ) -> None:
     at = [labels.index(label) for label in values]
     _error_bars(axes, at, list(values.values()), index)
 
 
 def _error_bars(
-    axes: Any, x: Sequence[float], values: Sequence[Sequence[float]], index: int
+    axes: Axes, x: Sequence[float], values: Sequence[Sequence[float]], index: int
 ) -> None:
     means = [np.mean(each) for each in values]
     low = [mean - min(each) for mean, each in zip(means, values, strict=True)]
@@ -79,7 +83,7 @@ def _aucs(results: Results) -> list[float]:
     return [100 * result.auc for result in results]
 
 
-def draw_kept(experiment: LogExperiment, results: LineResults) -> Any:
+def draw_kept(experiment: LogExperiment, results: LineResults) -> Figure:
     """Draw the AUC of each line against the ids that it keeps; bars span the seeds."""
     done = finished(results)
     with figure_settings():
@@ -95,7 +99,7 @@ def draw_kept(experiment: LogExperiment, results: LineResults) -> Any:
     return figure
 
 
-def draw_over_time(experiment: LogExperiment, results: LineResults, runs: Path) -> Any:
+def draw_over_time(experiment: LogExperiment, results: LineResults, runs: Path) -> Figure:
     """Draw the AUC of each hour of event time, or of each day; mean over the seeds.
 
     Args:

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import Diverged, InputError
@@ -26,6 +25,7 @@ from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.folders import REPLAYS_CSV
 from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.tables.field_rules import FieldRules
+from cowclip_merlin.types import Json, JsonObject
 
 _COUNTS = ("refused", "expired", "evicted")
 
@@ -78,7 +78,7 @@ def make_replay(run: ReplayRun, session: LogSession) -> list[ReplayResult]:
     ]
 
 
-def _no_statistics() -> dict[str, Any]:
+def _no_statistics() -> JsonObject:
     return {"rows": []} | dict.fromkeys(_COUNTS, 0)
 
 
@@ -87,9 +87,9 @@ def _columns(
     session: LogSession,
     start: RunStart,
     status: str,
-    measured: Mapping[str, Any],
-    table: Mapping[str, Any],
-) -> dict[str, Any]:
+    measured: Mapping[str, Json],
+    table: Mapping[str, Json],
+) -> JsonObject:
     """Return the columns that all intervals of a replay share."""
     settings = run.settings.run
     return {

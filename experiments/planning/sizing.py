@@ -26,7 +26,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions import NAMED_MULTIPLIERS
@@ -73,7 +72,7 @@ class Sizing:
 
     def describe(self) -> str:
         """Describe the sizing in one line."""
-        rates: Any = self.cowclip or {"embedding_lr": "the preset's"}
+        rates: Mapping[str, float | str] = self.cowclip or {"embedding_lr": "the preset's"}
         texts = (f"{n} {v:.3g}" if isinstance(v, float) else f"{n} {v}" for n, v in rates.items())
         largest = self.base_batch * self.max_multiplier
         return (

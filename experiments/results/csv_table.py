@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import atomic_write
@@ -19,7 +19,9 @@ def _float_or_none(text: str = "") -> float | None:
     return float(text) if text else None
 
 
-_TYPES: Mapping[str, Callable[..., Any]] = {
+_Cell: TypeAlias = "int | float | str | None"
+
+_TYPES: Mapping[str, Callable[..., _Cell]] = {
     "int": int,
     "float": float,
     "str": str,
@@ -27,7 +29,7 @@ _TYPES: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def column_types(row_type: type) -> dict[str, Callable[..., Any]]:
+def column_types(row_type: type) -> dict[str, Callable[..., _Cell]]:
     """Return column -> conversion of its text; called without a text, it returns a blank value."""
     return {field.name: _TYPES[str(field.type)] for field in fields(row_type)}
 
@@ -66,7 +68,7 @@ def _rows(
     types = column_types(row_type)
     later = [field.name for field in fields(row_type) if field.default is not MISSING]
     _check_columns(path, reader.fieldnames or (), tuple(types), fewest=len(types) - len(later))
-    first: dict[Any, int] = {}
+    first: dict[_Cell, int] = {}
     for cells in reader:
         number = reader.line_num
         try:
@@ -103,22 +105,22 @@ def _check_columns(
 
 
 def _parsed(
-    cells: Mapping[str, str | None], types: Mapping[str, Callable[[str], Any]]
-) -> dict[str, Any]:
+    cells: Mapping[str, str | None], types: Mapping[str, Callable[[str], _Cell]]
+) -> dict[str, _Cell]:
     """Convert the cells of a row; the error of a wrong one is a `ValueError`."""
     if None in cells or None in cells.values():
         raise ValueError(f"it does not have {len(types)} cells")
     return {name: _convert(name, cells[name], convert) for name, convert in types.items()}
 
 
-def _convert(name: str, text: str, convert: Callable[[str], Any]) -> Any:
+def _convert(name: str, text: str, convert: Callable[[str], _Cell]) -> _Cell:
     try:
         return convert(text)
     except ValueError:
         raise ValueError(f"{name} is {text!r:.40}, not a number") from None
 
 
-def write_rows(path: Path, rows: Iterable[Any], row_type: type) -> None:
+def write_rows(path: Path, rows: Iterable[object], row_type: type) -> None:
     """Write a file; if this fails, the old one stays unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
@@ -127,7 +129,7 @@ def write_rows(path: Path, rows: Iterable[Any], row_type: type) -> None:
         writer.writerows(asdict(row) for row in rows)
 
 
-def append_rows(path: Path, rows: Sequence[Any]) -> None:
+def append_rows(path: Path, rows: Sequence[object]) -> None:
     """Add rows of one type; if this fails, the old file stays unchanged."""
     row_type = type(rows[0])
     write_rows(path, [*read_rows(path, row_type), *rows], row_type)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import read_json
 from cowclip_merlin.system.folders import PREPARED, RESULTS, RUN, check_out, holds
+from cowclip_merlin.types import JsonObject
 
 
 def check_results_folder(out: Path) -> None:
@@ -44,7 +44,7 @@ def check_outputs_replaceable(out: Path, name: str, fingerprint: str) -> None:
             )
 
 
-def _read_output(path: Path) -> dict[str, Any]:
+def _read_output(path: Path) -> JsonObject:
     """Read the values of a table or figure, which need not be complete.
 
     Raises:

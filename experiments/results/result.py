@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.experiments.results.csv_table import column_types
+
+if TYPE_CHECKING:
+    from cowclip_merlin.experiments.results.replay_result import ReplayResult
 
 STATUSES = ("done", "diverged")
 SPLITS = ("test", "validation")
@@ -118,7 +121,7 @@ class Result:
             raise ValueError(f"seconds is {self.seconds}, not a number from 0 on")
 
 
-def check_scores(result: Any) -> None:
+def check_scores(result: Result | ReplayResult) -> None:
     """Reject an unknown status, and scores that a finished run cannot have.
 
     Raises:

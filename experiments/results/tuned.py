@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.definitions.checks import check_rates
 from cowclip_merlin.system.files import read_json, write_json
+from cowclip_merlin.types import Json, JsonObject
 
 TunedValues = Mapping[str, Mapping[str, float]]
 """Group of lines -> name -> value at the base batch."""
@@ -47,7 +47,7 @@ def _read_all(path: Path) -> dict[str, dict[str, dict[str, float]]]:
     return every
 
 
-def _mapping(path: Path, value: Any) -> dict[str, Any]:
+def _mapping(path: Path, value: Json) -> JsonObject:
     if not isinstance(value, dict):
         raise InputError(
             f"{path}: has {value!r:.40} instead of a mapping; delete the file and sweep again"

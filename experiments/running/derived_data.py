@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,14 @@ from cowclip_merlin.system.files import (
     work_folder,
     write_json,
 )
+from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
 from cowclip_merlin.workflows.prepared.folder import SPLITS, checksums, write_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 OOV = SPECIAL["oov"]
 Maps = dict[str, npt.NDArray[np.int32]]
@@ -96,7 +101,7 @@ def _write(data: PreparedData, variant: DataVariant, out: Path) -> None:
 
 def _description(
     data: PreparedData, variant: DataVariant, rows: Mapping[str, int], clicks: int
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the data's description with the changes of the variant."""
     fingerprint = variant.fingerprint(data)
     return dict(data.description) | {
@@ -137,7 +142,7 @@ def _counts(data: PreparedData, fraction: float) -> dict[str, npt.NDArray[np.int
     return counts
 
 
-def _tables(data: PreparedData, split: str, fraction: float) -> Iterator[Any]:
+def _tables(data: PreparedData, split: str, fraction: float) -> Iterator[pa.RecordBatch]:
     """Yield Arrow tables of the split's chosen rows, in order; every call chooses the same."""
     import pyarrow.parquet as pq
 
@@ -154,7 +159,7 @@ def _tables(data: PreparedData, split: str, fraction: float) -> Iterator[Any]:
                 yield batch if chosen is None else batch.filter(chosen)
 
 
-def _choice(rng: np.random.Generator, rows: int, fraction: float) -> Any:
+def _choice(rng: np.random.Generator, rows: int, fraction: float) -> pa.BooleanArray | None:
     import pyarrow as pa
 
     return None if fraction == 1 else pa.array(rng.random(rows) < fraction)
@@ -173,7 +178,7 @@ def _write_split(
     return rows, clicks
 
 
-def _renumbered(batch: Any, maps: Maps) -> Any:
+def _renumbered(batch: pa.RecordBatch, maps: Maps) -> pa.Table:
     import pyarrow as pa
 
     columns = [
@@ -188,12 +193,12 @@ class _ParquetWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._writer: Any = None
+        self._writer: pq.ParquetWriter | None = None
 
-    def __enter__(self) -> Callable[[Any], None]:
+    def __enter__(self) -> Callable[[pa.Table], None]:
         return self._write
 
-    def _write(self, table: Any) -> None:
+    def _write(self, table: pa.Table) -> None:
         import pyarrow.parquet as pq
 
         if self._writer is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle, islice
-from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.experiments.planning.planned_run import PlannedRun
 from cowclip_merlin.training import RunSettings
+from cowclip_merlin.types import Tensor
 from cowclip_merlin.workflows import PreparedData
 
 SETUP_SECONDS = 5.0
@@ -70,7 +70,9 @@ def step_seconds(settings: RunSettings, data: PreparedData) -> float:
     return statistics.median(times[2:])  # the first ones trace and warm up
 
 
-def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, Iterable[Any]]:
+def _stepper(
+    settings: RunSettings, data: PreparedData
+) -> tuple[Callable[[Tensor], None], Iterable[Tensor]]:
     """Return a function that trains on the rows of one call, and the rows of some calls."""
     from cowclip_merlin.loading import DeviceData, open_train_columns
     from cowclip_merlin.training.build import build_model, build_optimizer
@@ -86,7 +88,7 @@ def _stepper(settings: RunSettings, data: PreparedData) -> tuple[Any, Iterable[A
     run = make_train_function(model, optimizer, columns, total)
     rows = settings.batch_size * steps_per_execution(settings.batch_size)
 
-    def train(rows: Any) -> None:
+    def train(rows: Tensor) -> None:
         run(rows, settings.batch_size)
         total.numpy()  # waits for the device
 

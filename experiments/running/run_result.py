@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
 
 from cowclip_merlin.experiments.planning.planned_run import PlannedRun
 from cowclip_merlin.experiments.results.result import Result
@@ -16,6 +15,7 @@ from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.versions import PACKAGES, versions
 from cowclip_merlin.training import run_logs
 from cowclip_merlin.training.run_settings import ADAMS, RunSettings
+from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import PreparedData
 
 _PACKAGES = ("python", *PACKAGES)
@@ -39,7 +39,7 @@ class RunStart:
         time = datetime.now(timezone.utc).isoformat(timespec="seconds")
         return cls(time=time, load=round(os.getloadavg()[0], 2))
 
-    def columns(self, machine: Mapping[str, Any]) -> dict[str, Any]:
+    def columns(self, machine: Mapping[str, Json]) -> JsonObject:
         """Return the columns that say when, where and with what a run was made.
 
         Args:
@@ -59,7 +59,7 @@ class RunStart:
 def make_result(
     run: PlannedRun,
     data: PreparedData,
-    epochs: Sequence[Any],
+    epochs: Sequence[Mapping[str, float | str]],
     *,
     status: str,
     start: RunStart,
@@ -93,7 +93,7 @@ def make_result(
     )
 
 
-def _settings(run: PlannedRun, data: PreparedData) -> dict[str, Any]:
+def _settings(run: PlannedRun, data: PreparedData) -> JsonObject:
     """Return the columns with settings."""
     settings = run.settings
     values, given = settings.hyperparameters(data.kind), ("optimizer", "update", "epochs")
@@ -105,7 +105,7 @@ def _settings(run: PlannedRun, data: PreparedData) -> dict[str, Any]:
     }
 
 
-def settings_columns(settings: RunSettings, values: Hyperparameters) -> dict[str, Any]:
+def settings_columns(settings: RunSettings, values: Hyperparameters) -> JsonObject:
     """Return the columns with settings that runs on data and replays of a log share."""
     scaled = ("embedding_lr", "dense_lr", "l2", "r", "zeta", "init_std")
     given = ("model", "rule", "batch_size", "base_batch_size", "seed")
@@ -124,7 +124,7 @@ def rows_trained(data: PreparedData, run: PlannedRun) -> int:
 
 
 def _scores(
-    epochs: Sequence[Any], status: str, validation: bool, rows: int
+    epochs: Sequence[Mapping[str, float | str]], status: str, validation: bool, rows: int
 ) -> dict[str, float | int]:
     """Return the columns with scores and times; NaN or None for values that a run lacks."""
     prefix = "validation" if validation else "test"
@@ -142,13 +142,13 @@ def _scores(
     }
 
 
-def _auc_error(epoch: Mapping[str, Any], split: str) -> float | None:
+def _auc_error(epoch: Mapping[str, float | str], split: str) -> float | None:
     """Return the standard error of the AUC; None if a version without it scored the epoch."""
     error = epoch.get(f"{split}_auc_error", "")
     return None if error == "" else float(error)
 
 
-def describe_hardware(machine: Mapping[str, Any]) -> str:
+def describe_hardware(machine: Mapping[str, Json]) -> str:
     """Describe the GPU, or the processor and its cores, from the output of `hardware`.
 
     >>> cpu = {"gpus": 0, "gpu": "", "cores": 2, "processor": "AMD EPYC", "machine": "x86_64"}

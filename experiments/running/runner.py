@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import Diverged
@@ -111,7 +110,7 @@ def train_run(run: PlannedRun, context: RunContext) -> Result:
 
 def _train(
     run: PlannedRun, data: PreparedData, folder: Path, *, resume: bool, device: str
-) -> tuple[str, Sequence[Any]]:
+) -> tuple[str, Sequence[Mapping[str, float | str]]]:
     """Train a run; return its status and the metrics of its epochs."""
     try:
         # The run's train.log has the output.

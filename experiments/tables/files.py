@@ -13,6 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.experiments.tables.table import Cell, Table
 from cowclip_merlin.experiments.tables.text import markdown_table
 from cowclip_merlin.system.files import atomic_write, read_json
+from cowclip_merlin.types import Json, JsonObject
 
 VERDICTS = ("better", "worse", "noise", "")
 _REMEDY = "write it again with cowclip experiment"
@@ -77,7 +78,7 @@ def read_table(path: str | Path) -> Table:
     return table
 
 
-def _row(path: str | Path, number: int, value: Any) -> tuple[str, tuple[Cell, ...]]:
+def _row(path: str | Path, number: int, value: Json) -> tuple[str, tuple[Cell, ...]]:
     if not isinstance(value, list) or len(value) != 2:
         raise InputError(f"{path}: row {number} is not a heading with cells; {_REMEDY}")
     heading = _of_type(path, f"heading of row {number}", value[0], str)
@@ -85,7 +86,7 @@ def _row(path: str | Path, number: int, value: Any) -> tuple[str, tuple[Cell, ..
     return heading, tuple(_cell(path, f"row {number}, cell {k}", c) for k, c in enumerate(cells, 1))
 
 
-def _cell(path: str | Path, where: str, value: Any) -> Cell:
+def _cell(path: str | Path, where: str, value: Json) -> Cell:
     cell = Cell(**_checked(path, f"{where}, ", _of_type(path, where, value, dict), Cell))
     if cell.verdict not in VERDICTS:
         raise InputError(f"{path}: {where}: verdict is {cell.verdict!r}; {_REMEDY}")
@@ -93,8 +94,8 @@ def _cell(path: str | Path, where: str, value: Any) -> Cell:
 
 
 def _checked(
-    path: str | Path, where: str, value: Mapping[str, Any], dataclass: Any
-) -> dict[str, Any]:
+    path: str | Path, where: str, value: Mapping[str, Json], dataclass: type
+) -> JsonObject:
     """Return the values of a dataclass; check each against its annotation."""
     annotations = {field.name: str(field.type) for field in fields(dataclass)}
     for name in value:
@@ -106,7 +107,7 @@ def _checked(
     return {k: _value(path, where + k, v, annotations[k]) for k, v in value.items()}
 
 
-def _value(path: str | Path, where: str, value: Any, annotation: str) -> Any:
+def _value(path: str | Path, where: str, value: Json, annotation: str) -> Any:
     if value is None and "None" in annotation:
         return None
     if annotation.startswith("tuple"):
@@ -124,7 +125,7 @@ def _value(path: str | Path, where: str, value: Any, annotation: str) -> Any:
     return _of_type(path, where, value, {"int": int, "str": str, "bool": bool}[annotation])
 
 
-def _of_type(path: str | Path, where: str, value: Any, type_: Any) -> Any:
+def _of_type(path: str | Path, where: str, value: Json, type_: type | tuple[type, ...]) -> Any:
     if not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool):
         raise InputError(f"{path}: {where} is {value!r:.60}, which has a wrong type; {_REMEDY}")
     return value

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import choices
 from cowclip_merlin.experiments.definitions import Experiment, ExperimentLine
 from cowclip_merlin.experiments.tables.table import Cell, Table, experiment_table
 from cowclip_merlin.scaling import ADAM_RULES, Hyperparameters, K, scale
+
+if TYPE_CHECKING:
+    from cowclip_merlin.models import CTRModel
 
 _NAMES = ("embedding_lr", "dense_lr", "l2")
 _MORE = {"cowclip": ("r", "zeta")} | dict.fromkeys(ADAM_RULES, ("beta_1", "beta_2"))
@@ -96,7 +99,7 @@ def dense_parameters(model: str, continuous: str) -> int:
     from cowclip_merlin.bench.random_data import NUM_FIELDS, random_model
 
     fields: Mapping[str, int] = {f"C{i + 1}": 4 for i in range(NUM_FIELDS)}
-    built: Any = random_model(model, dict(fields), continuous=continuous)
+    built: CTRModel = random_model(model, dict(fields), continuous=continuous)
     return sum(
         math.prod(variable.shape)
         for variable in built.trainable_variables

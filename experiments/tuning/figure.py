@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.experiments.figures.curve import panels
 from cowclip_merlin.experiments.tuning.study import complete_trials, optuna
@@ -13,10 +13,16 @@ from cowclip_merlin.experiments.tuning.trial_run import outcome_of
 from cowclip_merlin.plotting.colors import BLACK, BLUE
 from cowclip_merlin.plotting.style import STYLES
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+
 _FEWEST = 4  # complete trials, for an importance
 
 
-def draw_search(study: Any, trials: Sequence[Any], best: Any) -> Any:
+def draw_search(study: Study, trials: Sequence[FrozenTrial], best: FrozenTrial) -> Figure:
     """Draw the panels of a search.
 
     Args:
@@ -36,7 +42,7 @@ def draw_search(study: Any, trials: Sequence[Any], best: Any) -> Any:
     return figure
 
 
-def _draw_history(axes: Any, trials: Sequence[Any]) -> None:
+def _draw_history(axes: Axes, trials: Sequence[FrozenTrial]) -> None:
     """Draw the best AUC of each trial, and the best one so far of the complete trials."""
     found = [(trial.number, outcome_of(trial)) for trial in trials]
     scored = [(number, 100 * each.auc, each) for number, each in found if each.epochs]
@@ -53,7 +59,7 @@ def _draw_history(axes: Any, trials: Sequence[Any]) -> None:
     _whole_numbers(axes)
 
 
-def _keep_in_view(axes: Any, aucs: Sequence[float]) -> None:
+def _keep_in_view(axes: Axes, aucs: Sequence[float]) -> None:
     """Limit the axis to the better three quarters: poor trials would flatten the others."""
     ordered = sorted(aucs)
     low, high = ordered[len(ordered) // 4], ordered[-1]
@@ -61,7 +67,7 @@ def _keep_in_view(axes: Any, aucs: Sequence[float]) -> None:
         axes.set_ylim(low - 0.15 * (high - low), high + 0.1 * (high - low))
 
 
-def _draw_epochs(axes: Any, best: Any) -> None:
+def _draw_epochs(axes: Axes, best: FrozenTrial) -> None:
     outcome = outcome_of(best)
     aucs, epoch = [100 * auc for auc in outcome.aucs], outcome.best_epoch
     axes.plot(range(1, len(aucs) + 1), aucs, **STYLES[0], markersize=4)
@@ -71,19 +77,19 @@ def _draw_epochs(axes: Any, best: Any) -> None:
     _whole_numbers(axes)
 
 
-def _draw_importance(axes: Any, importance: dict[str, float]) -> None:
+def _draw_importance(axes: Axes, importance: dict[str, float]) -> None:
     names = list(importance)[::-1]
     axes.barh(names, [importance[name] for name in names], color=BLUE)
     axes.set(title="importance (PED-ANOVA)", xlabel="share of the variance")
 
 
-def _whole_numbers(axes: Any) -> None:
+def _whole_numbers(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, min_n_ticks=1))
 
 
-def _importance(study: Any) -> dict[str, float]:
+def _importance(study: Study) -> dict[str, float]:
     """Return the importance of each parameter that every complete trial has; {} with few trials.
 
     PED-ANOVA (Watanabe et al., arXiv 2304.10255) compares the better tenth of the trials with all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.experiments.tuning.figure import draw_search
 from cowclip_merlin.experiments.tuning.settings_file import write_settings
@@ -15,6 +15,10 @@ from cowclip_merlin.experiments.tuning.trial_run import outcome_of
 from cowclip_merlin.plotting.style import save_figure
 from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.training.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
 
 COLUMNS = (
     "trial",
@@ -34,17 +38,17 @@ COLUMNS = (
 """Columns of `trials.csv`; the rates are those at the base batch size."""
 
 
-def best_trial(study: Any) -> Any:
+def best_trial(study: Study) -> FrozenTrial:
     """Return the complete trial with the best validation AUC, the first one of equals; or None."""
     return max(complete_trials(study), key=lambda trial: trial.value, default=None)
 
 
-def settings_of(trial: Any) -> RunSettings:
+def settings_of(trial: FrozenTrial) -> RunSettings:
     """Return the settings with which a trial was trained."""
     return RunSettings.from_dict(trial.user_attrs["settings"])
 
 
-def final_settings(trial: Any) -> RunSettings:
+def final_settings(trial: FrozenTrial) -> RunSettings:
     """Return the settings that train a trial's best epoch on all train rows.
 
     All rates are written out, unless the preset has values of its own for a large batch.
@@ -60,7 +64,7 @@ def final_settings(trial: Any) -> RunSettings:
     return filled if same else found
 
 
-def write_trials(out: Path, study: Any) -> None:
+def write_trials(out: Path, study: Study) -> None:
     """Write the table of trials and the best settings so far."""
     trials = finished_trials(study)
     path = out / "trials.csv"
@@ -77,7 +81,7 @@ def write_trials(out: Path, study: Any) -> None:
         write_settings(out / "settings.yaml", final_settings(best), comment=comment)
 
 
-def _row(trial: Any) -> dict[str, Any]:
+def _row(trial: FrozenTrial) -> dict[str, object]:
     settings, found = settings_of(trial), outcome_of(trial)
     names = ("ended", "best_epoch", "epochs", "seconds")
     scores = ("auc", "auc_error", "log_loss") if found.epochs else ()
@@ -93,7 +97,7 @@ def _row(trial: Any) -> dict[str, Any]:
     }
 
 
-def write_figure(out: Path, study: Any) -> None:
+def write_figure(out: Path, study: Study) -> None:
     """Write `history.svg`, if a trial is complete."""
     best = best_trial(study)
     if best is not None:

@@ -10,7 +10,6 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.checks import check_not_negative
@@ -19,6 +18,7 @@ from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.files import atomic_write
 from cowclip_merlin.system.yaml_file import read_yaml
 from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
+from cowclip_merlin.types import Json, JsonObject
 
 _SETTINGS = {each.name: str(each.type) for each in fields(RunSettings) if each.name != "overrides"}
 
@@ -42,7 +42,7 @@ def write_settings(path: Path, settings: RunSettings, *, comment: str) -> None:
         temporary.write_text(f"# {comment}\n{text}", encoding="utf-8")
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> JsonObject:
     """Read a file of `write_settings`, or one by hand, in which any key may be missing.
 
     Args:
@@ -81,14 +81,14 @@ def read_settings(path: Path) -> dict[str, Any]:
     return values
 
 
-def _placeholders(given: Mapping[str, Any]) -> dict[str, Any]:
+def _placeholders(given: Mapping[str, Json]) -> JsonObject:
     """Return values for what options may add: what must be given, and what others depend on."""
     optimizer = "adagrad" if "initial_accumulator" in given else "adam"
     usual = {"model": choices.MODELS[0], "batch_size": 1}
     return usual | {"validation_fraction": 0.5, "optimizer": optimizer}
 
 
-def _value(path: Path, name: Any, value: Any) -> Any:
+def _value(path: Path, name: Json, value: Json) -> Json:
     """Return the value of a key; YAML reads 1e-5, without a point, as text."""
     _check_known(path, name)
     if name in OVERRIDES or _SETTINGS[name].startswith("float"):
@@ -98,7 +98,7 @@ def _value(path: Path, name: Any, value: Any) -> Any:
     return value
 
 
-def _check_known(path: Path, name: Any) -> None:
+def _check_known(path: Path, name: Json) -> None:
     known = (*_SETTINGS, *OVERRIDES)
     if name in known:
         return
@@ -107,7 +107,7 @@ def _check_known(path: Path, name: Any) -> None:
     raise InputError(f"{path}: unknown key {name!r:.40}; {hint}")
 
 
-def _number(path: Path, name: str, value: Any) -> float:
+def _number(path: Path, name: str, value: Json) -> float:
     try:
         if isinstance(value, bool):
             raise ValueError("a bool is an int, too")

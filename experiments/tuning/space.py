@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
@@ -13,8 +13,11 @@ from cowclip_merlin.experiments.planning.sizing import sizing_for
 from cowclip_merlin.recipe import own_table_defaults
 from cowclip_merlin.scaling import PRESETS, RULES, Hyperparameters, rebase, scale
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.types import JsonObject
 
 if TYPE_CHECKING:
+    from optuna.trial import Trial
+
     from cowclip_merlin.workflows import PreparedData
 
 CLIPS = ("none", "cowclip")
@@ -77,7 +80,7 @@ class SearchSpace:
         factors = RULES[shared.rule](shared.batch_size / shared.base_batch_size)
         return {n: factors.clip if n == "r" else getattr(factors, n) for n in RANGES}
 
-    def suggest(self, trial: Any) -> RunSettings:
+    def suggest(self, trial: Trial) -> RunSettings:
         """Return the settings that Optuna suggests for a trial."""
         clips = self.clips
         clip = trial.suggest_categorical("clip", clips) if len(clips) > 1 else clips[0]
@@ -87,14 +90,14 @@ class SearchSpace:
         given = {**self.shared.overrides, **rates}
         return without_unused(replace(self.shared, clip=clip, overrides=given))
 
-    def nearest(self, settings: RunSettings) -> dict[str, Any]:
+    def nearest(self, settings: RunSettings) -> JsonObject:
         """Return the point of the search with the scaled values nearest to those of a run.
 
         The run may have another rule. Its point tells Optuna about the region, not about the
         exact settings.
         """
         values, factors = settings.hyperparameters("table"), self._factors()
-        point: dict[str, Any] = {}
+        point: JsonObject = {}
         if len(self.clips) > 1:
             point["clip"] = settings.effective_clip
         for name, (low, high) in self.ranges.items():

@@ -8,11 +8,18 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import MALFORMED, InputError, StackError
 from cowclip_merlin.system.folders import PREPARED, RESULTS, RUN, check_out
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.types import Json, JsonObject
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
 
 STUDY = "study.db"
 OUTPUTS = ("settings.yaml", "trials.csv", "history.svg", "trials")
@@ -22,7 +29,7 @@ _UNPRUNED_TRIALS = 5
 _UNPRUNED_EPOCHS = 2
 
 
-def optuna() -> Any:
+def optuna() -> ModuleType:
     """Import Optuna.
 
     Raises:
@@ -55,7 +62,7 @@ def check_folder(out: Path, *, resume: bool) -> None:
 
 
 @contextmanager
-def open_study(out: Path, settings: RunSettings, fingerprint: str) -> Iterator[Any]:
+def open_study(out: Path, settings: RunSettings, fingerprint: str) -> Iterator[Study]:
     """Open the study of a folder, which is created if it is missing.
 
     Trials that a killed process left are marked as failed, and their folders are removed.
@@ -79,12 +86,12 @@ def open_study(out: Path, settings: RunSettings, fingerprint: str) -> Iterator[A
         yield study
 
 
-def _load(path: Path) -> Any:
+def _load(path: Path) -> Study:
     """Load the study, with a connection that takes a path of any characters."""
     from sqlalchemy.pool import NullPool
 
     library = optuna()
-    engine: dict[str, Any] = {"creator": lambda: sqlite3.connect(path), "poolclass": NullPool}
+    engine: JsonObject = {"creator": lambda: sqlite3.connect(path), "poolclass": NullPool}
     storage = library.storages.RDBStorage("sqlite://", engine_kwargs=engine)
     return library.create_study(
         storage=storage,
@@ -97,7 +104,7 @@ def _load(path: Path) -> Any:
     )
 
 
-def make_sampler(seed: int, finished: int) -> Any:
+def make_sampler(seed: int, finished: int) -> BaseSampler:
     """Make the sampler of one trial.
 
     Each trial has a seed of its own. So a resumed search tries what it would have tried without
@@ -115,18 +122,20 @@ def make_sampler(seed: int, finished: int) -> Any:
     )
 
 
-def finished_trials(study: Any) -> list[Any]:
+def finished_trials(study: Study) -> list[FrozenTrial]:
     """Return the trials that count: complete, pruned or diverged."""
     states = optuna().trial.TrialState
     return study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED))
 
 
-def complete_trials(study: Any) -> list[Any]:
+def complete_trials(study: Study) -> list[FrozenTrial]:
     """Return the trials with a value, which were neither pruned nor diverged."""
     return study.get_trials(deepcopy=False, states=(optuna().trial.TrialState.COMPLETE,))
 
 
-def enqueue_missing(study: Any, name: str, point: Mapping[str, Any], settings: RunSettings) -> None:
+def enqueue_missing(
+    study: Study, name: str, point: Mapping[str, Json], settings: RunSettings
+) -> None:
     """Put settings at the front of the search, unless it has or had them there."""
     failed = optuna().trial.TrialState.FAIL
     trials = study.get_trials(deepcopy=False)
@@ -140,7 +149,7 @@ def trial_folder(out: Path, number: int) -> Path:
     return out / "trials" / f"{number:03d}"
 
 
-def _fail_left_trials(study: Any, out: Path) -> None:
+def _fail_left_trials(study: Study, out: Path) -> None:
     states = optuna().trial.TrialState
     for trial in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
         study.tell(trial.number, state=states.FAIL)
@@ -148,7 +157,7 @@ def _fail_left_trials(study: Any, out: Path) -> None:
 
 
 def _check_same(
-    out: Path, before: Mapping[str, Any], settings: RunSettings, fingerprint: str
+    out: Path, before: Mapping[str, Json], settings: RunSettings, fingerprint: str
 ) -> None:
     try:
         old = RunSettings.from_dict(before["settings"]).as_dict()
@@ -187,7 +196,7 @@ def naming_study(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet(library: Any) -> Iterator[None]:
+def _quiet(library: ModuleType) -> Iterator[None]:
     """Hide Optuna's log of each trial, and its note that groups of TPE may change."""
     before = library.logging.get_verbosity()
     library.logging.set_verbosity(library.logging.WARNING)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import shutil
 import time
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import Diverged
@@ -18,6 +17,11 @@ from cowclip_merlin.experiments.tuning.study import optuna, trial_folder
 from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 from cowclip_merlin.training.stopping.best_epoch import best_row
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial, Trial
+
+    from cowclip_merlin.training.run_logs import Metrics
 
 PATIENCE = 2
 """Epochs without a better validation AUC after which a trial ends."""
@@ -77,7 +81,7 @@ class Outcome:
         return self.ended not in ("pruned", "diverged")
 
 
-def outcome_of(trial: Any) -> Outcome:
+def outcome_of(trial: FrozenTrial) -> Outcome:
     """Return how a finished trial ended."""
     return Outcome(**trial.user_attrs["outcome"])
 
@@ -89,11 +93,11 @@ class _TrialEnds(Exception):
 class _EpochWatch:
     """Reports each epoch to Optuna, and ends a trial that need not go on."""
 
-    def __init__(self, trial: Any, context: TrialContext) -> None:
+    def __init__(self, trial: Trial, context: TrialContext) -> None:
         self._trial, self._context = trial, context
-        self.rows: list[Mapping[str, Any]] = []
+        self.rows: list[Metrics] = []
 
-    def __call__(self, row: Mapping[str, Any]) -> None:
+    def __call__(self, row: Metrics) -> None:
         self.rows.append(row)
         self._trial.report(row["validation_auc"], step=row["epoch"])
         if row["epoch"] - self.best["epoch"] >= PATIENCE:
@@ -104,12 +108,12 @@ class _EpochWatch:
             raise _TrialEnds("time")
 
     @property
-    def best(self) -> Mapping[str, Any]:
+    def best(self) -> Metrics:
         """The record of the best epoch, the first one of equals."""
         return best_row(self.rows, "validation")
 
 
-def run_trial(trial: Any, settings: RunSettings, context: TrialContext) -> Outcome:
+def run_trial(trial: Trial, settings: RunSettings, context: TrialContext) -> Outcome:
     """Train a trial and record it in Optuna.
 
     Its run folder keeps `config.json`, `metrics.csv` and `train.log`. It has none if the trial
@@ -139,7 +143,7 @@ def run_trial(trial: Any, settings: RunSettings, context: TrialContext) -> Outco
     return outcome
 
 
-def _train(trial: Any, settings: RunSettings, context: TrialContext, folder: Path) -> Outcome:
+def _train(trial: Trial, settings: RunSettings, context: TrialContext, folder: Path) -> Outcome:
     watch, started, ended = _EpochWatch(trial, context), time.monotonic(), "epochs"
     compat.release_models()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -36,6 +36,9 @@ from cowclip_merlin.training.build import build_optimizer, check_table_memory, c
 from cowclip_merlin.training.run import check_sizes
 from cowclip_merlin.training.run_settings import RunSettings
 from cowclip_merlin.workflows import PreparedData
+
+if TYPE_CHECKING:
+    from optuna import Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +175,7 @@ def _check_training(data: PreparedData, space: SearchSpace, device: str) -> None
     train_validation_split(open_columns(data, "train"), *how)
 
 
-def _search(study: Any, space: SearchSpace, context: TrialContext, most: int | None) -> None:
+def _search(study: Study, space: SearchSpace, context: TrialContext, most: int | None) -> None:
     """Run trials until the budget is spent; write the table and the best settings after each."""
     done = len(finished_trials(study))
     bar = tqdm(total=most, initial=done, desc="tune", unit="trial", disable=None)
@@ -191,13 +194,13 @@ def _search(study: Any, space: SearchSpace, context: TrialContext, most: int | N
             bar.update()
 
 
-def _show_best(bar: tqdm, study: Any) -> None:
+def _show_best(bar: tqdm, study: Study) -> None:
     best = best_trial(study)
     if best is not None:
         bar.set_postfix_str(f"best validation AUC {best.value:.5f}, trial {best.number}")
 
 
-def _finish(study: Any, out: Path) -> Tuned:
+def _finish(study: Study, out: Path) -> Tuned:
     """Write the outputs; return what was found."""
     write_trials(out, study)
     write_figure(out, study)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.cli.options.online_options import add_max_bad_fraction_option
 from cowclip_merlin.errors import InputError
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from cowclip_merlin.online.events.features import LogFeatures
+    from cowclip_merlin.online.events.raw_events import RawLog
     from cowclip_merlin.online.producing.producer import Produced, Producer, Targets
+    from cowclip_merlin.synthetic.drifting_stream import DriftingStream
+    from cowclip_merlin.system.signals import GracefulStop
 
 HELP = "play a log, or a generated stream, as messages of events"
 EXAMPLES = """examples:
@@ -103,7 +109,9 @@ def _check(args: argparse.Namespace) -> None:
         args.times = "now" if args.generate else "log"
 
 
-def _producer(args: argparse.Namespace, features: Any, stop: Any, bar: Any) -> Producer:
+def _producer(
+    args: argparse.Namespace, features: LogFeatures, stop: GracefulStop, bar: tqdm
+) -> Producer:
     from cowclip_merlin.online.producing.pace import Pace
     from cowclip_merlin.online.producing.producer import Producer
 
@@ -138,7 +146,7 @@ def _targets(args: argparse.Namespace) -> Targets:
     return Targets(**{name: open_log(url, create=True) for name, url in given.items() if url})
 
 
-def _generated(args: argparse.Namespace) -> tuple[Any, Any, int]:
+def _generated(args: argparse.Namespace) -> tuple[DriftingStream, LogFeatures, int]:
     """Return the stream, its features and its number of events."""
     from cowclip_merlin.online.events.features_file import load_features
     from cowclip_merlin.synthetic.drifting_stream import DriftingStream, write_stream_features
@@ -159,7 +167,7 @@ def _seconds_per_day(args: argparse.Namespace, events_per_day: float) -> float |
     return 86_400 / args.speed if args.speed > 0 else None
 
 
-def _played(args: argparse.Namespace) -> tuple[Any, Any, None]:
+def _played(args: argparse.Namespace) -> tuple[RawLog, LogFeatures, None]:
     """Return the events of the files, their features, and None: their number is not known."""
     from cowclip_merlin.online.events.features_file import load_features
     from cowclip_merlin.online.events.raw_events import RawLog

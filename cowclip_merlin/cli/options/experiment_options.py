@@ -32,7 +32,7 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser)
 
 
-def add_common_options(parser: Any) -> None:
+def add_common_options(parser: argparse._ActionsContainer) -> None:
     """Add the options of experiments on prepared data and on a log."""
     names = ("name", "out", "seeds", "mlp")
     add_options(parser, SessionSettings, *names, out={"default": "results"})
@@ -41,7 +41,7 @@ def add_common_options(parser: Any) -> None:
     )
 
 
-def add_data_options(parser: Any) -> None:
+def add_data_options(parser: argparse._ActionsContainer) -> None:
     """Add the options of experiments on prepared data."""
     changes: dict[str, dict[str, Any]] = {name: {"default": None} for name in ("data", "lines")}
     changes["scale"] = {"default": "1"}
@@ -49,7 +49,7 @@ def add_data_options(parser: Any) -> None:
     add_options(parser, SessionSettings, *names, **changes)
 
 
-def add_log_options(parser: Any) -> None:
+def add_log_options(parser: argparse._ActionsContainer) -> None:
     """Add the options of experiments on a log."""
     of_log: dict[str, dict[str, Any]] = {
         "files": {"default": None},

@@ -33,7 +33,7 @@ LAYERS = ("embedding_dim", "continuous", "precision", "jit_compile")
 """Settings of the model's layers, without `mlp`."""
 
 
-def add_rate_options(parser: argparse.ArgumentParser, *, without: Sequence[str] = ()) -> None:
+def add_rate_options(parser: argparse._ActionsContainer, *, without: Sequence[str] = ()) -> None:
     """Add one option for each rate.
 
     Args:

@@ -50,7 +50,7 @@ def add_online_model_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, RunSettings, "seed", "mlp", *LAYERS, **of_log)
 
 
-def add_table_options(parser: argparse.ArgumentParser) -> None:
+def add_table_options(parser: argparse._ActionsContainer) -> None:
     """Add the options of the growing tables."""
     names = ("capacity", "max_rows", "absent", "admission_filter", "window")
     add_options(parser, OnlineSettings, *names)

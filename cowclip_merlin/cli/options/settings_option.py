@@ -6,12 +6,15 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cowclip_merlin.errors import InputError
 
+if TYPE_CHECKING:
+    from cowclip_merlin.cli import CommandParser
 
-def add_settings_option(parser: Any) -> None:
+
+def add_settings_option(parser: CommandParser) -> None:
     """Add the option to a `CommandParser`.
 
     Args:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cowclip_merlin.demo.measuring.sync_watch import Sync, SyncWatch
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog
+from cowclip_merlin.types import JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ def take_stock(
     )
 
 
-def _rows(log: MessageLog) -> Any:
+def _rows(log: MessageLog) -> Iterator[JsonObject]:
     """Yield all messages of a log as objects."""
     position = log.start()
     while messages := log.read(position, most=4096):

@@ -7,13 +7,13 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from cowclip_merlin.demo.measuring.repeat import Repeat
 from cowclip_merlin.demo.measuring.server_client import Answer, NoAnswer, ServerClient
 from cowclip_merlin.demo.measuring.sync_watch import SyncWatch
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog, Position
+from cowclip_merlin.types import JsonObject
 
 STAGES = ("join", "train", "push", "apply")
 
@@ -116,7 +116,7 @@ class Prober(Repeat):
         elif not self.is_ending:
             self.given_up += 1
 
-    def _row(self, number: int) -> dict[str, Any]:
+    def _row(self, number: int) -> JsonObject:
         """Return an event whose ids are new, and whose numbers are missing."""
         ids = {column.name: _FIRST_ID + number for column in self._features.categorical}
         return ids | {column.name: None for column in self._features.continuous}
@@ -132,7 +132,7 @@ class Prober(Repeat):
         return None
 
     def _wait_for_servers(
-        self, rows: Sequence[dict[str, Any]], began: float
+        self, rows: Sequence[JsonObject], began: float
     ) -> tuple[float, tuple[int, int]] | None:
         """Return when the last server knew the ids, and the first version that did."""
         waiting, versions = list(self._clients), []
@@ -147,7 +147,7 @@ class Prober(Repeat):
             self._pause_after(began)
         return None
 
-    def _ask(self, client: ServerClient, rows: Sequence[dict[str, Any]]) -> Answer | None:
+    def _ask(self, client: ServerClient, rows: Sequence[JsonObject]) -> Answer | None:
         asked = time.perf_counter()
         try:
             answer = client.predict(rows)

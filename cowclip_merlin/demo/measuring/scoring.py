@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from cowclip_merlin.demo.measuring.server_client import NoAnswer, ServerClient
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog
+from cowclip_merlin.types import JsonObject
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,7 +39,7 @@ class Scored(NamedTuple):
     """
 
     time: float
-    keys: list[Any]
+    keys: list[Hashable]
     scores: Mapping[str, list[float]]
 
 
@@ -78,7 +79,7 @@ class Scorer(Repeat):
         self._clients = {name: [ServerClient(p) for p in each] for name, each in ports.items()}
         self._turn = 0
         self.scored: list[Scored] = []
-        self.clicked: set[Any] = set()
+        self.clicked: set[Hashable] = set()
         self.unanswered = 0
 
     def step(self) -> None:
@@ -103,7 +104,7 @@ class Scorer(Repeat):
             values += [message.value for message in messages]
         return values
 
-    def _score(self, rows: list[dict[str, Any]]) -> None:
+    def _score(self, rows: list[JsonObject]) -> None:
         inputs = [{name: row[name] for name in self._features.inputs} for row in rows]
         scores = {BEST: [float(row[self._probability]) for row in rows]}
         self._turn += 1
@@ -134,7 +135,7 @@ class AucOverTime(NamedTuple):
 
 
 def auc_over_time(
-    scored: Sequence[Scored], clicked: set[Any], *, start: float, end: float, parts: int
+    scored: Sequence[Scored], clicked: set[Hashable], *, start: float, end: float, parts: int
 ) -> AucOverTime:
     """Compare scores with clicks.
 

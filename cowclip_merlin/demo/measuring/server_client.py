@@ -5,9 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Json = dict[str, Any]
+from cowclip_merlin.types import Json, JsonObject
 
 
 class Answer(NamedTuple):
@@ -40,7 +40,7 @@ class ServerClient:
         self.port, self._timeout = port, timeout
         self._connection: http.client.HTTPConnection | None = None
 
-    def predict(self, rows: Sequence[Mapping[str, Any]]) -> Answer:
+    def predict(self, rows: Sequence[Mapping[str, Json]]) -> Answer:
         """Return the predictions for some rows.
 
         Raises:
@@ -50,7 +50,7 @@ class ServerClient:
         model = found["model"]
         return Answer(found["predictions"], model["generation"], model["seq"])
 
-    def status(self) -> Json:
+    def status(self) -> JsonObject:
         """Return the server's status.
 
         Raises:
@@ -76,7 +76,7 @@ class ServerClient:
             self._connection.close()
             self._connection = None
 
-    def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
+    def _ask(self, method: str, path: str, body: JsonObject | None = None) -> JsonObject:
         """Ask once; over a new connection if the server has closed the old one."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from cowclip_merlin.demo.measuring.probes import STAGES
 from cowclip_merlin.demo.measuring.scoring import BEST, FROZEN, ONLINE
 from cowclip_merlin.plotting.colors import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from cowclip_merlin.plotting.style import figure_settings, new_figure, save_figure
+from cowclip_merlin.types import Json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MODELS = {
     ONLINE: ("updated", {"color": BLUE, "marker": "o"}),
@@ -21,7 +25,7 @@ _MODELS = {
 _STAGES = dict(zip(STAGES, (SKY_BLUE, BLUE, ORANGE, GREEN), strict=True))
 
 
-def draw(result: Mapping[str, Any], path: Path) -> None:
+def draw(result: Mapping[str, Json], path: Path) -> None:
     """Draw AUC and rows over time, and the latency of each probe by stage.
 
     Args:
@@ -38,7 +42,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         save_figure(figure, path)
 
 
-def _draw_auc(axes: Any, result: Mapping[str, Any]) -> None:
+def _draw_auc(axes: Axes, result: Mapping[str, Json]) -> None:
     auc = result["auc_over_time"]
     for name, (label, look) in _MODELS.items():
         values = [np.nan if x is None else 100 * x for x in auc["parts"][name]]
@@ -50,7 +54,7 @@ def _draw_auc(axes: Any, result: Mapping[str, Any]) -> None:
     _mark_time(axes, result)
 
 
-def _draw_latency(axes: Any, result: Mapping[str, Any]) -> None:
+def _draw_latency(axes: Axes, result: Mapping[str, Json]) -> None:
     probes = result["probes"]
     places, before = [each["began"] for each in probes], np.zeros(len(probes))
     width = result["seconds"] / 120
@@ -67,7 +71,7 @@ def _draw_latency(axes: Any, result: Mapping[str, Any]) -> None:
     _mark_time(axes, result)
 
 
-def _draw_rows(axes: Any, result: Mapping[str, Any]) -> None:
+def _draw_rows(axes: Axes, result: Mapping[str, Json]) -> None:
     rows = result["rows_over_time"]
     held, expired = (np.array(rows[name]) / 1000 for name in ("held", "expired"))
     axes.plot(rows["times"], held + expired, color=PURPLE, linestyle="--", label="admitted")
@@ -80,12 +84,12 @@ def _draw_rows(axes: Any, result: Mapping[str, Any]) -> None:
     _mark_time(axes, result)
 
 
-def _mark_time(axes: Any, result: Mapping[str, Any]) -> None:
+def _mark_time(axes: Axes, result: Mapping[str, Json]) -> None:
     """Give each part of the figure the same time."""
     axes.set(xlabel="seconds", xlim=(0, result["seconds"]))
 
 
-def _mark_kill(axes: Any, result: Mapping[str, Any], **label: str) -> None:
+def _mark_kill(axes: Axes, result: Mapping[str, Json], **label: str) -> None:
     """Shade the time in which there was no trainer."""
     kill = result["kill"]
     if kill is not None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -226,7 +225,7 @@ class Observers:
         return {"times": [sync.seen - self.start for sync in syncs]} | columns
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Json) -> Json:
     """The same value with None for NaN, as JSON has no NaN."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}

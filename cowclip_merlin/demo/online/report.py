@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from cowclip_merlin.demo.measuring.probes import STAGES, Latency
 from cowclip_merlin.demo.measuring.scoring import BEST, FROZEN, ONLINE
+from cowclip_merlin.types import Json, JsonObject
 
-Json = dict[str, Any]
 
-
-def percentiles(values: Sequence[float], *percents: float) -> Json:
+def percentiles(values: Sequence[float], *percents: float) -> JsonObject:
     """Return percentiles by name; None where there are no values.
 
     >>> percentiles([1.0, 2.0, 3.0], 50)
@@ -25,7 +23,7 @@ def percentiles(values: Sequence[float], *percents: float) -> Json:
     }
 
 
-def latency_summary(latencies: Sequence[Latency], given_up: int) -> Json:
+def latency_summary(latencies: Sequence[Latency], given_up: int) -> JsonObject:
     """Return the percentiles of each stage and of the whole way."""
     stages = {
         name: percentiles([getattr(each, name) for each in latencies], 50, 95)
@@ -34,7 +32,7 @@ def latency_summary(latencies: Sequence[Latency], given_up: int) -> Json:
     return {"probes": len(latencies), "given_up": given_up, "seconds": stages}
 
 
-def table_text(result: Mapping[str, Any]) -> str:
+def table_text(result: Mapping[str, Json]) -> str:
     """Return the table that the demo prints at its end."""
     return "\n".join(
         [
@@ -47,7 +45,7 @@ def table_text(result: Mapping[str, Any]) -> str:
     )
 
 
-def _event_lines(result: Mapping[str, Any]) -> list[str]:
+def _event_lines(result: Mapping[str, Json]) -> list[str]:
     accounts, rate = result["accounts"], result["events_per_second"]
     return [
         _line("events", f"{accounts['impressions']:,} impressions, {accounts['clicks']:,} clicks"),
@@ -55,7 +53,7 @@ def _event_lines(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _latency_lines(latency: Mapping[str, Any], requests: Mapping[str, Any]) -> list[str]:
+def _latency_lines(latency: Mapping[str, Json], requests: Mapping[str, Json]) -> list[str]:
     lines = [_line("event to served", f"{latency['probes']} probes, seconds    p50     p95")]
     for name, each in latency["seconds"].items():
         if each["p50"] is not None:
@@ -68,7 +66,7 @@ def _latency_lines(latency: Mapping[str, Any], requests: Mapping[str, Any]) -> l
     return lines
 
 
-def _auc_lines(auc: Mapping[str, Any]) -> list[str]:
+def _auc_lines(auc: Mapping[str, Json]) -> list[str]:
     names = {ONLINE: "updated all the time", FROZEN: "not updated any more", BEST: "best possible"}
     words = f"of {auc['impressions']:,} impressions since the last update of the second model"
     lines = [_line("AUC", words)]
@@ -79,14 +77,14 @@ def _auc_lines(auc: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _row_lines(result: Mapping[str, Any]) -> list[str]:
+def _row_lines(result: Mapping[str, Json]) -> list[str]:
     rows, memory = result["rows"], result["memory"]
     words = ", ".join(f"{name} {size:,.0f}" for name, size in memory.items())
     counts = f"{rows['admitted']:,} admitted, {rows['expired']:,} expired, {rows['held']:,} held"
     return [_line("rows", counts), _line("memory, MB", words)]
 
 
-def _kill_lines(kill: Mapping[str, Any] | None, accounts: Mapping[str, Any]) -> list[str]:
+def _kill_lines(kill: Mapping[str, Json] | None, accounts: Mapping[str, Json]) -> list[str]:
     if kill is None:
         lines = [_line("trainer killed", "no syncs came after it")]
     else:

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from cowclip_merlin.demo.measuring.scoring import FROZEN, ONLINE
 from cowclip_merlin.demo.online.brokers import make_logs
@@ -152,7 +152,7 @@ def run_demo(settings: DemoSettings, work: str | Path) -> str:
     return f"{table_text(result)}\n\nnumbers: {work / RESULT}, figure: {work / FIGURE}"
 
 
-def _hang_up(number: int, _: Any) -> None:
+def _hang_up(number: int, _: FrameType | None) -> None:
     """End in order when the terminal is closed."""
     raise SystemExit(128 + number)
 
