@@ -10,6 +10,7 @@ from cowclip_merlin.batch import Ids
 from cowclip_merlin.models.columns import fields_of, spread
 from cowclip_merlin.models.row_sync import SyncedLayer
 from cowclip_merlin.models.tensorflow_names import variable_names
+from cowclip_merlin.optimizer.unique_rows import counted_lookup
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.tables.variables import reserve
 from cowclip_merlin.types import DType, JsonObject, Tensor, TensorShape, Variable
@@ -78,9 +79,12 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         return ids.values + spread(tf.constant(self.layout.offsets, ids.values.dtype), ids)
 
     def _read(self, index: int, rows: Tensor, training: bool) -> Tensor:
+        self._before_read(index, rows, training)
+        return tf.gather(self.table_at(index), rows)
+
+    def _before_read(self, index: int, rows: Tensor, training: bool) -> None:
         if self.row_sync is not None and (training or tf.executing_eagerly()):
             self.row_sync.before_read(self, index, rows)
-        return tf.gather(self.table_at(index), rows)
 
     def table_at(self, index: int) -> Variable:
         """Return the variable that contains the rows of field number `index`."""
@@ -181,9 +185,18 @@ class ShardedEmbedding(FusedEmbedding):
             dtype=tf.float32,
         )
 
-    def call(self, rows: Tensor, training: bool = False) -> Tensor:
-        """Look up rows of this worker by their numbers here, [m] -> [m, dim]."""
-        return self._read(0, rows, training)
+    def call(self, rows: Tensor, training: bool = False, counts: Tensor | None = None) -> Tensor:
+        """Look up rows of this worker by their numbers here, [m] -> [m, dim].
+
+        Args:
+            rows: integer [m].
+            training: as in Keras.
+            counts: occurrences that each row stands for, int32 [m]; None: one.
+        """
+        if counts is None:
+            return self._read(0, rows, training)
+        self._before_read(0, rows, training)
+        return counted_lookup(self.table, rows, counts)
 
     def row_names(self) -> list[tuple[Variable, Callable[[int], str]]]:
         """Name rows by their field and id, although this worker has only some of them."""
@@ -257,10 +270,8 @@ def look_up_shards(layers: Sequence[ShardedEmbedding], ids: Ids, training: bool)
     if group is None:
         return [layer(rows, training=training) for layer in layers]
     requests = request(group, rows)
-    values = tf.concat([layer(requests.rows, training=training) for layer in layers], 1)
-    if training and first.row_sync is not None:
-        first.row_sync.note_counts(requests.counts)
-    found = answer(group, requests, values)
+    found = [layer(requests.rows, training=training, counts=requests.counts) for layer in layers]
+    found = answer(group, requests, tf.concat(found, 1))
     return tf.split(found, [layer.dim for layer in layers], axis=-1)
 
 

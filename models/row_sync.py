@@ -103,16 +103,6 @@ class RowSync:
         """List the tables of which each worker has a part."""
         return [layer.table for layer in self.layers if layer.is_shard]
 
-    def note_counts(self, counts: Tensor) -> None:
-        """Store how often the ids of the rows occur that workers ask for in this step.
-
-        Args:
-            counts: int32 [m], for the rows that all layers look up now.
-        """
-        if self.cowclip is not None:
-            tables = [layer.table for layer in self.layers if layer.trainable]
-            self.cowclip.tables.note_shards(tables, counts)
-
     def flush(self) -> None:
         """Bring all rows up to date."""
         if self.cowclip is not None:
@@ -174,6 +164,8 @@ class RowSync:
             layouts = [layout for _, _, layout in found]
             self.cowclip.register_tables([t for _, t, _ in found], layouts, lookups)
             for layer in trained:
+                if layer.is_shard and layer.built and layer.size > 1:
+                    self.cowclip.tables.mark_shards([layer.table])
                 for table, name in layer.row_names():
                     self.cowclip.tables.name_rows([table], name)
 

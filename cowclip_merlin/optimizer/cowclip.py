@@ -237,7 +237,7 @@ class CowClip(WrappingOptimizer):
             group = workers.current()
             if group is not None:
                 sum_rows = self._update.sum_rows
-                groups = exchange_gradients(group, *groups, self.tables, sum_rows)
+                groups = exchange_gradients(group, *groups, self.tables.read_together, sum_rows)
         table_pairs, dense_pairs = groups
         steps: list[Tensor | Operation] = []
         if table_pairs:

@@ -10,8 +10,9 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.optimizer import embedding_variables
 from cowclip_merlin.optimizer.exchange.replica import with_shape
 from cowclip_merlin.optimizer.patterns import Pattern, Unmatched, check_patterns, matches
+from cowclip_merlin.optimizer.unique_rows import counts_of
 from cowclip_merlin.tables import TableLayout
-from cowclip_merlin.types import JsonObject, Pair, Tensor, Variable, VariableRef
+from cowclip_merlin.types import JsonObject, Pair, Variable, VariableRef
 
 Pairs = list[Pair]
 
@@ -44,7 +45,7 @@ class EmbeddingTables:
         self._registered: list[Variable] = []
         self._layouts: dict[VariableRef, TableLayout] = {}
         self._lookups: dict[VariableRef, Hashable] = {}
-        self._shard_counts: dict[VariableRef, Tensor] = {}
+        self._shards: set[VariableRef] = set()
         self._row_names: dict[VariableRef, Callable[[int], str]] = {}
 
     def __deepcopy__(self, memo: dict[int, object]) -> EmbeddingTables:
@@ -52,7 +53,7 @@ class EmbeddingTables:
         result = copy.copy(self)
         result._registered, result._layouts = list(self._registered), dict(self._layouts)
         result._lookups, result._row_names = dict(self._lookups), dict(self._row_names)
-        result._shard_counts = dict(self._shard_counts)
+        result._shards = set(self._shards)
         result._unmatched = copy.deepcopy(self._unmatched, memo)
         return result
 
@@ -90,18 +91,9 @@ class EmbeddingTables:
         """Return a value that tables share which are always read at the same ids."""
         return self._lookups.get(_key(table), _key(table))
 
-    def note_shards(self, tables: Iterable[Variable], counts: Tensor) -> None:
-        """Store, for tables of which each worker has a part, how often the ids of a step occur.
-
-        Args:
-            tables: the parts of this worker, which the forward pass reads now at the same rows.
-            counts: int32 [n], for the entries of the gradients to come.
-        """
-        self._shard_counts |= {_key(table): counts for table in tables}
-
-    def shard_counts(self, table: Variable) -> Tensor | None:
-        """Return what the last forward pass stored by `note_shards`; None for a whole table."""
-        return self._shard_counts.get(_key(table))
+    def mark_shards(self, tables: Iterable[Variable]) -> None:
+        """Remember tables of which each worker has a part."""
+        self._shards |= {_key(table) for table in tables}
 
     def skips(self, table: Variable) -> bool:
         """Whether a table gets L2 but no clip."""
@@ -161,7 +153,7 @@ class EmbeddingTables:
 
         Raises:
             InputError: if a variable is refused, a pattern matches nothing, fields do not fill a
-                table, or ids are distinct.
+                table, ids are distinct, or a gradient of a shard has lost its counts.
         """
         embedding_variables.refuse_foreign(v for _, v in given)
         pairs = [(with_shape(g), v) for g, v in embedding_variables.with_gradients(given)]
@@ -170,8 +162,11 @@ class EmbeddingTables:
         tables, dense = self.split(pairs)
         for slices, table in tables:
             self.layout_of(table)
-            if self.shard_counts(table) is None:
-                embedding_variables.refuse_distinct_ids(slices, table)
+            if counts_of(slices) is not None:
+                continue
+            if _key(table) in self._shards:
+                embedding_variables.refuse_lost_counts(table)
+            embedding_variables.refuse_distinct_ids(slices, table)
         return pairs, (tables, dense)
 
     def _refuse_unmatched(self, given: Sequence[Pair]) -> None:

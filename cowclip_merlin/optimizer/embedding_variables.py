@@ -27,6 +27,19 @@ def refuse_dense(variable: Variable) -> None:
     )
 
 
+def refuse_lost_counts(variable: Variable) -> None:
+    """Refuse a gradient of a shard without the counts that its lookup gave it.
+
+    Raises:
+        InputError: always; the message names the variable and the remedy.
+    """
+    raise InputError(
+        f"the gradient of {variable.name!r}, of which each worker has a part, has lost the ids' "
+        "counts: give CowClip the gradients as the tape returns them (LossScaleOptimizer changes "
+        'them, and bfloat16 does not need it), or use tables="fused"'
+    )
+
+
 # Operations whose output has the entries of their inputs; those whose output has each id once, and
 # the number of this output.
 _SAME_ENTRIES = {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "EnsureShape", "ConcatV2"}

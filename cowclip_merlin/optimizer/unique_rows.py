@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.kernels import UniqueRows
-from cowclip_merlin.types import IndexedSlices, Tensor
+from cowclip_merlin.types import IndexedSlices, Tensor, Variable
 
 tf = compat.tensorflow()
 
@@ -30,6 +32,38 @@ class CountedSlices(tf.IndexedSlices):
 def counts_of(slices: IndexedSlices) -> Tensor | None:
     """Return the occurrences that each entry stands for, int32 [n]; None if each is one."""
     return slices.counts if isinstance(slices, CountedSlices) else None
+
+
+def counted_lookup(table: Variable, rows: Tensor, counts: Tensor) -> Tensor:
+    """Look up rows of which each stands for several occurrences of its id, [n] -> [n, d].
+
+    The gradient belongs to the handle of the table. If TensorFlow's custom gradient saw the
+    variable, each step would read the whole table.
+
+    Args:
+        table: variable [N, d]; a step may look it up once.
+        rows: integer [n].
+        counts: occurrences that each row stands for, int32 [n].
+
+    Returns:
+        The rows. The gradient of the table is `CountedSlices` with these counts.
+
+    >>> table = tf.Variable([[1.0], [2.0], [3.0]])
+    >>> with tf.GradientTape() as tape:
+    ...     found = counted_lookup(table, tf.constant([2, 0]), tf.constant([5, 1]))
+    >>> found.numpy().tolist(), tape.gradient(found, table).counts.numpy().tolist()
+    ([[3.0], [1.0]], [5, 1])
+    """
+    table = compat.stored(table)
+
+    @tf.custom_gradient
+    def lookup(handle: Tensor) -> tuple[Tensor, Callable[[Tensor], CountedSlices]]:
+        found = tf.raw_ops.ResourceGather(resource=handle, indices=rows, dtype=table.dtype)
+        found = tf.ensure_shape(found, [None, table.shape[1]])
+        return found, lambda upstream: CountedSlices(upstream, rows, counts)
+
+    tf.stop_gradient(tf.gather(table, rows[:0]))  # a tape watches a variable from a read of it on
+    return lookup(table.handle)
 
 
 def squares_of(slices: IndexedSlices, micro_batches: int) -> Tensor | None:

@@ -1,11 +1,18 @@
 """How often an id of a sparse lookup is counted: as often as it occurs."""
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import cowclip_merlin as cc
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.optimizer.unique_rows import CountedSlices, squares_of
+from cowclip_merlin.optimizer.unique_rows import (
+    CountedSlices,
+    counted_lookup,
+    squares_of,
+    sum_duplicates,
+)
 
 LISTS = [[1, 1, 2, -1, 1], [], [0, 4], [], [2, 4]]
 WEIGHTS = [[1.0, 2.0, 0.0, 1.0, 0.5], [], [3.0, 1.0], [], [1.0, 2.0]]
@@ -163,3 +170,59 @@ def test_micro_batches_of_shards_are_refused(tf):
     assert squares_of(slices, 1) is None
     with pytest.raises(InputError, match='tables="fused", or the rule "sde"'):
         squares_of(slices, 8)
+
+
+def counted_gradient(tf, table, rows, counts, *, look_up=counted_lookup):
+    """The rows of a lookup, and the gradient of the sum of their squares."""
+    with tf.GradientTape() as tape:
+        found = look_up(table, rows, counts)
+        loss = tf.reduce_sum(found**2)
+    return found, tape.gradient(loss, table)
+
+
+@hypothesis.given(
+    occurrences=st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(1, 9)), max_size=8),
+    graph=st.booleans(),
+)
+def test_a_counted_lookup_is_a_gather_whose_gradient_has_counts(tf, occurrences, graph):
+    table = tf.Variable(np.random.default_rng(1).normal(size=[ROWS, 3]).astype("f"))
+    rows = tf.constant([row for row, _ in occurrences], tf.int32)
+    counts = tf.constant([count for _, count in occurrences], tf.int32)
+
+    def gathered(table, rows, _):
+        return tf.gather(table, rows)
+
+    def run(look_up):
+        found, slices = counted_gradient(tf, table, rows, counts, look_up=look_up)
+        assert isinstance(slices, CountedSlices) == (look_up is counted_lookup)
+        counted = sum_duplicates(slices)
+        return found, slices.values, slices.indices, counted.ids, counted.cnt, counted.g
+
+    mine, plain = (
+        (tf.function(run) if graph else run)(each) for each in (counted_lookup, gathered)
+    )
+    for x, y in zip((*mine[:4], mine[5]), (*plain[:4], plain[5]), strict=True):
+        np.testing.assert_array_equal(x, y)
+    expected = np.bincount(rows, counts, minlength=ROWS)
+    assert [int(n) for n in mine[4]] == [expected[row] for row in mine[3].numpy()]
+
+
+def test_a_counted_lookup_reads_its_rows_alone(tf, table):
+    """A step that reads a table as a whole would take as much memory again."""
+    step = tf.function(lambda rows, counts: counted_gradient(tf, table, rows, counts)[1].values)
+    numbers = tf.TensorSpec([None], tf.int32)
+    operations = step.get_concrete_function(numbers, numbers).graph.get_operations()
+    assert sum(op.type == "ResourceGather" for op in operations) == 2  # one of them reads no row
+    assert not any(op.type == "ReadVariableOp" for op in operations)
+
+
+def test_a_shard_whose_counts_are_lost_is_refused(tf, table):
+    opt, before = cc.CowClip(update="lazy"), table.numpy()
+    opt.tables.mark_shards([table])
+    _, slices = counted_gradient(tf, table, tf.constant([1, 4]), tf.constant([2, 3]))
+    scaled = tf.IndexedSlices(slices.values * 2, slices.indices)
+    with pytest.raises(InputError, match=r"'embeddings:0', of which .*lost .*counts"):
+        opt.apply_gradients([(scaled, table)])
+    np.testing.assert_array_equal(table.numpy(), before)
+    opt.apply_gradients([(slices, table)])
+    assert (table.numpy() != before).any(1).tolist() == [False, True, False, False, True, False]

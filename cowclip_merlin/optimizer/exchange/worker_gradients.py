@@ -7,17 +7,14 @@ without them, N workers would train another algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 from cowclip_merlin import compat
-from cowclip_merlin.optimizer.unique_rows import CountedSlices, UniqueRows
-from cowclip_merlin.types import Gradient, IndexedSlices, Pair, Tensor, Variable
+from cowclip_merlin.optimizer.unique_rows import CountedSlices, UniqueRows, counts_of
+from cowclip_merlin.types import IndexedSlices, Pair, Tensor, Variable
 from cowclip_merlin.workers import Workers
 from cowclip_merlin.workers.collectives import gather_counts, gather_rows, sum_over
-
-if TYPE_CHECKING:
-    from cowclip_merlin.optimizer.embedding_tables import EmbeddingTables
 
 tf = compat.tensorflow()
 
@@ -40,31 +37,27 @@ def exchange_gradients(
     workers: Workers,
     tables: Sequence[Pair],
     dense: Sequence[Pair],
-    known: EmbeddingTables,
+    read_together: Callable[[Variable], Hashable],
     sum_rows: SumRows,
 ) -> WorkerGradients:
     """Return the mean of the workers' gradients, and the counts of their ids.
 
-    The gradient of a table of which each worker has a part is complete already: its forward pass
-    and backward pass have exchanged rows and counts.
+    The gradient of a table of which each worker has a part comes with counts. It is complete
+    already: its forward pass and backward pass have exchanged rows and counts.
 
     Args:
         workers: this process and the others.
-        tables: `tf.IndexedSlices` with one entry per occurrence, and table.
+        tables: `tf.IndexedSlices` with one entry per occurrence, or `CountedSlices`, and table.
         dense: dense gradient and variable.
-        known: the tables of the optimizer.
+        read_together: returns a value that tables share which are read at the same ids.
         sum_rows: sums the gradients of equal ids, and counts them.
     """
-    shards = {i: known.shard_counts(table) for i, (_, table) in enumerate(tables)}
-    groups = _groups(tables, shards, known.read_together)
+    groups = _groups(tables, read_together)
     own = [_Sums.of([tables[i][0] for i in group], sum_rows) for group in groups]
     if own:
         sizes = tf.stack([tf.size(each.ids) for each in own])
         counts = gather_counts(workers, sizes, "counts of rows")
-    gradients = [
-        (_of_shard(gradient, shards[i], workers.size), table)
-        for i, (gradient, table) in enumerate(tables)
-    ]
+    gradients = [(_of_shard(gradient, workers.size), table) for gradient, table in tables]
     for number, (group, sums) in enumerate(zip(groups, own)):
         every = sums.of_all(workers, counts[:, number], f"table {number}")
         for index, slices in zip(group, every.slices(workers.size)):
@@ -72,22 +65,21 @@ def exchange_gradients(
     return WorkerGradients(gradients, _mean_of_all(workers, dense))
 
 
-def _of_shard(gradient: Gradient, counts: Tensor | None, workers: int) -> Gradient:
+def _of_shard(gradient: IndexedSlices, workers: int) -> IndexedSlices:
     """Return the mean gradient of a shard with its counts; any other gradient as it is."""
+    counts = counts_of(gradient)
     if counts is None:
         return gradient
     return CountedSlices(gradient.values / workers, gradient.indices, counts)
 
 
 def _groups(
-    tables: Sequence[Pair],
-    shards: Mapping[int, Tensor | None],
-    read_together: Callable[[Variable], Hashable],
+    tables: Sequence[Pair], read_together: Callable[[Variable], Hashable]
 ) -> list[list[int]]:
     """Group the whole tables that are read at the same ids, so that their ids are sent once."""
     groups: dict[Hashable, list[int]] = {}
-    for i, (_, table) in enumerate(tables):
-        if shards[i] is None:
+    for i, (gradient, table) in enumerate(tables):
+        if counts_of(gradient) is None:
             groups.setdefault(read_together(table), []).append(i)
     return list(groups.values())
 
