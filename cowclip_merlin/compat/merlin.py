@@ -14,6 +14,7 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from cowclip_merlin.compat.empty_lists import know_types_of_empty_lists
 from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.import_hooks import AfterImport, WhileImporting, without_tensorflow
 from cowclip_merlin.compat.keras import request_keras_2, tensorflow, version_of
@@ -255,6 +256,7 @@ def nvtabular() -> ModuleType:
     with without_tensorflow(then=_tell_merlin_of_tensorflow), quiet_merlin():
         module = importlib.import_module("nvtabular")
     _number_partitions_plainly()
+    know_types_of_empty_lists()
     for user in ("merlin.dag.executors", "merlin.io.dask"):
         importlib.import_module(user).dask = _ConfiguredDask()
     return module

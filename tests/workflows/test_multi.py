@@ -139,6 +139,20 @@ def test_the_workflow_takes_text_and_lists(data):
         assert found == [[ids["a"], ids["b"]], [], [2]]
 
 
+@pytest.mark.parametrize("later", [[], [("u1", "a|b", 1)]])
+def test_a_first_file_may_have_no_values(tmp_path, later):
+    """Merlin looks for the type of lists in the first rows."""
+    files = []
+    for name, rows in (("first", [("u1", "", 0), ("u2", "", 1)]), ("second", later)):
+        (tmp_path / name).mkdir()
+        files += [table(tmp_path / name, "csv", rows)] if rows else []
+    columns = {"kind": "table", "label": "y", "categorical": ("user",), "multi": ("tags",)}
+    data = prepare(PrepareSettings(files=tuple(files), out=tmp_path / "DATA", **columns))
+    rows = tags_of(data, "train") + tags_of(data, "test")
+    assert [row for row in rows if row] == [["a", "b"]] * 20 * len(later)
+    assert len(rows) == 40 + 20 * len(later)
+
+
 def test_rare_values_share_an_id(tmp_path):
     (tmp_path / "csv").mkdir()
     recipe = cc.workflows.Recipe(freq_threshold=40)
@@ -154,7 +168,6 @@ def test_rare_values_share_an_id(tmp_path):
         (["--multi", "tags", "--max-values", "-1"], "--max-values is -1; it must be at least 0"),
         (["--multi", "tags", "--multi-separator", ""], "--multi-separator is empty"),
         (["--multi", "tags", "--keep-values", "last"], "--keep-values has no effect without"),
-        (["--multi", "tags", "--hugectr"], "--hugectr needs columns with one value per row"),
         (["--multi", "n"], "column 'n' is int64, but holds several values per row by --multi"),
         (["--categorical", "user,tags"], "column 'tags' is list.*name it in --multi, too"),
     ],
