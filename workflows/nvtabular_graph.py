@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -255,7 +255,8 @@ def write_split(
     With `hugectr`, labels are float32 and ids int64, and `_metadata.json` and `_file_list.txt`
     are kept. The list names files relative to the parent folder of `out`.
     """
-    workflow.transform(open_dataset(files, log_format)).to_parquet(
+    rows = workflow.transform(open_dataset(files, log_format))
+    (_lists_as_int64(rows, log_format.multi) if hugectr and log_format.multi else rows).to_parquet(
         str(out),
         dtypes=output_types(log_format) if hugectr else None,
         cats=list(log_format.categorical),
@@ -266,8 +267,23 @@ def write_split(
 
 
 def output_types(log_format: LogFormat) -> dict[str, str]:
-    """Return the types that HugeCTR reads: float32 labels and int64 ids."""
-    return {log_format.label: "float32", **dict.fromkeys(log_format.categorical, "int64")}
+    """Return the types that HugeCTR reads: float32 labels and int64 ids, apart from lists."""
+    one_each = [name for name in log_format.categorical if name not in log_format.multi]
+    return {log_format.label: "float32", **dict.fromkeys(one_each, "int64")}
+
+
+def _lists_as_int64(rows: Dataset, names: Iterable[str]) -> Dataset:
+    """Return a Merlin dataset whose lists have int64; its own conversion knows only numbers."""
+    from merlin.io import Dataset
+
+    frames = rows.to_ddf()
+    converted = frames.map_partitions(_with_int64, list(names), meta=frames._meta)
+    return Dataset(converted, cpu=True, schema=rows.schema)
+
+
+def _with_int64(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    lists = {name: [ids.astype("int64") for ids in frame[name]] for name in names}
+    return frame.assign(**lists)
 
 
 def _rename_parts(out: Path, *, hugectr: bool) -> None:

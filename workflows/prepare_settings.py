@@ -156,10 +156,6 @@ class PrepareSettings(Settings):
             raise InputError("`keep_values` has no effect without `max_values`; remove it")
         if not self.multi_separator:
             raise InputError("`multi_separator` is empty; give text, such as '|'")
-        if self.multi and self.hugectr:
-            raise InputError(
-                "`hugectr` needs columns with one value per row; omit it, or omit `multi`"
-            )
 
     def _check_text_options(self) -> None:
         """Reject options of text files that have no effect, or that cannot be meant.

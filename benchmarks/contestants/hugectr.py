@@ -18,6 +18,9 @@ The arithmetic is float32 without TF32. HugeCTR reads the rows in the order of t
 the embeddings of a slot with n rows from the uniform distribution on +-sqrt(1 / n)
 (HugeCTR/src/embeddings/init_embedding_functor.cu), the first-order weights as well. It has no
 CowClip, and options for it have no effect; nor has `--init-std`.
+
+Columns with several values per row are slots with up to `nnz_per_slot` keys. `--combiner` is for
+all of them, since they share one `SparseEmbedding`; HugeCTR has no sqrtn.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from contestants.hugectr_layers import LABEL, LOGIT, MODELS, add_layers
 from contestants.job import SCORING_BATCH, Clock, Job, read_job, report
 
 UPDATES = ("Local", "Global", "LazyGlobal")
+COMBINERS = ("mean", "sum")
 UNUSED = dict.fromkeys(("embedding_lr", "l2", "r", "zeta", "warmup_epochs", "init_std"), 0.0)
 
 
@@ -66,7 +70,9 @@ def rows_of(source: str) -> int:
     return sum(pq.read_metadata(name).num_rows for name in files_of(source))
 
 
-def build(data: Mapping[str, Any], job: Job, *, name: str, update: str) -> Any:
+def build(
+    data: Mapping[str, Any], job: Job, *, name: str, update: str, combiner: str = "mean"
+) -> Any:
     """Build and compile a model that reads each split once, in order, on the first GPU."""
     solver = hugectr.CreateSolver(
         model_name=name,
@@ -95,7 +101,7 @@ def build(data: Mapping[str, Any], job: Job, *, name: str, update: str) -> Any:
         epsilon=1e-7,
     )
     model = hugectr.Model(solver=solver, reader_params=reader, opt_params=optimizer)
-    add_layers(model, data, job, name=name, optimizer=optimizer)
+    add_layers(model, data, job, name=name, optimizer=optimizer, combiner=combiner)
     model.compile()
     return model
 
@@ -160,10 +166,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=MODELS, default="deepfm")
     parser.add_argument("--update", choices=UPDATES, default=UPDATES[0])
+    parser.add_argument("--combiner", choices=COMBINERS, default=COMBINERS[0])
     job, args = read_job(parser, **UNUSED)
     job = replace(job, predictions=job.predictions.absolute())
     data = read_folder(job.rows_file)
-    model = build(data, job, name=args.model, update=args.update)
+    model = build(data, job, name=args.model, update=args.update, combiner=args.combiner)
     rate = train(model, data, job)
     report(job, score(model, data), rate, {"hugectr": hugectr.__version__})
 

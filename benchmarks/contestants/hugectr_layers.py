@@ -21,7 +21,9 @@ LABEL, LOGIT = "label", "logit"
 """Names of the tensors that `hugectr.py` copies; in evaluation, LOGIT ends up as probabilities."""
 
 
-def add_layers(model: Any, data: Mapping[str, Any], job: Job, *, name: str, optimizer: Any) -> None:
+def add_layers(
+    model: Any, data: Mapping[str, Any], job: Job, *, name: str, optimizer: Any, combiner: str
+) -> None:
     """Add input, embedding, layers and loss to an empty HugeCTR model.
 
     Args:
@@ -30,11 +32,13 @@ def add_layers(model: Any, data: Mapping[str, Any], job: Job, *, name: str, opti
         job: widths of the embeddings and of the hidden layers.
         name: one of `MODELS`.
         optimizer: optimizer of the embeddings.
+        combiner: "mean" or "sum" of the embeddings of a slot with several keys; no key gives zeros
+            (`forward_mean_kernel` in HugeCTR/src/embeddings/forward_per_gpu_functor.cu).
     """
     slots = len(data["slot_names"])
     first_order = name != "dcn"
     model.add(_input(data, slots))
-    model.add(_embedding(data, job.embedding_dim + first_order, optimizer))
+    model.add(_embedding(data, job.embedding_dim + first_order, optimizer, combiner))
     if first_order:
         _split_first_order(model, slots, job.embedding_dim)
     else:
@@ -57,7 +61,7 @@ def add_layers(model: Any, data: Mapping[str, Any], job: Job, *, name: str, opti
 
 def _input(data: Mapping[str, Any], slots: int) -> Any:
     ids = hugectr.DataReaderSparseParam(
-        top_name="ids", nnz_per_slot=1, is_fixed_length=False, slot_num=slots
+        top_name="ids", nnz_per_slot=_most_keys(data), is_fixed_length=False, slot_num=slots
     )
     return hugectr.Input(
         label_dim=data["label_dim"],
@@ -68,11 +72,16 @@ def _input(data: Mapping[str, Any], slots: int) -> Any:
     )
 
 
-def _embedding(data: Mapping[str, Any], width: int, optimizer: Any) -> Any:
+def _most_keys(data: Mapping[str, Any]) -> list[int]:
+    """Return how many keys a row has in each slot at most; folders of earlier versions have one."""
+    return data.get("nnz_per_slot", [1] * len(data["slot_names"]))
+
+
+def _embedding(data: Mapping[str, Any], width: int, optimizer: Any, combiner: str) -> Any:
     return hugectr.SparseEmbedding(
         embedding_type=hugectr.Embedding_t.LocalizedSlotSparseEmbeddingHash,
         embedding_vec_size=width,
-        combiner="sum",
+        combiner=combiner if max(_most_keys(data)) > 1 else "sum",
         sparse_embedding_name="embedding",
         bottom_name="ids",
         slot_size_array=data["slot_size_array"],

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import types
 from enum import Enum
 from pathlib import Path
@@ -82,7 +83,7 @@ def CreateOptimizer(*, optimizer_type: Optimizer_t = ..., update_type: Update_t 
 def DataReaderParams(*, data_reader_type: DataReaderType_t, source: list[str], eval_source: str,
                      check_type: Check_t, slot_size_array: list[int] = ...): ...
 @checked
-def DataReaderSparseParam(*, top_name: str, nnz_per_slot: int, is_fixed_length: bool,
+def DataReaderSparseParam(*, top_name: str, nnz_per_slot: list[int], is_fixed_length: bool,
                           slot_num: int): ...
 @checked
 def Input(*, label_dim: int, label_name: str, dense_dim: int, dense_name: str,
@@ -110,10 +111,16 @@ class Reader:
     def __init__(self, batch: int, *, drop_incomplete: bool) -> None:
         self.batch, self.drop_incomplete = batch, drop_incomplete
         self.left: list[pa.Table] | None = None
+        self.nnz: list[int] = []
 
     def set_source(self, file_name: str) -> None:
         lines = Path(file_name).read_text(encoding="utf-8").splitlines()
         table = pa.concat_tables(pq.read_table(name) for name in lines[1 : 1 + int(lines[0])])
+        described = json.loads(Path(file_name).with_name("_metadata.json").read_text("utf-8"))
+        for column, most in zip(described["cats"], self.nnz, strict=True):
+            keys = table[column["col_name"]].to_pylist()
+            longest = max(len(x) if isinstance(x, list) else 1 for x in keys)
+            require(longest <= most, f"a row has {longest} keys, but the memory holds {most}")
         batches = [table.slice(i, self.batch) for i in range(0, len(table), self.batch)]
         least = self.batch if self.drop_incomplete else 1
         self.left = [each for each in batches if len(each) >= least]
@@ -147,11 +154,15 @@ class Model:
     def add(self, part: Any) -> None:
         require(not self.compiled, "add before compile")
         if part.made_by is Input:
-            sparse = [each.top_name for each in part.data_reader_sparse_param_array]
+            (ids,) = part.data_reader_sparse_param_array
+            require(len(ids.nnz_per_slot) == ids.slot_num, "slot num != nnz_per_slot.size()")
+            self._train.nnz = self._eval.nnz = ids.nnz_per_slot
+            sparse = [ids.top_name]
             bottoms, tops = [], [part.label_name, part.dense_name, *sparse]
         elif part.made_by is SparseEmbedding:
             sizes = self.given.reader_params.slot_size_array
             require(part.slot_size_array == sizes, "slot sizes differ")
+            require(part.combiner in ("sum", "mean"), "No such combiner type")
             bottoms, tops = [part.bottom_name], [part.sparse_embedding_name]
         else:
             bottoms, tops = part.bottom_names, part.top_names

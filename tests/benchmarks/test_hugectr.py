@@ -5,12 +5,16 @@ import json
 import os
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cowclip_merlin import roc_auc
+from cowclip_merlin.workflows import PrepareSettings, prepare
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -84,6 +88,47 @@ def test_rows_are_scored_in_order_and_others_or_logits_are_refused(peer, monkeyp
     model.get_data_reader_train().drop_incomplete = True
     with pytest.raises(RuntimeError, match="another number of rows"):
         peer.module.train(model, peer.data, peer.job)
+
+
+def log_with_lists(file):
+    rng = np.random.default_rng(1)
+    columns = {
+        "label": rng.integers(0, 2, 400),
+        "I1": rng.random(400),
+        "user": rng.integers(9, size=400),
+    }
+    columns["tags"] = [rng.integers(20, size=n).tolist() for n in rng.integers(0, 5, 400)]
+    pq.write_table(pa.table(columns), file)
+    return file
+
+
+@pytest.fixture
+def folder_with_lists(tmp_path):
+    return prepare(
+        PrepareSettings(
+            files=(log_with_lists(tmp_path / "log.parquet"),), out=tmp_path / "DATA", kind="table",
+            label="label", categorical=("user",), multi=("tags",), continuous=("I1",), hugectr=True,
+        )
+    ).path  # fmt: skip
+
+
+def test_it_trains_on_lists(peer, folder_with_lists, monkeypatch):
+    data = peer.module.read_folder(folder_with_lists)
+    job = replace(peer.job, rows_file=folder_with_lists)
+    for combiner in peer.module.COMBINERS:
+        model = peer.module.build(data, job, name="deepfm", update="Local", combiner=combiner)
+        assert peer.module.train(model, data, job) > 0
+        assert len(peer.module.score(model, data)) == 42
+        parts = {part.made_by.__name__: part for part in model.parts}
+        (ids,) = parts["Input"].data_reader_sparse_param_array
+        assert (ids.nnz_per_slot, ids.slot_num, ids.is_fixed_length) == ([1, 4], 2, False)
+        assert parts["SparseEmbedding"].combiner == combiner
+    (one_key,) = (p for p in peer.build().parts if p.made_by is peer.fake.SparseEmbedding)
+    assert one_key.combiner == "sum"
+    monkeypatch.setitem(data, "nnz_per_slot", [1, 3])
+    model = peer.module.build(data, job, name="deepfm", update="Local")
+    with pytest.raises(RuntimeError, match="a row has 4 keys, but the memory holds 3"):
+        peer.module.train(model, data, job)
 
 
 @pytest.mark.system
