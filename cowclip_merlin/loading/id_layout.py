@@ -51,7 +51,9 @@ class IdLayout:
             All ids, [m], and the lengths of the multi-valued columns, [n, M].
         """
         ids = Ids.of_columns([x if j in self.multi else (x, None) for j, x in enumerate(columns)])
-        return ids.values.astype(np.int32, copy=False), ids.lengths[:, list(self.multi)]
+        # NumPy would put the lengths of a column side by side, but the cache has those of a row.
+        lengths = np.ascontiguousarray(ids.lengths[:, list(self.multi)])
+        return ids.values.astype(np.int32, copy=False), lengths
 
     def of_all_columns(self, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return the number of ids of each row in each column, [n, F], from those stored [n, M]."""

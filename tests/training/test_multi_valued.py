@@ -54,7 +54,11 @@ def data(folder):
 def rows_of(data, split):
     """The rows as plain lists: ids of each column."""
     frames = pandas.concat(map(pandas.read_parquet, data.files(split)), ignore_index=True)
-    return [([row.user], list(row.tags)) for row in frames.itertuples()]
+    lists = [
+        frames[c].map(list) if c in data.log_format.multi else frames[c].map(lambda id_: [id_])
+        for c in data.categorical
+    ]
+    return list(zip(*lists))
 
 
 def rows_of_batch(ids):
@@ -100,6 +104,19 @@ def test_batches_have_the_rows_of_the_files(data, again):
         for batch in loaded.batches_in_file_order(100):
             found += rows_of_batch(loaded.unpack(batch).ids)
         assert found == rows
+
+
+@pytest.mark.parametrize("multi", [("tags", "user"), ("user", "tags")])
+def test_all_columns_may_be_lists(folder, tmp_path, multi):
+    files, columns = (folder / "log.csv",), {"label": "y", "continuous": ("age",)}
+    settings = PrepareSettings(
+        files=files, out=tmp_path / "DATA", kind="table", multi=multi, **columns
+    )
+    data = prepare(settings)
+    for _ in ("made", "from the cache"):
+        loaded = DeviceData(open_columns(data, "train"))
+        (batch,) = loaded.batches_in_file_order(2 * ROWS)
+        assert rows_of_batch(loaded.unpack(batch).ids) == rows_of(data, "train")
 
 
 def test_streamed_batches_are_those_on_the_device(data):
@@ -232,11 +249,7 @@ def test_an_exported_run_takes_matrices(folder, auc, tmp_path, capsys):
         served(user=user[:1], tags=tf.constant([[99]], tf.int64), age=tf.constant([0.5]))
 
 
-def test_what_does_not_read_lists_says_so(folder, auc, tmp_path, capsys):
-    words = ["export", str(folder / "RUN"), str(folder / "DATA"), "--out", str(tmp_path / "MODEL")]
-    assert main([*words, "--triton"]) == 2
-    assert "column 'tags' has several values per row" in capsys.readouterr().err
-    assert not (tmp_path / "MODEL").exists()
+def test_what_does_not_read_lists_says_so(folder, auc, capsys):
     words = ["evaluate", str(folder / "RUN"), str(folder / "DATA"), "--by", "tags"]
     assert main(words) == 2
     assert "unknown by 'tags'; choose one of user" in capsys.readouterr().err
