@@ -6,6 +6,7 @@ import argparse
 
 from cowclip_merlin.cli.options.common_options import add_device_option, print_served_epoch
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.serving.triton.model import OFFSETS, VALUES
 from cowclip_merlin.serving.triton.settings import RepositorySettings
 from cowclip_merlin.settings import add_options, values_from
 
@@ -19,7 +20,8 @@ and numbers as in DATA, and returns "probability" [b]. If TensorFlow refuses a c
 tensor gets a similar name; MODEL/assets.extra/columns.json maps it to the column.
 
 REPO: a model repository for Triton's Python backend. It takes one tensor [b, 1] of raw values for
-each column and returns "probability" [b, 1]. docs/serving.md tells which one to use."""
+each column and returns "probability" [b, 1]. Lists of a column c come as c__values, all strings of
+the rows, and c__offsets [b + 1], as in Merlin Systems. docs/serving.md tells which one to use."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +60,8 @@ def _export_repository(args: argparse.Namespace, settings: RepositorySettings) -
     for kind, what in (("categorical", "string"), ("continuous", "float64")):
         if columns[kind]:
             print(f"  {what} [b, 1]: {', '.join(columns[kind])}")
+    for name in columns.get("lists", ()):
+        print(f"  string [m]: {name}{VALUES}, and int32 [b + 1]: {name}{OFFSETS}")
     print("  gives probability, float32 [b, 1]")
 
 

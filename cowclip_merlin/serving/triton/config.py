@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cowclip_merlin.serving.triton.model import KINDS, OUTPUT
+from cowclip_merlin.serving.triton.model import OFFSETS, OUTPUT, VALUES, input_types
 from cowclip_merlin.serving.triton.settings import RepositorySettings
 
 _ESCAPED = {ord('"'): r"\"", ord("\\"): r"\\"} | {
@@ -13,28 +13,36 @@ _ESCAPED = {ord('"'): r"\"", ord("\\"): r"\\"} | {
 
 
 def config_text(
-    categorical: Sequence[str], continuous: Sequence[str], settings: RepositorySettings
+    categorical: Sequence[str],
+    continuous: Sequence[str],
+    settings: RepositorySettings,
+    lists: Sequence[str] = (),
 ) -> str:
     """Return the text of `config.pbtxt` for a model with one input per column.
 
     The inputs have the names of the columns. Each row has one value of each: a string of a
-    categorical column, a 64-bit float of a continuous one.
+    categorical column, a 64-bit float of a continuous one. A list column has two inputs, of which
+    the first dimension is not the number of rows. Triton cannot batch such requests.
 
     Args:
-        categorical: names of the categorical columns.
+        categorical: names of the categorical columns without lists.
         continuous: names of the continuous columns.
         settings: name of the model and size of its batches.
+        lists: names of the list columns.
     """
-    columns = {"categorical": categorical, "continuous": continuous}
-    tensors = [_tensor("input", n, KINDS[kind]) for kind, names in columns.items() for n in names]
+    types = input_types({"categorical": categorical, "continuous": continuous, "lists": lists})
+    flat = {name + end for name in lists for end in (VALUES, OFFSETS)}
+    row = [-1, 1] if lists else [1]
+    tensors = [_tensor("input", n, kind, [-1] if n in flat else row) for n, kind in types.items()]
     head = [
         f"name: {quoted(settings.model_name)}",
         'backend: "python"',
-        f"max_batch_size: {settings.max_batch_size}",
+        f"max_batch_size: {0 if lists else settings.max_batch_size}",
     ]
     # The Python backend would copy all tensors to a GPU and back, for a model without GPU code.
-    tail = ["dynamic_batching { }", "instance_group [ { kind: KIND_CPU count: 1 } ]"]
-    return "\n".join([*head, *tensors, _tensor("output", OUTPUT, "TYPE_FP32"), *tail]) + "\n"
+    tail = ["instance_group [ { kind: KIND_CPU count: 1 } ]"]
+    tail = tail if lists else ["dynamic_batching { }", *tail]
+    return "\n".join([*head, *tensors, _tensor("output", OUTPUT, "TYPE_FP32", row), *tail]) + "\n"
 
 
 def quoted(text: str) -> str:
@@ -46,5 +54,6 @@ def quoted(text: str) -> str:
     return f'"{text.translate(_ESCAPED)}"'
 
 
-def _tensor(kind: str, name: str, data_type: str) -> str:
-    return f"{kind} [ {{ name: {quoted(name)} data_type: {data_type} dims: [ 1 ] }} ]"
+def _tensor(kind: str, name: str, data_type: str, dims: Sequence[int]) -> str:
+    shape = ", ".join(map(str, dims))
+    return f"{kind} [ {{ name: {quoted(name)} data_type: {data_type} dims: [ {shape} ] }} ]"

@@ -3,6 +3,9 @@
 `cowclip export --triton` copies this file beside the model. It needs Triton 23.09 or newer, and
 TensorFlow and NumPy in the Python of Triton's backend.
 A string is the value of a categorical column, and "" is missing. A number is NaN if it is missing.
+The lists of a column `genres` are two tensors, as clients of Merlin Systems send them:
+`genres__values` has the strings of all rows, and row i has those from `genres__offsets[i]` up to
+`genres__offsets[i + 1]`.
 """
 
 from __future__ import annotations
@@ -15,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:  # this package is not in the Python of the backend
-    import numpy.typing as npt
-
     from cowclip_merlin.types import Array, JsonObject
 
 OUTPUT = "probability"
 KINDS = {"categorical": "TYPE_STRING", "continuous": "TYPE_FP64"}
+VALUES, OFFSETS = "__values", "__offsets"
 
 
 class TritonPythonModel:
@@ -46,10 +48,13 @@ class TritonPythonModel:
         tf.config.set_visible_devices([], "GPU")
         self._tf, self._utils = tf, pb_utils
         self._categorical, self._continuous = (columns[kind] for kind in KINDS)
+        self._lists, self._most_rows = columns.get("lists", []), columns.get("max_batch_size")
         self._model = tf.saved_model.load(str(here / "model.savedmodel"))  # keeps variables alive
         self._score = self._model.signatures["serving_default"]
         # The first call is slow.
-        self._predict([[""] * len(self._categorical)], [[0.0] * len(self._continuous)])
+        one_row = (np.full((1, len(self._categorical)), ""), np.zeros((1, len(self._continuous))))
+        no_values = (np.empty(0, object), np.zeros(1, np.int32))
+        self._predict(named_inputs(*one_row, [no_values] * len(self._lists)))
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Score all requests at once; a request with an invalid number gets an error instead."""
@@ -61,9 +66,10 @@ class TritonPythonModel:
             except ValueError as error:
                 responses[position] = self._error(str(error))
         if valid:
-            texts, numbers = (np.concatenate(parts) for parts in zip(*valid.values()))
-            ends = np.cumsum([len(text) for text, _ in valid.values()])[:-1]
-            scores = np.split(self._predict(texts, numbers), ends)
+            given = [named_inputs(*parts) for parts in valid.values()]
+            whole = {name: np.concatenate([each[name] for each in given]) for name in given[0]}
+            ends = np.cumsum([len(each["continuous"]) for each in given])[:-1]
+            scores = np.split(self._predict(whole), ends)
             for position, score in zip(valid, scores):
                 responses[position] = self._response(score)
         return responses
@@ -79,36 +85,99 @@ class TritonPythonModel:
         error = self._utils.TritonError
         return self._utils.InferenceResponse([], error(words, error.INVALID_ARG))
 
-    def _read(self, request: Any) -> tuple[Array, Array]:
-        """Return the strings [b, F] and the numbers [b, C] of a request."""
+    def _read(self, request: Any) -> tuple[Array, Array, list[tuple[Array, Array]]]:
+        """Return strings [b, F], numbers [b, C], and of each list column values and lengths [b]."""
 
         def column(name: str) -> Array:
             return self._utils.get_input_tensor_by_name(request, name).as_numpy()
 
-        texts = np.concatenate([column(name) for name in self._categorical], axis=1)
-        columns = [column(name) for name in self._continuous]
-        numbers = np.concatenate([np.empty((len(texts), 0)), *columns], axis=1)
-        infinite = np.isinf(numbers).any(axis=0)
+        texts = [column(name) for name in self._categorical]
+        numbers = [column(name) for name in self._continuous]
+        lists = []
+        for name in self._lists:
+            values = column(name + VALUES)
+            lists.append((values, lengths_of(column(name + OFFSETS), values, name)))
+        rows = self._number_of_rows([*texts, *numbers, *(lengths for _, lengths in lists)])
+        whole = np.concatenate([np.empty((rows, 0)), *numbers], axis=1)
+        infinite = np.isinf(whole).any(axis=0)
         if infinite.any():
             name = self._continuous[infinite.argmax()]
             raise ValueError(f"{name} is infinite; give a finite number, or NaN if missing")
-        return texts, numbers
+        return np.concatenate([np.empty((rows, 0), object), *texts], axis=1), whole, lists
 
-    def _predict(self, texts: npt.ArrayLike, numbers: npt.ArrayLike) -> Array:
-        """Return the click probabilities [b, 1], float32."""
-        found = self._score(
-            categorical=self._tf.constant(texts, self._tf.string),
-            continuous=self._tf.constant(numbers, self._tf.float64),
+    def _number_of_rows(self, columns: list[Array]) -> int:
+        """Return it; Triton checks the rows only of inputs that it may batch, so not with lists."""
+        names = [*self._categorical, *self._continuous, *self._lists]
+        rows = len(columns[0])
+        for name, column in zip(names, columns):
+            if len(column) != rows:
+                raise ValueError(f"{names[0]} has {rows} rows, but {name} has {len(column)}")
+        if self._most_rows and rows > self._most_rows:
+            raise ValueError(f"{rows} rows; give at most {self._most_rows}")
+        return rows
+
+    def _predict(self, given: dict[str, Array]) -> Array:
+        """Return the click probabilities [b, 1], float32; `given` is of `named_inputs`."""
+        types = {"continuous": self._tf.float64, "lengths": self._tf.int32}
+        inputs = {
+            name: self._tf.constant(x, types.get(name.partition("_")[0], self._tf.string))
+            for name, x in given.items()
+        }
+        return self._score(**inputs)[OUTPUT].numpy()
+
+
+def named_inputs(
+    texts: Array, numbers: Array, lists: list[tuple[Array, Array]]
+) -> dict[str, Array]:
+    """Name the arrays of some rows as the inputs of the model."""
+    named = {"categorical": texts, "continuous": numbers}
+    for i, (values, lengths) in enumerate(lists):
+        named |= {f"values_{i}": values, f"lengths_{i}": lengths}
+    return named
+
+
+def lengths_of(offsets: Array, values: Array, name: str) -> Array:
+    """Return how many values each row has, int32 [b].
+
+    Args:
+        offsets: where each row begins among the values, and the end of the last, [b + 1].
+        values: the values of all rows, [m].
+        name: the column.
+
+    Raises:
+        ValueError: if the offsets do not cut the values.
+
+    >>> lengths_of(np.array([0, 2, 2]), np.array(["a", "b"]), "tags").tolist()
+    [2, 0]
+    """
+    lengths = np.diff(offsets)
+    ends = offsets[[0, -1]].tolist() if len(offsets) else None
+    if ends != [0, len(values)] or (lengths < 0).any():
+        raise ValueError(
+            f"{name}{OFFSETS} must begin with 0, never fall, and end with {len(values)}, the "
+            f"number of {name}{VALUES}"
         )
-        return found[OUTPUT].numpy()
+    return lengths.astype(np.int32)
 
 
-def check_inputs(inputs: list[JsonObject], columns: dict[str, list[str]]) -> None:
+def input_types(columns: JsonObject) -> dict[str, str]:
+    """Return the data type of each input of a model with these columns, in order.
+
+    >>> input_types({"continuous": ["I1"], "lists": ["tags"]})
+    {'I1': 'TYPE_FP64', 'tags__values': 'TYPE_STRING', 'tags__offsets': 'TYPE_INT32'}
+    """
+    types = {name: kind for key, kind in KINDS.items() for name in columns.get(key, [])}
+    for name in columns.get("lists", []):
+        types |= {name + VALUES: "TYPE_STRING", name + OFFSETS: "TYPE_INT32"}
+    return types
+
+
+def check_inputs(inputs: list[JsonObject], columns: JsonObject) -> None:
     """Reject a config.pbtxt that was written for another model.
 
     Args:
         inputs: "name" and "data_type" of each input.
-        columns: names of the categorical and of the continuous columns.
+        columns: names of the categorical, continuous and list columns.
 
     Raises:
         ValueError: if the columns or their types differ.
@@ -116,7 +185,7 @@ def check_inputs(inputs: list[JsonObject], columns: dict[str, list[str]]) -> Non
     >>> check_inputs([{"name": "I1", "data_type": "TYPE_FP64"}], {"continuous": ["I1"]})
     """
     given = {each["name"]: each["data_type"] for each in inputs}
-    wanted = {name: KINDS[kind] for kind, names in columns.items() for name in names}
+    wanted = input_types(columns)
     wrong = sorted(name for name in {*given, *wanted} if given.get(name) != wanted.get(name))
     if wrong:
         raise ValueError(

@@ -9,13 +9,14 @@ import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.serving.triton.model import OUTPUT
-from cowclip_merlin.types import HashTable, Tensor
+from cowclip_merlin.types import HashTable, RaggedTensor, Tensor
 from cowclip_merlin.workflows import id_to_value
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
     from cowclip_merlin.workflows import PreparedData
+    from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 tf = compat.tensorflow()
 
@@ -25,12 +26,14 @@ _VALUES_AT_ONCE = 1 << 20  # Python strings that are copied to a table in one st
 class RawValueModel(tf.Module):
     """Computes what `data.workflow()` and then the model compute, in TensorFlow alone.
 
-    A row with a number that 32 bits cannot hold after scaling gets NaN.
+    A row with a number that 32 bits cannot hold after scaling gets NaN. Column number i of those
+    with lists has two inputs: `values_<i>`, strings [m], and `lengths_<i>`, int32 [b].
 
     The vocabularies are lookup tables, whose values lie with the weights when it is saved.
 
     Args:
-        model: Keras model that takes one tensor [b] per column and returns probabilities [b, 1].
+        model: Keras model that takes one tensor [b] per column, of lists a ragged one, and returns
+            probabilities [b, 1].
         data: the folder that the model was trained on.
     """
 
@@ -38,16 +41,23 @@ class RawValueModel(tf.Module):
         super().__init__("raw_value_model")
         self._weights = list(model.variables)  # so that they are saved
         self._vocabularies = [vocabulary(id_to_value(data, name)) for name in data.categorical]
-        fields, numbers = list(data.categorical), list(data.continuous)
-        inputs = (
+        known, lists = dict(zip(data.categorical, self._vocabularies)), list(data.log_format.multi)
+        fields, numbers = one_value_columns(data), list(data.continuous)
+        inputs = [
             tf.TensorSpec([None, len(fields)], tf.string, "categorical"),
             tf.TensorSpec([None, len(numbers)], tf.float64, "continuous"),
-        )
+        ]
+        for i in range(len(lists)):
+            inputs.append(tf.TensorSpec([None], tf.string, f"values_{i}"))
+            inputs.append(tf.TensorSpec([None], tf.int32, f"lengths_{i}"))
 
         @tf.function(input_signature=inputs, autograph=False)
-        def serve(categorical: Tensor, continuous: Tensor) -> dict[str, Tensor]:
+        def serve(categorical: Tensor, continuous: Tensor, *of_lists: Tensor) -> dict[str, Tensor]:
             texts = tf.unstack(categorical, len(fields), axis=1)
-            columns = dict(zip(fields, map(ids_of, texts, self._vocabularies)))
+            columns = {name: ids_of(text, known[name]) for name, text in zip(fields, texts)}
+            for name, values, lengths in zip(lists, of_lists[::2], of_lists[1::2]):
+                ids = without_missing(values, known[name].lookup(values), lengths)
+                columns[name] = cut(ids, data.log_format)
             x = scaled(continuous, _ranges(data), log=data.recipe.log)
             fits = tf.reduce_all(tf.math.is_finite(x), axis=1, keepdims=True)
             x = tf.where(fits, x, tf.zeros_like(x))  # or the rows of other requests would fail, too
@@ -55,6 +65,39 @@ class RawValueModel(tf.Module):
             return {OUTPUT: tf.where(fits, model(columns), np.float32("nan"))}
 
         self.serve = serve
+
+
+def one_value_columns(data: PreparedData) -> list[str]:
+    """Return the categorical columns with one value per row."""
+    return [name for name in data.categorical if name not in data.log_format.multi]
+
+
+def without_missing(values: Tensor, ids: Tensor, lengths: Tensor) -> RaggedTensor:
+    """Return the ids of each row without those of empty strings, a ragged tensor [b, ids].
+
+    Args:
+        values: string [m].
+        ids: their ids, int64 [m].
+        lengths: number of values of each row, int32 [b].
+
+    >>> without_missing(tf.constant(["a", "", "b"]), tf.constant([3, 1, 4]), [2, 0, 1]).to_list()
+    [[3], [], [4]]
+    """
+    lists = tf.RaggedTensor.from_row_lengths(ids, lengths)
+    return tf.ragged.boolean_mask(lists, lists.with_values(tf.not_equal(values, "")))
+
+
+def cut(lists: RaggedTensor, log_format: LogFormat) -> RaggedTensor:
+    """Keep the first or last values of each row, as `prepare` does with `max_values`.
+
+    Args:
+        lists: ragged [b, ids].
+        log_format: how many to keep, and which.
+    """
+    most = log_format.max_values
+    if most:
+        lists = lists[:, :most] if log_format.keep_values == "first" else lists[:, -most:]
+    return lists.with_values(tf.reshape(lists.values, [-1]))  # whose rank Merlin asks for
 
 
 def vocabulary(values: Sequence[str | None]) -> HashTable:
@@ -81,7 +124,9 @@ def ids_of(text: Tensor, table: HashTable) -> Tensor:
         text: string [b].
         table: the field's `vocabulary`.
     """
-    return tf.where(tf.equal(text, ""), tf.constant(SPECIAL["null"], tf.int64), table.lookup(text))
+    ids = tf.where(tf.equal(text, ""), tf.constant(SPECIAL["null"], tf.int64), table.lookup(text))
+    ids.set_shape(text.shape)  # the lookup has none, but Merlin asks for it
+    return ids
 
 
 def scaled(x: Tensor, ranges: tuple[Sequence[float], Sequence[float]], *, log: bool) -> Tensor:

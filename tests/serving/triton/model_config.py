@@ -6,7 +6,9 @@ Names, numbers and types are those of model_config.proto in triton-inference-ser
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 KINDS = {"string": 9, "int32": 5, "int64": 3, "enum": 14, "message": 11}
-DATA_TYPES = {"TYPE_INVALID": 0, "TYPE_FP32": 11, "TYPE_FP64": 12, "TYPE_STRING": 13}
+DATA_TYPES = {
+    "TYPE_INVALID": 0, "TYPE_INT32": 8, "TYPE_FP32": 11, "TYPE_FP64": 12, "TYPE_STRING": 13,
+}  # fmt: skip
 INSTANCES = {"KIND_AUTO": 0, "KIND_GPU": 1, "KIND_CPU": 2, "KIND_MODEL": 3}
 TENSOR = {"name": (1, "string", ""), "data_type": (2, "enum", "DataType")}
 MESSAGES = {

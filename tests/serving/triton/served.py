@@ -55,16 +55,36 @@ def stand_in():
     return module
 
 
+KINDS = {
+    "TYPE_STRING": lambda values: np.array([v.encode() for v in values], object),
+    "TYPE_FP64": lambda values: np.array(values, np.float64),
+    "TYPE_INT32": lambda values: np.array(values, np.int32),
+}
+
+
+def values_of(name, rows, dims):
+    """The values of an input: one of each row, or of lists all of them, or their offsets."""
+    if dims != ["-1"]:
+        return [row[name] for row in rows]
+    column, _, what = name.rpartition("__")
+    lists = [row[column] for row in rows]
+    if what == "values":
+        return [value for values in lists for value in values]
+    return np.cumsum([0, *map(len, lists)])
+
+
 def tensors(rows, config):
-    """The inputs of a request, [b, 1] each, in an order that is not that of config.pbtxt."""
-    kinds = {
-        "TYPE_STRING": lambda values: np.array([v.encode() for v in values], object),
-        "TYPE_FP64": lambda values: np.array(values, np.float64),
-    }
-    return [
-        Tensor(each["name"], kinds[each["data_type"]]([row[each["name"]] for row in rows])[:, None])
-        for each in reversed(config["input"])
-    ]
+    """The inputs of a request, in an order that is not that of config.pbtxt.
+
+    A request that is no list of rows has the tensors themselves: name -> values.
+    """
+    found = []
+    for each in reversed(config["input"]):
+        name, dims = each["name"], each["dims"]
+        values = rows[name] if isinstance(rows, dict) else values_of(name, rows, dims)
+        array = KINDS[each["data_type"]](values)
+        found.append(Tensor(name, array if dims == ["-1"] else array[:, None]))
+    return found
 
 
 def answer(response, rows):

@@ -28,6 +28,19 @@ def test_the_text_says_what_the_layout_is(columns, split, batch, name):
     assert [(each.kind, each.count) for each in found.instance_group] == [(2, 1)]
 
 
+@given(COLUMNS, st.integers(0, 8), st.integers(0, 8))
+def test_lists_have_values_and_offsets(columns, first, second):
+    """With the names, types and shapes of `_add_model_param` in Merlin Systems' export.py."""
+    categorical, continuous, lists = columns[:first], columns[first:][:second], ["l", "l l"]
+    found = parse(config_text(categorical, continuous, RepositorySettings(), lists))
+    assert found.max_batch_size == 0 and not found.HasField("dynamic_batching")
+    inputs = [(each.name, each.data_type, list(each.dims)) for each in found.input]
+    expected = [(c, 13, [-1, 1]) for c in categorical] + [(c, 12, [-1, 1]) for c in continuous]
+    for name in lists:
+        expected += [(f"{name}__values", 13, [-1]), (f"{name}__offsets", 8, [-1])]
+    assert inputs == expected and list(found.output[0].dims) == [-1, 1]
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a b", "ü", "a\n"])
 def test_names_that_are_no_folders_are_refused(name):
     with pytest.raises(InputError, match="`model_name`"):
