@@ -174,3 +174,25 @@ def _is_weight(text: str) -> bool:
     except ValueError:
         return False
     return is_finite(number) and number >= 0
+
+
+def parse_files(option: str, text: str) -> dict[str, str]:
+    """Parse files that are given for columns.
+
+    Args:
+        option: name of the option.
+        text: COLUMN=FILE, several separated by commas.
+
+    Raises:
+        InputError: if the text is anything else, or a column is given twice.
+
+    >>> parse_files("`files`", "item=a.parquet, user=b.parquet")
+    {'item': 'a.parquet', 'user': 'b.parquet'}
+    """
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, _, file = (each.strip() for each in part.partition("="))
+        if not name or not file or name in found:
+            raise InputError(f"{option} is {text!r}; give each column one file, as item=FILE")
+        found[name] = file
+    return found

@@ -42,6 +42,8 @@ class Architecture:
         capacity: rows to reserve for each table of `tables="growing"`; see `growing_table`.
         init_std: standard deviation of the initial embeddings.
         seed: random seed of all initial weights; None draws one from NumPy's global generator.
+        freeze_embeddings: categorical columns whose embeddings stay as they start; for
+            `tables="per_field"`. First-order weights are trained in any case.
 
     Raises:
         InputError: if a value is unknown or out of range.
@@ -54,6 +56,7 @@ class Architecture:
     capacity: int | None = None
     init_std: float = 1e-2
     seed: int | None = None
+    freeze_embeddings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values, and choose a seed if it is None."""
@@ -61,6 +64,12 @@ class Architecture:
         one_of("continuous", self.continuous, choices.CONTINUOUS)
         one_of("tables", self.tables, choices.TABLES)
         self._check_capacity()
+        object.__setattr__(self, "freeze_embeddings", tuple(self.freeze_embeddings))
+        if self.freeze_embeddings and self.tables != "per_field":
+            raise InputError(
+                f"freeze_embeddings needs a table for each column, but tables is {self.tables!r}; "
+                'use tables="per_field"'
+            )
         if self.embedding_dim < 1 or not self.mlp or min(self.mlp) < 1:
             raise InputError(
                 f"embedding_dim {self.embedding_dim}, mlp {self.mlp}: all must be at least 1"
@@ -118,10 +127,22 @@ class ClickModel(SyncedLayer, mm.Block):
         kind = getattr(embedding, choices.TABLES[self.architecture.tables])
         growing, seed = self.architecture.tables == "growing", self.architecture.seed
         rows = self.architecture.capacity if growing else self.columns.fields
-        layer = kind(rows, dim, std=std, seed=seed, prefix=prefix)
+        frozen = {} if prefix else self._frozen()
+        layer = kind(rows, dim, std=std, seed=seed, prefix=prefix, **frozen)
         layer.row_sync = self.row_sync
         self.row_sync.layers.append(layer)
         return layer
+
+    def _frozen(self) -> dict[str, tuple[str, ...]]:
+        """Return the columns that the layer of embeddings freezes, as its argument."""
+        names = self.architecture.freeze_embeddings
+        for name in names:
+            if name not in self.columns.fields:
+                known = ", ".join(self.columns.fields)
+                raise InputError(
+                    f"freeze_embeddings: no categorical column {name!r}; there are {known}"
+                )
+        return {"frozen": names} if names else {}
 
     def _he(self, index: int) -> Initializer:
         """Return a He-normal initializer; with one seed, equal shapes would get equal values."""

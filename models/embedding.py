@@ -90,6 +90,20 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         """Return the variable that contains the rows of field number `index`."""
         return self.table
 
+    def set_rows(self, field: int, ids: Tensor, values: Tensor) -> None:
+        """Set some rows of a field, before any training.
+
+        Args:
+            field: index of the field.
+            ids: of the field, int64 [k].
+            values: [k, dim].
+        """
+        self._update(self.table, ids + self.layout.offsets[field], values)
+
+    @staticmethod
+    def _update(table: Variable, rows: Tensor, values: Tensor) -> None:
+        table.scatter_update(tf.IndexedSlices(values, rows))
+
     def table_layouts(self) -> list[tuple[Variable, TableLayout]]:
         """List each variable with its fields; return [] before the layer is built."""
         return [(self.table, self.layout)] if self.built else []
@@ -107,7 +121,17 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class PerFieldEmbedding(FusedEmbedding):
-    """One table for each field, with the same values as `FusedEmbedding` in F variables."""
+    """One table for each field, with the same values as `FusedEmbedding` in F variables.
+
+    Args:
+        *args: as for `FusedEmbedding`.
+        frozen: fields whose tables are not trainable.
+        **kwargs: as for `FusedEmbedding`.
+    """
+
+    def __init__(self, *args: Any, frozen: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.frozen = tuple(frozen)
 
     def build(self, input_shape: TensorShape) -> None:
         """Create the tables."""
@@ -117,6 +141,7 @@ class PerFieldEmbedding(FusedEmbedding):
                 f"{names[field]}_{self.prefix}embeddings",
                 [rows, self.dim],
                 initializer=lambda shape, dtype=None, f=f, **_: self._initial(f),
+                trainable=field not in self.frozen,
             )
             for f, (field, rows) in enumerate(self.layout.fields.items())
         ]
@@ -140,6 +165,14 @@ class PerFieldEmbedding(FusedEmbedding):
         """List each variable with its field; return [] before the layer is built."""
         layouts = [TableLayout({name: rows}) for name, rows in self.layout.fields.items()]
         return list(zip(self.tables, layouts)) if self.built else []
+
+    def set_rows(self, field: int, ids: Tensor, values: Tensor) -> None:
+        """Set some rows of a field, as `FusedEmbedding.set_rows`."""
+        self._update(self.tables[field], ids, values)
+
+    def get_config(self) -> JsonObject:
+        """Return the arguments as plain values."""
+        return super().get_config() | {"frozen": list(self.frozen)}
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
@@ -184,6 +217,12 @@ class ShardedEmbedding(FusedEmbedding):
             alg=1,  # Philox
             dtype=tf.float32,
         )
+
+    def set_rows(self, field: int, ids: Tensor, values: Tensor) -> None:
+        """Set those rows of a field that are on this worker, as `FusedEmbedding.set_rows`."""
+        rows = ids + self.layout.offsets[field]
+        here = rows % self.size == self.rank
+        self._update(self.table, rows[here] // self.size, values[here])
 
     def call(self, rows: Tensor, training: bool = False, counts: Tensor | None = None) -> Tensor:
         """Look up rows of this worker by their numbers here, [m] -> [m, dim].

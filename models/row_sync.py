@@ -97,7 +97,9 @@ class RowSync:
         if self.cowclip is not None and layer is self.layers[0]:
             if index == 0:
                 self._register_tables()  # layers may have been built since `attach`
-            self.cowclip.catch_up([each.table_at(index) for each in self.layers], rows)
+            tables = [each.table_at(index) for each in self.layers]
+            if behind := [table for table in tables if table.trainable]:
+                self.cowclip.catch_up(behind, rows)
 
     def shards(self) -> list[Variable]:
         """List the tables of which each worker has a part."""
@@ -159,6 +161,7 @@ class RowSync:
         if self.cowclip is not None:
             trained = [layer for layer in self.layers if layer.trainable]
             found = [(i, *pair) for x in trained for i, pair in enumerate(x.table_layouts())]
+            found = [each for each in found if each[1].trainable]  # a field may be frozen
             # Table i of every layer is read at the same ids.
             lookups = [(id(self), index) for index, _, _ in found]
             layouts = [layout for _, _, layout in found]

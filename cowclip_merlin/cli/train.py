@@ -59,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_options(parser, RunSettings, *names, **of_data)
     add_rate_options(parser)
-    names = ("epochs", "seed", "tables", "combiner", "class_weight", "mlp", *LAYERS)
+    names = ("epochs", "seed", "tables", "combiner", "class_weight")
+    names += ("pretrained_embeddings", "freeze_embeddings", "mlp", *LAYERS)
     add_options(parser, RunSettings, *names, **of_data)
     _add_run_options(parser)
 

@@ -111,13 +111,15 @@ def measure_rows(
     cowclip = find_cowclip(optimizer)
     if cowclip is None:
         raise InputError(f"{type(optimizer).__name__} wraps no CowClip; give a CowClip optimizer")
-    embeddings = embedding_tables(model)
+    every = embedding_tables(model)
+    sizes = [int(table.shape[0]) for table in every]
+    # The optimizer does not see a frozen table.
+    starts = [start for table, start in zip(every, np.cumsum([0, *sizes])) if table.trainable]
+    embeddings = [table for table in every if table.trainable]
     tables = [*embeddings, *_other_clipped(model, cowclip, embeddings)]
     slices = _gradients(model, optimizer, tables, inputs, label, weights)
     unique = [sum_duplicates(each) for each in slices]
     factors = _factors(tables, unique, cowclip)
-    sizes = [int(table.shape[0]) for table in embeddings]
-    starts = np.cumsum([0, *sizes])[:-1]
     rows = [tf.cast(u.ids, tf.int64) + int(start) for u, start in zip(unique, starts)]
     cnt = [tf.cast(u.cnt, tf.int64) for u, _ in zip(unique, embeddings)]
     norms = [_norms(u, t, f, cowclip) for u, t, f in zip(unique, embeddings, factors)]

@@ -73,6 +73,12 @@ class OnlineSettings(Settings):
                 f"class_weight {self.run.class_weight!r} is for a run on a prepared folder; name a "
                 "column of weights in the features file, as `weight`"
             )
+        for name in ("pretrained_embeddings", "freeze_embeddings"):
+            if getattr(self.run, name) is not None:
+                raise InputError(
+                    f"`{name}` is for a run on a prepared folder; a stream may start with such a "
+                    "run, by `start`"
+                )
         if self.run.optimizer != "adam":
             raise InputError(f"optimizer {self.run.optimizer!r}: growing tables need adam")
         if self.run.effective_clip not in choices.kernel_clips():

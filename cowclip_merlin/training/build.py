@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat, workers
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
     from cowclip_merlin.optimizer import CowClip
     from cowclip_merlin.workflows import PreparedData
+    from cowclip_merlin.workflows.prepared.pretrained import PretrainedRows
 
 
 def choose_device(device: str) -> str:
@@ -97,6 +99,40 @@ def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedDa
     return build_model_of(settings, values, schema, tables=settings.tables)
 
 
+def read_pretrained_rows(settings: RunSettings, data: PreparedData) -> list[PretrainedRows]:
+    """Read the vectors that embeddings start with; check the columns to freeze, too.
+
+    Raises:
+        InputError: if a setting names another column, or a file is wrong.
+    """
+    from cowclip_merlin.workflows.prepared.pretrained import read_pretrained
+
+    for name in (*settings.frozen, *settings.pretrained):
+        option = "freeze" if name in settings.frozen else "pretrained"
+        if name not in data.categorical:
+            known = ", ".join(data.categorical)
+            raise InputError(
+                f"`{option}_embeddings`: no categorical column {name!r} in {data.path}; there are "
+                f"{known}"
+            )
+    if set(data.categorical) <= set(settings.frozen):
+        raise InputError(
+            "`freeze_embeddings` names all categorical columns, and leaves no embeddings to train; "
+            "leave one out"
+        )
+    dim = settings.embedding_dim
+    return [read_pretrained(data, c, Path(file), dim) for c, file in settings.pretrained.items()]
+
+
+def set_pretrained_rows(model: CTRModel, pretrained: Sequence[PretrainedRows]) -> None:
+    """Let the embeddings of a new model start with these vectors."""
+    tf, block = compat.tensorflow(), model.blocks[0]
+    fields = list(block.columns.fields)
+    for rows in pretrained:
+        ids, vectors = tf.constant(rows.ids), tf.constant(rows.vectors)
+        block.embedding.set_rows(fields.index(rows.column), ids, vectors)
+
+
 def build_model_of(
     settings: RunSettings, values: Hyperparameters, schema: Schema, **tables: Any
 ) -> CTRModel:
@@ -119,6 +155,7 @@ def build_model_of(
             continuous=settings.continuous,
             init_std=values.init_std,
             seed=settings.seed,
+            freeze_embeddings=settings.frozen,
             **tables,
         )
     model.blocks[0].jit_compile = settings.jit_compile

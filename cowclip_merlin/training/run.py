@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ from cowclip_merlin.training.build import (
     build_optimizer,
     check_table_memory,
     choose_device,
+    read_pretrained_rows,
+    set_pretrained_rows,
 )
 from cowclip_merlin.training.evaluation import check_both_labels, weighted_labels
 from cowclip_merlin.training.run_config import RunConfig
@@ -48,6 +51,7 @@ from cowclip_merlin.workers.failures import naming_lost_workers
 if TYPE_CHECKING:
     from cowclip_merlin.training.run_logs import Metrics
     from cowclip_merlin.workflows import PreparedData
+    from cowclip_merlin.workflows.prepared.pretrained import PretrainedRows
 
 
 def run_training(
@@ -103,11 +107,23 @@ def run_training(
         labels = weighted_labels(columns[split].label, columns[split].weight)
         check_both_labels(prepared.path, split, labels, remedy=remedy)
         columns["train"] = _weighted_by_class(columns["train"], settings)
+        # A checkpoint has the rows of a run to resume.
+        given = replace(settings, pretrained_embeddings=None) if options.resume else settings
+        pretrained = read_pretrained_rows(given, prepared)
     with naming_lost_workers(group):
         check_alike(group, facts_of(config, options))
         with run_folder(out, config, resume=options.resume):
             done = _train(
-                config, prepared, columns, out, options, used, recorder, after_epoch, start
+                config,
+                prepared,
+                columns,
+                pretrained,
+                out,
+                options,
+                used,
+                recorder,
+                after_epoch,
+                start,
             )
         wait_for_all(group)
         return done
@@ -151,6 +167,7 @@ def _train(
     config: RunConfig,
     prepared: PreparedData,
     columns: dict[str, ColumnArrays],
+    pretrained: Sequence[PretrainedRows],
     out: Path,
     options: RunOptions,
     device: str,
@@ -163,8 +180,12 @@ def _train(
         steps = steps_per_epoch(len(columns["train"]), settings.batch_size)
         optimizer = build_optimizer(settings, values, prepared, steps=steps)
         _log_settings(log, config, prepared, columns, steps, device, optimizer.backend)
+        model = build_model(settings, values, prepared)
+        set_pretrained_rows(model, pretrained)
+        for rows in pretrained:
+            log.info("%s", rows)
         trainer = Trainer(
-            build_model(settings, values, prepared),
+            model,
             optimizer,
             columns["train"],
             columns[settings.scored_split],

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 
 from cowclip_merlin import choices
-from cowclip_merlin.checks import one_of, parse_class_weights
+from cowclip_merlin.checks import one_of, parse_class_weights, parse_files
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES, Hyperparameters, rebase, scale
-from cowclip_merlin.settings import Settings, device_option, option
+from cowclip_merlin.settings import Settings, device_option, option, parse_names
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.types import Json, JsonObject
 
@@ -151,6 +151,18 @@ class RunSettings(Settings):
         metavar="WEIGHTS",
         added=True,
     )
+    pretrained_embeddings: str | None = option(
+        None,
+        "parquet files of ids and vectors that embeddings start with, as item=FILE",
+        metavar="COL=FILE",
+        added=True,
+    )
+    freeze_embeddings: str | None = option(
+        None,
+        "columns whose embeddings stay as they start, as a,b; with --tables per_field",
+        metavar="COLS",
+        added=True,
+    )
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -165,6 +177,12 @@ class RunSettings(Settings):
         self._check_sharded()
         if self.class_weight is not None:
             parse_class_weights(self.class_weight)
+        if self.frozen and self.tables != "per_field":
+            raise InputError(
+                f"`freeze_embeddings` needs a table for each column, but `tables` is "
+                f"{self.tables}; use `tables` per_field"
+            )
+        _ = self.pretrained
         for combiner in self._combiners.values():
             one_of("combiner", combiner, choices.COMBINERS)
         self._check_accumulator()
@@ -210,6 +228,17 @@ class RunSettings(Settings):
             raise InputError(
                 f"{name} is for Adam, but the optimizer is {self.optimizer!r}; remove {name}"
             )
+
+    @property
+    def pretrained(self) -> dict[str, str]:
+        """Column -> file of the vectors that its embeddings start with."""
+        given = self.pretrained_embeddings
+        return {} if given is None else parse_files("`pretrained_embeddings`", given)
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Columns whose embeddings stay as they start."""
+        return parse_names(self.freeze_embeddings or "")
 
     @property
     def _combiners(self) -> dict[str, str]:

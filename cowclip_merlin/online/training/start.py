@@ -128,6 +128,11 @@ class OfflineStart:
 
     def _refuse_other_model(self) -> None:
         theirs, mine = RunConfig.load(self._run).settings, self._trainer.settings.run
+        if theirs.frozen:
+            raise InputError(
+                f"{self._run}: embeddings of {theirs.frozen[0]!r} are frozen, but a stream trains "
+                "all; train the run without `freeze_embeddings`"
+            )
         for name in _ARCHITECTURE:
             old, new = getattr(theirs, name), getattr(mine, name)
             if old != new:

@@ -117,6 +117,15 @@ class WarmStart:
                 raise InputError(
                     f"{self._run}: was trained with {name} {old}, not {new}; use the same"
                 )
+        if settings.pretrained:
+            raise InputError(
+                "`pretrained_embeddings` and `from` both give embeddings their start; omit one"
+            )
+        if frozen := (*settings.frozen, *self._config.settings.frozen):
+            raise InputError(
+                f"{self._run}: `from` needs the optimizer's state of all embeddings, which "
+                f"{frozen[0]!r} of `freeze_embeddings` has not; train without `from`"
+            )
         if "sharded" in (settings.tables, self._config.settings.tables):
             raise InputError(
                 f"{self._run}: `from` needs whole tables, but these are sharded; use `tables` fused"

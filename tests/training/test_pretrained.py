@@ -1,0 +1,290 @@
+"""Embeddings that start with given vectors, and embeddings that stay as they start."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cowclip_merlin as cc
+from cowclip_merlin import compat, workers
+from cowclip_merlin.cli import main
+from cowclip_merlin.diagnostics.probe import make_probe
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.loading import DeviceData, open_columns
+from cowclip_merlin.models.embedding import ShardedEmbedding
+from cowclip_merlin.online.settings import OnlineSettings
+from cowclip_merlin.training import RunSettings, load_run, train
+from cowclip_merlin.training.build import (
+    build_model,
+    build_optimizer,
+    read_pretrained_rows,
+    set_pretrained_rows,
+)
+from cowclip_merlin.training.starting.warm_start import WarmStart
+from cowclip_merlin.training.train_step import make_train_step
+from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
+from cowclip_merlin.workflows.prepared.counts import value_to_id
+from cowclip_merlin.workflows.prepared.pretrained import read_pretrained
+
+pytestmark = pytest.mark.runs
+DIM = 4
+RUN = RunSettings(
+    model="deepfm", mlp=(8,), batch_size=64, base_batch_size=64, epochs=1, embedding_dim=DIM,
+    overrides={"l2": 1e-2, "embedding_lr": 1e-2, "init_std": 0.1},
+)  # fmt: skip
+FROZEN = replace(RUN, tables="per_field", freeze_embeddings="item")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("pretrained"), np.random.default_rng(3)
+    columns = {"user": rng.integers(0, 20, 900), "y": rng.integers(0, 2, 900)}
+    columns |= {"item": [f"i{k}" for k in rng.integers(0, 30, 900)]}
+    pd.DataFrame(columns).to_csv(folder / "log.csv", index=False)
+    settings = {"kind": "table", "label": "y", "categorical": ("user", "item")}
+    prepare(PrepareSettings(files=(folder / "log.csv",), out=folder / "DATA", **settings))
+    items = [f"i{k}" for k in range(20, 50)]  # 10 of them are in the log
+    vectors = rng.normal(size=(30, DIM)).astype("f4")
+    pd.DataFrame({"item": items, "emb": list(vectors)}).to_parquet(folder / "items.parquet")
+    users = pd.DataFrame({"user": np.arange(20), "v": list(rng.normal(size=(20, DIM)))})
+    users.to_parquet(folder / "users.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(folder):
+    return PreparedData.load(folder / "DATA")
+
+
+def started(data, settings):
+    model = build_model(settings, settings.hyperparameters("criteo"), data)
+    set_pretrained_rows(model, read_pretrained_rows(settings, data))
+    return model
+
+
+def rows_of(model, data, column):
+    """All embedding rows of a column, read by lookups."""
+    layer, field = model.blocks[0].embedding, data.categorical.index(column)
+    ids = np.zeros((data.cardinalities[column], len(data.categorical)), np.int64)
+    ids[:, field] = np.arange(len(ids))
+    return layer(cc.models.base.Ids(ids))[:, field].numpy()
+
+
+@pytest.mark.parametrize("tables", ["fused", "per_field", "sharded"])
+def test_rows_start_with_the_vectors_of_their_values(folder, data, tables):
+    files = f"item={folder / 'items.parquet'},user={folder / 'users.parquet'}"
+    settings = replace(RUN, tables=tables)
+    random = build_model(settings, settings.hyperparameters("criteo"), data)
+    model = started(data, replace(settings, pretrained_embeddings=files))
+    if tables == "sharded":
+        offsets = dict(zip(data.categorical, model.blocks[0].embedding.layout.offsets))
+
+        def rows(model, column):
+            table = model.blocks[0].embedding.table.numpy()
+            return table[offsets[column] :][: data.cardinalities[column]]
+    else:
+
+        def rows(model, column):
+            return rows_of(model, data, column)
+
+    for column, file in (("item", "items"), ("user", "users")):
+        frame = pd.read_parquet(folder / f"{file}.parquet")
+        vectors = dict(zip(frame[column].astype(str), frame[frame.columns[1]]))
+        expected = rows(random, column)
+        for value, i in value_to_id(data, column).items():  # one by one
+            if value in vectors:
+                expected[i] = vectors[value]
+        np.testing.assert_array_equal(rows(model, column), expected)
+    for a, b in zip(random.blocks[0].wide.variables, model.blocks[0].wide.variables):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_each_worker_sets_the_rows_of_its_shard(monkeypatch):
+    fields, values = {"a": 5, "b": 7}, np.random.default_rng(0).normal(size=(3, DIM))
+    found = np.empty((12, DIM))
+    for rank in range(2):
+        group = workers.Workers(rank, ("a:1", "b:1"))
+        monkeypatch.setattr(workers, "current", lambda group=group: group)
+        layer = ShardedEmbedding(fields, DIM, std=0.0, seed=1)
+        layer.build(None)
+        tf = compat.tensorflow()
+        layer.set_rows(1, tf.constant([0, 3, 6], tf.int64), tf.constant(values, tf.float32))
+        found[rank::2] = layer.table.numpy()
+    expected = np.zeros((12, DIM))
+    expected[[5, 8, 11]] = values
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@given(st.lists(st.integers(-3, 40), unique=True, max_size=20))
+def test_ids_are_found_as_by_a_slow_reference(folder, data, numbers):
+    known = value_to_id(data, "user")
+    file = folder / "some.parquet"
+    vectors = np.arange(len(numbers) * DIM, dtype="f4").reshape(-1, DIM)
+    lists = pa.array(list(vectors), pa.list_(pa.float32()))
+    pq.write_table(pa.table({"user": pa.array(numbers, pa.int64()), "v": lists}), file)
+    found = read_pretrained(data, "user", file, DIM)
+    expected = {known[str(n)]: v.tolist() for n, v in zip(numbers, vectors) if str(n) in known}
+    assert dict(zip(found.ids.tolist(), found.vectors.tolist())) == expected
+    assert (found.others, found.known) == (len(numbers) - len(expected), 20)
+
+
+def test_a_value_without_text_has_no_id(folder, data):
+    lists = pa.array([[1.0] * DIM] * 2)
+    pq.write_table(pa.table({"item": ["i3", None], "v": lists}), folder / "null.parquet")
+    found = read_pretrained(data, "item", folder / "null.parquet", DIM)
+    assert found.ids.tolist() == [value_to_id(data, "item")["i3"]] and found.others == 1
+
+
+WRONG = [
+    ({"item": ["i1"], "v": [[1.0, 2.0]]}, r"row 1: v has 2 numbers, but an embedding row has 4; "
+     "use `embedding_dim` 2"),
+    ({"item": ["i1", "i2"], "v": [[1.0] * 4, [1.0, 2.0, None, 4.0]]}, r"row 2: v\[2\] is missing"),
+    ({"item": ["i1"], "v": [[1.0, 2.0, 3.0, float("nan")]]}, r"row 1: v\[3\] is nan, not a finite"),
+    ({"item": ["i1"], "v": [None]}, r"needs 'item' and one column of lists|row 1: v is missing"),
+    ({"item": ["i1", "i1"], "v": [[1.0] * 4] * 2}, "item 'i1' occurs twice"),
+    ({"name": ["i1"], "v": [[1.0] * 4]}, "no column 'item'"),
+    ({"item": ["i1"], "v": [1.0]}, "one column of lists of numbers; found none"),
+    ({"item": ["i1"], "v": [[1.0] * 4], "w": [[1.0] * 4]}, "found v, w"),
+    ({"item": ["i1"], "v": [["a"] * 4]}, r"v\[0\] is 'a', not a finite number"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "message"), WRONG)
+def test_wrong_files_are_refused(data, tmp_path, columns, message):
+    pq.write_table(pa.table(columns), tmp_path / "v.parquet")
+    with pytest.raises(InputError, match=message):
+        read_pretrained(data, "item", tmp_path / "v.parquet", DIM)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--pretrained-embeddings item", "--pretrained-embeddings is 'item'; give each column one"),
+        ("--pretrained-embeddings item=none.parquet", "none.parquet: no such file"),
+        ("--pretrained-embeddings x=none.parquet", "no categorical column 'x' in"),
+        ("--freeze-embeddings x --tables per_field", "--freeze-embeddings: no categorical column"),
+        ("--freeze-embeddings user,item --tables per_field", "--freeze-embeddings names all"),
+        ("--freeze-embeddings item", "--freeze-embeddings needs a table for each column, but"),
+    ],
+)
+def test_a_command_refuses_in_one_line(folder, capsys, more, message):
+    words = ["train", str(folder / "DATA"), "--out", str(folder / "bad"), "--model", "deepfm"]
+    assert main([*words, "--batch-size", "64", *more.split()]) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "bad").exists()
+
+
+def steps(model, optimizer, data, batches):
+    columns = DeviceData(open_columns(data, "train"))
+    loss_sum = compat.tensorflow().Variable(0.0, dtype="float64")
+    step = make_train_step(model, optimizer, columns, loss_sum)
+    for rows in batches:
+        step(np.asarray(rows, np.int64))
+    optimizer.flush()
+
+
+@pytest.mark.parametrize("update", ["dense", "exact", "lazy"])
+def test_no_step_moves_a_frozen_row(folder, data, update):
+    """Nor a statistic of the clip: it is that of the same model without the frozen column's rows.
+
+    The reference trains all tables and puts the frozen rows back after each step. With L2 and
+    moments of other rows only, the other weights must be the same.
+    """
+    files = f"item={folder / 'items.parquet'}"
+    settings = replace(FROZEN, update=update, pretrained_embeddings=files)
+    free = replace(settings, freeze_embeddings=None)
+    values, rng = settings.hyperparameters("criteo"), np.random.default_rng(4)
+    batches = [rng.integers(0, 800, 32) for _ in range(6)]
+    models = []
+    for each in (settings, free):
+        model = started(data, each)
+        optimizer = build_optimizer(each, values, data, steps=9)
+        optimizer.create_state(model.trainable_variables)
+        before = rows_of(model, data, "item").copy()
+        if each is settings:
+            steps(model, optimizer, data, batches)
+        else:
+            table = model.blocks[0].embedding.tables[1]
+            for batch in batches:
+                steps(model, optimizer, data, [batch])
+                table.assign(before)
+        models.append((model, optimizer, before))
+    (model, optimizer, before), (other, _, _) = models
+    np.testing.assert_array_equal(rows_of(model, data, "item"), before)
+    trained = [v for v in other.trainable_variables if "item_embeddings" not in v.name]
+    for a, b in zip(model.trainable_variables, trained, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6, err_msg=a.name)
+    moved = rows_of(model, data, "user") - rows_of(started(data, settings), data, "user")
+    assert np.abs(moved).max() > 1e-3
+    names = {v.name for v in optimizer.variables()}
+    assert not [name for name in names if "item_embeddings" in name and "wide" not in name]
+
+
+def test_the_clip_and_diagnostics_do_not_count_frozen_rows(data):
+    values = FROZEN.hyperparameters("criteo")
+    model = started(data, FROZEN)
+    optimizer = build_optimizer(FROZEN, values, data, steps=9)
+    cc.models.attach(model, optimizer)
+    columns = DeviceData(open_columns(data, "train"))
+    found = make_probe(model, optimizer, columns)(np.arange(50))
+    assert set(np.unique(found.field)) == {data.categorical.index("user")}
+    assert found.cnt.sum() == 50
+
+
+def test_a_run_keeps_frozen_rows_and_resumes(folder, data):
+    files = f"item={folder / 'items.parquet'}"
+    settings = replace(FROZEN, pretrained_embeddings=files, update="exact", epochs=2)
+    train(data.path, settings, out=folder / "WHOLE")
+    assert "pretrained embeddings of item: for 10 of 30 values" in (
+        (folder / "WHOLE" / "train.log").read_text(encoding="utf-8")
+    )
+    expected = rows_of(started(data, settings), data, "item")
+    whole = load_run(folder / "WHOLE", data.path)
+    np.testing.assert_array_equal(rows_of(whole, data, "item"), expected)
+    copy = Path(folder / "moved.parquet")
+    copy.write_bytes((folder / "items.parquet").read_bytes())
+    settings = replace(settings, pretrained_embeddings=f"item={copy}")
+    train(data.path, replace(settings, epochs=1), out=folder / "PARTS")
+    copy.unlink()  # the checkpoint has its vectors
+    train(data.path, settings, out=folder / "PARTS", resume=True)
+    for a, b in zip(load_run(folder / "PARTS", data.path).weights, whole.weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_saved_model_keeps_frozen_columns(data, tmp_path):
+    model = started(data, FROZEN)
+    model.save(str(tmp_path / "model"))
+    loaded = cc.load_model(str(tmp_path / "model"))
+    assert [v.name for v in loaded.non_trainable_variables] == [
+        v.name for v in model.non_trainable_variables
+    ]
+    inputs = {"user": np.array([3, 4]), "item": np.array([5, 6])}
+    np.testing.assert_array_equal(loaded(inputs), model(inputs))
+
+
+@pytest.mark.parametrize("name", ["pretrained_embeddings", "freeze_embeddings"])
+def test_a_stream_refuses_them(name):
+    given = {"pretrained_embeddings": "item=v.parquet", "freeze_embeddings": "item"}[name]
+    run = replace(RUN, update="lazy", tables="per_field", **{name: given})
+    with pytest.raises(InputError, match=f"{name}.*is for a run on a prepared folder"):
+        OnlineSettings(run=run)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"freeze_embeddings": "item", "tables": "per_field"}, "'item' of `freeze_embeddings`"),
+        ({"pretrained_embeddings": "item=v.parquet"}, "both give embeddings their start"),
+    ],
+)
+def test_a_start_from_another_run_refuses_them(folder, data, more, message):
+    if not (folder / "PLAIN").exists():
+        train(data.path, RUN, out=folder / "PLAIN")
+    with pytest.raises(InputError, match=message):
+        WarmStart(folder / "PLAIN", data, replace(RUN, **more))
