@@ -10,12 +10,16 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
     import tensorflow as tf
 
 Array: TypeAlias = "npt.NDArray[Any]"
 """A NumPy array, or a CuPy array of the same interface; the docstring names its dtype."""
+
+Floats: TypeAlias = "npt.NDArray[np.float64]"
+Integers: TypeAlias = "npt.NDArray[np.int64]"
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 """A column of an Arrow batch or table."""

@@ -22,7 +22,6 @@ from cowclip_merlin.synthetic.drifting_truth import (
     START,
     DriftingTruth,
     DriftSettings,
-    Ids,
 )
 from cowclip_merlin.synthetic.log_writer import (
     GeneratedLog,
@@ -33,6 +32,7 @@ from cowclip_merlin.synthetic.log_writer import (
 )
 from cowclip_merlin.synthetic.random_numbers import Words
 from cowclip_merlin.system.files import atomic_write, check_writable
+from cowclip_merlin.types import Integers
 from cowclip_merlin.workflows.raw.log_format import separator_of
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _check_arguments(path: Path, days: int) -> None:
 
 
 def _lines(
-    clicks: npt.NDArray[np.int8], times: Ids, ids: Ids, prices: Ids, separator: str
+    clicks: npt.NDArray[np.int8], times: Integers, ids: Integers, prices: Integers, separator: str
 ) -> memoryview:
     import pyarrow as pa
 
@@ -142,7 +142,7 @@ def _lines(
     return lines_of_columns(columns, separator=separator)
 
 
-def values_of_ids(field: int, ids: Ids) -> pa.Array:
+def values_of_ids(field: int, ids: Integers) -> pa.Array:
     """Return a field's values as Arrow array: integers, or text of a letter and a number.
 
     Args:

@@ -15,10 +15,10 @@ from cowclip_merlin.synthetic.drifting_truth import (
     ITEM_LIFE,
     DriftingTruth,
     DriftSettings,
-    Ids,
 )
 from cowclip_merlin.synthetic.random_numbers import random_words
 from cowclip_merlin.system.files import atomic_write, check_writable
+from cowclip_merlin.types import Integers
 
 KEY, PROBABILITY = "request", "probability"
 """Columns that the stream has beside those of the log."""
@@ -93,7 +93,7 @@ class DriftingStream:
         return RawEvents(columns=columns, labels=labels, times=times.astype(np.float64))
 
 
-def _json_values(field: int, ids: Ids) -> list[int | str | None]:
+def _json_values(field: int, ids: Integers) -> list[int | str | None]:
     """Whole numbers or text, as the log has them; None for a missing value."""
     return values_of_ids(field, ids).to_pylist()
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from cowclip_merlin.synthetic.random_numbers import (
     PILOT_ROWS,
-    Floats,
     Words,
     draw_clicks,
     intercept_for,
@@ -22,12 +21,11 @@ from cowclip_merlin.synthetic.random_numbers import (
     sigmoid,
     uniform,
 )
+from cowclip_merlin.types import Floats, Integers
 
 DAY = 86_400
 START = 1_767_225_600
 """2026-01-01 00:00 UTC, the time of the first row."""
-
-Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -116,12 +114,12 @@ class DriftingTruth:
         counter = np.arange((size + 1) * dim)
         return std * normal(self.seed, _LATENT + field, counter).reshape(size + 1, dim)
 
-    def times(self, rows: Words) -> Ids:
+    def times(self, rows: Words) -> Integers:
         """Return seconds since 1970, evenly spread over the days, [n]."""
         span = np.uint64(self.days * DAY)
         return START + (rows * span // np.uint64(self.rows)).astype(np.int64)
 
-    def ids(self, rows: Words) -> Ids:
+    def ids(self, rows: Words) -> Integers:
         """Return ids, counted from 1, [n, 6]; 0 marks a missing value."""
         items = self._items(rows)
         columns = [
@@ -138,11 +136,11 @@ class DriftingTruth:
                 columns[f] = np.where(absent, 0, columns[f])
         return np.stack(columns, axis=1)
 
-    def _ranked(self, field: int, rows: Words) -> Ids:
+    def _ranked(self, field: int, rows: Words) -> Integers:
         u = uniform(self.seed, _IDS + field, rows)
         return power_law_ranks(u, self.sizes[field], self.settings.zipf)
 
-    def _items(self, rows: Words) -> Ids:
+    def _items(self, rows: Words) -> Integers:
         """Return items of an earlier day, at a random age; each day adds new items."""
         mean, days = self.settings.mean_item_age, (self.times(rows) - START) / DAY
         kept = 1 - np.exp(-ITEM_LIFE / mean)
@@ -151,21 +149,21 @@ class DriftingTruth:
         u = uniform(self.seed, _IDS + ITEM, rows)
         return first_day * self.new_items + power_law_ranks(u, self.new_items, self.settings.zipf)
 
-    def _categories(self, items: Ids) -> Ids:
+    def _categories(self, items: Integers) -> Integers:
         words = random_words(self.seed, _IDS + CATEGORY, items)
         return 1 + (words % np.uint64(CATEGORIES)).astype(np.int64)
 
-    def prices(self, rows: Words) -> Ids:
+    def prices(self, rows: Words) -> Integers:
         """Return prices in whole units, [n]; -1 marks a missing price."""
         values = np.exp(2 + normal(self.seed, _PRICES, rows)).astype(np.int64)
         absent = uniform(self.seed, _ABSENT + 900, rows) < MISSING_PRICES
         return np.where(absent, -1, values)
 
-    def probabilities(self, times: Ids, ids: Ids, prices: Ids) -> Floats:
+    def probabilities(self, times: Integers, ids: Integers, prices: Integers) -> Floats:
         """Return the true click probabilities with the effects at these times, [n]."""
         return sigmoid(self.intercept + self._logits(times, ids, prices))
 
-    def _logits(self, times: Ids, ids: Ids, prices: Ids) -> Floats:
+    def _logits(self, times: Integers, ids: Integers, prices: Integers) -> Floats:
         days = (times - START) / DAY
         logits = self.settings.price_weight * np.log1p(np.maximum(prices, 0))
         for f in range(len(FIELDS)):
@@ -175,7 +173,7 @@ class DriftingTruth:
             logits = logits + users[ids[:, USER]] * items[ids[:, ITEM]]
         return logits
 
-    def effects(self, field: int, ids: Ids, days: Floats) -> Floats:
+    def effects(self, field: int, ids: Integers, days: Floats) -> Floats:
         """Return the effects of a field's ids at these times, in days since the start, [n]."""
         angle = 2 * np.pi * days / FIELDS[field].period
         cosine = normal(self.seed, _COSINE + field, ids)

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.synthetic.random_numbers import (
     PILOT_ROWS,
-    Floats,
     Words,
     draw_clicks,
     intercept_for,
@@ -25,6 +24,7 @@ from cowclip_merlin.synthetic.random_numbers import (
     sigmoid,
     uniform,
 )
+from cowclip_merlin.types import Floats, Integers
 
 CRITEO_ROWS = 45_840_617
 CARDINALITIES = (
@@ -43,7 +43,6 @@ MISSING_INTEGERS = (
 _IDS, _ABSENT, _VALUES, _ABSENT_VALUES, _EFFECTS, _LATENT, _CLICKS = (1000 * i for i in range(1, 8))
 
 
-Ids = npt.NDArray[np.int64]
 Effects = npt.NDArray[np.float32]
 
 
@@ -141,12 +140,12 @@ class GroundTruth:
         share = settings.universe * rows / CRITEO_ROWS
         return min(ids, max(int(ids * share), min(ids, 1500)))
 
-    def _effects(self, field: int, ids: Ids) -> Effects:
+    def _effects(self, field: int, ids: Integers) -> Effects:
         """Return the first-order effects of ids, [n]."""
         effects = normal(self.seed, _EFFECTS + field, ids)
         return (self.settings.first_order_std * effects).astype(np.float32)
 
-    def _latents(self, field: int, ids: Ids) -> Effects:
+    def _latents(self, field: int, ids: Integers) -> Effects:
         """Return the latent vectors of ids, [n, latent_dim]."""
         dim, fields = self.settings.latent_dim, len(CARDINALITIES)
         # Scale so that the sum over all pairs of fields has the requested standard deviation.
@@ -154,15 +153,15 @@ class GroundTruth:
         counter = ids[:, None] * dim + np.arange(dim)
         return (std * normal(self.seed, _LATENT + field, counter)).astype(np.float32)
 
-    def effects_of(self, field: int, ids: Ids) -> Effects:
+    def effects_of(self, field: int, ids: Integers) -> Effects:
         """Return the first-order effects of ids, [n]; `field` counts from 0."""
         return self.effects[field][ids] if field in self.effects else self._effects(field, ids)
 
-    def latents_of(self, field: int, ids: Ids) -> Effects:
+    def latents_of(self, field: int, ids: Integers) -> Effects:
         """Return the latent vectors of ids, [n, latent_dim]; `field` counts from 0."""
         return self.latent[field][ids] if field in self.latent else self._latents(field, ids)
 
-    def ids(self, rows: Words) -> Ids:
+    def ids(self, rows: Words) -> Integers:
         """Return the ids, [n, 26]; 0 is a missing value.
 
         An id is its rank by frequency, 1 the most frequent, or in a crossed field a hash.
@@ -177,12 +176,12 @@ class GroundTruth:
             ids[:, number - 1] = self._with_missing(number - 1, rows, crossed)
         return ids
 
-    def _drawn(self, field: int, rows: Words) -> Ids:
+    def _drawn(self, field: int, rows: Words) -> Integers:
         u = uniform(self.seed, _IDS + field, rows)
         exponent = self.settings.exponents.get(field + 1, self.settings.zipf)
         return power_law_ranks(u, self.sizes[field], exponent)
 
-    def _crossed(self, field: int, ids: Ids, parents: Sequence[int]) -> Ids:
+    def _crossed(self, field: int, ids: Integers, parents: Sequence[int]) -> Integers:
         """Hash the parents' ids, which may be 0, to one id."""
         combined = np.zeros(len(ids), np.uint64)
         for parent in parents:  # a number for each combination
@@ -191,11 +190,11 @@ class GroundTruth:
         words = random_words(self.seed, _IDS + field, combined)
         return 1 + (words % np.uint64(self.sizes[field])).astype(np.int64)
 
-    def _with_missing(self, field: int, rows: Words, ids: Ids) -> Ids:
+    def _with_missing(self, field: int, rows: Words, ids: Integers) -> Integers:
         absent = uniform(self.seed, _ABSENT + field, rows) < MISSING_IDS.get(field + 1, 0.0)
         return np.where(absent, 0, ids)
 
-    def integers(self, rows: Words) -> Ids:
+    def integers(self, rows: Words) -> Integers:
         """Return heavy-tailed counts, [n, 13]; -1 is a missing value."""
         columns = []
         for j, share in enumerate(MISSING_INTEGERS):
@@ -205,11 +204,11 @@ class GroundTruth:
             columns.append(np.where(absent, -1, values))
         return np.stack(columns, axis=1)
 
-    def probabilities(self, ids: Ids, integers: Ids) -> Floats:
+    def probabilities(self, ids: Integers, integers: Integers) -> Floats:
         """Return the true probability of a click, [n]."""
         return self._sigmoid(*self._logit_parts(ids, integers))
 
-    def _logit_parts(self, ids: Ids, integers: Ids) -> tuple[Effects, Effects, Floats]:
+    def _logit_parts(self, ids: Integers, integers: Integers) -> tuple[Effects, Effects, Floats]:
         """Return first-order effects, second-order effects, effects of the integers; each [n]."""
         fields = range(len(self.sizes))
         first = sum(self.effects_of(f, ids[:, f]) for f in fields)

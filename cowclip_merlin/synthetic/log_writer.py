@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import log_loss, roc_auc
-from cowclip_merlin.synthetic.random_numbers import Floats, Words
+from cowclip_merlin.synthetic.random_numbers import Words
 from cowclip_merlin.system.files import atomic_write, check_writable, write_json
-from cowclip_merlin.types import ArrowColumn
+from cowclip_merlin.types import ArrowColumn, Floats
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from cowclip_merlin.types import Floats
+
 Words = npt.NDArray[np.uint64]
 
 PILOT_ROWS = 50_000

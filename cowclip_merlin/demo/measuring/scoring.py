@@ -19,9 +19,7 @@ from cowclip_merlin.demo.measuring.server_client import NoAnswer, ServerClient
 from cowclip_merlin.metrics import roc_auc
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.logs.message_log import MessageLog
-from cowclip_merlin.types import JsonObject
-
-Floats = npt.NDArray[np.float64]
+from cowclip_merlin.types import Floats, JsonObject
 
 _AT_ONCE = 1000  # impressions in a request at most
 

@@ -7,14 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.raw_events import RawEvents
-from cowclip_merlin.types import Json
-
-Floats = npt.NDArray[np.float64]
+from cowclip_merlin.types import Floats, Json
 
 
 class EventMessages:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
-
-Floats = npt.NDArray[np.float64]
+from cowclip_merlin.types import Floats
 
 
 class Clock(Protocol):

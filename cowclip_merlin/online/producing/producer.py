@@ -13,9 +13,9 @@ from cowclip_merlin.online.events.features import LogFeatures
 from cowclip_merlin.online.events.raw_events import RawEvents
 from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.online.logs.retrying import Retrying
-from cowclip_merlin.online.producing.messages import EventMessages, Floats
+from cowclip_merlin.online.producing.messages import EventMessages
 from cowclip_merlin.online.producing.pace import Clock, Pace, WallClock
-from cowclip_merlin.types import Json
+from cowclip_merlin.types import Floats, Json
 
 MOST_AT_ONCE = 4096
 """Messages in one call of `append` at most."""
