@@ -10,6 +10,7 @@ import numpy as np
 from cowclip_merlin import choices, compat
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.checks import one_of
+from cowclip_merlin.compat.tensorflow_names import safe_names
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import embedding
 from cowclip_merlin.models.columns import Columns, combined
@@ -17,7 +18,6 @@ from cowclip_merlin.models.ctr_model import CTRModel
 from cowclip_merlin.models.interaction import sum_over_fields
 from cowclip_merlin.models.precision import computing_in, current_policy
 from cowclip_merlin.models.row_sync import RowSync, SyncedLayer
-from cowclip_merlin.models.tensorflow_names import safe_names
 from cowclip_merlin.types import Initializer, JsonObject, Tensor, TensorShape
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Any
 
 from cowclip_merlin import compat, workers
 from cowclip_merlin.batch import Ids
+from cowclip_merlin.compat.tensorflow_names import variable_names
 from cowclip_merlin.models.columns import fields_of, spread
 from cowclip_merlin.models.row_sync import SyncedLayer
-from cowclip_merlin.models.tensorflow_names import variable_names
 from cowclip_merlin.optimizer.unique_rows import counted_lookup
 from cowclip_merlin.tables import TableLayout
 from cowclip_merlin.tables.variables import reserve

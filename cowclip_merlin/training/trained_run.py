@@ -166,7 +166,7 @@ def export_run(
     """
     with atomic_folder(out) as temporary:
         model = load_run(run, data, device=device)
-        from cowclip_merlin.models.tensorflow_names import safe_names
+        from cowclip_merlin.compat.tensorflow_names import safe_names
 
         columns = model.blocks[0].columns
         names = safe_names([*columns.fields, *columns.continuous])

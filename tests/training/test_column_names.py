@@ -10,7 +10,7 @@ import pytest
 import cowclip_merlin as cc
 from cowclip_merlin import compat
 from cowclip_merlin.cli import main
-from cowclip_merlin.models.tensorflow_names import safe_names
+from cowclip_merlin.compat.tensorflow_names import safe_names
 from cowclip_merlin.training import evaluate_run
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
