@@ -136,7 +136,7 @@ def compare(settings: BaselineSettings) -> JsonObject:
         "mlp": list(settings.mlp),
         "overrides": dict(settings.overrides),
         "rows": data.rows,
-        "ids": sum(data.cardinalities.values()),
+        "ids": sum(data.tables.values()),
         "best_possible_auc": bayes_auc,
         "results": [_result(settings, each, runs, data.rows["train"]) for each in configurations],
     }

@@ -85,7 +85,7 @@ def own_table_defaults(data: PreparedData, given: Mapping[str, Any]) -> dict[str
     rows = data.rows["train"]  # none in a folder of `--like`, which `train` refuses
     if data.kind in PRESETS or given.get("preset") is not None or not adam or not rows:
         return {}
-    recipe = recipe_for(rows=rows, ids=sum(data.cardinalities.values()))
+    recipe = recipe_for(rows=rows, ids=sum(data.tables.values()))
     base_batch = given.get("base_batch_size") or recipe.base.batch_size
     base = scale(recipe.base, to=base_batch, rule="sde")
     usual = Hyperparameters()

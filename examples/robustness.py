@@ -63,7 +63,7 @@ def describe_ids(data: PreparedData, batch: int) -> tuple[float, float, float]:
     The first is that of the ids that occur at most twice. The second is that of the ids that Adam
     forgets at this batch: they occur less than once in the `MEMORY` steps that it remembers.
     """
-    counts = [read_counts(data, field)["count"].to_numpy() for field in data.categorical]
+    counts = [read_counts(data, field)["count"].to_numpy() for field in data.tables]
     every, rows = np.concatenate([count[FIRST_VALUE:] for count in counts]), data.rows["train"]
     forgotten = every * MEMORY * batch < rows
     return every.size / rows, float(np.mean(every <= 2)), float(np.mean(forgotten))

@@ -178,7 +178,7 @@ class Session(ResultsSession):
             f"{about}{int(share * n):,} {split} rows" for split, n in data.rows.items()
         )
         widths = "-".join(map(str, self.settings.mlp))
-        ids = f"{sum(data.cardinalities.values()):,} ids"
+        ids = f"{sum(data.tables.values()):,} ids"
         whole = " in the whole log" if share < 1 else ""
         return f"{self.context.data_name}: {rows}, {ids}{whole}; MLP {widths}"
 

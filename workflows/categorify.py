@@ -40,14 +40,23 @@ class FastCategorify(ops.Categorify):
             counted. As with cuDF, ties in frequency are sorted by value.
         multi: columns with several values per row -> what separates them in text. Their ids are
             lists. A row without a value has an empty list, and a missing value in a list no id.
+        share: column -> the column whose vocabulary it has, too. NVTabular's joint encoding does
+            the same, for columns of one form.
         settings: arguments of NVTabular's Categorify.
     """
 
     def __init__(
-        self, *, coded: bool = False, multi: Mapping[str, str] | None = None, **settings: Any
+        self,
+        *,
+        coded: bool = False,
+        multi: Mapping[str, str] | None = None,
+        share: Mapping[str, str] | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__(**settings)
         self.coded, self.multi = coded, dict(multi or {})
+        # NVTabular reads from it the size of a column's vocabulary, and the name of its domain.
+        self.storage_name = dict(share or {})
 
     def fit(self, col_selector: ColumnSelector, ddf: dd.DataFrame) -> Delayed:
         """Return a task that counts the values and writes the vocabularies.
@@ -56,11 +65,18 @@ class FastCategorify(ops.Categorify):
             col_selector: names of the columns.
             ddf: the rows, a Dask dataframe.
         """
-        if not self.coded and isinstance(ddf._meta, pd.DataFrame):
+        if not self.coded and not self.storage_name and isinstance(ddf._meta, pd.DataFrame):
             return super().fit(col_selector, ddf)
         folder = Path(self.out_path) / "categories"
         folder.mkdir(exist_ok=True)
-        return fit_vocabularies(ddf, col_selector.names, folder, self.freq_threshold)
+        tables: dict[str, list[str]] = {}
+        for name in col_selector.names:
+            tables.setdefault(self._table_of(name), []).append(name)
+        return fit_vocabularies(ddf, tables, folder, self.freq_threshold)
+
+    def _table_of(self, column: str) -> str:
+        """Return the name of a column's vocabulary."""
+        return self.storage_name.get(column, column)
 
     def fit_finalize(self, categories: Mapping[str, str]) -> None:
         """Keep the paths; write the empty vocabularies that NVTabular omits."""
@@ -102,11 +118,12 @@ class FastCategorify(ops.Categorify):
         import cudf
         from merlin.io.worker import get_worker_cache
 
-        path = str(self.categories[name])
+        table = self._table_of(name)
+        path = str(self.categories[table])
         with get_worker_cache("cats") as cache:
             key = ("frame", path)
             if key not in cache:
-                values = cudf.read_parquet(path, columns=[name])[name].rename("value")
+                values = cudf.read_parquet(path, columns=[table])[table].rename("value")
                 known = values.reset_index(drop=True).reset_index()
                 known["id"] = known["index"] + FIRST_VALUE
                 cache[key] = known[["value", "id"]]
@@ -154,11 +171,12 @@ class FastCategorify(ops.Categorify):
         """Return the values in the order of their ids; each worker reads them once."""
         from merlin.io.worker import get_worker_cache
 
-        path = str(self.categories[name])
+        table = self._table_of(name)
+        path = str(self.categories[table])
         with get_worker_cache("cats") as cache:
             key = ("index", path)
             if key not in cache:
-                index = pd.Index(pd.read_parquet(path, columns=[name])[name])
+                index = pd.Index(pd.read_parquet(path, columns=[table])[table])
                 _ = index.is_unique  # builds the hash table now, while one thread has the cache
                 cache[key] = index
             return cache[key]

@@ -53,7 +53,7 @@ def fit(files: Sequence[Path], log_format: LogFormat, recipe: Recipe, folder: Pa
     categories.mkdir()
     measured = [delayed(_measure, nout=2)(str(file), log_format, recipe.log) for file in files]
     counts, ranges = zip(*measured)
-    written = write_vocabularies(counts, log_format.categorical, categories, recipe.freq_threshold)
+    written = write_vocabularies(counts, list(log_format.tables), categories, recipe.freq_threshold)
     _, ranges = dask.compute(written, ranges)
     statistics = Statistics(
         cardinalities={},
@@ -71,7 +71,7 @@ def _measure(file: str, log_format: LogFormat, log: bool) -> tuple[dict[str, pa.
     frame = cudf.read_parquet(file)
     numbers = _filled(frame, log_format.continuous, log)
     ranges = {name: (float(x.min()), float(x.max())) for name, x in numbers.items()}
-    return count_values(frame, log_format.categorical), ranges
+    return count_values(frame, log_format.tables), ranges
 
 
 def _filled(frame: cudf.DataFrame, names: Sequence[str], log: bool) -> dict[str, cudf.Series]:

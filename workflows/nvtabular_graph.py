@@ -90,6 +90,7 @@ def build_workflow(
     outputs = list(log_format.categorical) >> FastCategorify(
         coded=coded,
         multi=log_format.multi,
+        share=log_format.share_embedding,
         freq_threshold=recipe.freq_threshold,
         out_path=str(categories),
         dtype="int32",
@@ -320,8 +321,8 @@ def load_workflow(
     for kind, op in operators(workflow).items():
         if kind == "FastCategorify":
             op.categories = {
-                c: str(folder / "categories" / f"unique.{c}.parquet")
-                for c in log_format.categorical
+                table: str(folder / "categories" / f"unique.{table}.parquet")
+                for table in log_format.tables
             }
         elif kind == "NormalizeMinMax":
             op.mins, op.maxs = dict(statistics.minimum), dict(statistics.maximum)

@@ -78,6 +78,11 @@ def prepare(settings: PrepareSettings) -> PreparedData:
         raise InputError(
             f"`hugectr` writes no weights, but column {log_format.weight!r} has some; omit it"
         )
+    if settings.hugectr and log_format.share_embedding:
+        raise InputError(
+            "`hugectr` needs a table for each column, but "
+            f"{min(log_format.share_embedding)!r} shares that of another one; omit it"
+        )
     check_input_files(settings.files)
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder; create it first")
@@ -153,12 +158,14 @@ def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat
         )
     names = ("label", "categorical", "continuous", "max_values", "weight")
     known = {name: getattr(log_format, name) for name in names}
-    lists = {"multi": tuple(log_format.multi), "vector": tuple(log_format.vectors)}
-    for name, value in {**known, **lists}.items():
+    known |= {"multi": tuple(log_format.multi), "vector": tuple(log_format.vectors)}
+    known |= {"shared": dict(log_format.share_embedding)}
+    for name, value in known.items():
         given = getattr(settings, name)
         if given and given != value:
+            name = "share_embedding" if name == "shared" else name
             raise InputError(f"`{name}`: {settings.like} has other columns; omit `{name}`")
-    for name in log_format.categorical:
+    for name in log_format.tables:
         for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
             if not (base.path / "categories" / file).is_file():
                 raise InputError(
@@ -304,6 +311,7 @@ def _settings_record(
         chosen |= log_format.text_options() | log_format.multi_options()
         chosen |= {"weight": log_format.weight} if log_format.weight else {}
         chosen |= log_format.vector_options()
+        chosen |= log_format.share_options()
     return chosen | {
         "kind": settings.kind,
         "like": None if settings.like is None else settings.like.name,
@@ -333,7 +341,7 @@ def _finish(
     print(
         f"{settings.out}: {ingested.total:,} rows in = {rows['train']:,} train + "
         f"{rows['test']:,} test + {ingested.quarantined:,} quarantined; "
-        f"{sum(prepared.cardinalities.values()):,} ids"
+        f"{sum(prepared.tables.values()):,} ids"
     )
     for name, count in ingested.cut.items():
         most = prepared.log_format.max_values

@@ -71,6 +71,12 @@ class PrepareSettings(Settings):
     keep_values: str = option(
         "first", "table: which ones to keep with --max-values", choices=choices.KEEP_VALUES
     )
+    share_embedding: tuple[str, ...] = option(
+        (),
+        "table: columns with the ids and embeddings of another one, as history=item,clicked=item",
+        metavar="COL=COL",
+        convert=parse_names,
+    )
     weight: str | None = option(
         None, "table: column with the weights of the rows, numbers of 0 or more", metavar="COL"
     )
@@ -139,6 +145,7 @@ class PrepareSettings(Settings):
             raise InputError("`vector_separator` has no effect without `vector`; remove it")
         if not self.vector_separator:
             raise InputError("`vector_separator` is empty; give text, such as '|'")
+        self._check_shared()
         self._check_text_options()
         self._check_effects()
 
@@ -156,6 +163,37 @@ class PrepareSettings(Settings):
             raise InputError("`keep_values` has no effect without `max_values`; remove it")
         if not self.multi_separator:
             raise InputError("`multi_separator` is empty; give text, such as '|'")
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """Column -> the column whose ids and embeddings it has."""
+        parts = [part.partition("=") for part in self.share_embedding]
+        return {column.strip(): table.strip() for column, _, table in parts}
+
+    def _check_shared(self) -> None:
+        """Reject columns that cannot share a table.
+
+        Raises:
+            InputError: if there is one.
+        """
+        names = [part.partition("=")[0].strip() for part in self.share_embedding]
+        for part, (column, table) in zip(self.share_embedding, self.shared.items()):
+            words = f"`share_embedding`: {part!r}"
+            if not column or not table or column == table:
+                raise InputError(f"{words} does not name two columns; give such as history=item")
+            if names.count(column) > 1:
+                raise InputError(f"`share_embedding` has column {column!r} twice; give it once")
+            for name in (column, table) if self.like is None else ():
+                if name not in self.categorical:
+                    raise InputError(
+                        f"{words}: {name!r} is not among the columns of `categorical` and `multi`; "
+                        "name it there"
+                    )
+            if table in self.shared:
+                raise InputError(
+                    f"{words}: {table!r} has the ids of {self.shared[table]!r} itself; give "
+                    f"{column}={self.shared[table]}"
+                )
 
     def _check_text_options(self) -> None:
         """Reject options of text files that have no effect, or that cannot be meant.
@@ -227,6 +265,7 @@ class PrepareSettings(Settings):
                 weight=self.weight or "",
                 vectors=dict.fromkeys(self.vector, 0),
                 vector_separator=self.vector_separator,
+                share_embedding=self.shared,
                 separator=separator_of(self.files[0]),
             )
         )

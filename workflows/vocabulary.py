@@ -7,7 +7,7 @@ per row. On a GPU, cuDF counts the values themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,20 +29,20 @@ _MERGED_AT_ONCE = 8
 
 
 def fit_vocabularies(
-    ddf: dd.DataFrame, names: Sequence[str], folder: Path, threshold: int
+    ddf: dd.DataFrame, tables: Mapping[str, Sequence[str]], folder: Path, threshold: int
 ) -> Delayed:
     """Return a `dask.delayed` that counts all partitions, writes the files and returns their paths.
 
     Args:
-        ddf: Dask dataframe with a pandas categorical, or a cuDF column, for each name.
-        names: columns to count.
+        ddf: Dask dataframe with a pandas categorical, or a cuDF column, for each column.
+        tables: vocabulary -> the columns that have its values.
         folder: existing folder of the files.
         threshold: values seen less often get no id.
     """
     from dask import delayed
 
-    counts = [delayed(count_values)(part, list(names)) for part in ddf.to_delayed()]
-    return write_vocabularies(counts, names, folder, threshold)
+    counts = [delayed(count_values)(part, dict(tables)) for part in ddf.to_delayed()]
+    return write_vocabularies(counts, list(tables), folder, threshold)
 
 
 def write_vocabularies(
@@ -52,7 +52,7 @@ def write_vocabularies(
 
     Args:
         counts: a `dask.delayed` result of `count_values` for each partition.
-        names: columns that were counted.
+        names: vocabularies that were counted.
         folder: existing folder of the files.
         threshold: values seen less often get no id.
     """
@@ -67,17 +67,28 @@ def write_vocabularies(
     )
 
 
-def count_values(frame: pd.DataFrame | cudf.DataFrame, names: Sequence[str]) -> dict[str, pa.Table]:
-    """Count the values of one partition: name -> Arrow table of value and count.
+def count_values(
+    frame: pd.DataFrame | cudf.DataFrame, tables: Mapping[str, Sequence[str]]
+) -> dict[str, pa.Table]:
+    """Count the values of one partition: vocabulary -> Arrow table of value and count.
 
     The partition is a pandas frame with categoricals, or with lists of texts, or a cuDF frame.
     Missing values are counted as one null. Categories that do not occur are left out.
 
+    Args:
+        frame: the rows.
+        tables: vocabulary -> the columns that have its values.
+
     >>> frame = pd.DataFrame({"a": pd.Categorical(["x", None, "x"], categories=["w", "x"])})
-    >>> count_values(frame, ["a"])["a"].to_pylist()
+    >>> count_values(frame, {"a": ["a"]})["a"].to_pylist()
     [{'value': None, 'count': 1}, {'value': 'x', 'count': 2}]
+    >>> count_values(frame.assign(b=frame.a), {"a": ["a", "b"]})["a"].to_pylist()
+    [{'value': None, 'count': 2}, {'value': 'x', 'count': 4}]
     """
-    return {name: _counts_of(frame[name]) for name in names}
+    return {
+        name: _sum_of([_counts_of(frame[column]) for column in columns])
+        for name, columns in tables.items()
+    }
 
 
 def _counts_of(column: pd.Series | cudf.Series) -> pa.Table:
@@ -107,15 +118,17 @@ def _counts_of_lists(column: pd.Series) -> pa.Table:
 
 def add_counts(parts: Sequence[dict[str, pa.Table]]) -> dict[str, pa.Table]:
     """Add up the counts of several partitions."""
-    if len(parts) == 1:
-        return parts[0]
-    sums = {}
-    for name in parts[0]:
-        # Counts that came over a network are not aligned in memory; the combined copy is.
-        table = pa.concat_tables([part[name] for part in parts]).combine_chunks()
-        sums[name] = table.group_by("value").aggregate([("count", "sum")])
-        sums[name] = sums[name].select(["value", "count_sum"]).rename_columns(["value", "count"])
-    return sums
+    return {name: _sum_of([part[name] for part in parts]) for name in parts[0]}
+
+
+def _sum_of(counts: Sequence[pa.Table]) -> pa.Table:
+    """Add up Arrow tables of value and count."""
+    if len(counts) == 1:
+        return counts[0]
+    # Counts that came over a network are not aligned in memory; the combined copy is.
+    table = pa.concat_tables(counts).combine_chunks()
+    sums = table.group_by("value").aggregate([("count", "sum")])
+    return sums.select(["value", "count_sum"]).rename_columns(["value", "count"])
 
 
 def write_vocabulary(counts: pa.Table, name: str, folder: str, threshold: int) -> str:
@@ -125,7 +138,7 @@ def write_vocabulary(counts: pa.Table, name: str, folder: str, threshold: int) -
 
     Args:
         counts: Arrow table of value and count.
-        name: column.
+        name: the vocabulary's, which is that of a column.
         folder: existing folder of the files.
         threshold: values seen less often get no id.
     """

@@ -58,7 +58,7 @@ def export(folder: Path, *, rows: int, checked: int, seed: int) -> Exported:
     evaluate_run(run, new, predictions=folder / "expected.parquet")
     missing, unknown = _count(raw, prepared)
     export_repository(run, data, out=folder / "REPO", settings=MODEL)
-    ids = sum(prepared.cardinalities.values())
+    ids = sum(prepared.tables.values())
     for each in (data, run, new):
         shutil.rmtree(each)
     (folder / "moved").mkdir()

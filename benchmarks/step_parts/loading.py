@@ -244,7 +244,7 @@ def measure(settings: LoadingSettings) -> JsonObject:
         "what": "loaders and the training step, rows per second",
         "model": settings.model,
         "rows": len(columns),
-        "ids": sum(data.cardinalities.values()),
+        "ids": sum(data.tables.values()),
         "rounds": settings.rounds,
         "seconds_per_turn": settings.seconds,
         "bytes_per_row": columns.bytes_per_row,

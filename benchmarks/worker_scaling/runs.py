@@ -79,7 +79,7 @@ def measure_runs(settings: WorkerSettings) -> JsonObject:
     dense = count_dense_weights(MODEL.embedding_dim, MODEL.mlp)
     return {
         "rows": rows,
-        "ids": sum(data.cardinalities.values()),
+        "ids": sum(data.tables.values()),
         "epochs": settings.epochs,
         "rounds": settings.rounds,
         "dense_weights": dense,

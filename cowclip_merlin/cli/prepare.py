@@ -19,8 +19,8 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip prepare`."""
     names = ("kind", "files", "out", "label", "categorical", "continuous", "multi")
-    names += ("multi_separator", "max_values", "keep_values", "weight", "vector")
-    names += ("vector_separator", "separator", "columns")
+    names += ("multi_separator", "max_values", "keep_values", "share_embedding", "weight")
+    names += ("vector", "vector_separator", "separator", "columns")
     add_options(parser, PrepareSettings, *names, "split", "test_fraction", "seed")
     add_options(parser, Recipe)
     names = ("like", "hugectr", "scheduler", "device", "max_bad_fraction", "partition_mb")

@@ -89,7 +89,7 @@ def read_deciles(data: PreparedData, *, batch_size: int) -> Deciles:
     Raises:
         InputError: if the counts are missing, or do not match the vocabulary.
     """
-    counts = [_counts(data, field) for field in data.categorical]
+    counts = [_counts(data, field) for field in data.tables]
     return compute_deciles(counts, rows=data.fitted_rows, batch_size=batch_size)
 
 

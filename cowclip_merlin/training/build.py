@@ -79,7 +79,7 @@ def check_table_memory(settings: RunSettings, data: PreparedData, device: str) -
     group, left = workers.current(), bytes_left()
     if device != "cpu" or left is None:
         return
-    rows = sum(data.cardinalities.values())
+    rows = sum(data.tables.values())
     if group and settings.tables == "sharded":
         rows = shard_rows(rows, group.rank, group.size)
     needed = 4 * _ARRAYS[settings.optimizer] * rows * settings.embedding_dim
@@ -179,7 +179,7 @@ def build_optimizer(
     """
     from cowclip_merlin.optimizer.inner_optimizers import warmup_steps
 
-    fields = data.cardinalities if settings.tables == "fused" else None
+    fields = data.tables if settings.tables == "fused" else None
     warmup = warmup_steps(values, steps)
     return build_optimizer_of(settings, values, fields=fields, warmup_steps=warmup)
 

@@ -228,7 +228,7 @@ def _log_settings(
         settings.model,
         prepared.path,
         ", ".join(f"{n:,} {split} rows" for split, n in rows.items()),
-        f"{sum(prepared.cardinalities.values()):,}",
+        f"{sum(prepared.tables.values()):,}",
         device,
     )
     if weights := columns["train"].class_weights:

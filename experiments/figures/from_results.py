@@ -141,7 +141,7 @@ def id_frequency_figure(data: PreparedData) -> Figure:
     Raises:
         InputError: if no field has an id of its own.
     """
-    counts = {field: frequencies(data, field) for field in data.categorical}
+    counts = {field: frequencies(data, field) for field in data.tables}
     if not any(map(len, counts.values())):
         raise InputError(
             f"{data.path}: every id is missing or out of vocabulary; prepare with a smaller "

@@ -44,9 +44,17 @@ def derive_data(data: PreparedData, variant: DataVariant, folder: Path) -> Prepa
     """Return the derived data set, a folder in `folder`; write it at the first call.
 
     It has splits, schema and counts, but no NVTabular workflow, so it cannot prepare raw rows.
+
+    Raises:
+        InputError: if columns share a table, whose ids would get two new numbers.
     """
     if not str(variant):
         return data
+    if shared := data.log_format.share_embedding:
+        raise InputError(
+            f"{data.path}: column {min(shared)!r} shares a table, which {variant} cannot renumber; "
+            "prepare the data without `share_embedding`"
+        )
     out = folder / variant.fingerprint(data)[:16]
     if not out.exists():
         folder.mkdir(parents=True, exist_ok=True)

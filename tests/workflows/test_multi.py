@@ -187,7 +187,7 @@ def test_ids_of_lists_keep_their_index():
     from cowclip_merlin.workflows.vocabulary import count_values
 
     frame = pd.DataFrame({"tags": [np.array(["a", "b"], object), np.array([], object)]})
-    assert count_values(frame, ["tags"])["tags"].to_pydict() == {
+    assert count_values(frame, {"tags": ["tags"]})["tags"].to_pydict() == {
         "value": ["a", "b"],
         "count": [1, 1],
     }

@@ -37,7 +37,7 @@ def categorical(values):
 @given(parts=st.lists(VALUES, min_size=1, max_size=10), threshold=st.integers(0, 4))
 def test_the_vocabulary_is_that_of_a_counter(tmp_path_factory, parts, threshold):
     frames = [pd.DataFrame({".a": categorical(part)}) for part in parts]
-    counts = add_counts([count_values(frame, [".a"]) for frame in frames])[".a"]
+    counts = add_counts([count_values(frame, {".a": [".a"]}) for frame in frames])[".a"]
     folder = tmp_path_factory.mktemp("categories")
     path = write_vocabulary(counts, ".a", str(folder), threshold)
 

@@ -14,7 +14,7 @@ def hash_of(folder, fields, **how):
     for name, values in fields.items():
         table = pa.table({name: values, f"{name}_size": range(len(values))})
         pq.write_table(table, folder / f"unique.{name}.parquet", **how)
-    return hash_values(folder, SimpleNamespace(categorical=tuple(fields)))
+    return hash_values(folder, SimpleNamespace(tables=fields))
 
 
 def test_how_the_file_is_laid_out_does_not_count(tmp_path):

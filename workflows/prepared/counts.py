@@ -22,7 +22,9 @@ SPECIAL = {"pad": 0, "null": 1, "oov": 2}
 FIRST_VALUE = 3
 
 FieldCounts = dict[str, npt.NDArray[np.int64]]
-"""Field -> how often each id from 3 on occurs in the fitted rows."""
+"""Field -> how often each id from 3 on occurs in the fitted rows.
+
+Columns that share a table are one field, with the name of the table."""
 
 
 def write_counts(folder: Path, log_format: LogFormat) -> FieldCounts:
@@ -35,7 +37,7 @@ def write_counts(folder: Path, log_format: LogFormat) -> FieldCounts:
 
     (folder / "counts").mkdir()
     found = {}
-    for field in log_format.categorical:
+    for field in log_format.tables:
         counts = _counts(folder / "categories", field)
         pq.write_table(counts, folder / "counts" / f"{field}.parquet")
         found[field] = counts["count"].to_numpy()[len(SPECIAL) :]
@@ -72,7 +74,7 @@ def hash_values(categories: Path, log_format: LogFormat) -> str:
     import pyarrow.parquet as pq
 
     lengths, text = hashlib.sha256(), hashlib.sha256()
-    for field in log_format.categorical:
+    for field in log_format.tables:
         known = pq.read_table(categories / f"unique.{field}.parquet", columns=[field])
         lengths.update(f"{field} {known.num_rows} ".encode())
         for values in known[field].cast(pa.large_binary()).chunks:
@@ -86,6 +88,8 @@ def hash_values(categories: Path, log_format: LogFormat) -> str:
 def read_counts(data: PreparedData, field: str) -> pa.Table:
     """Read the counts of one field: an Arrow table of id, value and count, ordered by id.
 
+    The counts of a field that shares a table are those of all its columns.
+
     Raises:
         InputError: if the field does not exist, or its file is missing or damaged.
     """
@@ -93,7 +97,7 @@ def read_counts(data: PreparedData, field: str) -> pa.Table:
 
     if field not in data.categorical:
         raise InputError(f"{data.path}: no field {field!r}; it has {', '.join(data.categorical)}")
-    file = data.path / "counts" / f"{field}.parquet"
+    file = data.path / "counts" / f"{data.log_format.table_of(field)}.parquet"
     data.verify(file)
     with reading_parquet(file):
         return pq.read_table(file)

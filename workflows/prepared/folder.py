@@ -29,7 +29,8 @@ FORMAT_VERSION = 1
 SPLITS = ("train", "test")
 _ADDED_TOTALS = ("fitted_rows", "vocabulary", "checksums")  # not in folders of earlier versions
 
-_OF_LAYOUT = ("weight", "vectors", "vector_separator")  # written only if they say something
+# Written only if they say something.
+_OF_LAYOUT = ("weight", "vectors", "vector_separator", "share_embedding")
 _ADDED_COLUMNS = ("separator_given", "multi", "max_values", "keep_values", *_OF_LAYOUT)  # likewise
 
 
@@ -119,6 +120,11 @@ class PreparedData:
         return self.statistics.cardinalities
 
     @property
+    def tables(self) -> dict[str, int]:
+        """Embedding table -> its rows; a table that columns share has the name of one of them."""
+        return {name: self.cardinalities[name] for name in self.log_format.tables}
+
+    @property
     def schema(self) -> Schema:
         """Merlin schema with tags and integer domains, which the models read."""
         return merlin_schema(self.log_format, self.statistics)
@@ -199,6 +205,10 @@ def _parse(value: Mapping[str, Json]) -> dict[str, Any]:
     for name, known in ({"rows": totals.rows} | asdict(statistics)).items():
         if set(known) != set(columns[name]):
             raise ValueError(f"{name} has other names than the columns or splits")
+    for pair in log_format.share_embedding.items():
+        rows = {statistics.cardinalities.get(name) for name in pair}
+        if None in rows or len(rows) > 1:
+            raise ValueError(f"the columns {' and '.join(pair)} cannot share a table")
     kept = ("rows", "clicks", "fingerprint", "vocabulary", "checksums")
     return {name: getattr(totals, name) for name in kept} | {
         "log_format": log_format,
@@ -220,7 +230,11 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Schema:
             dtype=np.int32,
             tags=[Tags.CATEGORICAL],
             properties={
-                "domain": {"min": 0, "max": statistics.cardinalities[name] - 1, "name": name}
+                "domain": {
+                    "min": 0,
+                    "max": statistics.cardinalities[name] - 1,
+                    "name": log_format.table_of(name),  # Merlin shares tables by this name
+                }
             }
             | ({"value_count": {"min": 0, "max": most}} if name in log_format.multi else {}),
             is_list=name in log_format.multi,
@@ -271,6 +285,7 @@ def _vocabulary(folder: Path, log_format: LogFormat, recipe: Recipe, statistics:
     scaling = [recipe.log, statistics.minimum, statistics.maximum]
     columns: list[object] = [log_format.categorical, log_format.continuous]
     columns += [dict(log_format.vectors)] if log_format.vectors else []
+    columns += [dict(log_format.share_embedding)] if log_format.share_embedding else []
     values = hash_values(folder / "categories", log_format)
     return hashlib.sha256(json.dumps([columns, scaling, values]).encode()).hexdigest()
 
@@ -284,10 +299,11 @@ def _sha256(file: Path) -> str:
 
 
 def _layout(log_format: LogFormat) -> JsonObject:
-    """Return the columns for `dataset.json`; weight and vectors only if there are some."""
+    """Return the columns for `dataset.json`; rare ones only if there are some."""
     layout = {n: x for n, x in asdict(log_format).items() if n not in _OF_LAYOUT}
     weight = {"weight": log_format.weight} if log_format.weight else {}
-    return layout | weight | log_format.vector_options()
+    shared = log_format.share_options()
+    return layout | weight | log_format.vector_options() | shared
 
 
 def write_description(

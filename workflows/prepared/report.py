@@ -109,6 +109,7 @@ def summary(
         f"- click rate: {100 * data.clicks / max(total, 1):.2f}%",
         f"- fields: {len(data.categorical)} categorical, {len(data.continuous)} continuous",
         f"- distinct ids {where}: {ids:,}; seen once: {100 * once / max(ids, 1):.1f}%",
+        *[f"- {c} has the ids of {t}" for c, t in data.log_format.share_embedding.items()],
         *([] if unknown is None else [f"- {format_shares(unknown)}"]),
         "",
         "Ids per field, and how many of them occur more than once in an average batch "

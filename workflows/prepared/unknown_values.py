@@ -79,7 +79,7 @@ def warn_of_unknown(base: PreparedData, shares: Mapping[str, float], files: Sequ
 
 def warn_of_two_texts(data: PreparedData) -> None:
     """Log a warning for each column with two ids for what may be one value, such as 7 and 7.0."""
-    for name in data.categorical:
+    for name in data.log_format.tables:
         if pair := _two_texts(_values(data, name)):
             logging.getLogger(__name__).warning(
                 "warning: column %r: %r and %r have two ids; if they are one value, write it in "

@@ -40,6 +40,8 @@ class LogFormat:
         weight: name of the column with the weights of the rows; "": all rows weigh the same.
         vectors: columns with a vector of numbers per row -> its length; 0: not known yet.
         vector_separator: what separates the numbers of a vector in text.
+        share_embedding: categorical column -> the one whose ids, and later embedding table, it
+            has, too.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class LogFormat:
     weight: str = ""
     vectors: Mapping[str, int] = field(default_factory=dict)
     vector_separator: str = "|"
+    share_embedding: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def quotes(self) -> bool:
@@ -99,6 +102,29 @@ class LogFormat:
         if not self.vectors:
             return {}
         return {"vectors": dict(self.vectors), "vector_separator": self.vector_separator}
+
+    def share_options(self) -> JsonObject:
+        """Return which columns share a table, if some do."""
+        return {"share_embedding": dict(self.share_embedding)} if self.share_embedding else {}
+
+    def table_of(self, column: str) -> str:
+        """Return the name of the table of a categorical column: that column, or another one."""
+        return self.share_embedding.get(column, column)
+
+    @property
+    def tables(self) -> dict[str, list[str]]:
+        """The categorical columns of each table, by its name.
+
+        >>> share = {"liked": "item"}
+        >>> LogFormat(
+        ...     kind="table", label="", categorical=("liked", "user", "item"), share_embedding=share
+        ... ).tables
+        {'item': ['liked', 'item'], 'user': ['user']}
+        """
+        found: dict[str, list[str]] = {}
+        for column in self.categorical:
+            found.setdefault(self.table_of(column), []).append(column)
+        return found
 
     @property
     def columns(self) -> tuple[str, ...]:
