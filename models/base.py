@@ -1,4 +1,4 @@
-"""Shared parts of the four models: tables, linear part, MLP, output and Merlin model."""
+"""Shared parts of the five models: tables, linear part, MLP, output and Merlin model."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Architecture:
 
 
 class ClickModel(SyncedLayer, mm.Block):
-    """Base of the four models: a Merlin block that maps a batch to one logit per row.
+    """Base of the five models: a Merlin block that maps a batch to one logit per row.
 
     Attributes:
         jit_compile: whether XLA compiles the layers after the lookups, in training.
@@ -126,15 +126,17 @@ class ClickModel(SyncedLayer, mm.Block):
     def _tables(self, dim: int, std: float, prefix: str) -> FusedEmbedding | GrowingEmbedding:
         kind = getattr(embedding, choices.TABLES[self.architecture.tables])
         growing, seed = self.architecture.tables == "growing", self.architecture.seed
-        rows = self.architecture.capacity if growing else self.columns.fields
-        frozen = {} if prefix else self._frozen()
-        layer = kind(rows, dim, std=std, seed=seed, prefix=prefix, **frozen)
+        rows = self.architecture.capacity if growing else self.columns.table_rows
+        shared = self.columns.table_of_field if self.columns.tables and not growing else None
+        more: dict[str, Any] = {} if prefix else self._frozen()
+        more |= {} if shared is None else {"field_of_column": shared}
+        layer = kind(rows, dim, std=std, seed=seed, prefix=prefix, **more)
         layer.row_sync = self.row_sync
         self.row_sync.layers.append(layer)
         return layer
 
     def _frozen(self) -> dict[str, tuple[str, ...]]:
-        """Return the columns that the layer of embeddings freezes, as its argument."""
+        """Return the tables that the layer of embeddings freezes, as its argument."""
         names = self.architecture.freeze_embeddings
         for name in names:
             if name not in self.columns.fields:
@@ -142,7 +144,8 @@ class ClickModel(SyncedLayer, mm.Block):
                 raise InputError(
                     f"freeze_embeddings: no categorical column {name!r}; there are {known}"
                 )
-        return {"frozen": names} if names else {}
+        tables = dict.fromkeys(self.columns.tables.get(name, name) for name in names)
+        return {"frozen": tuple(tables)} if names else {}
 
     def _he(self, index: int) -> Initializer:
         """Return a He-normal initializer; with one seed, equal shapes would get equal values."""
@@ -199,8 +202,17 @@ class ClickModel(SyncedLayer, mm.Block):
             found = embedding.look_up_shards(layers, ids, training)
         else:
             found = [layer(ids) for layer in layers]
-        found = [combined(each, ids, self.columns.combiner_of_field) for each in found]
+        found = [self.combine(each, ids) for each in found]
         return found[0], found[1] if len(found) > 1 else None
+
+    def combine(self, found: Tensor, ids: Ids) -> Tensor:
+        """Combine the ids of each row and column, [b, F, d]; their values need not be known.
+
+        Args:
+            found: embedding rows of the ids, [b, F, d], or [m, d] with multi-valued columns.
+            ids: the ids.
+        """
+        return combined(found, ids, self.columns.combiner_of_field)
 
     def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
         """Compute the logit [b, 1] from embeddings [b, F, d], id weights and features [b, C]."""
@@ -265,10 +277,10 @@ def assemble(
 
 
 def logits(model: CTRModel, inputs: Batch | dict[str, Tensor], *, training: bool = False) -> Tensor:
-    """Compute the logits of one of the four models, before its sigmoid: [b, 1], float32.
+    """Compute the logits of one of the five models, before its sigmoid: [b, 1], float32.
 
     Args:
-        model: one of the four models.
+        model: one of the five models.
         inputs: a `Batch`, or a batch per column or stacked; see `Columns.stack`.
         training: as in Keras.
     """

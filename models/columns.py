@@ -32,9 +32,11 @@ class Columns:
         combiners: multi-valued column -> "sum", "mean" or "sqrtn", as in
             `tf.nn.embedding_lookup_sparse`. Other columns have one id per row.
         vectors: continuous column with a vector per row -> its length. Others have one number.
+        tables: column -> name of the embedding table that it shares with other columns. Any other
+            column has a table of its own name.
 
     Raises:
-        InputError: if a combiner is unknown.
+        InputError: if a combiner is unknown, or columns of one table have other numbers of rows.
     """
 
     fields: dict[str, int]
@@ -42,11 +44,41 @@ class Columns:
     target: str
     combiners: Mapping[str, str] = field(default_factory=dict)
     vectors: Mapping[str, int] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the combiners."""
+        """Check the combiners and the tables."""
         for combiner in self.combiners.values():
             one_of("combiner", combiner, POWERS)
+        rows = self.table_rows
+        for name, size in self.fields.items():
+            table = self.tables.get(name, name)
+            if size != rows[table]:
+                raise InputError(
+                    f"column {name!r} has {size} ids, but the table {table!r}, which it shares by "
+                    f"the name of its domain, has {rows[table]}; give them one vocabulary, or other"
+                    " names"
+                )
+
+    @property
+    def table_rows(self) -> dict[str, int]:
+        """Embedding table -> its rows, in the order of the tables' first columns.
+
+        >>> shared = {"item": "item", "liked": "item"}
+        >>> columns = Columns({"item": 3, "user": 5, "liked": 3}, (), "click", tables=shared)
+        >>> columns.table_rows, columns.table_of_field
+        ({'item': 3, 'user': 5}, [0, 1, 0])
+        """
+        found: dict[str, int] = {}
+        for name, rows in self.fields.items():
+            found.setdefault(self.tables.get(name, name), rows)
+        return found
+
+    @property
+    def table_of_field(self) -> list[int]:
+        """The number of the table of each categorical column."""
+        names = list(self.table_rows)
+        return [names.index(self.tables.get(name, name)) for name in self.fields]
 
     @property
     def combiner_of_field(self) -> list[str]:
@@ -64,6 +96,8 @@ class Columns:
 
         A categorical list column is multi-valued. Its property "combiner" names the combiner;
         default: "mean". A continuous list column has vectors of one length, its "value_count".
+        Columns whose domains have one name share a table, as in Merlin Models. NVTabular gives
+        one name to the columns that its Categorify encodes jointly.
 
         Args:
             schema: Merlin schema.
@@ -83,6 +117,8 @@ class Columns:
         categorical = schema.select_by_tag(Tags.CATEGORICAL)
         if not categorical.column_names:
             raise InputError("the schema has no column tagged CATEGORICAL; tag the id columns")
+        tables = {column.name: _domain_name(column) for column in categorical}
+        names = list(tables.values())
         return cls(
             fields={name: rows or _rows(categorical[name]) for name in categorical.column_names},
             continuous=tuple(schema.select_by_tag(Tags.CONTINUOUS).column_names),
@@ -97,6 +133,7 @@ class Columns:
                 for column in schema.select_by_tag(Tags.CONTINUOUS)
                 if column.is_list
             },
+            tables={column: name for column, name in tables.items() if names.count(name) > 1},
         )
 
     def stack(self, inputs: Batch | dict[str, Tensor]) -> tuple[Ids, Tensor]:
@@ -151,6 +188,10 @@ class Columns:
         if "categorical" not in inputs:
             return False
         return not all(name in inputs for name in (*self.fields, *self.continuous))
+
+
+def _domain_name(column: ColumnSchema) -> str:
+    return (column.properties.get("domain") or {}).get("name") or column.name
 
 
 def _rows(column: ColumnSchema) -> int:

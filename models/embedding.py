@@ -8,7 +8,7 @@ from typing import Any
 from cowclip_merlin import compat, workers
 from cowclip_merlin.batch import Ids
 from cowclip_merlin.compat.tensorflow_names import variable_names
-from cowclip_merlin.models.columns import fields_of, spread
+from cowclip_merlin.models.columns import spread
 from cowclip_merlin.models.row_sync import SyncedLayer
 from cowclip_merlin.optimizer.unique_rows import counted_lookup
 from cowclip_merlin.tables import TableLayout
@@ -28,16 +28,17 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
     """One table for all fields; the rows of field `f` start at its offset.
 
     A batch is one gather, so the gradient is one `tf.IndexedSlices` with an entry for each
-    occurrence of an id.
+    occurrence of an id. A field usually has one column of ids, but columns may share one.
 
     An id outside of its field's rows reads another field's row; the loader refuses such ids.
 
     Args:
-        fields: field -> number of rows, in the order of the ids.
+        fields: field -> number of rows, in the order of the rows.
         dim: length of a row.
         std: standard deviation of the initial rows; 0 for zeros.
         seed: random seed of the initial rows.
         prefix: prefix of "embeddings" in the variable's name.
+        field_of_column: number of the field of each column of ids; None: column f is field f.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
         std: float,
         seed: int,
         prefix: str = "",
+        field_of_column: Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**({"dtype": "float32"} | kwargs))
         self.layout, self.dim = TableLayout(fields), dim
         self.std, self.seed, self.prefix = std, seed, prefix
+        self.field_of_column = list(field_of_column or range(len(self.layout.fields)))
 
     def build(self, input_shape: TensorShape) -> None:
         """Create the table."""
@@ -76,7 +79,8 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
 
     def rows_of(self, ids: Ids) -> Tensor:
         """Return the rows of the ids in the whole table, of the shape of `ids.values`."""
-        return ids.values + spread(tf.constant(self.layout.offsets, ids.values.dtype), ids)
+        offsets = [self.layout.offsets[field] for field in self.field_of_column]
+        return ids.values + spread(tf.constant(offsets, ids.values.dtype), ids)
 
     def _read(self, index: int, rows: Tensor, training: bool) -> Tensor:
         self._before_read(index, rows, training)
@@ -116,6 +120,7 @@ class FusedEmbedding(SyncedLayer, tf.keras.layers.Layer):
             "std": self.std,
             "seed": self.seed,
             "prefix": self.prefix,
+            "field_of_column": list(self.field_of_column),
         }
 
 
@@ -150,12 +155,20 @@ class PerFieldEmbedding(FusedEmbedding):
     def call(self, ids: Ids, training: bool = False) -> Tensor:
         """Look up the row of each id, [b, F, dim], or [m, dim] with multi-valued columns."""
         fields = range(len(self.tables))
-        if ids.lengths is None:
+        if ids.lengths is None and len(self.field_of_column) == len(fields):
             return tf.stack([self._read(f, ids.values[:, f], training) for f in fields], axis=1)
-        of_field, places = fields_of(ids), tf.range(tf.size(ids.values))
-        parts = tf.dynamic_partition(ids.values, of_field, len(fields))
+        of_field = spread(tf.constant(self.field_of_column), ids)
+        if ids.lengths is None:
+            of_field = tf.reshape(of_field + tf.zeros_like(ids.values, tf.int32), [-1])
+        values = tf.reshape(ids.values, [-1])
+        places = tf.range(tf.size(values))
+        parts = tf.dynamic_partition(values, of_field, len(fields))
         places = tf.dynamic_partition(places, of_field, len(fields))
-        return tf.dynamic_stitch(places, [self._read(f, parts[f], training) for f in fields])
+        # Each table is read once, also if columns share it.
+        found = tf.dynamic_stitch(places, [self._read(f, parts[f], training) for f in fields])
+        if ids.lengths is not None:
+            return found
+        return tf.reshape(found, [-1, len(self.field_of_column), self.dim])
 
     def table_at(self, index: int) -> Variable:
         """Return the variable that contains the rows of field number `index`."""

@@ -1,4 +1,4 @@
-"""Growing tables of the four models: the schema, and the table that gives rows to ids."""
+"""Growing tables of the five models: the schema, and the table that gives rows to ids."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def growing_schema(
     continuous: Sequence[str] = (),
     label: str = "label",
     combiners: Mapping[str, str] | None = None,
+    share_embedding: Mapping[str, str] | None = None,
 ) -> Schema:
     """Make the Merlin schema of a model with `tables="growing"`, whose ids have no largest value.
 
@@ -37,6 +38,10 @@ def growing_schema(
         continuous: names of the columns of numbers, in model order.
         label: name of the 0/1 column.
         combiners: column with several ids per row -> "mean", "sum" or "sqrtn".
+        share_embedding: column -> the column whose ids and embeddings it has, too.
+
+    Raises:
+        InputError: if there is no such column, or it shares the ids of another one itself.
 
     >>> schema = growing_schema(categorical=["user", "item"], continuous=["age"], label="click")
     >>> schema.column_names
@@ -46,13 +51,20 @@ def growing_schema(
 
     merlin = compat.merlin_schema()
     ColumnSchema, Tags = merlin.ColumnSchema, merlin.Tags
-    several = combiners or {}
+    several, shared = combiners or {}, share_embedding or {}
+    for name, table in shared.items():
+        if name not in categorical or table not in categorical or table in shared:
+            raise InputError(
+                f"share_embedding: {name!r} cannot have the ids of {table!r}; give two categorical "
+                "columns, of which the second one has ids of its own"
+            )
     ids = [
         ColumnSchema(
             name,
             dtype=np.int32,
             tags=[Tags.CATEGORICAL],
-            properties={"combiner": several[name]} if name in several else {},
+            properties=({"combiner": several[name]} if name in several else {})
+            | ({"domain": {"name": shared.get(name, name)}} if shared else {}),
             is_list=name in several,
             is_ragged=name in several,
         )
@@ -76,9 +88,10 @@ def growing_table(
     moments. Call it once, before the first step.
 
     Args:
-        model: one of the four models, made with `tables="growing"` and a capacity, on the CPU.
+        model: one of the five models, made with `tables="growing"` and a capacity, on the CPU.
         optimizer: `CowClip(update="lazy")` with Adam, or an optimizer that holds one.
         fields: field -> when its ids get and lose their rows; other fields have `FieldRules()`.
+            Columns that share a table are one field, with the name of the table.
         **settings: of `GrowingTable`: `max_rows`, `admission_filter`, `window`, `counters`,
             `absent`, `index_cells`.
 
@@ -89,11 +102,12 @@ def growing_table(
     _refuse_model(model)
     _refuse_optimizer(optimizer, cowclip)
     adam, architecture = cowclip.embedding_optimizer, model.blocks[0].architecture
+    columns = model.blocks[0].columns
     layers = model.row_sync.layers
     for layer in layers:
         create_adam_slots(adam, layer.table)
     table = GrowingTable(
-        _rules(model.blocks[0].columns.fields, fields or {}),
+        _rules(columns.table_rows, fields or {}),
         # Equal seeds would give the tables of a model equal numbers.
         memory=[
             row_memory(layer.table, adam, std=layer.std, seed=layer.seed + i)
@@ -101,10 +115,11 @@ def growing_table(
         ],
         capacity=architecture.capacity,
         seed=architecture.seed,
+        field_of_column=columns.table_of_field if columns.tables else None,
         **settings,
     )
     attach(model, optimizer)
-    names = list(model.blocks[0].columns.fields)
+    names = list(columns.table_rows)
     cowclip.tables.name_rows([layer.table for layer in layers], partial(_name_row, table, names))
     model.row_sync.grows_with, cowclip.reserved_rows = cowclip, architecture.capacity
     model.row_sync.zero_rows = table.num_fields if table.absent == "zeros" else 0

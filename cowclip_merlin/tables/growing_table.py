@@ -48,10 +48,12 @@ class GrowingTable:
         counters: bytes of each of the two rows of counters.
         absent: "trained": ids without a row read a row of their field that is trained like any
             other; "zeros": they read zeros, as in Monolith. A step must then not change rows below
-            F; the four models see to it.
+            F; the five models see to it.
         seed: of the probabilistic filter.
         index_cells: cells of the index at the start. None: with `max_rows` enough for all rows, so
             that the index never pauses to grow; else 16.
+        field_of_column: number of the field of each column of ids, if columns share a field; None:
+            column f is field f.
 
     Raises:
         InputError: an argument is out of its range.
@@ -79,10 +81,12 @@ class GrowingTable:
         absent: str = "trained",
         seed: int = 0,
         index_cells: int | None = None,
+        field_of_column: Sequence[int] | None = None,
     ) -> None:
         self.fields, self.memory, self.capacity = tuple(fields), tuple(memory), capacity
         self.max_rows = capacity - len(fields) if max_rows is None else max_rows
         self.bounded, self.absent = max_rows is not None, absent
+        self.field_of_column = None if field_of_column is None else tuple(field_of_column)
         self._refuse_wrong()
         cells = index_cells or (cells_for(self.max_rows) if self.bounded else 16)
         self._id_map = IdMap(len(fields), capacity, cells=cells)
@@ -115,6 +119,12 @@ class GrowingTable:
             raise InputError(
                 f"max_rows is {self.max_rows} at capacity {self.capacity}; give 1 to {most}, as "
                 f"{len(self.fields)} rows are those of absent ids"
+            )
+        numbers = range(len(self.fields))
+        if set(numbers if self.field_of_column is None else self.field_of_column) != set(numbers):
+            raise InputError(
+                f"field_of_column is {self.field_of_column}; give each of the {len(self.fields)} "
+                "fields at least one column"
             )
         if any(len(rows.w) != self.capacity for rows in self.memory):
             raise InputError(f"capacity is {self.capacity}, but a table has other rows")
@@ -150,7 +160,7 @@ class GrowingTable:
         Raises:
             InputError: there are not enough rows, or a time or the shape of the ids is wrong.
         """
-        checked = checked_ids(ids, self.num_fields)
+        checked, places = self._by_field(ids)
         if not beside_step:
             self.check_memory()
         times = expiry.event_times(now, checked.num_rows)
@@ -160,7 +170,13 @@ class GrowingTable:
         new_rows = self._create(new, batch.rows)
         batch_loops.finish_rows(self._id_map.cells, batch, last_seen, new_rows)
         self._note_changed(batch.rows)
-        return in_form_of(ids, batch.rows)
+        return in_form_of(ids, _put(batch.rows, places))
+
+    def _by_field(self, ids: Ids | Array) -> tuple[Ids, Array | None]:
+        """Return the ids by field; and where they were, if columns share a field."""
+        if self.field_of_column is None:
+            return checked_ids(ids, self.num_fields), None
+        return checked_ids(ids, len(self.field_of_column)).by_field(self.field_of_column)
 
     def last_seen(self, rows: Array) -> Array:
         """Latest event time of the ids of rows, uint32 of the rows' shape; not of absent ids.
@@ -202,7 +218,8 @@ class GrowingTable:
         Args:
             ids: int64, as `Ids` or an array [b, F]; the rows have the same form.
         """
-        return in_form_of(ids, batch_loops.look_up(self._id_map, checked_ids(ids, self.num_fields)))
+        checked, places = self._by_field(ids)
+        return in_form_of(ids, _put(batch_loops.look_up(self._id_map, checked), places))
 
     def hold(self, rows: Ids | Array) -> None:
         """Keep the ids of these rows until the next call, as a running step uses the rows.
@@ -321,3 +338,12 @@ class GrowingTable:
         for log in self._parts.changes:
             log.add_gone(dropped)
         return len(dropped.ids)
+
+
+def _put(rows: Array, places: Array | None) -> Array:
+    """Return rows in the order of the ids, whose places are given unless it is their order."""
+    if places is None:
+        return rows
+    ordered = np.empty_like(rows)
+    ordered[places] = rows
+    return ordered

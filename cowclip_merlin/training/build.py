@@ -127,10 +127,10 @@ def read_pretrained_rows(settings: RunSettings, data: PreparedData) -> list[Pret
 def set_pretrained_rows(model: CTRModel, pretrained: Sequence[PretrainedRows]) -> None:
     """Let the embeddings of a new model start with these vectors."""
     tf, block = compat.tensorflow(), model.blocks[0]
-    fields = list(block.columns.fields)
+    table_of = dict(zip(block.columns.fields, block.columns.table_of_field, strict=True))
     for rows in pretrained:
         ids, vectors = tf.constant(rows.ids), tf.constant(rows.vectors)
-        block.embedding.set_rows(fields.index(rows.column), ids, vectors)
+        block.embedding.set_rows(table_of[rows.column], ids, vectors)
 
 
 def build_model_of(

@@ -33,8 +33,6 @@ class DenseScorer:
     """
 
     def __init__(self, settings: OnlineSettings, features: LogFeatures) -> None:
-        from cowclip_merlin.models.columns import combined
-
         tf, fields = compat.tensorflow(), len(features.categorical)
         run = settings.run
         # The tables of this model stay empty: rows come from outside.
@@ -53,8 +51,7 @@ class DenseScorer:
 
         @tf.function(input_signature=[rows, numbers, *lengths], autograph=False)
         def score(rows: list[Tensor], numbers: Tensor, *lengths: Tensor) -> Tensor:
-            ids, combiners = Ids(None, *lengths), block.columns.combiner_of_field
-            rows = [combined(each, ids, combiners) for each in rows]
+            rows = [block.combine(each, Ids(None, *lengths)) for each in rows]
             wide = rows[1] if len(rows) > 1 else None
             return tf.sigmoid(tf.cast(block.forward(rows[0], wide, numbers), tf.float32))[:, 0]
 

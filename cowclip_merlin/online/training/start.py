@@ -94,6 +94,11 @@ class OfflineStart:
                 f"{self._data.path}: column {min(vectors)!r} has vectors, which a stream does not "
                 "take; train the run without them"
             )
+        if shared := self._data.log_format.share_embedding:
+            raise InputError(
+                f"{self._data.path}: column {min(shared)!r} shares a table, which a features file "
+                "cannot say yet; start from a run on data without `share_embedding`"
+            )
         self._refuse_other_lists(features)
         for column in features.categorical:
             if column.buckets is not None:

@@ -75,7 +75,7 @@ class WarmStart:
         their_optimizer = build_optimizer(settings, values, self._before, steps=1)
         their_optimizer.create_state(theirs.trainable_variables)
         Checkpoints(self._folder, theirs, their_optimizer).restore()
-        matches = {name: self._matches(name) for name in self._data.categorical}
+        matches = {name: self._matches(name) for name in self._data.tables}
         pairs = zip(_slots(their_optimizer, theirs), _slots(optimizer, model), strict=True)
         for old, new in pairs:
             _copy_tables(old.tables, new.tables, matches)
@@ -104,7 +104,7 @@ class WarmStart:
 
     def _summary(self, matches: Mapping[str, _Matches], steps: int) -> str:
         kept = sum(len(each.new) for each in matches.values())
-        old, new = (sum(each.cardinalities.values()) for each in (self._before, self._data))
+        old, new = (sum(each.tables.values()) for each in (self._before, self._data))
         return (
             f"starts from {self._run} after {steps:,} steps: {kept:,} of {new:,} ids have their "
             f"rows, {new - kept:,} are new; {old - kept:,} of its ids are not in {self._data.path}"
@@ -158,6 +158,12 @@ class WarmStart:
             raise InputError(
                 f"{data.path}: its vectors have other columns or lengths than those of "
                 f"{before.path}; prepare the same ones in the same order"
+            )
+        old, new = (x.log_format.share_embedding for x in (before, data))
+        if old != new:
+            raise InputError(
+                f"{data.path}: other columns share a table than in {before.path}; prepare both "
+                "with the same `share_embedding`"
             )
         for name in data.continuous:
             if _scale(before, name) != _scale(data, name):
