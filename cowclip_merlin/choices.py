@@ -21,7 +21,7 @@ from typing import Literal
 
 from cowclip_merlin.checks import check_not_negative
 
-MODELS = ("wide_and_deep", "deepfm", "dcn", "dcnv2")
+MODELS = ("wide_and_deep", "deepfm", "dcn", "dcnv2", "din")
 """Architectures; `cowclip_merlin.models.<name>` holds the builder `<name>`."""
 
 UPDATES = ("dense", "exact", "lazy")

@@ -1,4 +1,4 @@
-"""The four architectures of the paper, built on Merlin models."""
+"""The four architectures of the paper and DIN, built on Merlin models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merlin model that keeps its tables up to date; the four builders return it."""
+"""Merlin model that keeps its tables up to date; the five builders return it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def current_policy() -> str:
 def computing_in(precision: str) -> Iterator[None]:
     """Make layers that are created in this block compute in this precision.
 
-    Weights are always float32; so are tables, logits and probabilities of the four models.
+    Weights are always float32; so are tables, logits and probabilities of the five models.
 
     Args:
         precision: "float32", "bfloat16", "float16", or the name of a Keras policy.

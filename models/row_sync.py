@@ -42,11 +42,11 @@ def find_cowclip(optimizer: KerasOptimizer) -> CowClip | None:
 def attach(model: CTRModel, optimizer: KerasOptimizer) -> None:
     """Make lookups in training bring the rows that they read up to date.
 
-    `compile` of the four models calls this; a custom training loop must call it once. First, the
+    `compile` of the five models calls this; a custom training loop must call it once. First, the
     previously attached optimizer brings all rows up to date.
 
     Args:
-        model: one of the four models.
+        model: one of the five models.
         optimizer: CowClip, or an optimizer that wraps one.
     """
     model.row_sync.attach(find_cowclip(optimizer))
@@ -206,7 +206,7 @@ class SyncedLayer:
     """Mixin of a Keras layer that brings rows up to date before weights are read or replaced.
 
     Attributes:
-        row_sync: the model's `RowSync`; None for a layer outside of the four models.
+        row_sync: the model's `RowSync`; None for a layer outside of the five models.
         is_shard: whether each worker has a part of the layer's table.
     """
 

@@ -1,4 +1,4 @@
-"""Smoke run of one stack: prepare, 20 training steps of all four models, save and load.
+"""Smoke run of one stack: prepare, 20 training steps of all five models, save and load.
 
 Then Merlin's own models, in a process that imports them as a user's script does. Where Merlin
 Systems is installed, also examples/merlin_models.py with an ensemble.
@@ -42,22 +42,36 @@ class Warnings(logging.Handler):
 def smoke(work: Path) -> None:
     generate(work / "log.txt", rows=3000, seed=1)
     assert main(["prepare", "criteo", str(work / "log.txt"), "--out", str(work / "data")]) == 0
-    data = cc.workflows.PreparedData.load(work / "data")
-    epochs = -(-STEPS // (data.rows["train"] // BATCH))
+    write_histories(work / "histories.csv")
+    columns = ["--label", "y", "--categorical", "item", "--continuous", "x", "--multi", "seen"]
+    words = ["prepare", "table", str(work / "histories.csv"), "--out", str(work / "lists")]
+    assert main([*words, *columns, "--share-embedding", "seen=item"]) == 0
     for name in cc.models.MODELS:
+        folder = work / ("lists" if name == "din" else "data")
+        data = cc.workflows.PreparedData.load(folder)
+        epochs = -(-STEPS // (data.rows["train"] // BATCH))
         settings = RunSettings(
             model=name, batch_size=BATCH, mlp=(16, 16), epochs=epochs, update="exact"
         )
-        rows = train(work / "data", settings, out=work / name)
+        rows = train(folder, settings, out=work / name)
         assert int(rows[-1]["step"]) >= STEPS
-        again = evaluate_run(work / name, work / "data")
+        again = evaluate_run(work / name, folder)
         assert again.auc == rows[-1]["test_auc"], (again, rows[-1])
         save_and_load(settings, data, work / f"{name}.model")
         export_and_call(work / name, data, work / f"{name}.exported")
         print(f"{name}: {rows[-1]['step']} steps, saved, loaded and exported", flush=True)
     # The last model again: exact updates give the numbers of dense ones.
-    dense = train(work / "data", replace(settings, update="dense"), out=work / "dense")
+    dense = train(folder, replace(settings, update="dense"), out=work / "dense")
     assert abs(dense[-1]["test_auc"] - again.auc) < 1e-5, (dense[-1], again)
+
+
+def write_histories(file: Path) -> None:
+    """Write a log of 3,000 rows with an item, items seen before, and a number."""
+    rng = np.random.default_rng(1)
+    item, size, x = rng.integers(0, 30, 3000), rng.integers(0, 5, 3000), rng.random(3000)
+    seen = ["|".join(map(str, rng.integers(0, 30, n))) for n in size]
+    rows = [f"{i},{s},{number},{i % 2}" for i, s, number in zip(item, seen, x)]
+    file.write_text("\n".join(["item,seen,x,y", *rows]) + "\n", encoding="utf-8")
 
 
 def save_and_load(settings: RunSettings, data, path: Path) -> None:
@@ -79,7 +93,8 @@ def export_and_call(run: Path, data, path: Path) -> None:
     tf = compat.tensorflow()
     assert main(["export", str(run), str(data.path), "--out", str(path)]) == 0
     score = tf.saved_model.load(str(path)).signatures["serving_default"]
-    given = {name: tf.ones([5], tf.int64) for name in data.categorical}
+    lists = data.log_format.multi
+    given = {n: tf.ones([5, 1] if n in lists else [5], tf.int64) for n in data.categorical}
     given |= {name: tf.ones([5]) for name in data.continuous}
     model = load_run(run, data.path)
     got = score(**given)["probability"]

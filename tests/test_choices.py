@@ -169,11 +169,11 @@ def tower_model(monkeypatch):
 
 def test_a_run_with_a_new_model(tower_model, data, tmp_path, capsys):
     assert cc.models.MODELS["tower"] is tower and list(cc.models.MODELS)[-1] == "tower"
-    assert "dcnv2, tower" in text_of_help(capsys)
+    assert "din, tower" in text_of_help(capsys)
     assert train(data, tmp_path / "run", "--model", "tower", "--clip", "none") == 0
     assert main(["evaluate", str(tmp_path / "run"), str(data)]) == 0
     assert "AUC" in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"unknown model 'fm'; .*dcnv2, tower$"):
+    with pytest.raises(InputError, match=r"unknown model 'fm'; .*din, tower$"):
         RunSettings(model="fm", batch_size=8)
 
 

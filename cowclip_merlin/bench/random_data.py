@@ -73,7 +73,7 @@ def random_rows(rows: int, fields: dict[str, int], *, seed: int = 0) -> ColumnAr
 
 
 def random_model(model: str, fields: dict[str, int], **settings: Any) -> CTRModel:
-    """Build one of the four models for these fields and 13 numbers; see `Architecture`."""
+    """Build a model for these fields and 13 numbers; see `Architecture`."""
     from cowclip_merlin import models
     from cowclip_merlin.workflows.nvtabular_graph import Statistics
     from cowclip_merlin.workflows.prepared.folder import merlin_schema

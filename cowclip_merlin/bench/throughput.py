@@ -106,7 +106,7 @@ def build_model_and_optimizer(
     fields: dict[str, int],
     jit_compile: bool = False,
 ) -> tuple[CTRModel, CowClip]:
-    """Build one of the four models with random weights, and CowClip with Adam and its state.
+    """Build one of the five models with random weights, and CowClip with Adam and its state.
 
     Args:
         model: name of the model.

@@ -44,7 +44,7 @@ def gradient_norms(
     weights of the wide part, unless the clip includes them in a norm.
 
     Args:
-        model: one of the four models, with its variables created.
+        model: one of the five models, with its variables created.
         optimizer: CowClip, or an optimizer that wraps one.
         inputs: a batch, per column or stacked; see `models.Columns.stack`.
         label: 0 or 1, [b].
@@ -79,7 +79,7 @@ def make_probe(
     """Return a compiled function that maps a batch of `data` to its `RowNorms`.
 
     Args:
-        model: one of the four models, with its variables created.
+        model: one of the five models, with its variables created.
         optimizer: CowClip, or an optimizer that wraps one; attached to the model.
         data: `loading.Data`.
     """

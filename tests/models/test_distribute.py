@@ -1,4 +1,4 @@
-"""The four models made in the scope of a strategy: two replicas end where one does."""
+"""The five models made in the scope of a strategy: two replicas end where one does."""
 
 from pathlib import Path
 

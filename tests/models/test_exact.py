@@ -1,4 +1,4 @@
-"""The four models under `update="exact"`: what fit, evaluate, predict and save see."""
+"""The five models under `update="exact"`: what fit, evaluate, predict and save see."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""The four models tell the optimizer which rows of their tables belong to which field."""
+"""The five models tell the optimizer which rows of their tables belong to which field."""
 
 import numpy as np
 import pytest

@@ -81,7 +81,7 @@ class BatchForm:
 
 
 class OnlineTrainer:
-    """One of the four models with growing tables, its optimizer and its table of ids.
+    """One of the five models with growing tables, its optimizer and its table of ids.
 
     Args:
         settings: of the model and its training.
