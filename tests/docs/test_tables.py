@@ -25,7 +25,7 @@ MODULES = {
 }
 CONSTANTS = {
     "cc.PRESETS": ("cowclip_merlin/scaling.py", "The paper's settings for its two data sets"),
-    "cc.models.MODELS": ("models/__init__.py", "The four builders by name"),
+    "cc.models.MODELS": ("models/__init__.py", "The five builders by name"),
 }
 
 
