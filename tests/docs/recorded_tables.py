@@ -172,6 +172,29 @@ def replays():
     return lines(head, body, ["---", *["---:"] * 3])
 
 
+HISTORIES = {
+    ("none", "deepfm"): "DeepFM without `liked`",
+    ("own", "deepfm"): "DeepFM, `liked` with a table of its own, `mean`",
+    ("shared", "deepfm"): "DeepFM, `liked` with the table of `item`, `mean`",
+    ("shared", "din"): "DIN, `liked` with the table of `item`",
+}
+
+
+def histories():
+    """AUC and AUC by user on MovieLens by model and split, mean and deviation of the seeds."""
+    rows, body = rows_of_csv("2026-11-27-cpu2-movielens-histories.csv"), []
+    for key, title in HISTORIES.items():
+        cells = [title]
+        for split in ("random", "time"):
+            for measure in ("auc", "auc_by_user"):
+                aucs = [100 * float(e[measure]) for e in rows
+                        if (e["history"], e["model"], e["split"]) == (*key, split)]  # fmt: skip
+                cells.append(f"{statistics.mean(aucs):.2f} ±{statistics.stdev(aucs):.2f}")
+        body.append(cells)
+    head = ["model", "random: AUC", "by user", "by time: AUC", "by user"]
+    return lines(head, body, ["---", *["---:"] * 4])
+
+
 COLLISIONS = {
     file.stem.partition("-collisions-")[2]: file
     for file in sorted(RESULTS.glob("*-collisions-*.csv"))
@@ -185,6 +208,7 @@ OTHERS: dict[str, Callable[[], str]] = {
     "movielens-cuts-searched/aucs": searched_elsewhere,
     "rules/invariant": invariant,
     "rules/replays": replays,
+    "movielens/histories": histories,
     **{f"collisions/{log}": collisions_table(file) for log, file in COLLISIONS.items()},
 }
 
