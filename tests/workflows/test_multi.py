@@ -49,6 +49,12 @@ def test_text_is_split(to_type):
     assert lists_of_values(text, ";", where="x").to_pylist()[:4] == expected
 
 
+@pytest.mark.parametrize("text", [["[a, b]", "a"], ["[a]", "[b]"], ["['a']", None]])
+def test_brackets_in_some_values_are_text(text):
+    found = lists_of_values(pa.array(text), "|", where="x")
+    assert found.to_pylist() == [[value] if value else [] for value in text]
+
+
 def table(folder, kind, rows=ROWS):
     """A log with the tags as text or as lists."""
     user, tags, y = zip(*rows * 20, strict=True)
@@ -170,10 +176,16 @@ def test_rare_values_share_an_id(tmp_path):
         (["--multi", "tags", "--keep-values", "last"], "--keep-values has no effect without"),
         (["--multi", "n"], "column 'n' is int64, but holds several values per row by --multi"),
         (["--categorical", "user,tags"], "column 'tags' is list.*name it in --multi, too"),
+        (["--multi", "nested"], r"column 'nested' is list<.*>, lists of lists; give one list"),
+        (
+            ["--multi", "shown"],
+            r"column 'shown' has text such as \['a', 'b'\], the print of a list",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path, capsys, given_options, message):
     frame = pd.DataFrame({"user": ["a", "b"], "tags": [["x"], ["y"]], "n": [1, 2], "y": [0, 1]})
+    frame = frame.assign(nested=[[["x"]], []], shown=["['a', 'b']", '["c"]'])
     frame.to_parquet(tmp_path / "log.parquet")
     words = ["prepare", "table", str(tmp_path / "log.parquet"), "--out", str(tmp_path / "DATA")]
     words += ["--label", "y", "--categorical", "user", *given_options]

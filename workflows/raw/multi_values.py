@@ -64,13 +64,37 @@ def _as_lists(values: ArrowColumn, separator: str, what: str, where: str) -> Arr
     if types.is_null(kind):
         return values.cast(pa.list_(pa.string()))
     if types.is_string(kind) or types.is_large_string(kind):
+        _refuse_printed_lists(values, separator, where)
         return pc.split_pattern(values, pattern=separator)
     if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
         raise InputError(
             f"{where} is {kind}, but holds {what}; give lists, or text with {separator!r} between "
             "the values"
         )
+    if types.is_nested(kind.value_type) and not types.is_struct(kind.value_type):
+        raise InputError(f"{where} is {kind}, lists of lists; give one list per row")
     return values
+
+
+_PRINTED_LIST = r"""^\s*\[.*[,'"].*\]\s*$"""
+
+
+def _refuse_printed_lists(texts: ArrowColumn, separator: str, where: str) -> None:
+    """Refuse text such as "['a', 'b']" in all rows that have some: each would be one value.
+
+    Raises:
+        InputError: if it is so in two rows or more.
+    """
+    import pyarrow.compute as pc
+
+    given = texts.filter(pc.fill_null(pc.not_equal(texts, ""), False))
+    for some in (given[:2], given):  # usually, the first two tell enough
+        if len(some) < 2 or not pc.all(pc.match_substring_regex(some, _PRINTED_LIST)).as_py():
+            return
+    raise InputError(
+        f"{where} has text such as {given[0].as_py():.60}, the print of a list; give lists of "
+        f"parquet, or text with {separator!r} between the values"
+    )
 
 
 def vectors_of_values(
