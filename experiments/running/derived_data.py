@@ -146,7 +146,7 @@ def _counts(data: PreparedData, fraction: float) -> dict[str, npt.NDArray[np.int
     counts = {name: np.zeros(size, np.int64) for name, size in data.cardinalities.items()}
     for table in _tables(data, "train", fraction):
         for name, cnt in counts.items():
-            cnt += np.bincount(table[name].to_numpy(), minlength=len(cnt))
+            cnt += np.bincount(_ids(table.column(name)), minlength=len(cnt))
     return counts
 
 
@@ -162,7 +162,7 @@ def _tables(data: PreparedData, split: str, fraction: float) -> Iterator[pa.Reco
             check_columns_present(file, parquet.schema_arrow.names, data)
             for batch in parquet.iter_batches(batch_size=1 << 18):
                 for name, size in data.cardinalities.items():
-                    check_ids_in_vocabulary(file, name, batch.column(name).to_numpy(), size)
+                    check_ids_in_vocabulary(file, name, _ids(batch.column(name)), size)
                 chosen = _choice(rng, batch.num_rows, fraction)
                 yield batch if chosen is None else batch.filter(chosen)
 
@@ -190,10 +190,27 @@ def _renumbered(batch: pa.RecordBatch, maps: Maps) -> pa.Table:
     import pyarrow as pa
 
     columns = [
-        pa.array(maps[name][batch.column(name).to_numpy()]) if name in maps else batch.column(name)
+        _with_new_ids(batch.column(name), maps[name]) if name in maps else batch.column(name)
         for name in batch.schema.names
     ]
     return pa.table(columns, names=batch.schema.names)
+
+
+def _ids(column: Any) -> npt.NDArray[np.int32]:
+    """Return the ids of a column of a batch, one after the other: [n], or of lists [m]."""
+    import pyarrow as pa
+
+    return (column.flatten() if pa.types.is_list(column.type) else column).to_numpy()
+
+
+def _with_new_ids(column: Any, new: npt.NDArray[np.int32]) -> Any:
+    import pyarrow as pa
+
+    ids = pa.array(new[_ids(column)])
+    if not pa.types.is_list(column.type):
+        return ids
+    ends = np.cumsum([0, *column.value_lengths().to_numpy()])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), ids)
 
 
 class _ParquetWriter:

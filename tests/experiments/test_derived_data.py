@@ -152,3 +152,53 @@ def test_a_damaged_data_folder_is_one_line(
     assert main(["experiment", name, "--data", "data", "--max-multiplier", "4"]) == 2
     said = capsys.readouterr().err
     assert words in said and said.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def with_lists(tmp_path_factory):
+    """A table with two columns of lists, of which some are empty."""
+    folder, rng = tmp_path_factory.mktemp("lists"), np.random.default_rng(4)
+    lists = {
+        name: [[f"v{i}" for i in rng.zipf(1.4, n) % 40] for n in rng.integers(0, 5, 900)]
+        for name in ("tags", "seen")
+    }
+    columns = {"user": rng.integers(0, 50, 900), "x": rng.random(900), "y": rng.integers(0, 2, 900)}
+    pq.write_table(pa.table(columns | lists), folder / "log.parquet")
+    words = ["--label", "y", "--categorical", "user", "--multi", "tags,seen", "--continuous", "x"]
+    data = folder / "DATA"
+    assert main(["prepare", "table", str(folder / "log.parquet"), "--out", str(data), *words]) == 0
+    return data
+
+
+@pytest.mark.parametrize(
+    "variant", [DataVariant(keep_top=3), DataVariant(min_count=5, fraction=0.5)]
+)
+def test_lists_keep_their_lengths(with_lists, tmp_path, variant):
+    """Against a slow count; ids that are dropped become out of vocabulary."""
+    whole = PreparedData.load(with_lists)
+    made = derive_data(whole, variant, tmp_path)
+    if variant.fraction == 1:
+        np.testing.assert_array_equal(
+            *(read_columns(each, "train").lengths for each in (whole, made))
+        )
+    for f, name in enumerate(made.categorical):
+        ids = read_columns(made, "train").column(f)[0].tolist()
+        counted = read_counts(made, name)["count"].to_pylist()
+        assert counted == [ids.count(i) for i in range(len(counted))]
+        assert min(counted[3:]) >= (variant.min_count or 1)
+        assert len(counted) - 3 <= (variant.keep_top or len(counted))
+    tags = [read_columns(each, "train").column(1)[0].tolist() for each in (whole, made)]
+    if variant.fraction == 1:
+        pairs = set(zip(*tags, strict=True))
+        assert len(pairs) == len({before for before, _ in pairs})
+
+
+@pytest.mark.runs
+def test_an_experiment_runs_on_lists(with_lists, tmp_path):
+    lines = "[{label: all, multipliers: [1]}, {label: top, keep_top: 3, multipliers: [1]}]"
+    (tmp_path / "mine.yaml").write_text(f"title: t\nclaim: c\nlines: {lines}")
+    out = tmp_path / "OUT"
+    small = ["--seeds", "1"]
+    assert experiment(str(tmp_path / "mine.yaml"), with_lists, out, *small) == 0
+    found = (out / "results.csv").read_text(encoding="utf-8")
+    assert found.count("\n") == 3, found
