@@ -5,6 +5,7 @@
     python benchmarks/step.py growing      with a growing table, compared with a fixed one
     python benchmarks/step.py loading      compared with the loaders
     python benchmarks/step.py diagnostics  with diagnostics, compared with none
+    python benchmarks/step.py lists        on lists of ids, compared with one id per column
 
 `cowclip bench` compares models, updates, clips and batches.
 """
@@ -19,6 +20,7 @@ SUITE = Suite(
         "growing": "step_parts.growing_step",
         "loading": "step_parts.loading",
         "diagnostics": "step_parts.diagnostics",
+        "lists": "step_parts.lists",
     },
 )
 

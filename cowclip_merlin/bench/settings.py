@@ -68,6 +68,13 @@ class BenchSettings(Settings):
         unique=True,
     )
     vocabulary: int = option(1_000_000, "ids in all 26 fields together")
+    multi_values: int = option(
+        0,
+        "mean number of ids of a row in each field, as lists of 1 to 2 N - 1 ids; 0: one id each",
+        metavar="N",
+        at_least=0,
+        at_most=1000,
+    )
     rounds: int = option(5, "rounds; each one measures every configuration", at_least=1)
     rows_per_turn: int | None = option(
         None,

@@ -58,11 +58,14 @@ def measure(settings: BenchSettings) -> JsonObject:
     fields = criteo_fields(settings.vocabulary)
     rows_per_turn = settings.rows_per_turn or default_rows_per_turn()
     rows = max(*settings.batches, rows_per_turn)
-    data = DeviceData(random_rows(rows, fields))
+    made = random_rows(rows, fields, multi_values=settings.multi_values)
+    data = DeviceData(made)
     what = (settings.updates, settings.backends, settings.clips, settings.precisions)
     kinds = list(product(settings.models, *what))
     jit = settings.jit_compile
-    built = {kind: build_model_and_optimizer(*kind, fields, jit) for kind in kinds}
+    built = {
+        kind: build_model_and_optimizer(*kind, fields, jit, settings.multi_values) for kind in kinds
+    }
     used = {kind: optimizer.backend for kind, (_, optimizer) in built.items()}
     steps = {kind: model_train_function(*each, data) for kind, each in built.items()}
     cases = [BenchCase(m, b, *rest) for b in settings.batches for m, *rest in kinds]
@@ -79,6 +82,8 @@ def measure(settings: BenchSettings) -> JsonObject:
     return {
         "what": "training step, rows per second",
         "vocabulary": settings.vocabulary,
+        "multi_values": settings.multi_values,
+        "ids_per_row": round(made.ids.size / rows, 3),
         "rounds": settings.rounds,
         "jit_compile": settings.jit_compile,
         "results": [
@@ -105,6 +110,7 @@ def build_model_and_optimizer(
     precision: str,
     fields: dict[str, int],
     jit_compile: bool = False,
+    multi_values: int = 0,
 ) -> tuple[CTRModel, CowClip]:
     """Build one of the five models with random weights, and CowClip with Adam and its state.
 
@@ -116,13 +122,14 @@ def build_model_and_optimizer(
         precision: precision of the hidden layers.
         fields: field -> number of rows.
         jit_compile: whether XLA compiles the layers after the lookups.
+        multi_values: as in `random_rows`.
     """
     from cowclip_merlin.models.precision import computing_in
     from cowclip_merlin.optimizer import CowClip
 
     values = replace(scale("criteo", to=8192), warmup_epochs=0)
     with computing_in(precision):
-        built = random_model(model, fields)
+        built = random_model(model, fields, multi_values=multi_values)
     built.blocks[0].jit_compile = jit_compile
     optimizer = CowClip.of(
         values, update=update, backend=backend, clip=clip, embeddings=["embeddings"]

@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> None:
     print(format_backends(result))
     print("ratio: speed relative to the smallest batch with dense updates and no clip")
     print("of MLP: speed relative to the MLP alone; both are medians over the rounds")
+    if settings.multi_values:
+        print(f"a row has {result['ids_per_row']:.0f} ids, in lists")
     print(f"{result['hardware']}, TensorFlow {result['versions'].get('tensorflow')}")
     if args.json:
         write_json(args.json, result)

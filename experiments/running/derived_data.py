@@ -26,7 +26,7 @@ from cowclip_merlin.system.files import (
     work_folder,
     write_json,
 )
-from cowclip_merlin.types import JsonObject
+from cowclip_merlin.types import ArrowColumn, JsonObject
 from cowclip_merlin.workflows import PreparedData
 from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, SPECIAL
 from cowclip_merlin.workflows.prepared.folder import SPLITS, checksums, write_schema
@@ -196,14 +196,14 @@ def _renumbered(batch: pa.RecordBatch, maps: Maps) -> pa.Table:
     return pa.table(columns, names=batch.schema.names)
 
 
-def _ids(column: Any) -> npt.NDArray[np.int32]:
+def _ids(column: ArrowColumn) -> npt.NDArray[np.int32]:
     """Return the ids of a column of a batch, one after the other: [n], or of lists [m]."""
     import pyarrow as pa
 
     return (column.flatten() if pa.types.is_list(column.type) else column).to_numpy()
 
 
-def _with_new_ids(column: Any, new: npt.NDArray[np.int32]) -> Any:
+def _with_new_ids(column: ArrowColumn, new: npt.NDArray[np.int32]) -> ArrowColumn:
     import pyarrow as pa
 
     ids = pa.array(new[_ids(column)])

@@ -39,6 +39,30 @@ def test_a_small_bench(tmp_path, capsys):
     assert used == {("dense", "tensorflow"), ("lazy", "numba"), ("-", "-")}
 
 
+@pytest.mark.runs
+def test_a_small_bench_with_lists(tmp_path, capsys):
+    file = tmp_path / "bench.json"
+    arguments = ["--batch-sizes", "64", "--vocabulary", "2000", "--rounds", "1", "--clip"]
+    arguments += ["cowclip", "--update", "lazy", "--rows-per-turn", "640", "--multi-values", "3"]
+    arguments += ["--json", str(file)]
+    assert main(["bench", *arguments]) == 0
+    result = json.loads(file.read_text())
+    assert result["multi_values"] == 3
+    assert result["ids_per_row"] == pytest.approx(26 * 3, rel=0.02)
+    assert f"a row has {result['ids_per_row']:.0f} ids, in lists\n" in capsys.readouterr().out
+
+
+def test_random_lists_lie_in_their_fields():
+    fields = criteo_fields(5000)
+    rows = random_rows(300, fields, multi_values=4)
+    for f, n in enumerate(fields.values()):
+        values, lengths = rows.column(f)
+        assert len(values) == lengths.sum() and values.min() >= 0 and values.max() < n
+        assert set(lengths) == set(range(1, 8))
+    again = random_rows(300, fields, multi_values=4)
+    np.testing.assert_array_equal(again.ids, rows.ids)
+
+
 def test_a_turn_trains_in_calls_as_long_as_those_of_training():
     seen, waited = [], []
 

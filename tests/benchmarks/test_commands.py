@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SUITES = {
     "rows": ("kernels", "tables"),
     "serving": ("load", "triton"),
-    "step": ("profile", "vocabulary", "growing", "loading", "diagnostics"),
+    "step": ("profile", "vocabulary", "growing", "loading", "diagnostics", "lists"),
 }
 SCRIPTS = sorted({file.stem for file in BENCHMARKS.glob("*.py")} - {"baseline_settings", *SUITES})
 SCRIPTS += [f"{script} {part}" for script, parts in SUITES.items() for part in parts]
@@ -139,6 +139,8 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
         ("step diagnostics", ["--seconds", "inf"], "--seconds is inf"),
         ("rows kernels", ["--gaps", "1", "1"], "--gaps 1,1"),
         ("rows kernels", ["--vocabulary", "3000000000"], "3000000000"),
+        ("step lists", ["--values", "0"], "--values is 0"),
+        ("step lists", ["--steps", "0"], "--steps is 0"),
         ("step loading", ["--data-memory", "0"], "--data-memory is 0"),
         ("step loading", ["--model", "fm"], "'fm'"),
         ("step loading", ["--json", "no-such-folder/a.json"], "no-such-folder"),

@@ -191,3 +191,23 @@ def test_a_failed_process_of_tables_is_one_line(load):
     ids = np.zeros((1, 26), np.int64)  # this interpreter lacks the package
     with pytest.raises(InputError, match=r"--tfra-python failed: .*recommenders_addons"):
         peers.tfra_speeds(sys.executable, 1, batch=1, ids=ids, known=ids, zipf=ids)
+
+
+def test_lists_are_timed_per_looked_up_id(measured, load, monkeypatch):
+    part = load("step_parts.lists")
+    seen, rows_of = [], part.random_rows
+
+    def random_rows(*args, **options):
+        seen.append(rows_of(*args, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(part, "random_rows", random_rows)
+    small = "--batches 16 --values 5 --updates lazy --vocabulary 2000 --rounds 2 --steps 2"
+    result, out = measured("step lists", small)
+    (row,) = result["results"]
+    one, lists = seen
+    assert one.lengths is None and lists.lengths.shape == (32, 26)
+    assert one.ids.size == 160 * 26 and lists.lengths.mean() == pytest.approx(5, rel=0.1)
+    assert (lists.lengths.min(), lists.lengths.max()) == (1, 9)
+    found = [b / a for a, b in zip(row["times"]["one"], row["times"]["lists"], strict=True)]
+    assert row["ratio"] == pytest.approx(np.median(found)) and "| lazy | 16 |" in out
