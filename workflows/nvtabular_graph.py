@@ -103,8 +103,9 @@ def build_workflow(
         # Scaling turns a column of zeros into 0 / 0 = NaN.
         numbers = numbers >> ops.NormalizeMinMax(out_dtype="float32") >> ops.FillMissing(0)
         outputs = outputs + (numbers >> ops.AddMetadata(tags=[Tags.CONTINUOUS]))
-    tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
-    outputs = outputs + ([log_format.label] >> ops.AddMetadata(tags=tags))
+    for name, regression in log_format.targets:
+        kind = Tags.REGRESSION if regression else Tags.BINARY_CLASSIFICATION
+        outputs = outputs + ([name] >> ops.AddMetadata(tags=[Tags.TARGET, kind]))
     if log_format.weight:  # without a tag, so that models do not take it for a number
         outputs += [log_format.weight]
     if log_format.vectors:  # as they are
@@ -230,7 +231,8 @@ def raw_schema(log_format: LogFormat) -> Schema:
     if log_format.weight:
         columns.append(ColumnSchema(log_format.weight, dtype=np.float32))
     columns += [vector_schema(name, n) for name, n in log_format.vectors.items()]
-    return Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8)])
+    kind = np.float32 if log_format.more_labels else np.int8
+    return Schema([*columns, *(ColumnSchema(name, dtype=kind) for name in log_format.labels)])
 
 
 def vector_schema(name: str, length: int, tags: Sequence[Tags] = ()) -> ColumnSchema:
@@ -262,7 +264,7 @@ def write_split(
         dtypes=output_types(log_format) if hugectr else None,
         cats=list(log_format.categorical),
         conts=list(log_format.continuous),
-        labels=[log_format.label],
+        labels=list(log_format.labels),
     )
     _rename_parts(out, hugectr=hugectr)
 

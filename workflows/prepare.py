@@ -74,6 +74,13 @@ def prepare(settings: PrepareSettings) -> PreparedData:
         raise InputError(
             f"`hugectr` writes no vectors, but column {min(log_format.vectors)!r} has some; omit it"
         )
+    if gpu and log_format.more_labels:
+        raise InputError(
+            f"several labels, {', '.join(log_format.labels)}, which a GPU does not prepare; use "
+            "`device` cpu"
+        )
+    if settings.hugectr and log_format.more_labels:  # of `like`
+        raise InputError("`hugectr` writes one label, but `like` has several; omit it")
     if settings.hugectr and log_format.weight:
         raise InputError(
             f"`hugectr` writes no weights, but column {log_format.weight!r} has some; omit it"
@@ -156,14 +163,14 @@ def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat
         raise InputError(
             f"{settings.like}: is a {log_format.kind} log, not a {settings.kind} log; use its kind"
         )
-    names = ("label", "categorical", "continuous", "max_values", "weight")
-    known = {name: getattr(log_format, name) for name in names}
+    names = ("regression", "categorical", "continuous", "max_values", "weight")
+    known = {"labels": log_format.labels} | {name: getattr(log_format, name) for name in names}
     known |= {"multi": tuple(log_format.multi), "vector": tuple(log_format.vectors)}
     known |= {"shared": dict(log_format.share_embedding)}
     for name, value in known.items():
         given = getattr(settings, name)
         if given and given != value:
-            name = "share_embedding" if name == "shared" else name
+            name = {"shared": "share_embedding", "labels": "label"}.get(name, name)
             raise InputError(f"`{name}`: {settings.like} has other columns; omit `{name}`")
     for name in log_format.tables:
         for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
@@ -229,6 +236,7 @@ def _prepare(
         rows=ingested.rows,
         clicks=ingested.clicks,
         quarantined=ingested.quarantined,
+        targets=ingested.targets,
         fitted_rows=base.fitted_rows if base else sum(map(ingested.rows.get, recipe.fitted_splits)),
     )
     _finish(settings, base, ingested, data, counts)
@@ -309,7 +317,8 @@ def _settings_record(
         for name in ("label", "categorical", "continuous"):
             chosen[name] = getattr(log_format, name)
         chosen |= log_format.text_options() | log_format.multi_options()
-        chosen |= {"weight": log_format.weight} if log_format.weight else {}
+        more = {name: getattr(log_format, name) for name in ("weight", "more_labels", "regression")}
+        chosen |= {name: value for name, value in more.items() if value}
         chosen |= log_format.vector_options()
         chosen |= log_format.share_options()
     return chosen | {

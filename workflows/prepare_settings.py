@@ -8,6 +8,7 @@ from pathlib import Path
 from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, device_option, option, parse_names
+from cowclip_merlin.targets import check_targets
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.raw.log_format import (
     AVAZU,
@@ -49,7 +50,15 @@ class PrepareSettings(Settings):
         flag="kind",
         choices=(*KINDS, TABLE),
     )
-    label: str | None = option(None, "table: label column of 0 and 1", metavar="COL")
+    label: str | tuple[str, ...] | None = option(
+        None,
+        "table: label column of 0 and 1; several targets: their labels, as a,b,c",
+        metavar="COL",
+        convert=parse_names,
+    )
+    regression: tuple[str, ...] = option(
+        (), "table: those labels that are numbers, as b,c", metavar="COLS", convert=parse_names
+    )
     categorical: tuple[str, ...] = option(
         (), "table: id columns, as a,b,c", metavar="COLS", convert=parse_names
     )
@@ -138,6 +147,9 @@ class PrepareSettings(Settings):
         super().__post_init__()
         if not self.files:
             raise InputError("no input files; give at least one")
+        if not isinstance(self.label, str | None):  # one label has one form
+            names = tuple(self.label)
+            object.__setattr__(self, "label", names if len(names) > 1 else "".join(names) or None)
         new = [name for name in self.multi if name not in self.categorical]
         object.__setattr__(self, "categorical", (*self.categorical, *new))
         self._check_multi()
@@ -163,6 +175,8 @@ class PrepareSettings(Settings):
             raise InputError("`keep_values` has no effect without `max_values`; remove it")
         if not self.multi_separator:
             raise InputError("`multi_separator` is empty; give text, such as '|'")
+        if len(self.labels) > 1 and self.hugectr:
+            raise InputError("`hugectr` writes one label; omit it, or give `label` one column")
 
     @property
     def shared(self) -> dict[str, str]:
@@ -194,6 +208,11 @@ class PrepareSettings(Settings):
                     f"{words}: {table!r} has the ids of {self.shared[table]!r} itself; give "
                     f"{column}={self.shared[table]}"
                 )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the label columns that are given."""
+        return (self.label,) if isinstance(self.label, str) else self.label or ()
 
     def _check_text_options(self) -> None:
         """Reject options of text files that have no effect, or that cannot be meant.
@@ -233,17 +252,18 @@ class PrepareSettings(Settings):
             InputError: if a table's columns are not named.
         """
         if self.kind in KINDS:
-            named = (self.label, self.categorical, self.continuous, self.weight, self.vector)
-            if any(named):
+            named = (self.label, self.regression, self.categorical, self.continuous, self.weight)
+            if any((*named, self.vector)):
                 raise InputError(
-                    "`label`, `categorical`, `multi`, `continuous`, `vector` and `weight` are for "
-                    f"the kind table; a {self.kind} log has its own columns"
+                    "`label`, `regression`, `categorical`, `multi`, `continuous`, `vector` and "
+                    f"`weight` are for the kind table; a {self.kind} log has its own columns"
                 )
             return KINDS[self.kind]
         if not self.label or not self.categorical:
             raise InputError("a table needs `label` and `categorical`; name its columns")
+        check_targets(self.labels, self.regression)
         weights = (self.weight,) if self.weight else ()
-        names = (self.label, *self.categorical, *self.continuous, *self.vector, *weights)
+        names = (*self.labels, *self.categorical, *self.continuous, *self.vector, *weights)
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(f"column {twice[0]!r} is given twice; give each column one role")
@@ -256,7 +276,9 @@ class PrepareSettings(Settings):
         return self.with_text_options(
             LogFormat(
                 kind=TABLE,
-                label=self.label,
+                label=self.labels[0],
+                more_labels=self.labels[1:],
+                regression=self.regression,
                 categorical=self.categorical,
                 continuous=self.continuous,
                 multi=dict.fromkeys(self.multi, self.multi_separator),

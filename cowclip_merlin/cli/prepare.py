@@ -13,12 +13,14 @@ EXAMPLES = """examples:
   cowclip prepare avazu train.gz --out DATA --split time
   cowclip prepare table log.csv --out DATA --label y --categorical user,item --continuous age
   cowclip prepare table films.csv --out DATA --label y --categorical user --multi genres
+  cowclip prepare table log.csv --out DATA --label click,seconds --regression seconds \\
+      --categorical user,item
   cowclip prepare criteo new.txt --out NEW --like DATA"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip prepare`."""
-    names = ("kind", "files", "out", "label", "categorical", "continuous", "multi")
+    names = ("kind", "files", "out", "label", "regression", "categorical", "continuous", "multi")
     names += ("multi_separator", "max_values", "keep_values", "share_embedding", "weight")
     names += ("vector", "vector_separator", "separator", "columns")
     add_options(parser, PrepareSettings, *names, "split", "test_fraction", "seed")

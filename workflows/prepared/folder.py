@@ -15,10 +15,12 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
 from cowclip_merlin.system.checksums import checksum
 from cowclip_merlin.system.files import read_json, reading_parquet, write_json
+from cowclip_merlin.targets import Target
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import nvtabular_graph
 from cowclip_merlin.workflows.nvtabular_graph import Recipe, Statistics
 from cowclip_merlin.workflows.prepared.counts import hash_values
+from cowclip_merlin.workflows.raw.labels import LabelCounts
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 
 if TYPE_CHECKING:
@@ -29,9 +31,9 @@ FORMAT_VERSION = 1
 SPLITS = ("train", "test")
 _ADDED_TOTALS = ("fitted_rows", "vocabulary", "checksums")  # not in folders of earlier versions
 
-# Written only if they say something.
-_OF_LAYOUT = ("weight", "vectors", "vector_separator", "share_embedding")
-_ADDED_COLUMNS = ("separator_given", "multi", "max_values", "keep_values", *_OF_LAYOUT)  # likewise
+_IF_USED = ("weight", "more_labels", "regression")  # written only if they say something
+_OF_LAYOUT = (*_IF_USED, "vectors", "vector_separator", "share_embedding")  # likewise
+_ADDED_COLUMNS = ("separator_given", "multi", "max_values", "keep_values", *_OF_LAYOUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ class PreparedData:
         recipe: how they were transformed.
         statistics: cardinalities and ranges that fitting learned.
         rows: split -> number of rows.
-        clicks: rows with label 1 in both splits.
+        clicks: rows with label 1 in both splits, the first one of several.
         fingerprint: hash of the input files and all settings.
         vocabulary: hash of the meaning of ids and scaled numbers. A folder prepared with `like`
             has the hash of that folder. None in folders of earlier versions.
@@ -101,8 +103,13 @@ class PreparedData:
 
     @property
     def label(self) -> str:
-        """Name of the 0/1 column."""
+        """Name of the 0/1 column, the first one of several."""
         return self.log_format.label
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """What models of these rows predict."""
+        return self.log_format.targets
 
     @property
     def categorical(self) -> tuple[str, ...]:
@@ -250,8 +257,16 @@ def merlin_schema(log_format: LogFormat, statistics: Statistics) -> Schema:
         columns.append(ColumnSchema(log_format.weight, dtype=np.float32))
     vectors = log_format.vectors.items()
     columns += [nvtabular_graph.vector_schema(name, n, [Tags.CONTINUOUS]) for name, n in vectors]
-    tags = [Tags.TARGET, Tags.BINARY_CLASSIFICATION]
-    return merlin.Schema([*columns, ColumnSchema(log_format.label, dtype=np.int8, tags=tags)])
+    kind = np.float32 if log_format.more_labels else np.int8
+    columns += [
+        ColumnSchema(
+            name,
+            dtype=kind,
+            tags=[Tags.TARGET, Tags.REGRESSION if regression else Tags.BINARY_CLASSIFICATION],
+        )
+        for name, regression in log_format.targets
+    ]
+    return merlin.Schema(columns)
 
 
 def write_schema(folder: Path, log_format: LogFormat, statistics: Statistics) -> None:
@@ -300,10 +315,10 @@ def _sha256(file: Path) -> str:
 
 def _layout(log_format: LogFormat) -> JsonObject:
     """Return the columns for `dataset.json`; rare ones only if there are some."""
-    layout = {n: x for n, x in asdict(log_format).items() if n not in _OF_LAYOUT}
-    weight = {"weight": log_format.weight} if log_format.weight else {}
-    shared = log_format.share_options()
-    return layout | weight | log_format.vector_options() | shared
+    every = asdict(log_format)
+    layout = {n: x for n, x in every.items() if n not in _OF_LAYOUT}
+    used = {name: every[name] for name in _IF_USED if every[name]}
+    return layout | used | log_format.vector_options() | log_format.share_options()
 
 
 def write_description(
@@ -318,6 +333,7 @@ def write_description(
     clicks: int,
     quarantined: int,
     fitted_rows: int,
+    targets: Mapping[str, LabelCounts],
 ) -> None:
     """Write `dataset.json` and the Merlin schema."""
     from cowclip_merlin.system.versions import versions
@@ -332,6 +348,7 @@ def write_description(
             "settings": settings,
             "rows": rows,
             "clicks": clicks,
+            **({"targets": {n: each.as_dict() for n, each in targets.items()}} if targets else {}),
             "quarantined": quarantined,
             "fitted_rows": fitted_rows,
             "statistics": asdict(statistics),

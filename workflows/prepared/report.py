@@ -106,7 +106,7 @@ def summary(
         "",
         f"- rows: {total:,} ({data.rows['train']:,} train, {data.rows['test']:,} test)",
         f"- quarantined rows: {data.description['quarantined']:,}",
-        f"- click rate: {100 * data.clicks / max(total, 1):.2f}%",
+        *_label_lines(data, total),
         f"- fields: {len(data.categorical)} categorical, {len(data.continuous)} continuous",
         f"- distinct ids {where}: {ids:,}; seen once: {100 * once / max(ids, 1):.1f}%",
         *[f"- {c} has the ids of {t}" for c, t in data.log_format.share_embedding.items()],
@@ -121,6 +121,18 @@ def summary(
     lines += [_line(field, count, fitted) for field, count in counts.items()]
     lines.append(_line("all", np.concatenate([*counts.values()]), fitted))
     return "\n".join([*lines, "", "![ids by frequency](figures/ids_by_frequency.svg)", ""])
+
+
+def _label_lines(data: PreparedData, total: int) -> list[str]:
+    """Return a line for each label, or the click rate if there is one."""
+    if len(data.targets) < 2:
+        return [f"- click rate: {100 * data.clicks / max(total, 1):.2f}%"]
+    counts, lines = data.description["targets"], []
+    for name, regression in data.targets:
+        rows, mean = counts[name]["rows"], counts[name]["mean"]
+        what = "no label" if mean is None else f"mean {mean:.6g}" if regression else f"{mean:.2%} 1"
+        lines.append(f"- label {name}: {rows:,} rows, {what}")
+    return lines
 
 
 def _line(field: str, count: npt.NDArray[np.int64], rows: int) -> str:

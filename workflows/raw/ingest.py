@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.raw.labels import LabelCounts
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.multi_values import count_cut, cut_lists
 from cowclip_merlin.workflows.raw.parquet_rows import count_rows, read_parquet_rows
@@ -34,7 +35,8 @@ class IngestResult:
         files: split -> staged parquet files, in order.
         rows: split -> number of rows.
         weights: split -> number of rows with a weight above 0, if the log has weights.
-        clicks: rows with label 1.
+        clicks: rows with label 1, the first one of several.
+        targets: label -> counts, if there are several.
         total: rows in the input, without header lines.
         quarantined: number of damaged rows.
         first_bad: the first damaged rows.
@@ -45,6 +47,7 @@ class IngestResult:
     rows: dict[str, int] = field(default_factory=lambda: {"train": 0, "test": 0})
     weights: Counter[str] = field(default_factory=Counter)
     clicks: int = 0
+    targets: dict[str, LabelCounts] = field(default_factory=dict)
     total: int = 0
     quarantined: int = 0
     first_bad: list[BadLine] = field(default_factory=list)
@@ -96,7 +99,8 @@ class Ingest:
         self.block_bytes, self.stage, self.coded = block_bytes, stage, coded
         self.meanwhile = meanwhile
         self.quarantine = Quarantine(quarantine, max_bad_fraction=max_bad_fraction)
-        self.result = IngestResult()
+        more = log_format.labels if log_format.more_labels else ()
+        self.result = IngestResult(targets={name: LabelCounts() for name in more})
 
     def run(self, files: Sequence[Path]) -> IngestResult:
         """Read all files.
@@ -169,7 +173,13 @@ class Ingest:
             if self.log_format.weight:
                 weights = np.asarray(parsed.table[self.log_format.weight])[mask]
                 result.weights[name] += int((weights.astype(np.float32) > 0).sum())
-        result.clicks += int(np.asarray(parsed.table[self.log_format.label]).sum())
+            for label, counts in result.targets.items():
+                given = parsed.table[label].cast("float64").fill_null(np.nan)
+                counts.add(name, np.asarray(given)[mask])
+        if first := result.targets.get(self.log_format.label):
+            result.clicks = int(first.total)
+        else:
+            result.clicks += int(np.asarray(parsed.table[self.log_format.label]).sum())
         result.cut.update(count_cut(parsed.table, self.log_format))
         result.total += parsed.lines
         self.quarantine.add(parsed.bad)
@@ -199,8 +209,10 @@ class Ingest:
                 )
         if self.split is None:
             return
+        for target in self.log_format.targets if result.targets else ():
+            result.targets[target.name].check(target, files[0])
         for what, count in (("1", result.clicks), ("0", kept - result.clicks)):
-            if count == 0:
+            if count == 0 and not result.targets:
                 raise InputError(
                     f"{files[0]}: no row has label {what}; a click log needs positive labels (1) "
                     "and negative ones (0)"
@@ -255,13 +267,19 @@ def staged_columns(table: pa.Table, log_format: LogFormat, *, coded: bool) -> pa
     """Return the columns with the types to stage; with `coded`, categories have a dictionary.
 
     Numbers become float64, as pandas would do with Arrow's nullable integers. Integers above 2**53
-    lose their last digits. The weight becomes float32. Vectors stay as they are.
+    lose their last digits. The weight becomes float32; so do the labels of several targets. Vectors
+    stay as they are.
     """
     import pyarrow as pa
 
     table = table.unify_dictionaries().combine_chunks()
-    label = log_format.label
-    columns = {label: table[label].cast(pa.int8())} if label else {}
+    if log_format.more_labels:  # a missing label is NaN
+        columns = {
+            name: table[name].cast(pa.float32(), safe=False).fill_null(np.nan)
+            for name in log_format.labels
+        }
+    else:
+        columns = {name: table[name].cast(pa.int8()) for name in log_format.labels}
     for name in log_format.categorical:
         column = table[name]
         if name in log_format.multi:

@@ -1,11 +1,25 @@
 """Parse the labels of a raw log: 0, 1, true, false, yes or no; and check the weights of rows.
 
-A weight is a finite number of 0 or more that a float32 can hold.
+A weight is a finite number of 0 or more that a float32 can hold. With several targets, a label may
+be missing if the row has another, and that of a regression is any finite number of a float32.
 """
 
 from __future__ import annotations
 
-from cowclip_merlin.types import ArrowColumn
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.targets import Target
+from cowclip_merlin.types import Array, ArrowColumn, JsonObject
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LABEL_VALUES = {
     "0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "no": 0, "yes": 1,
@@ -14,7 +28,7 @@ LABEL_VALUES = {
 
 pandas writes 0.0 and 1.0 if a column of labels has been one of floating-point numbers.
 """
-_LARGEST_WEIGHT = 2.0**128 - 2.0**104  # of a float32
+_LARGEST = 2.0**128 - 2.0**104  # of a float32
 _REMEDY = "write 1, true or yes for a click, else 0, false or no"
 
 
@@ -61,7 +75,7 @@ def are_weights(column: ArrowColumn) -> ArrowColumn:
     """
     import pyarrow.compute as pc
 
-    inside = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, _LARGEST_WEIGHT))
+    inside = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, _LARGEST))
     return pc.fill_null(inside, False)
 
 
@@ -72,7 +86,7 @@ def is_weight(text: str) -> bool:
     (True, False, False, False)
     """
     try:
-        return 0 <= float(text) <= _LARGEST_WEIGHT
+        return 0 <= float(text) <= _LARGEST
     except ValueError:
         return False
 
@@ -84,3 +98,119 @@ def weight_damage(name: str, value: object) -> str:
     "w is '-1', no weight; give a finite number of 0 or more"
     """
     return f"{name} is {value!r:.60}, no weight; give a finite number of 0 or more"
+
+
+def rows_with_labels(
+    targets: Sequence[Target], given: pa.Table, parsed: Mapping[str, ArrowColumn]
+) -> ArrowColumn:
+    """Return which rows of several targets have valid labels, at least one, as Arrow booleans.
+
+    Args:
+        targets: the targets.
+        given: Arrow table of the labels as they are in the file; a null is missing.
+        parsed: label -> numbers, null where they are missing or wrong.
+
+    >>> import pyarrow as pa
+    >>> given = pa.table({"y": ["1", "maybe", None, None], "t": [None, 2.0, 3.0, None]})
+    >>> parsed = {"y": parse_labels(given["y"]), "t": given["t"]}
+    >>> rows_with_labels([Target("y"), Target("t", True)], given, parsed).to_pylist()
+    [True, False, True, False]
+    """
+    import pyarrow.compute as pc
+
+    valid = found = None
+    for target in targets:
+        known = pc.is_valid(given[target.name])
+        good = pc.or_(pc.invert(known), _are_labels(parsed[target.name], target.regression))
+        valid = good if valid is None else pc.and_(valid, good)
+        found = known if found is None else pc.or_(found, known)
+    return pc.and_(valid, found)
+
+
+def _are_labels(numbers: ArrowColumn, regression: bool) -> ArrowColumn:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if regression:
+        good = pc.less_equal(pc.abs(numbers), _LARGEST)
+    else:
+        good = pc.is_in(numbers, pa.array([0, 1], numbers.type))
+    return pc.fill_null(pc.and_(good, pc.is_valid(numbers)), False)
+
+
+def damage_of_labels(targets: Sequence[Target], given: Mapping[str, object]) -> str | None:
+    """Describe what is wrong with the labels of a row; None if they are valid.
+
+    Args:
+        targets: several targets.
+        given: label -> its value; None is missing.
+
+    >>> targets = [Target("y"), Target("t", True)]
+    >>> damage_of_labels(targets, {"y": "1", "t": "nan"})
+    "t is 'nan', no label of a regression; give a finite number, or leave it empty"
+    >>> damage_of_labels(targets, {"y": None, "t": None})
+    'no label: y, t are missing'
+    """
+    for name, regression in targets:
+        value = given[name]
+        if value is None:
+            continue
+        if regression and not _is_number(value):
+            return (
+                f"{name} is {value!r:.60}, no label of a regression; give a finite number, or "
+                "leave it empty"
+            )
+        if not regression and label_of(value) is None:
+            return damage_of(name, value)
+    if all(given[name] is None for name, _ in targets):
+        return f"no label: {', '.join(name for name, _ in targets)} are missing"
+    return None
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return abs(float(str(value))) <= _LARGEST
+    except ValueError:
+        return False
+
+
+@dataclass
+class LabelCounts:
+    """What is known of the labels of one target so far.
+
+    Attributes:
+        rows: split -> rows with a label.
+        total: sum of the labels; of labels of 0 and 1 the number of ones.
+    """
+
+    rows: Counter[str] = field(default_factory=Counter)
+    total: float = 0.0
+
+    def add(self, split: str, labels: Array) -> None:
+        """Count the labels of rows of a split, [n]; a missing one is NaN."""
+        known = labels[~np.isnan(labels)].astype(np.float64)
+        self.rows[split] += len(known)
+        self.total += known.sum().item()
+
+    def check(self, target: Target, file: Path) -> None:
+        """Check that a target can be learned.
+
+        Raises:
+            InputError: if all labels are the same, or there is none.
+        """
+        every = sum(self.rows.values())
+        if target.regression:
+            wrong = "" if every else "has a label"
+        else:
+            ones = {"has label 1": self.total, "has label 0": every - self.total}
+            wrong = next((words for words, count in ones.items() if not count), "")
+        if wrong:
+            needed = "numbers" if target.regression else "positive labels (1) and negative ones (0)"
+            raise InputError(
+                f"{file}: no row {wrong} in column {target.name!r}; a target needs {needed}"
+            )
+
+    def as_dict(self) -> JsonObject:
+        """Return plain values for JSON."""
+        rows = sum(self.rows.values())
+        return {"rows": rows, "mean": self.total / rows if rows else None}

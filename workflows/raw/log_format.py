@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.targets import Target, targets_of
 from cowclip_merlin.types import JsonObject
 from cowclip_merlin.workflows.raw.file_formats import COMPRESSED_SUFFIXES
 
@@ -25,6 +26,8 @@ class LogFormat:
     Attributes:
         kind: "criteo", "avazu", "table" or "events".
         label: name of the 0/1 column; "" to read rows without their labels.
+        more_labels: names of the labels of further targets.
+        regression: those of them that are numbers; the others are 0 or 1.
         categorical: names of the categorical columns, in model order.
         continuous: names of the numeric columns, in model order.
         file_columns: all columns of a text file, in file order; empty to read them from the
@@ -60,6 +63,18 @@ class LogFormat:
     vectors: Mapping[str, int] = field(default_factory=dict)
     vector_separator: str = "|"
     share_embedding: Mapping[str, str] = field(default_factory=dict)
+    more_labels: tuple[str, ...] = ()
+    regression: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of all labels; none to read rows without their labels."""
+        return (self.label, *self.more_labels) if self.label else ()
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """What a model predicts, the first label first."""
+        return targets_of(self.labels, self.regression)
 
     @property
     def quotes(self) -> bool:
@@ -129,9 +144,8 @@ class LogFormat:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns to read."""
-        labels = (self.label,) if self.label else ()
         weights = (self.weight,) if self.weight else ()
-        return (*labels, *self.categorical, *self.continuous, *weights, *self.vectors)
+        return (*self.labels, *self.categorical, *self.continuous, *weights, *self.vectors)
 
     @property
     def widths(self) -> dict[str, int]:
@@ -139,8 +153,8 @@ class LogFormat:
         return dict.fromkeys(self.continuous, 1) | dict(self.vectors)
 
     def without_label(self) -> LogFormat:
-        """Return the columns of rows to score, which need neither label nor weight."""
-        return replace(self, label="", weight="")
+        """Return the columns of rows to score, which need neither labels nor weight."""
+        return replace(self, label="", weight="", more_labels=(), regression=())
 
 
 CRITEO = LogFormat(

@@ -142,7 +142,11 @@ def checked_batch(
             column = to_text(table[name], where=where)
         table = table.set_column(table.column_names.index(name), name, column)
     label, separator = log_format.label, log_format.vector_separator
-    table = _label_words(table, label)
+    targets = log_format.targets
+    given_labels = table.select([name for name, _ in targets])
+    for name, regression in targets:
+        if not regression:
+            table = _label_words(table, name)
     numbers = {
         name: _numbers(table[name], name, file)
         for name in log_format.columns
@@ -154,7 +158,9 @@ def checked_batch(
         vectors, right[name] = vectors_of_values(table[name], separator, length, where=where)
         table = table.set_column(table.column_names.index(name), name, vectors)
         good = pc.and_(good, pa.array(right[name]))
-    if label:
+    if len(targets) > 1:
+        good = pc.and_(good, labels.rows_with_labels(targets, given_labels, numbers))
+    elif label:
         is_label = pc.fill_null(pc.is_in(numbers[label], pa.array([0.0, 1.0])), False)
         good = pc.and_(good, is_label)
     for name in log_format.continuous:
@@ -173,6 +179,11 @@ def checked_batch(
         for name in (name for name, of_rows in right.items() if not of_rows[i]):
             value = batch.column(name)[i].as_py()
             return vector_damage(name, value, separator, log_format.vectors[name])
+        if len(targets) > 1:
+            found = {name: given_labels[name][i].as_py() for name, _ in targets}
+            if damage := labels.damage_of_labels(targets, found):
+                return damage
+            return _damage_of(row(i), replace(log_format, label=""), None)
         given = batch.column(label)[i].as_py() if label else None
         return _damage_of(row(i), log_format, given)
 
@@ -180,9 +191,10 @@ def checked_batch(
         BadLine(str(file), start + i + 1, reason(i), b"") for i in np.flatnonzero(~mask).tolist()
     ]
     table = table.filter(good)
-    if label:
-        clicks = numbers[label].filter(good).cast(pa.int8())
-        table = table.set_column(table.column_names.index(label), label, clicks)
+    for name, regression in targets:
+        kept = numbers[name].filter(good)
+        kept = kept if regression else kept.cast(pa.int8())
+        table = table.set_column(table.column_names.index(name), name, kept)
     return ParsedRows(table, np.flatnonzero(mask).astype(np.uint64), len(mask), bad)
 
 
@@ -193,8 +205,6 @@ def _label_words(table: pa.Table, name: str) -> pa.Table:
     """
     import pyarrow as pa
 
-    if not name:
-        return table
     text = table[name]
     if pa.types.is_dictionary(text.type):  # a pandas category
         text = text.cast(text.type.value_type)

@@ -50,8 +50,10 @@ class LineParser:
             name: pa.int64() if name in log_format.integer else pa.float64()
             for name in log_format.continuous
         }
-        if log_format.label:
-            types |= {log_format.label: pa.string()}
+        types |= {
+            name: pa.float64() if regression else pa.string()
+            for name, regression in log_format.targets
+        }
         if log_format.weight:
             types |= {log_format.weight: pa.float64()}
         self.types = {name: types[name] for name in log_format.columns}
@@ -87,8 +89,8 @@ class LineParser:
         if table.num_rows != lines + extra:
             return None
         table = table.slice(0, lines)
-        table = self._with_label(table)
-        if self.log_format.label and table[self.log_format.label].null_count:
+        given, table = table, self._with_labels(table)
+        if not self._has_labels(given, table):
             return None
         if any(not _all_finite(table[name]) for name in self.log_format.continuous):
             return None
@@ -103,6 +105,16 @@ class LineParser:
 
         name = self.log_format.weight
         return not name or pc.all(labels.are_weights(table[name])).as_py() is not False
+
+    def _has_labels(self, given: pa.Table, table: pa.Table) -> bool:
+        """Return whether all rows have a label, or with several targets one of them."""
+        import pyarrow.compute as pc
+
+        targets = self.log_format.targets
+        if len(targets) < 2:
+            return not any(table[name].null_count for name, _ in targets)
+        parsed = {name: table[name] for name, _ in targets}
+        return pc.all(labels.rows_with_labels(targets, given, parsed)).as_py() is not False
 
     def _has_hexadecimal(self, text: bytes) -> bool:
         """Return whether an integer is written like 0x1f, which Arrow would accept."""
@@ -126,12 +138,13 @@ class LineParser:
         last = text[text.rfind(b"\n", 0, -1) + 1 :]
         return (text + last, 1) if self._quotes and b'"' in last else (text, 0)
 
-    def _with_label(self, table: pa.Table) -> pa.Table:
-        if not self.log_format.label:
-            return table
-        position = table.column_names.index(self.log_format.label)
-        label = labels.parse_labels(table[self.log_format.label])
-        return table.set_column(position, self.log_format.label, label)
+    def _with_labels(self, table: pa.Table) -> pa.Table:
+        """Convert labels of 0 and 1 from text."""
+        for name, regression in self.log_format.targets:
+            if not regression:
+                position = table.column_names.index(name)
+                table = table.set_column(position, name, labels.parse_labels(table[name]))
+        return table
 
     def _with_lists(self, table: pa.Table) -> pa.Table:
         """Split the text of columns with several values per row."""
@@ -198,7 +211,7 @@ class LineParser:
     def _empty(self) -> pa.Table:
         import pyarrow as pa
 
-        table = self._with_label(pa.schema(self.types.items()).empty_table())
+        table = self._with_labels(pa.schema(self.types.items()).empty_table())
         return self._with_lists(self._with_vectors(table)[0])
 
     def _bad(self, line: bytes, number: int) -> BadLine:
@@ -217,9 +230,8 @@ class LineParser:
         if len(cells) != len(self.columns):
             return f"{len(cells)} columns instead of {len(self.columns)}"
         row = dict(zip(self.columns, cells, strict=True))
-        label = log_format.label
-        if label and labels.label_of(row[label]) is None:
-            return labels.damage_of(label, row[label])
+        if damage := self._damage_of_labels(row):
+            return damage
         for name in log_format.continuous:
             if row[name] and not _is_number(row[name], whole=name in log_format.integer):
                 what = "a whole number" if name in log_format.integer else "a number"
@@ -230,6 +242,16 @@ class LineParser:
             if damage := vector_damage(name, row[name], log_format.vector_separator, length):
                 return damage
         return "a quote that is not closed" if '"' in text and self._quotes else "not readable"
+
+    def _damage_of_labels(self, row: dict[str, str]) -> str | None:
+        """Describe what is wrong with the labels of a line, if anything."""
+        targets, label = self.log_format.targets, self.log_format.label
+        if len(targets) > 1:
+            given = {name: row[name] or None for name, _ in targets}
+            return labels.damage_of_labels(targets, given)
+        if label and labels.label_of(row[label]) is None:
+            return labels.damage_of(label, row[label])
+        return None
 
 
 def _is_text(text: bytes) -> bool:
