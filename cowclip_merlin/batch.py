@@ -148,8 +148,10 @@ class Batch(NamedTuple):
     Attributes:
         ids: categorical columns; the values are rows of the embedding tables.
         numbers: continuous columns, float32 [b, C].
-        labels: 0 or 1, float32 [b]; None without labels, as in a request.
-        offsets: what a step subtracts from the logits, float32 [b]; None: nothing.
+        labels: 0 or 1, float32 [b]; None without labels, as in a request. With several targets
+            float32 [b, T], of which a regression has any number, and a missing one is NaN.
+        offsets: what a step subtracts from the logits, float32 [b]; None: nothing. Not with several
+            targets.
         weights: weights of the rows in the loss, float32 [b]; None: all are equal.
     """
 

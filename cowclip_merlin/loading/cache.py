@@ -70,7 +70,8 @@ class CacheKey:
 
 def _columns(data: PreparedData) -> list[str]:
     weights = [data.log_format.weight] if data.log_format.weight else []
-    return [*data.categorical, *data.continuous, data.label, *weights, *data.log_format.vectors]
+    labels = data.log_format.labels
+    return [*data.categorical, *data.continuous, *labels, *weights, *data.log_format.vectors]
 
 
 def open_columns(data: PreparedData, split: str) -> ColumnArrays:

@@ -16,6 +16,7 @@ from cowclip_merlin.checks import ClassWeights
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading.id_layout import ColumnIds, IdLayout
 from cowclip_merlin.system.files import reading_parquet
+from cowclip_merlin.targets import Target
 from cowclip_merlin.types import Array
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class ColumnArrays:
         ids: categorical ids, int32 [n, F], in the data set's field order; [m] with multi-valued
             columns, ordered as `layout` says.
         continuous: float32 [n, C], the continuous columns and then the numbers of the vectors.
-        label: float32 [n], 0 or 1.
+        label: float32 [n], 0 or 1; with several targets [n, T], where a missing label is NaN.
         lengths: number of ids of each row in the multi-valued columns, int32 [n, M]; None: each
             column has one id per row.
         layout: the multi-valued columns; None: there are none.
@@ -62,11 +63,16 @@ class ColumnArrays:
     @property
     def bytes_per_row(self) -> int:
         """Bytes of one row on the device, the mean if rows differ."""
-        others = self.continuous.shape[1] + 1 + (self.weight is not None)
+        others = self.continuous.shape[1] + self.targets + (self.weight is not None)
         if self.lengths is None:
             return 4 * (self.ids.shape[1] + others)
         mean = -(-self.ids.size // max(len(self), 1))
         return 4 * (mean + self.lengths.shape[1] + others) + _START_BYTES
+
+    @property
+    def targets(self) -> int:
+        """Number of targets, T."""
+        return 1 if self.label.ndim == 1 else self.label.shape[1]
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -91,7 +97,7 @@ class ColumnArrays:
             lengths=None if layout is None else arrays.empty((rows, len(layout.multi)), np.int32),
             layout=layout,
             continuous=arrays.empty((rows, sum(data.log_format.widths.values())), np.float32),
-            label=arrays.empty(rows, np.float32),
+            label=arrays.empty((rows, *_axis_of_targets(data)), np.float32),
             weight=arrays.empty(rows, np.float32) if data.log_format.weight else None,
         )
 
@@ -127,6 +133,11 @@ class ColumnArrays:
         return self.ids[ranges(first, of_cell[:, j])], of_cell[:, j]
 
 
+def _axis_of_targets(data: PreparedData) -> tuple[int, ...]:
+    """Return the second axis of the labels; none with one target."""
+    return (len(data.targets),) if len(data.targets) > 1 else ()
+
+
 def id_layout(data: PreparedData) -> IdLayout | None:
     """Return where the multi-valued columns of a prepared folder are; None without one."""
     names = data.categorical
@@ -159,7 +170,8 @@ def read_columns(data: PreparedData, split: str) -> ColumnArrays:
 
     Raises:
         InputError: if a file lacks a column, an id is outside the vocabulary, a continuous
-            value is not finite, a label is not 0 or 1, or a weight is not finite or negative.
+            value is not finite, a label is not 0 or 1, or a weight is not finite or negative. With
+            several targets, if a row has no label, or that of a regression is infinite.
     """
     return concatenate(data, split, read_chunks(data, split))
 
@@ -212,7 +224,10 @@ def _checked_block(chunk: FileChunk, data: PreparedData, arrays: ModuleType) -> 
         block.continuous[:, j] = _checked_numbers(chunk, name)
     for name, places in vector_places(data.log_format).items():
         block.continuous[:, places] = _checked_vectors(chunk, name, data.log_format.vectors[name])
-    block.label[:] = _checked_labels(chunk, data.label)
+    if len(data.targets) > 1:
+        _fill_labels(block, chunk, data.targets)
+    else:
+        block.label[:] = _checked_labels(chunk, data.label)
     if block.weight is not None:
         block.weight[:] = _checked_weights(chunk, data.log_format.weight)
     return block
@@ -221,7 +236,8 @@ def _checked_block(chunk: FileChunk, data: PreparedData, arrays: ModuleType) -> 
 def column_names(data: PreparedData) -> list[str]:
     """Return the names of all columns to read."""
     weights = [data.log_format.weight] if data.log_format.weight else []
-    return [data.label, *data.categorical, *data.continuous, *weights, *data.log_format.vectors]
+    labels = data.log_format.labels
+    return [*labels, *data.categorical, *data.continuous, *weights, *data.log_format.vectors]
 
 
 def vector_places(log_format: LogFormat) -> dict[str, slice]:
@@ -241,10 +257,13 @@ def read_chunks(data: PreparedData, split: str) -> Iterator[FileChunk]:
         data.verify(file)
         with reading_parquet(file):
             parquet = pq.ParquetFile(file)
+            may_miss = data.log_format.labels if len(data.targets) > 1 else ()
             check_columns_present(file, parquet.schema_arrow.names, data)
             for batch in parquet.iter_batches(batch_size=ROWS_AT_ONCE, columns=column_names(data)):
                 yield FileChunk(
-                    file, batch.num_rows, lambda name, b=batch, f=file: _values(f, b, name)
+                    file,
+                    batch.num_rows,
+                    lambda name, b=batch, f=file, n=may_miss: _values(f, b, name, n),
                 )
 
 
@@ -269,11 +288,12 @@ def check_no_nulls(file: Path, name: str, nulls: int) -> None:
         raise InputError(f"{file}: column {name!r} contains a null; prepare the data again")
 
 
-def _values(file: Path, batch: pa.RecordBatch, name: str) -> ColumnIds:
+def _values(file: Path, batch: pa.RecordBatch, name: str, nullable: Sequence[str]) -> ColumnIds:
     import pyarrow as pa
 
     column = batch.column(name)
-    check_no_nulls(file, name, column.null_count)
+    if name not in nullable:  # other labels: Arrow converts a null to NaN
+        check_no_nulls(file, name, column.null_count)
     if not pa.types.is_list(column.type):
         return column.to_numpy(zero_copy_only=False)
     values = column.flatten()
@@ -341,6 +361,21 @@ def _checked_labels(chunk: FileChunk, name: str) -> Array:
             f"{chunk.file}: label {name!r} contains {values[wrong][0]}, neither 0 nor 1"
         )
     return values
+
+
+def _fill_labels(block: ColumnArrays, chunk: FileChunk, targets: Sequence[Target]) -> None:
+    """Copy the labels of several targets into a block, and check them."""
+    for column, (name, regression) in enumerate(targets):
+        values = chunk.column(name)
+        known = values == values
+        wrong = known & (~np.isfinite(values) if regression else (values != 0) & (values != 1))
+        if wrong.any():
+            kind = "no finite number" if regression else "neither 0 nor 1"
+            raise InputError(f"{chunk.file}: label {name!r} contains {values[wrong][0]}, {kind}")
+        block.label[:, column] = values
+    if np.isnan(block.label).all(axis=1).any():
+        names = ", ".join(name for name, _ in targets)
+        raise InputError(f"{chunk.file}: a row has no label of {names}; prepare the data again")
 
 
 def _checked_weights(chunk: FileChunk, name: str) -> Array:

@@ -90,7 +90,8 @@ class DeviceData(Data):
 def as_float_arrays(columns: ColumnArrays) -> list[Array]:
     """Return the arrays in the order of `columns.arrays`, with bits of integers as float32.
 
-    These are ids [n, F], numbers [n, C] and labels [n]; also the weights [n], if there are any.
+    These are ids [n, F], numbers [n, C] and labels [n] or [n, T]; also the weights
+    [n], if there are any.
     With multi-valued columns, the ids are [m], and the bits of the lengths [n, M] come last.
 
     TensorFlow keeps int32 inputs of a graph in host memory, even with a GPU; float32 inputs stay

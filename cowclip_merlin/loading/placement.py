@@ -75,12 +75,14 @@ def free_memory() -> int | None:
 def open_train_columns(data: PreparedData, *, memory: int | None = None) -> ColumnArrays:
     """Read the train split on the GPU if cuDF is there and both splits fit, else `open_columns`.
 
+    Lists and several targets are read on the host.
+
     Args:
         data: the prepared folder.
         memory: bytes; None: the free memory of the GPU.
     """
     lists = data.log_format.multi or data.log_format.vectors
-    if cudf_reader.is_available() and not lists:
+    if cudf_reader.is_available() and not lists and len(data.targets) == 1:
         room = free_memory() if memory is None else memory
         row = ColumnArrays.empty(data, 0).bytes_per_row + ORDER_BYTES
         need = row * (data.rows["train"] + data.rows["test"])
