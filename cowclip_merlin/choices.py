@@ -58,6 +58,9 @@ RUN_TABLES = tuple(name for name in TABLES if name != "growing")
 COMBINERS = ("mean", "sum", "sqrtn")
 """How the embeddings of a multi-valued column are combined; see `models.Columns`."""
 
+MULTI_TASKS = ("shared_bottom", "mmoe", "esmm")
+"""What the targets of a model with several of them share; see `models.Architecture`."""
+
 ADMISSION_FILTERS = ("count", "probabilistic")
 """How a growing table decides which new ids get a row; see `tables.admission`."""
 

@@ -16,9 +16,16 @@ from cowclip_merlin.models import embedding
 from cowclip_merlin.models.columns import Columns, combined
 from cowclip_merlin.models.ctr_model import CTRModel
 from cowclip_merlin.models.interaction import sum_over_fields
+from cowclip_merlin.models.multi_task.layers import (
+    Gates,
+    LogitPerTarget,
+    number_of_towers,
+    of_both,
+)
+from cowclip_merlin.models.multi_task.outputs import outputs_of
 from cowclip_merlin.models.precision import computing_in, current_policy
 from cowclip_merlin.models.row_sync import RowSync, SyncedLayer
-from cowclip_merlin.types import Initializer, JsonObject, Tensor, TensorShape
+from cowclip_merlin.types import Initializer, JsonObject, Layer, Tensor, TensorShape
 
 if TYPE_CHECKING:
     from merlin.schema import Schema
@@ -41,6 +48,13 @@ class Architecture:
         tables: layout of the tables, one of `choices.TABLES`.
         capacity: rows to reserve for each table of `tables="growing"`; see `growing_table`.
         init_std: standard deviation of the initial embeddings.
+        multi_task: None: one target, the first of the schema. Else a logit for each target:
+            "shared_bottom": all layers are shared, except an output layer for each target. "mmoe":
+            experts in place of the MLP, mixed by a gate for each target. "esmm": an MLP for each
+            of two labels; the second is predicted as p(first) times p(second after first), so it
+            is 0, not missing, where the first is 0. The linear part is an output layer of one-hot
+            ids, so each target has its own.
+        mmoe_experts: number of experts of "mmoe".
         seed: random seed of all initial weights; None draws one from NumPy's global generator.
         freeze_embeddings: categorical columns whose embeddings stay as they start; for
             `tables="per_field"`. First-order weights are trained in any case.
@@ -55,6 +69,8 @@ class Architecture:
     tables: str = "fused"
     capacity: int | None = None
     init_std: float = 1e-2
+    multi_task: str | None = None
+    mmoe_experts: int = 4
     seed: int | None = None
     freeze_embeddings: tuple[str, ...] = ()
 
@@ -70,12 +86,24 @@ class Architecture:
                 f"freeze_embeddings needs a table for each column, but tables is {self.tables!r}; "
                 'use tables="per_field"'
             )
+        self._check_multi_task()
         if self.embedding_dim < 1 or not self.mlp or min(self.mlp) < 1:
             raise InputError(
                 f"embedding_dim {self.embedding_dim}, mlp {self.mlp}: all must be at least 1"
             )
         if self.seed is None:
             object.__setattr__(self, "seed", int(np.random.randint(1 << 30)))
+
+    def _check_multi_task(self) -> None:
+        if self.multi_task is None:
+            return
+        one_of("multi_task", self.multi_task, choices.MULTI_TASKS)
+        if self.tables == "growing":
+            raise InputError(
+                'tables="growing" has one target; leave multi_task out, or use other tables'
+            )
+        if self.mmoe_experts < 1:
+            raise InputError(f"mmoe_experts is {self.mmoe_experts}; it must be at least 1")
 
     def _check_capacity(self) -> None:
         if self.tables != "growing" and self.capacity is not None:
@@ -93,7 +121,7 @@ class Architecture:
 
 
 class ClickModel(SyncedLayer, mm.Block):
-    """Base of the five models: a Merlin block that maps a batch to one logit per row.
+    """Base of the five models: a Merlin block that maps a batch to a logit per row and target.
 
     Attributes:
         jit_compile: whether XLA compiles the layers after the lookups, in training.
@@ -117,11 +145,25 @@ class ClickModel(SyncedLayer, mm.Block):
         self.architecture = architecture
         self.row_sync = RowSync(architecture.capacity)
         self.embedding = self._tables(architecture.embedding_dim, architecture.init_std, "")
-        self.hidden = [
-            mm.MLPBlock([width], kernel_initializer=self._he(index))
-            for index, width in enumerate(architecture.mlp)
+        targets = self.columns.targets
+        towers = number_of_towers(architecture.multi_task, targets, architecture.mmoe_experts)
+        if towers:
+            self.towers = [self._hidden(1000 * tower) for tower in range(1, towers + 1)]
+            self.logit = LogitPerTarget(seed=architecture.seed + 50)
+        else:
+            self.hidden = self._hidden(0)
+            self.logit = tf.keras.layers.Dense(
+                len(targets), kernel_initializer=self._he(50), dtype="float32"
+            )
+        if architecture.multi_task == "mmoe":
+            self.gates = Gates(len(targets), seed=architecture.seed + 60)
+
+    def _hidden(self, first: int) -> list[Layer]:
+        """Create hidden layers, with seeds from `first` on."""
+        return [
+            mm.MLPBlock([width], kernel_initializer=self._he(first + index))
+            for index, width in enumerate(self.architecture.mlp)
         ]
-        self.logit = tf.keras.layers.Dense(1, kernel_initializer=self._he(50), dtype="float32")
 
     def _tables(self, dim: int, std: float, prefix: str) -> FusedEmbedding | GrowingEmbedding:
         kind = getattr(embedding, choices.TABLES[self.architecture.tables])
@@ -152,23 +194,35 @@ class ClickModel(SyncedLayer, mm.Block):
         return tf.keras.initializers.HeNormal(seed=self.architecture.seed + index)
 
     def add_linear(self) -> None:
-        """Create the first-order part: 1-dimensional id weights, and a kernel for mode "all"."""
-        self.wide = self._tables(1, 0.0, "wide_")
+        """Create the first-order part: 1-dimensional id weights, and a kernel for mode "all".
+
+        Each target has a table of its own: clips leave 1-dimensional tables out.
+        """
+        targets = len(self.columns.targets)
+        if targets == 1:
+            self.wide = self._tables(1, 0.0, "wide_")
+        else:
+            self.wide = [self._tables(1, 0.0, f"wide_{each}_") for each in range(targets)]
         self.wide_dense = tf.keras.layers.Dense(
-            1, use_bias=False, kernel_initializer="zeros", dtype="float32"
+            targets, use_bias=False, kernel_initializer="zeros", dtype="float32"
         )
 
     def linear(self, wide: Tensor, x: Tensor) -> Tensor:
-        """Sum the id weights [b, F, 1], and add `x . w` in mode "all"; return [b, 1]."""
+        """Sum the id weights [b, F, T], and add `x . w` in mode "all"; return [b, T]."""
         first_order = sum_over_fields(wide)
         return first_order + self.wide_dense(x) if self._uses_all(x) else first_order
 
     def mlp(self, v: Tensor, x: Tensor) -> Tensor:
-        """Apply the hidden layers to all embeddings and continuous features, [b, mlp[-1]]."""
-        h = self.flat(v, x)
-        for layer in self.hidden:
-            h = layer(h)
-        return h
+        """Apply the hidden layers to all embeddings and continuous features.
+
+        Returns:
+            What the output layers read: [b, mlp[-1]], or [b, T, mlp[-1]] if it differs by target.
+        """
+        flat = self.flat(v, x)
+        if not hasattr(self, "towers"):
+            return _applied(self.hidden, flat)
+        towers = tf.stack([_applied(hidden, flat) for hidden in self.towers], axis=1)
+        return self.gates((flat, towers)) if hasattr(self, "gates") else towers
 
     @staticmethod
     def flat(v: Tensor, x: Tensor) -> Tensor:
@@ -183,7 +237,7 @@ class ClickModel(SyncedLayer, mm.Block):
         return self.architecture.continuous == "all" and x.shape[1] > 0
 
     def call(self, inputs: Batch | dict[str, Tensor], training: bool = False) -> Tensor:
-        """Compute the logit of each row, [b, 1]."""
+        """Compute the logits of each row, [b, T]."""
         return self._logit(inputs, training)  # Keras reads the signature of `call` itself
 
     @tf.autograph.experimental.do_not_convert
@@ -192,17 +246,23 @@ class ClickModel(SyncedLayer, mm.Block):
         v, wide = self.look_up(ids, training)
         if self.jit_compile and training and not tf.executing_eagerly():
             # A new function for each trace: Keras would save an attribute with the model.
-            return tf.function(self.forward, jit_compile=True, autograph=False)(v, wide, x)
-        return self.forward(v, wide, x)
+            forward = tf.function(self.forward, jit_compile=True, autograph=False)
+        else:
+            forward = self.forward
+        z = forward(v, wide, x)
+        return of_both(z) if self.architecture.multi_task == "esmm" else z
 
     def look_up(self, ids: Ids, training: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Look up the embeddings [b, F, d] and, if the model has them, id weights [b, F, 1]."""
-        layers = [self.embedding, *([self.wide] if hasattr(self, "wide") else [])]
+        """Look up the embeddings [b, F, d] and, if the model has them, id weights [b, F, T]."""
+        wide = getattr(self, "wide", [])
+        layers = [self.embedding, *([wide] if isinstance(wide, tf.keras.layers.Layer) else wide)]
         if self.architecture.tables == "sharded":
             found = embedding.look_up_shards(layers, ids, training)
         else:
             found = [layer(ids) for layer in layers]
         found = [self.combine(each, ids) for each in found]
+        if len(found) > 2:
+            return found[0], tf.concat(found[1:], axis=2)
         return found[0], found[1] if len(found) > 1 else None
 
     def combine(self, found: Tensor, ids: Ids) -> Tensor:
@@ -215,13 +275,13 @@ class ClickModel(SyncedLayer, mm.Block):
         return combined(found, ids, self.columns.combiner_of_field)
 
     def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
-        """Compute the logit [b, 1] from embeddings [b, F, d], id weights and features [b, C]."""
+        """Compute the logits [b, T] from embeddings [b, F, d], id weights and features [b, C]."""
         known = ", ".join(choices.MODELS)
         raise TypeError(f"{type(self).__name__} is abstract; use one of {known}")
 
     def compute_output_shape(self, input_shape: TensorShape) -> TensorShape:
-        """Return the shape of the logits, [b, 1]."""
-        return tf.TensorShape([None, 1])
+        """Return the shape of the logits, [b, T]."""
+        return tf.TensorShape([None, len(self.columns.targets)])
 
     def get_config(self) -> JsonObject:
         """Return the arguments as plain values."""
@@ -237,6 +297,12 @@ class ClickModel(SyncedLayer, mm.Block):
         """Build the block from `get_config`'s values, with the saved policy of hidden layers."""
         with computing_in(config.get("hidden_policy", current_policy())):
             return cls(**{name: value for name, value in config.items() if name != "hidden_policy"})
+
+
+def _applied(layers: list[Layer], h: Tensor) -> Tensor:
+    for layer in layers:
+        h = layer(h)
+    return h
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
@@ -266,10 +332,14 @@ def assemble(
     kind: type[ClickModel], schema: Schema, architecture: Architecture, **more: Any
 ) -> CTRModel:
     """Build a Merlin model around a block, and create its variables."""
-    columns = Columns.from_schema(schema, rows=architecture.capacity)
+    several = architecture.multi_task is not None
+    columns = Columns.from_schema(schema, rows=architecture.capacity, several=several)
     body = kind(columns, architecture, **more)
     names = [*columns.fields, *columns.continuous]
-    output = ClickOutput(columns.target, to_call=Sigmoid(dtype="float32"), dtype="float32")
+    if several:
+        output = outputs_of(columns.targets)
+    else:
+        output = ClickOutput(columns.target, to_call=Sigmoid(dtype="float32"), dtype="float32")
     model = CTRModel(body, output, schema=schema.select_by_name(names))
     one_row = {name: tf.zeros([1, 1], tf.int64) for name in columns.fields}
     model(one_row | {name: tf.zeros([1, n]) for name, n in columns.widths.items()})
@@ -278,6 +348,8 @@ def assemble(
 
 def logits(model: CTRModel, inputs: Batch | dict[str, Tensor], *, training: bool = False) -> Tensor:
     """Compute the logits of one of the five models, before its sigmoid: [b, 1], float32.
+
+    With several targets [b, T]; that of a regression is its prediction.
 
     Args:
         model: one of the five models.

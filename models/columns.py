@@ -10,6 +10,7 @@ from cowclip_merlin import compat
 from cowclip_merlin.batch import Batch, Ids
 from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.targets import Target, targets_of
 from cowclip_merlin.types import RaggedTensor, Tensor
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Columns:
         vectors: continuous column with a vector per row -> its length. Others have one number.
         tables: column -> name of the embedding table that it shares with other columns. Any other
             column has a table of its own name.
+        more_targets: names of the labels of further targets.
+        regression: names of those labels that are numbers.
 
     Raises:
         InputError: if a combiner is unknown, or columns of one table have other numbers of rows.
@@ -45,6 +48,8 @@ class Columns:
     combiners: Mapping[str, str] = field(default_factory=dict)
     vectors: Mapping[str, int] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
+    more_targets: Sequence[str] = ()
+    regression: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Check the combiners and the tables."""
@@ -81,6 +86,11 @@ class Columns:
         return [names.index(self.tables.get(name, name)) for name in self.fields]
 
     @property
+    def targets(self) -> tuple[Target, ...]:
+        """What the model predicts."""
+        return targets_of([self.target, *self.more_targets], self.regression)
+
+    @property
     def combiner_of_field(self) -> list[str]:
         """The combiner of each categorical column; the sum of one embedding is itself."""
         return [self.combiners.get(name, "sum") for name in self.fields]
@@ -91,7 +101,9 @@ class Columns:
         return {name: self.vectors.get(name, 1) for name in self.continuous}
 
     @classmethod
-    def from_schema(cls, schema: Schema, rows: int | None = None) -> Columns:
+    def from_schema(
+        cls, schema: Schema, rows: int | None = None, *, several: bool = False
+    ) -> Columns:
         """Read the tags and domains of a Merlin schema.
 
         A categorical list column is multi-valued. Its property "combiner" names the combiner;
@@ -103,10 +115,12 @@ class Columns:
             schema: Merlin schema.
             rows: number of rows of a growing table, which all fields share; None: use the
                 domains of the columns.
+            several: take all targets; else the first one, as a label of 0 and 1.
 
         Raises:
-            InputError: if the schema has no target or no categorical column, a categorical column
-                has no integer domain, or the combiner of a list column is unknown.
+            InputError: if the schema has no target (or with `several` only one) or no categorical
+                column, a categorical column has no integer domain, or the combiner of a list
+                column is unknown.
         """
         from merlin.schema import Tags
 
@@ -114,6 +128,12 @@ class Columns:
         targets = targets or schema.select_by_tag(Tags.BINARY_CLASSIFICATION).column_names
         if not targets:
             raise InputError("the schema has no column tagged TARGET; tag the 0/1 column")
+        if several and len(targets) < 2:
+            raise InputError(
+                f"multi_task needs several targets, but only {targets[0]!r} is tagged TARGET; tag "
+                "more label columns, or leave multi_task out"
+            )
+        numbers = schema.select_by_tag(Tags.REGRESSION).column_names if several else []
         categorical = schema.select_by_tag(Tags.CATEGORICAL)
         if not categorical.column_names:
             raise InputError("the schema has no column tagged CATEGORICAL; tag the id columns")
@@ -134,6 +154,8 @@ class Columns:
                 if column.is_list
             },
             tables={column: name for column, name in tables.items() if names.count(name) > 1},
+            more_targets=tuple(targets[1:]) if several else (),
+            regression=tuple(name for name in targets if name in numbers),
         )
 
     def stack(self, inputs: Batch | dict[str, Tensor]) -> tuple[Ids, Tensor]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models.base import Architecture, ClickModel, assemble, tf
 from cowclip_merlin.models.interaction import VectorCross
+from cowclip_merlin.models.multi_task.layers import side_by_side
 from cowclip_merlin.types import JsonObject, Layer, Tensor
 
 if TYPE_CHECKING:
@@ -47,9 +48,9 @@ class DCN(ClickModel):
         return VectorCross(self.cross_layers, seed=self.architecture.seed + 100)
 
     def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
-        """Compute the logit [b, 1]."""
+        """Compute the logits [b, T]; all targets share the cross layers."""
         crossed = self.cross(self.crossed(v, x))
-        z = self.logit(tf.concat([crossed, self.mlp(v, x)], axis=1))
+        z = self.logit(side_by_side(crossed, self.mlp(v, x)))
         return z + self.linear(wide, x) if self.architecture.continuous == "all" else z
 
     def get_config(self) -> JsonObject:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin.models.base import Architecture, ClickModel, assemble, tf
-from cowclip_merlin.models.interaction import fm_second_order
+from cowclip_merlin.models.interaction import fm_factors, fm_second_order
 from cowclip_merlin.types import JsonObject, Tensor
 
 if TYPE_CHECKING:
@@ -17,17 +17,27 @@ if TYPE_CHECKING:
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
 class DeepFM(ClickModel):
-    """`z = sum of id weights + bias + 0.5 * sum_d((sum_f v)^2 - sum_f v^2) + MLP logit`."""
+    """`z = sum of id weights + bias + 0.5 * sum_d((sum_f v)^2 - sum_f v^2) + MLP logit`.
+
+    With several targets, each one has weights of the terms d, which are 1 at first: with the plain
+    sum, the interactions would add the same to all logits.
+    """
 
     def __init__(
         self, columns: Columns | JsonObject, architecture: Architecture | JsonObject, **kwargs: Any
     ) -> None:
         super().__init__(columns, architecture, **kwargs)
         self.add_linear()
+        targets = len(self.columns.targets)
+        if targets > 1:
+            self.fm = tf.keras.layers.Dense(
+                targets, use_bias=False, kernel_initializer="ones", dtype="float32"
+            )
 
     def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
-        """Compute the logit [b, 1]; FM and MLP read the same embeddings."""
-        return self.linear(wide, x) + fm_second_order(v) + self.logit(self.mlp(v, x))
+        """Compute the logits [b, T]; FM and MLP read the same embeddings."""
+        pairs = self.fm(fm_factors(v)) if hasattr(self, "fm") else fm_second_order(v)
+        return self.linear(wide, x) + pairs + self.logit(self.mlp(v, x))
 
 
 def deepfm(schema: Schema, **settings: Any) -> CTRModel:

@@ -28,9 +28,21 @@ def fm_second_order(v: Tensor) -> Tensor:
     >>> fm_second_order(tf.constant([[[1.0, 2.0], [3.0, 4.0]]])).numpy().tolist()
     [[11.0]]
     """
-    of_sum = tf.square(sum_over_fields(v))
-    sum_of = sum_over_fields(tf.square(v))
-    return 0.5 * tf.reduce_sum(of_sum - sum_of, axis=1, keepdims=True)
+    return 0.5 * tf.reduce_sum(_products(v), axis=1, keepdims=True)
+
+
+def fm_factors(v: Tensor) -> Tensor:
+    """Return the terms of `fm_second_order` before the sum over d, [b, F, d] -> [b, d].
+
+    >>> fm_factors(tf.constant([[[1.0, 2.0], [3.0, 4.0]]])).numpy().tolist()
+    [[3.0, 8.0]]
+    """
+    return 0.5 * _products(v)
+
+
+def _products(v: Tensor) -> Tensor:
+    """Return twice the sum over all pairs of fields of their products, [b, d]."""
+    return tf.square(sum_over_fields(v)) - sum_over_fields(tf.square(v))
 
 
 class _Cross(tf.keras.layers.Layer):

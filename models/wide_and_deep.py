@@ -25,7 +25,7 @@ class WideAndDeep(ClickModel):
         self.add_linear()
 
     def forward(self, v: Tensor, wide: Tensor | None, x: Tensor) -> Tensor:
-        """Compute the logit [b, 1]; the last dense layer has the bias."""
+        """Compute the logits [b, T]; the last dense layer has the bias."""
         return self.linear(wide, x) + self.logit(self.mlp(v, x))
 
 

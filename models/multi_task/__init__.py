@@ -1,0 +1,1 @@
+"""Models with several targets: layers before the outputs, and the outputs of Merlin."""

@@ -1,0 +1,147 @@
+"""Merlin's outputs for several targets, whose labels may be missing (NaN)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cowclip_merlin import compat
+from cowclip_merlin.models.tensorflow_names import safe_names
+from cowclip_merlin.targets import Target
+from cowclip_merlin.types import JsonObject, Tensor, TensorShape
+
+if TYPE_CHECKING:
+    from tensorflow.keras.metrics import Metric
+
+tf = compat.tensorflow()
+mm = compat.merlin_models()
+
+
+def output_names(targets: Sequence[Target]) -> dict[str, str]:
+    """Map the name of each target to one that TensorFlow accepts."""
+    return safe_names([target.name for target in targets])
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class TargetValue(tf.keras.layers.Layer):
+    """Takes the column of one target from the logits, and makes it a probability or a number.
+
+    Args:
+        column: of the target.
+        regression: whether the logit is the number itself.
+    """
+
+    def __init__(self, column: int, *, regression: bool, **kwargs: Any) -> None:
+        super().__init__(**({"dtype": "float32"} | kwargs))
+        self.column, self.regression = column, regression
+
+    def call(self, z: Tensor) -> Tensor:
+        """[b, T] -> [b, 1]."""
+        z = z[:, self.column : self.column + 1]
+        return z if self.regression else tf.keras.activations.sigmoid(z)
+
+    def compute_output_shape(self, input_shape: TensorShape) -> TensorShape:
+        """Return [b, 1]."""
+        return tf.TensorShape([input_shape[0], 1])
+
+    def get_config(self) -> JsonObject:
+        """Arguments as plain values."""
+        return super().get_config() | {"column": self.column, "regression": self.regression}
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class LossOfLabels(tf.keras.losses.Loss):
+    """Cross-entropy or squared error of the rows that have a label, 0 for the others.
+
+    Keras divides the sum by the number of all rows, as for rows with a sample weight of 0.
+
+    Args:
+        regression: whether to take the squared error.
+    """
+
+    def __init__(self, regression: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.regression = regression
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        """[b, 1] and [b, 1] -> [b]."""
+        known = tf.math.logical_not(tf.math.is_nan(y_true))
+        labels = tf.where(known, y_true, tf.zeros_like(y_true))
+        how = tf.keras.metrics.mean_squared_error
+        losses = (how if self.regression else tf.keras.losses.binary_crossentropy)(labels, y_pred)
+        return tf.where(tf.squeeze(known, -1), losses, tf.zeros_like(losses))
+
+    def get_config(self) -> JsonObject:
+        """Arguments as plain values."""
+        return super().get_config() | {"regression": self.regression}
+
+
+class _OfLabels:
+    """A metric of Keras that leaves out rows without a label."""
+
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> Any:
+        """Add rows; their weight is 0 without a label."""
+        known = tf.math.logical_not(tf.math.is_nan(y_true))
+        weight = tf.cast(known, tf.float32)
+        if sample_weight is not None:
+            weight *= tf.reshape(tf.cast(sample_weight, tf.float32), tf.shape(weight))
+        labels = tf.where(known, y_true, tf.zeros_like(y_true))
+        return super().update_state(labels, y_pred, sample_weight=weight)  # type: ignore[misc]
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class AucOfLabels(_OfLabels, tf.keras.metrics.AUC):
+    """Keras's AUC of the rows that have a label."""
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class RmseOfLabels(_OfLabels, tf.keras.metrics.RootMeanSquaredError):
+    """Keras's root mean squared error of the rows that have a label."""
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+def auc_of_labels() -> tuple[Metric, ...]:
+    """Return the metrics of a target of 0 and 1."""
+    return (AucOfLabels(name="auc"),)
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+def rmse_of_labels() -> tuple[Metric, ...]:
+    """Return the metrics of a regression."""
+    return (RmseOfLabels(name="root_mean_squared_error"),)
+
+
+class _SafeName:
+    @classmethod
+    def get_task_name(cls, target_name: str) -> str:
+        """Return Merlin's name, after replacing characters that TensorFlow does not accept."""
+        safe = target_name and safe_names([target_name])[target_name]
+        return super().get_task_name(safe)  # type: ignore[misc]
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class BinaryTarget(_SafeName, mm.BinaryOutput):
+    """Merlin's output for labels of 0 and 1."""
+
+
+@tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
+class NumberTarget(_SafeName, mm.RegressionOutput):
+    """Merlin's output for labels that are numbers."""
+
+
+def outputs_of(targets: Sequence[Target]) -> mm.ParallelBlock:
+    """Return a block with one output of Merlin for each target."""
+    outputs = {}
+    for column, (name, regression) in enumerate(targets):
+        kind = NumberTarget if regression else BinaryTarget
+        output = kind(
+            name,
+            to_call=TargetValue(column, regression=regression),
+            default_loss=LossOfLabels(regression),
+            default_metrics_fn=rmse_of_labels if regression else auc_of_labels,
+            dtype="float32",
+        )
+        outputs[output.full_name] = output
+    return mm.ParallelBlock(outputs)
