@@ -14,7 +14,7 @@ from cowclip_merlin.cli.options.common_options import (
 )
 
 if TYPE_CHECKING:
-    from cowclip_merlin.training.evaluation import AucByColumn
+    from cowclip_merlin.training.evaluation import AucByColumn, Evaluation, RegressionEvaluation
 
 HELP = "score a prepared folder with a trained run"
 EXAMPLES = """examples:
@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     split = "rows of DATA to score (default: test)"
     parser.add_argument("--split", default="test", choices=("train", "test"), help=split)
     parser.add_argument(
-        "--predictions", metavar="FILE", help="parquet file to write: row, label, probability"
+        "--predictions",
+        metavar="FILE",
+        help="parquet file to write: row, label, probability; of several labels columns for each",
     )
     against = "another run on the same data, to compare the AUC with"
     parser.add_argument("--against", metavar="RUN", help=against)
@@ -57,9 +59,21 @@ def run(args: argparse.Namespace) -> None:
         overwrite=args.overwrite,
         device=args.device,
     )
+    for name, found in (result.targets or {"": result}).items():
+        _print_metrics(f"{args.split}{name and ' ' + name}", found, args.against)
+    if args.predictions:
+        print(f"predictions: {args.predictions}")
+
+
+def _print_metrics(
+    rows: str, result: Evaluation | RegressionEvaluation, against: str | None
+) -> None:
+    if not hasattr(result, "auc"):
+        print(f"{rows}: {result.rows:,} rows, RMSE {_number(result.rmse)}")
+        return
     print(
-        f"{args.split}: {result.rows:,} rows, AUC {_auc(result.auc, result.auc_error)}, "
-        f"log loss {result.log_loss:.6f}, "
+        f"{rows}: {result.rows:,} rows, AUC {_auc(result.auc, result.auc_error)}, "
+        f"log loss {_number(result.log_loss)}, "
         f"normalized entropy {_number(result.normalized_entropy)}, "
         f"calibration {_number(result.calibration)}"
     )
@@ -68,12 +82,10 @@ def run(args: argparse.Namespace) -> None:
     if found := result.difference:
         side = "below" if found.value < 0 else "above"
         print(
-            f"AUC {abs(found.value):.6f} {side} that of {args.against} ({_error(found.error)})"
+            f"AUC {abs(found.value):.6f} {side} that of {against} ({_error(found.error)})"
             if found.value
-            else f"the same AUC as {args.against} ({_error(found.error)})"
+            else f"the same AUC as {against} ({_error(found.error)})"
         )
-    if args.predictions:
-        print(f"predictions: {args.predictions}")
 
 
 def _by_column(by: AucByColumn, rows: int) -> str:

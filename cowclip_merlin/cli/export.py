@@ -16,7 +16,8 @@ EXAMPLES = """examples:
   cowclip export RUN DATA --out REPO --triton
 
 MODEL: a SavedModel whose signature "serving_default" takes one tensor [b] for each column, with ids
-and numbers as in DATA, and returns "probability" [b]. If TensorFlow refuses a column's name, the
+and numbers as in DATA, and returns "probability" [b]; with several labels a tensor named after
+each. If TensorFlow refuses a column's name, the
 tensor gets a similar name; MODEL/assets.extra/columns.json maps it to the column.
 
 REPO: a model repository for Triton's Python backend. It takes one tensor [b, 1] of raw values for
@@ -67,6 +68,7 @@ def _export_repository(args: argparse.Namespace, settings: RepositorySettings) -
 
 def _export_saved_model(args: argparse.Namespace) -> None:
     from cowclip_merlin.training import export_run, input_columns
+    from cowclip_merlin.training.trained_run import output_labels
 
     inputs = export_run(args.run_folder, args.data, out=args.out, device=args.device)
     columns = input_columns(args.out)
@@ -78,7 +80,7 @@ def _export_saved_model(args: argparse.Namespace) -> None:
         shape = shapes.get(spec[1]) or f"[b, {spec[1][0]}]"
         words = ", ".join(_describe_input(name, columns[name]) for name in names)
         print(f"  {spec[0].name} {shape}: {words}")
-    print("  gives probability, float32 [b]")
+    print(f"  gives {', '.join(output_labels(args.out)) or 'probability'}, float32 [b]")
 
 
 def _describe_input(name: str, column: str) -> str:

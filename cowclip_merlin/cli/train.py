@@ -40,6 +40,7 @@ EXAMPLES = """examples:
       --optimizer adagrad --embedding-lr 0.02 --dense-lr 0.02 --l2 0 --validation-fraction 0.1
   cowclip train DATA --out RUN4 --model deepfm --batch-size 65536 --validation-fraction 0.1 \\
       --early-stopping 1
+  cowclip train DATA --out RUN5 --model deepfm --batch-size 65536 --multi-task mmoe --experts 8
 
 The rates that you give (or the preset's) hold at the base batch size. The rule scales them to the
 batch size, and the run prints the scaled values. Ctrl-C writes a checkpoint and stops."""
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_options(parser, RunSettings, *names, **of_data)
     add_rate_options(parser)
-    names = ("epochs", "seed", "tables", "combiner", "class_weight")
+    names = ("epochs", "seed", "tables", "combiner", "class_weight", "multi_task", "experts")
     names += ("pretrained_embeddings", "freeze_embeddings", "mlp", *LAYERS)
     add_options(parser, RunSettings, *names, **of_data)
     _add_run_options(parser)
@@ -196,10 +197,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _result(rows: Sequence[Metrics], settings: RunSettings) -> str:
     """Describe the metrics of the weights that the run keeps."""
+    from cowclip_merlin.training.several_targets.names import metric_words
     from cowclip_merlin.training.stopping.best_epoch import best_row, epoch_words
 
     split, kept, when = settings.scored_split, rows[-1], f"{rows[-1]['epoch']} epochs"
     if settings.early_stopping is not None:
         kept, when = best_row(rows, split), epoch_words(rows)
+    if words := metric_words(kept, split):
+        return f"{split} {words} after {when}"
     auc, loss = (float(kept[f"{split}_{name}"]) for name in ("auc", "log_loss"))
     return f"{split} AUC {auc:.5f}, log loss {loss:.5f} after {when}"

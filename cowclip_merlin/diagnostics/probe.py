@@ -16,6 +16,7 @@ from cowclip_merlin import clip as clips
 from cowclip_merlin.diagnostics.row_norms import RowNorms, row_norms_by_field
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.models import CTRModel, logits
+from cowclip_merlin.models.multi_task.losses import losses_of
 from cowclip_merlin.models.row_sync import attached, find_cowclip
 from cowclip_merlin.optimizer.embedding_variables import looks_like_table
 from cowclip_merlin.optimizer.keras_updates.clipped_gradients import clips_whole_table, rows_to_clip
@@ -47,7 +48,7 @@ def gradient_norms(
         model: one of the five models, with its variables created.
         optimizer: CowClip, or an optimizer that wraps one.
         inputs: a batch, per column or stacked; see `models.Columns.stack`.
-        label: 0 or 1, [b].
+        label: 0 or 1, [b]; of several targets [b, T], where a missing label is NaN.
 
     Raises:
         InputError: if the optimizer is not a CowClip and wraps none.
@@ -62,7 +63,9 @@ def gradient_norms(
         >>> norms.fields[0], int(norms.cnt.sum())
         ('C1', 104)
     """
-    label = tf.reshape(tf.cast(label, tf.float32), [-1])
+    label = tf.cast(label, tf.float32)
+    if len(model.blocks[0].columns.targets) == 1:
+        label = tf.reshape(label, [-1])
     inputs = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
 
     @tf.function(autograph=False)
@@ -158,8 +161,9 @@ def _gradients(
     scale = tf.cast(getattr(optimizer, "loss_scale", 1.0), tf.float32)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(tables)
-        z = logits(model, inputs, training=True)[:, 0]
-        losses = tf.nn.sigmoid_cross_entropy_with_logits(label, z)
+        targets = model.blocks[0].columns.targets
+        z = logits(model, inputs, training=True)
+        losses = losses_of(targets)(label, z[:, 0] if len(targets) == 1 else z)
         if weights is None:
             loss = tf.reduce_mean(losses)
         else:

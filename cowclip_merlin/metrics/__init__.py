@@ -1,4 +1,4 @@
-"""Exact metrics of predicted click probabilities, for any number of rows."""
+"""Exact metrics of predicted click probabilities and numbers, for any number of rows."""
 
 from cowclip_merlin.metrics.auc import (
     GroupedAuc,
@@ -8,6 +8,7 @@ from cowclip_merlin.metrics.auc import (
     grouped_auc,
     roc_auc,
 )
+from cowclip_merlin.metrics.numbers import root_mean_squared_error
 from cowclip_merlin.metrics.probabilities import (
     ReliabilityBin,
     calibration,
@@ -28,4 +29,5 @@ __all__ = [
     "normalized_entropy",
     "reliability",
     "roc_auc",
+    "root_mean_squared_error",
 ]

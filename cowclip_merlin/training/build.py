@@ -96,7 +96,8 @@ def build_model(settings: RunSettings, values: Hyperparameters, data: PreparedDa
     schema = data.schema
     for name, combiner in settings.combiners(data.log_format.multi).items():
         schema[name] = schema[name].with_properties({"combiner": combiner})
-    return build_model_of(settings, values, schema, tables=settings.tables)
+    several = settings.multi_task_of(data.targets)
+    return build_model_of(settings, values, schema, tables=settings.tables, **several)
 
 
 def read_pretrained_rows(settings: RunSettings, data: PreparedData) -> list[PretrainedRows]:
@@ -134,7 +135,7 @@ def set_pretrained_rows(model: CTRModel, pretrained: Sequence[PretrainedRows]) -
 
 
 def build_model_of(
-    settings: RunSettings, values: Hyperparameters, schema: Schema, **tables: Any
+    settings: RunSettings, values: Hyperparameters, schema: Schema, **more: Any
 ) -> CTRModel:
     """Build a Merlin model of any schema, and initialize its variables from the seed.
 
@@ -142,7 +143,7 @@ def build_model_of(
         settings: settings of the model.
         values: the scaled hyper-parameters.
         schema: the columns.
-        **tables: `tables` and `capacity` of `models.Architecture`.
+        **more: other settings of `models.Architecture`: of the tables, and of several targets.
     """
     from cowclip_merlin import models
     from cowclip_merlin.models.precision import computing_in
@@ -156,7 +157,7 @@ def build_model_of(
             init_std=values.init_std,
             seed=settings.seed,
             freeze_embeddings=settings.frozen,
-            **tables,
+            **more,
         )
     model.blocks[0].jit_compile = settings.jit_compile
     return model

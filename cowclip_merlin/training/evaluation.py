@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ from cowclip_merlin import metrics, workers
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import Data
 from cowclip_merlin.system.files import atomic_write
+from cowclip_merlin.targets import Target, columns_of_targets
+from cowclip_merlin.training.several_targets.names import label_names, value_names
 from cowclip_merlin.types import Array, Function, Tensor
 from cowclip_merlin.workers.agreement import arrays_of_all
 from cowclip_merlin.workflows.prepared.counts import SPECIAL
@@ -59,10 +61,12 @@ class AucByColumn:
 class Evaluation:
     """Exact metrics of one split, weighted if its rows have weights.
 
+    With several targets, these are the metrics of the first one.
+
     Attributes:
         auc: area under the ROC curve, in [0, 1]; NaN if all rows have the same label.
         log_loss: mean binary cross-entropy in nats.
-        rows: number of scored rows.
+        rows: number of scored rows, which with several targets have the label.
         auc_error: standard error of the AUC from the sampling of the rows (DeLong); NaN if a
             class has at most one row.
         normalized_entropy: log loss divided by that of the average click rate; NaN if all rows
@@ -70,6 +74,7 @@ class Evaluation:
         calibration: predicted clicks divided by clicks; NaN without a click.
         difference: comparison with another run, if one was given.
         by: mean AUC by the ids of a column, if one was given.
+        targets: the metrics of each target, by name, if there are several.
     """
 
     auc: float
@@ -80,24 +85,40 @@ class Evaluation:
     calibration: float
     difference: AucDifference | None = None
     by: AucByColumn | None = None
+    targets: Mapping[str, Evaluation | RegressionEvaluation] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionEvaluation:
+    """Exact metrics of a target that is a number, weighted if its rows have weights.
+
+    Attributes:
+        rmse: root mean squared error; NaN without rows.
+        rows: number of scored rows that have the label.
+    """
+
+    rmse: float
+    rows: int
 
 
 class Predictor:
-    """Predicts click probabilities on the device, batch by batch.
+    """Predicts click probabilities, and numbers of regressions, on the device, batch by batch.
 
     Several workers take turns with the batches, and all of them get all probabilities.
     """
 
     def __init__(self, model: CTRModel, data: Data) -> None:
         self._data, self._score = data, logits_function(model, data)
+        self._targets = model.blocks[0].columns.targets
 
     def predict(self) -> npt.NDArray[np.float64]:
-        """Return the click probability of every row, in file order, [n]."""
+        """Return the prediction for every row, in file order: [n], of several targets [n, T]."""
         group = workers.current()
+        shape = (len(self._targets),) if len(self._targets) > 1 else ()
         parts = [self._score(batch).numpy() for batch in self._own_batches(group)]
-        own = np.concatenate([np.empty(0, np.float64), *parts])
-        # In float64, so that large logits do not tie at 1.
-        return sigmoid(_in_file_order(arrays_of_all(group, own), self._data.rows))
+        own = np.concatenate([np.empty((0, *shape), np.float64), *parts])
+        every = [part.reshape(-1, *shape) for part in arrays_of_all(group, own)]
+        return values_of(_in_file_order(every, self._data.rows), self._targets)
 
     def _own_batches(self, group: workers.Workers | None) -> Iterator[PackedBatch]:
         """Yield the batches of this worker; each worker gets as many, the last perhaps empty.
@@ -124,7 +145,7 @@ def _in_file_order(parts: Sequence[Array], rows: int) -> npt.NDArray[np.float64]
     >>> _in_file_order([np.zeros(20_000), np.ones(16384)], 36_384)[[0, 16384, 32768]].tolist()
     [0.0, 1.0, 0.0]
     """
-    result = np.empty(rows, np.float64)
+    result = np.empty((rows, *parts[0].shape[1:]), np.float64)
     for number, first in enumerate(range(0, rows, PREDICTION_BATCH_SIZE)):
         size = min(PREDICTION_BATCH_SIZE, rows - first)
         begin = number // len(parts) * PREDICTION_BATCH_SIZE
@@ -133,16 +154,31 @@ def _in_file_order(parts: Sequence[Array], rows: int) -> npt.NDArray[np.float64]
 
 
 def logits_function(model: CTRModel, data: Data) -> Function:
-    """Return a `tf.function` that maps a batch of `data` to its logits [b]."""
+    """Return a `tf.function` that maps a batch of `data` to its logits [b], or [b, T]."""
     from cowclip_merlin import compat, models
 
     tf = compat.tensorflow()
 
+    one = len(model.blocks[0].columns.targets) == 1
+
     @tf.function(input_signature=[data.signature], autograph=False)
     def score(batch: PackedBatch) -> Tensor:
-        return models.logits(model, data.unpack(batch), training=False)[:, 0]
+        z = models.logits(model, data.unpack(batch), training=False)
+        return z[:, 0] if one else z
 
     return score
+
+
+def values_of(
+    logits: npt.NDArray[np.float64], targets: Sequence[Target]
+) -> npt.NDArray[np.float64]:
+    """Return probabilities, and the numbers of regressions, from logits [n] or [n, T].
+
+    They are computed in float64, so that large logits do not tie at 1.
+    """
+    if len(targets) == 1:
+        return sigmoid(logits)
+    return np.where([regression for _, regression in targets], logits, sigmoid(logits))
 
 
 def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -168,6 +204,42 @@ def check_both_labels(path: Path, split: str, labels: Array, *, remedy: str) -> 
             f"{path}: all {len(labels)} {split} rows have the label {found[0]:g}; an AUC needs "
             f"both labels; {remedy}"
         )
+
+
+def check_targets_scored(
+    path: Path,
+    split: str,
+    targets: Sequence[Target],
+    labels: Array,
+    weights: Array | None,
+    *,
+    remedy: str,
+) -> None:
+    """Check before long work that rows can score each target; see `check_both_labels`.
+
+    Args:
+        path: of the prepared folder.
+        split: name of the rows.
+        targets: the targets.
+        labels: [n] of one target, [n, T] of several.
+        weights: of the rows, [n]; None: all are equal.
+        remedy: what the user can do.
+
+    Raises:
+        InputError: if all labels of a target are the same, or a regression has none.
+    """
+    labels = weighted_labels(labels, weights)
+    if len(targets) == 1:
+        check_both_labels(path, split, labels, remedy=remedy)
+        return
+    for target, _, own in columns_of_targets(labels, targets):
+        if not len(own):
+            raise InputError(f"{path}: no {split} row has a label {target.name!r}; {remedy}")
+        if not target.regression and len(np.unique(own)) < 2:
+            raise InputError(
+                f"{path}: all {len(own)} {split} rows with a label {target.name!r} have "
+                f"{own[0]:g}; an AUC needs both labels; {remedy}"
+            )
 
 
 def weighted_labels(labels: npt.ArrayLike, weights: npt.ArrayLike | None) -> Array:
@@ -248,17 +320,25 @@ def auc_by_column(
     return AucByColumn(column=column, grouped=grouped, unknown_rows=int((~known).sum()))
 
 
-def write_predictions(path: Path, labels: Array, probabilities: npt.NDArray[np.float64]) -> None:
-    """Write a parquet file with columns row, label, probability, in one atomic step."""
+def write_predictions(
+    path: Path,
+    labels: Array,
+    values: npt.NDArray[np.float64],
+    targets: Sequence[Target],
+) -> None:
+    """Write a parquet file with columns row, label, probability, in one atomic step.
+
+    With several targets, each has such columns with its name. A missing label is null.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.table(
-        {
-            "row": np.arange(len(labels)),
-            "label": labels.astype(np.int8),
-            "probability": probabilities,
-        }
-    )
+    several = len(targets) > 1
+    columns = {"row": np.arange(len(labels))}
+    for index, name in enumerate(label_names(targets)):
+        own = labels[:, index] if several else labels.astype(np.int8)
+        columns[name] = pa.array(own, from_pandas=several)
+        columns[value_names(targets)[index]] = values[:, index] if several else values
+    table = pa.table(columns)
     with atomic_write(path) as temporary:
         pq.write_table(table, temporary)

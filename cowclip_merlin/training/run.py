@@ -23,6 +23,7 @@ from cowclip_merlin.loading import (
 )
 from cowclip_merlin.scaling import Hyperparameters
 from cowclip_merlin.system.files import write_json
+from cowclip_merlin.targets import Target, columns_of_targets, kinds_of, refuse_several
 from cowclip_merlin.training.build import (
     build_model,
     build_optimizer,
@@ -31,7 +32,7 @@ from cowclip_merlin.training.build import (
     read_pretrained_rows,
     set_pretrained_rows,
 )
-from cowclip_merlin.training.evaluation import check_both_labels, weighted_labels
+from cowclip_merlin.training.evaluation import check_targets_scored
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_folder import check_resume, check_run_folder, run_folder
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
@@ -93,20 +94,25 @@ def run_training(
             fingerprint=prepared.fingerprint,
             vocabulary=prepared.vocabulary,
             data=str(prepared.path.absolute()),
+            targets=kinds_of(prepared.targets),
         )
         check_resume(out, config, options.resume)
         start = None
         if options.warm_start is not None and not options.resume:
             start = WarmStart(options.warm_start, prepared, settings)
         settings.combiners(prepared.log_format.multi)  # refuses those of other columns
+        settings.multi_task_of(prepared.targets)  # refuses what they cannot have
         used = used or set_up_tensorflow(settings.seed, options.device)
         check_table_memory(settings, prepared, used)
         columns = _open_splits(prepared, settings, memory)
         split = settings.scored_split
         remedy = "prepare with a larger `test_fraction`, or another `split`"
-        labels = weighted_labels(columns[split].label, columns[split].weight)
-        check_both_labels(prepared.path, split, labels, remedy=remedy)
-        columns["train"] = _weighted_by_class(columns["train"], settings)
+        if split == "validation":
+            remedy = "use a larger `validation_fraction`, or another `validation_split`"
+        rows = (columns[split].label, columns[split].weight)
+        check_targets_scored(prepared.path, split, prepared.targets, *rows, remedy=remedy)
+        check_targets_trained(prepared, columns["train"])
+        columns["train"] = _weighted_by_class(columns["train"], settings, prepared.targets)
         # A checkpoint has the rows of a run to resume.
         given = replace(settings, pretrained_embeddings=None) if options.resume else settings
         pretrained = read_pretrained_rows(given, prepared)
@@ -146,10 +152,13 @@ def _open_splits(
     return {"train": train, "validation": validation}
 
 
-def _weighted_by_class(train: ColumnArrays, settings: RunSettings) -> ColumnArrays:
+def _weighted_by_class(
+    train: ColumnArrays, settings: RunSettings, targets: Sequence[Target]
+) -> ColumnArrays:
     """Return the training rows with the weights of the labels in the loss, if there are any."""
     if settings.class_weight is None:
         return train
+    refuse_several("`class_weight`", targets, "leave it out, or give rows a `weight`")
     return replace(train, class_weights=class_weights_of(settings.class_weight, train))
 
 
@@ -233,6 +242,8 @@ def _log_settings(
     )
     if weights := columns["train"].class_weights:
         log.info("class weights in the loss: %.6g for label 0, %.6g for label 1", *weights)
+    if len(prepared.targets) > 1:
+        log.info("%s", _target_words(prepared, settings, columns["train"]))
     last = rows["train"] - (steps - 1) * settings.batch_size
     log.info(
         "batch %d = %g x %d: %d steps per epoch, %d rows in the last",
@@ -260,6 +271,21 @@ def _log_settings(
     )
 
 
+def _target_words(prepared: PreparedData, settings: RunSettings, train: ColumnArrays) -> str:
+    """Describe the targets, and rows that ESMM's model contradicts."""
+    named = [
+        f"{target.name} ({known.mean():.1%} of the rows)"
+        for target, known, _ in columns_of_targets(train.label, prepared.targets)
+    ]
+    experts = f" of {settings.experts} experts" if settings.multi_task == "mmoe" else ""
+    words = f"targets {', '.join(named)}: {settings.multi_task}{experts}"
+    if settings.multi_task != "esmm":
+        return words
+    wrong = int(((train.label[:, 0] == 0) & (train.label[:, 1] == 1)).sum())
+    first, second = (target.name for target in prepared.targets)
+    return words + f"; {wrong:,} rows have {second} 1 but {first} 0" if wrong else words
+
+
 def _optimizer_words(settings: RunSettings, values: Hyperparameters) -> str:
     return values.adam_words if settings.optimizer == "adam" else settings.optimizer
 
@@ -277,6 +303,22 @@ def check_sizes(prepared: PreparedData, settings: RunSettings) -> None:
             f"batch size {settings.batch_size} is larger than the {rows} training rows of "
             f"{prepared.path}; use a smaller `batch_size`"
         )
+
+
+def check_targets_trained(prepared: PreparedData, train: ColumnArrays) -> None:
+    """Check that some training row has a label of each of several targets.
+
+    Raises:
+        InputError: if a target has none.
+    """
+    if len(prepared.targets) == 1:
+        return
+    for target, known, _ in columns_of_targets(train.label, prepared.targets):
+        if not known.any():
+            raise InputError(
+                f"{prepared.path}: no training row has a label {target.name!r}; prepare rows that "
+                "have it, or without this label"
+            )
 
 
 def check_train_rows(prepared: PreparedData) -> None:

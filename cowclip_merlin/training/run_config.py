@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class RunConfig:
         fingerprint: fingerprint of the prepared data.
         vocabulary: vocabulary of the prepared data, as in `PreparedData`.
         data: absolute path of the prepared folder; None in runs of earlier versions.
+        targets: label -> "binary" or "regression", if there are several.
     """
 
     settings: RunSettings
@@ -36,6 +38,7 @@ class RunConfig:
     fingerprint: str
     vocabulary: str | None = None
     data: str | None = None
+    targets: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> JsonObject:
         """Return plain values for JSON."""
@@ -46,6 +49,7 @@ class RunConfig:
             "data_fingerprint": self.fingerprint,
             "data_vocabulary": self.vocabulary,
             "data_path": self.data,
+            **({"data_targets": dict(self.targets)} if self.targets else {}),
             "versions": versions(),
         }
 
@@ -71,6 +75,9 @@ class RunConfig:
             raise InputError(f"{run}: damaged config.json ({error}); train again") from error
 
 
+_ADDED_DATA = ("data_vocabulary", "data_path", "data_targets")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Data:
     """What `config.json` says of the prepared data."""
@@ -78,6 +85,7 @@ class _Data:
     data_fingerprint: str
     data_vocabulary: str | None = None
     data_path: str | None = None
+    data_targets: Mapping[str, str] = field(default_factory=dict)
 
 
 def _parse(config: JsonObject) -> dict[str, Any]:
@@ -92,11 +100,12 @@ def _parse(config: JsonObject) -> dict[str, Any]:
     values.pop("clip")
     names = [each.name for each in fields(_Data) if each.name in config]
     of_data = {name: config[name] for name in names}
-    data = dataclass_from_json(_Data, of_data, added=("data_vocabulary", "data_path"))
+    data = dataclass_from_json(_Data, of_data, added=_ADDED_DATA)
     return {
         "settings": RunSettings.from_dict(config["settings"]),
         "values": dataclass_from_json(Hyperparameters, values, added=_ADDED_VALUES),
         "fingerprint": data.data_fingerprint,
         "vocabulary": data.data_vocabulary,
         "data": data.data_path,
+        "targets": data.data_targets,
     }

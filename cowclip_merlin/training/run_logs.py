@@ -13,6 +13,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import ReliabilityBin
 from cowclip_merlin.system import log_lines
 from cowclip_merlin.system.records import write_rows
+from cowclip_merlin.training.several_targets.names import is_metric_column
 
 METRICS = (
     "epoch",
@@ -37,7 +38,10 @@ METRICS = (
     "test_calibration",
     "validation_calibration",
 )
-"""Columns of `metrics.csv`; the columns of a split that the run does not score stay empty."""
+"""Columns of `metrics.csv`; the columns of a split that the run does not score stay empty.
+
+The metrics are those of the first target. With several, each has columns of its own, too.
+"""
 
 RELIABILITY = ("epoch", "split", "rows", "predicted", "observed")
 """Columns of `reliability.csv`; see `metrics.ReliabilityBin`."""
@@ -111,7 +115,7 @@ def _epoch(row: Mapping[str, str]) -> int:
     for name in (*_OF_EVERY_SPLIT, f"{split}_auc", f"{split}_log_loss"):
         if name not in values:
             raise ValueError(f"no {name}")
-    if unknown := set(row) - set(METRICS):
+    if unknown := {n for n in set(row) - set(METRICS) if not is_metric_column(n)}:
         raise ValueError(f"unknown column {min(unknown)}")
     return int(values["epoch"])
 
@@ -143,8 +147,9 @@ def epoch_seconds(row: Mapping[str, float | str], rows: int) -> float:
 
 
 def write_metrics(path: Path, rows: Sequence[Metrics]) -> None:
-    """Write all rows in one atomic step."""
-    write_rows(path, METRICS, rows)
+    """Write all rows in one atomic step; the columns of several targets come last."""
+    more = dict.fromkeys(name for row in rows for name in row if is_metric_column(name))
+    write_rows(path, [*METRICS, *more], rows)
 
 
 def write_reliability(path: Path, epoch: int, split: str, bins: Sequence[ReliabilityBin]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
 from cowclip_merlin import choices
@@ -11,6 +11,7 @@ from cowclip_merlin.errors import InputError
 from cowclip_merlin.scaling import ADAM_RULES, PRESETS, RULES, Hyperparameters, rebase, scale
 from cowclip_merlin.settings import Settings, device_option, option, parse_names
 from cowclip_merlin.settings.json_dataclass import dataclass_from_json
+from cowclip_merlin.targets import Target, check_esmm
 from cowclip_merlin.types import Json, JsonObject
 
 _BY_RULE = ("batch_size", "micro_batches")
@@ -99,6 +100,15 @@ class RunSettings(Settings):
         metavar="HOW",
         added=True,
     )
+    multi_task: str = option(
+        "shared_bottom",
+        "several labels: shared_bottom (all layers but the outputs), mmoe (experts with a gate per "
+        "label) or esmm (the second label follows the first)",
+        metavar="HOW",
+        choices=choices.MULTI_TASKS,
+        added=True,
+    )
+    experts: int = option(4, "experts of --multi-task mmoe", at_least=1, added=True)
     optimizer: str = option(
         "adam", "{choices}", metavar="NAME", choices=choices.OPTIMIZERS, added=True
     )
@@ -137,8 +147,8 @@ class RunSettings(Settings):
     )
     early_stopping: int | None = option(
         None,
-        "stop after N epochs without a higher AUC of the held-out rows, and keep the weights of "
-        "the best epoch",
+        "stop after N epochs without a higher AUC (of the first label) of the held-out rows, and "
+        "keep the weights of the best epoch",
         shown="train all epochs",
         at_least=1,
         added=True,
@@ -185,6 +195,11 @@ class RunSettings(Settings):
         _ = self.pretrained
         for combiner in self._combiners.values():
             one_of("combiner", combiner, choices.COMBINERS)
+        if self.experts != 4 and self.multi_task != "mmoe":
+            raise InputError(
+                f"`experts` has no effect with `multi_task` {self.multi_task}; remove it, or use "
+                "mmoe"
+            )
         self._check_accumulator()
         self._check_adam()
         self._check_validation()
@@ -269,6 +284,27 @@ class RunSettings(Settings):
                     f"{', '.join(multi)}"
                 )
         return {name: given.get(name, given.get("", "mean")) for name in multi}
+
+    def multi_task_of(self, targets: Sequence[Target]) -> dict[str, str | int]:
+        """Return the settings of `models.Architecture` for these targets.
+
+        Raises:
+            InputError: if `multi_task` cannot be meant for them.
+
+        >>> settings = RunSettings(model="dcn", batch_size=8)
+        >>> settings.multi_task_of([Target("y")]), settings.multi_task_of([Target("y")] * 2)
+        ({}, {'multi_task': 'shared_bottom', 'mmoe_experts': 4})
+        """
+        if len(targets) < 2:
+            if self.multi_task != "shared_bottom":
+                raise InputError(
+                    f"`multi_task` {self.multi_task} has no effect with one label; remove it, or "
+                    "prepare with several labels"
+                )
+            return {}
+        if self.multi_task == "esmm":
+            check_esmm(targets)
+        return {"multi_task": self.multi_task, "mmoe_experts": self.experts}
 
     @property
     def scored_split(self) -> str:

@@ -21,18 +21,21 @@ def make_train_step(
     """Return a graph that trains on one batch of `data` and adds its loss to `loss_sum`.
 
     The gradient is that of the batch's mean binary cross-entropy, computed from the logits minus
-    the offsets, if the batch has offsets. If its rows have weights, it is the weighted mean, and a
-    batch whose weights are all 0 makes no step.
+    the offsets, if the batch has offsets. With several targets, it is the mean of the sums that
+    `losses_of` describes. If its rows have weights, it is the weighted mean, and a batch whose
+    weights are all 0 makes no step.
 
     With several workers, each one trains on its part of the batch. The optimizer takes the mean of
     their gradients, so each worker's loss is its sum, divided by the mean number of rows,
     or by the mean sum of weights.
     """
     from cowclip_merlin import models
+    from cowclip_merlin.models.multi_task import losses as targets_losses
 
     tf, group = compat.tensorflow(), workers.current()
     models.attach(model, optimizer)
-    losses_of = tf.nn.sigmoid_cross_entropy_with_logits
+    targets = model.blocks[0].columns.targets
+    losses_of = targets_losses.losses_of(targets)
     if model.blocks[0].jit_compile:
         losses_of = tf.function(losses_of, jit_compile=True, autograph=False)
 
@@ -42,7 +45,8 @@ def make_train_step(
         batch, rows = own_part(batch, data, group)
         batch = data.unpack(batch)
         with tf.GradientTape() as tape:
-            z = models.logits(model, batch, training=True)[:, 0]
+            z = models.logits(model, batch, training=True)
+            z = z[:, 0] if len(targets) == 1 else z
             if batch.offsets is not None:
                 z -= batch.offsets
             losses = losses_of(batch.labels, z)

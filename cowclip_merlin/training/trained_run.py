@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +12,15 @@ from cowclip_merlin.checks import one_of
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import load_split_to_device, open_columns
 from cowclip_merlin.system.files import atomic_folder, check_writable, read_json, write_json
+from cowclip_merlin.targets import kinds_of
 from cowclip_merlin.training import evaluation
 from cowclip_merlin.training.build import build_model, choose_device
 from cowclip_merlin.training.checkpoint import Checkpoints, translate_write_errors
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig
+from cowclip_merlin.training.several_targets.evaluating import auc_by_targets, evaluate_targets
 from cowclip_merlin.training.stopping.best_epoch import weights_folder
-from cowclip_merlin.types import Tensor, TensorSpec
+from cowclip_merlin.types import JsonObject, Tensor, TensorSpec
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
@@ -50,7 +51,8 @@ def evaluate_run(
         run: the run folder.
         data: the folder that the run was trained on, or one prepared with its vocabulary.
         split: "train" or "test".
-        predictions: parquet file to write: row, label, probability.
+        predictions: parquet file to write: row, label, probability; of several targets the last
+            two for each, with its name, such as label_click and probability_click.
         against: another run; its weights score the same rows, and the AUCs are compared.
         by: categorical column, such as the user; also compute the mean AUC of the rows of each id.
         overwrite: replace `predictions` if the file exists.
@@ -72,12 +74,14 @@ def evaluate_run(
         one_of("by", by, [c for c in prepared.categorical if c not in prepared.log_format.multi])
     for folder, config in zip(runs, configs):
         _check_vocabulary(folder, config, prepared)
+        _check_targets(folder, config, prepared)
     columns = open_columns(prepared, split)
     if against is not None:
         others = all(prepared.rows.values())  # a folder of --like has test rows only
         remedy = ("choose the other split, or " if others else "") + "omit `against`"
-        labels = evaluation.weighted_labels(columns.label, columns.weight)
-        evaluation.check_both_labels(prepared.path, split, labels, remedy=remedy)
+        evaluation.check_targets_scored(
+            prepared.path, split, prepared.targets, columns.label, columns.weight, remedy=remedy
+        )
     set_up_tensorflow(configs[0].settings.seed, device)
     rows = load_split_to_device(columns, batch_size=evaluation.PREDICTION_BATCH_SIZE)
     scores = [
@@ -85,13 +89,13 @@ def evaluate_run(
         for folder, config in zip(runs, configs)
     ]
     if predictions is not None:
-        evaluation.write_predictions(Path(predictions), columns.label, scores[0])
-    result = evaluation.evaluate(columns.label, *scores, weights=columns.weight)
+        evaluation.write_predictions(Path(predictions), columns.label, scores[0], prepared.targets)
+    result = evaluate_targets(prepared.targets, columns.label, *scores, weights=columns.weight)
     if by is None:
         return result
     ids, _ = columns.column(prepared.categorical.index(by))
     rows = (columns.label, scores[0], columns.weight)
-    return replace(result, by=evaluation.auc_by_column(by, ids, *rows))
+    return auc_by_targets(result, prepared.targets, by, ids, *rows)
 
 
 def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRModel:
@@ -106,7 +110,8 @@ def load_run(run: str | Path, data: str | Path, *, device: str = "auto") -> CTRM
 
     Returns:
         A Keras model. Its input is a dictionary with one entry [b] for each column, with ids and
-        numbers as in `data`. It returns click probabilities [b, 1].
+        numbers as in `data`. It returns click probabilities [b, 1]; with several targets a
+        dictionary with these, or numbers, of each.
 
     Raises:
         InputError: if an input is wrong.
@@ -126,8 +131,19 @@ def _check_vocabulary(run: Path, config: RunConfig, prepared: PreparedData) -> N
         )
 
 
+def _check_targets(run: Path, config: RunConfig, prepared: PreparedData) -> None:
+    found = kinds_of(prepared.targets)
+    if list(found.items()) != list(config.targets.items()):
+        ours, theirs = (", ".join(kinds) or "one label" for kinds in (config.targets, found))
+        raise InputError(
+            f"{prepared.path}: has {theirs}, but {run} was trained on {ours}; prepare it with "
+            "`like` and the folder that the run was trained on"
+        )
+
+
 def _load_model(run: Path, config: RunConfig, prepared: PreparedData) -> CTRModel:
     _check_vocabulary(run, config, prepared)
+    _check_targets(run, config, prepared)
     model = build_model(config.settings, config.values, prepared)
     checkpoints = Checkpoints(weights_folder(run, config.settings), model)
     path = checkpoints.restore()
@@ -145,12 +161,14 @@ def export_run(
 
     Its signature "serving_default" takes one tensor [b] for each column, ids as int64 and numbers
     as float32. A multi-valued column is a matrix [b, k]; 0 fills rows with fewer ids. A column of
-    vectors is a matrix of their numbers. It returns
-    "probability", float32 [b]. An id outside of its column's table raises an error that names the
+    vectors is a matrix of their numbers. It returns "probability", float32 [b]; with several
+    targets a tensor for each, a probability or a number, with the name of the label. An id outside
+    of its column's table raises an error that names the
     column. `load_model` can load the folder as a Keras model.
 
     An input has the name of its column if TensorFlow allows it, else a similar name.
-    `assets.extra/columns.json` in the folder maps every input to its column.
+    `assets.extra/columns.json` in the folder maps every input to its column, and each of several
+    outputs to its label.
 
     Args:
         run: the run folder.
@@ -167,6 +185,7 @@ def export_run(
     with atomic_folder(out) as temporary:
         model = load_run(run, data, device=device)
         from cowclip_merlin.compat.tensorflow_names import safe_names
+        from cowclip_merlin.models.multi_task.outputs import output_names
 
         columns = model.blocks[0].columns
         names = safe_names([*columns.fields, *columns.continuous])
@@ -174,7 +193,8 @@ def export_run(
         signature = {"serving_default": _serving_function(model, inputs, names)}
         with translate_write_errors(Path(out)):
             compat.save_by_keras(model, str(temporary), signatures=signature)
-        _write_columns(temporary / COLUMNS_FILE, names)
+        outputs = output_names(columns.targets) if len(columns.targets) > 1 else {}
+        _write_columns(temporary / COLUMNS_FILE, names, outputs)
     return inputs
 
 
@@ -187,16 +207,35 @@ def input_columns(model: str | Path) -> dict[str, str]:
     Raises:
         InputError: if the folder has no `assets.extra/columns.json`, or the file is damaged.
     """
-    file = Path(model) / COLUMNS_FILE
+    return _described(Path(model))["inputs"]
+
+
+def output_labels(model: str | Path) -> dict[str, str]:
+    """Map the outputs of an exported model of several targets to their labels; {} with one target.
+
+    Args:
+        model: the folder that `export_run` wrote.
+
+    Raises:
+        InputError: as `input_columns`.
+    """
+    return _described(Path(model)).get("outputs", {})
+
+
+def _described(model: Path) -> JsonObject:
+    file = model / COLUMNS_FILE
     columns = read_json(file)
     if not isinstance(columns, dict) or not isinstance(columns.get("inputs"), dict):
         raise InputError(f"{file}: names no inputs; export the run again")
-    return columns["inputs"]
+    return columns
 
 
-def _write_columns(path: Path, names: dict[str, str]) -> None:
+def _write_columns(path: Path, names: dict[str, str], outputs: dict[str, str]) -> None:
     path.parent.mkdir(exist_ok=True)
-    write_json(path, {"inputs": {name: column for column, name in names.items()}})
+    described = {"inputs": {name: column for column, name in names.items()}}
+    if outputs:
+        described["outputs"] = {name: label for label, name in outputs.items()}
+    write_json(path, described)
 
 
 def _input_signature(columns: Columns, names: dict[str, str]) -> dict[str, TensorSpec]:
@@ -222,9 +261,21 @@ def _serving_function(
             columns[name] = tf.ragged.boolean_mask(columns[name], columns[name] != 0)
         error = ["ids outside of the tables of these columns:", tf.boolean_mask(all_names, wrong)]
         with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(wrong), error)]):
-            return {"probability": tf.reshape(model(columns), [-1])}
+            return _named_outputs(model, columns)
 
     return serve
+
+
+def _named_outputs(model: CTRModel, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the outputs of the signature, each [b]."""
+    from cowclip_merlin.models.multi_task.outputs import output_names
+
+    tf, targets = compat.tensorflow(), model.blocks[0].columns.targets
+    if len(targets) == 1:
+        return {"probability": tf.reshape(model(columns), [-1])}
+    values, names = model(columns), output_names(targets)
+    by_target = model.outputs_by_target()
+    return {names[name]: tf.reshape(values[by_target[name].full_name], [-1]) for name, _ in targets}
 
 
 def _columns_outside(fields: dict[str, int], columns: dict[str, Tensor]) -> Tensor:

@@ -20,6 +20,8 @@ from cowclip_merlin.training import evaluation, run_logs
 from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.divergence import check_loss, check_probabilities, raising_diverged
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.several_targets.evaluating import evaluate_targets, first_target
+from cowclip_merlin.training.several_targets.names import metric_words, metrics_of_targets
 from cowclip_merlin.training.several_workers.worker_state import (
     check_same_state,
     gather_loss,
@@ -99,6 +101,7 @@ class Trainer:
         log.info("%s", loaded)
         self.data = loaded.train
         self.predictor = evaluation.Predictor(model, loaded.test)
+        self.targets = model.blocks[0].columns.targets
         self.scored_labels, self.scored_weights = scored.label, scored.weight
         self._total_weight = total_weight(train)
         self.checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
@@ -272,26 +275,28 @@ class Trainer:
         started = time.perf_counter()
         probabilities = self.predictor.predict()
         check_probabilities(probabilities, epoch + 1)
-        result = evaluation.evaluate(self.scored_labels, probabilities, weights=self.scored_weights)
+        scored = (self.targets, self.scored_labels, probabilities)
+        result = evaluate_targets(*scored, weights=self.scored_weights)
         scoring_seconds = time.perf_counter() - started
         row = self._metrics_row(epoch, seconds, trained, result, scoring_seconds, loss_sum)
         self.rows.append(row)
         if self._writes:
+            labels, first, weights = first_target(*scored, self.scored_weights)
             run_logs.write_metrics(self.folder / "metrics.csv", self.rows)
             run_logs.write_reliability(
                 self.folder / "reliability.csv",
                 epoch + 1,
                 self.settings.scored_split,
-                reliability(self.scored_labels, probabilities, sample_weight=self.scored_weights),
+                reliability(labels, first, sample_weight=weights),
             )
         board.write(epoch + 1, {k: v for k, v in row.items() if k != "epoch"})
+        words = metric_words(row, self.settings.scored_split)
         self.log.info(
-            "epoch %d: train loss %.5f, %s AUC %.5f, log loss %.5f, %s rows/s, %.1f s",
+            "epoch %d: train loss %.5f, %s %s, %s rows/s, %.1f s",
             epoch + 1,
             row["train_loss"],
             self.settings.scored_split,
-            result.auc,
-            result.log_loss,
+            words or f"AUC {result.auc:.5f}, log loss {result.log_loss:.5f}",
             f"{row['rows_per_second']:,.0f}",
             seconds,
         )
@@ -328,6 +333,7 @@ class Trainer:
             "mean_clip_factor": float(optimizer.mean_clip_factor.numpy()),
             "embedding_lr": embedding_lr,
             "dense_lr": dense_lr,
+            **metrics_of_targets(split, result),
         }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
-from cowclip_merlin.models.tensorflow_names import safe_names
+from cowclip_merlin.compat.tensorflow_names import safe_names
 from cowclip_merlin.targets import Target
 from cowclip_merlin.types import JsonObject, Tensor, TensorShape
 

@@ -13,6 +13,7 @@ import numpy as np
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.system.files import atomic_write, check_writable
 from cowclip_merlin.training.scoring.scorer import ScoredRows, Scorer
+from cowclip_merlin.training.several_targets.names import value_names
 from cowclip_merlin.workflows.raw.ingest import check_input_files
 from cowclip_merlin.workflows.raw.log_reader import LogReader
 from cowclip_merlin.workflows.raw.parsed_rows import BadLine
@@ -20,8 +21,6 @@ from cowclip_merlin.workflows.read_log import paths_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_OWN = ("row", "probability")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +56,9 @@ def score_files(
     Args:
         run: the run folder.
         files: plain or compressed text, or parquet, in the order of the rows; rows need no label.
-        out: parquet file to write: row, the columns of `keep`, probability. `row` counts the rows
-            of all files from 0, with damaged ones, which are left out.
+        out: parquet file to write: row, the columns of `keep`, probability (of several targets
+            a column for each, such as probability_click and prediction_seconds). `row` counts the
+            rows of all files from 0, with damaged ones, which are left out.
         data: the folder that the run was trained on; None: where it was then.
         keep: columns of the files to copy. Those of a text file become text.
         max_bad_fraction: stop if the share of damaged rows exceeds this.
@@ -72,17 +72,16 @@ def score_files(
     check_writable(out, overwrite=overwrite)
     check_input_files(paths)
     _check_apart(out, paths)
-    for name in keep:
-        if name in _OWN or list(keep).count(name) > 1:
-            what = "is a column of the scores itself" if name in _OWN else "is given twice"
-            raise InputError(f"`keep`: {name!r} {what}; remove it")
+    _check_kept(keep, ["probability"])
     scorer = Scorer(run, data, device=device)
+    names = value_names(scorer.data.targets)
+    _check_kept(keep, names)
     reader = LogReader(
         scorer.data.log_format, labels=False, keep=keep, max_bad_fraction=max_bad_fraction
     )
     scored, unknown = 0, np.zeros(len(scorer.data.categorical), np.int64)
     with atomic_write(out) as temporary:
-        for part in _written(scorer.score_pieces(reader.files(paths)), temporary):
+        for part in _written(scorer.score_pieces(reader.files(paths)), temporary, names):
             scored += len(part.probabilities)
             unknown += part.unknown
     shares = dict(zip(scorer.data.categorical, (unknown / scored).tolist(), strict=True))
@@ -98,23 +97,32 @@ def _check_apart(out: Path, files: Sequence[Path]) -> None:
             raise InputError(f"{out}: is one of the files to score; use another `out`")
 
 
-def _written(parts: Iterator[ScoredRows], file: Path) -> Iterator[ScoredRows]:
+def _check_kept(keep: Sequence[str], own: Sequence[str]) -> None:
+    for name in keep:
+        if name in ("row", *own) or list(keep).count(name) > 1:
+            twice = list(keep).count(name) > 1 and name not in ("row", *own)
+            what = "is given twice" if twice else "is a column of the scores itself"
+            raise InputError(f"`keep`: {name!r} {what}; remove it")
+
+
+def _written(parts: Iterator[ScoredRows], file: Path, names: Sequence[str]) -> Iterator[ScoredRows]:
     """Write each part as a row group, and yield it."""
     import pyarrow.parquet as pq
 
     with ExitStack() as stack:
         writer = None
         for part in parts:
-            table = _table(part)
+            table = _table(part, names)
             if writer is None:
                 writer = stack.enter_context(pq.ParquetWriter(file, table.schema))
             writer.write_table(table)
             yield part
 
 
-def _table(part: ScoredRows) -> pa.Table:
+def _table(part: ScoredRows, names: Sequence[str]) -> pa.Table:
     import pyarrow as pa
 
     kept = part.rows.kept
     columns = {"row": part.rows.positions, **{n: kept[n] for n in kept.column_names}}
-    return pa.table({**columns, "probability": part.probabilities})
+    values = part.probabilities.reshape(len(part.probabilities), -1)
+    return pa.table({**columns, **{name: values[:, i] for i, name in enumerate(names)}})

@@ -40,7 +40,7 @@ class ScoredRows:
 
     Attributes:
         rows: the raw rows.
-        probabilities: of a click, float64 [n].
+        probabilities: of a click, float64 [n]; of several targets, with numbers, [n, T].
         unknown: number of values with the id of all unknown values, by column, int64 [F].
     """
 
@@ -82,7 +82,7 @@ class Scorer:
     def score(
         self, rows: pandas.DataFrame | str | Path | Sequence[str | Path]
     ) -> npt.NDArray[np.float64]:
-        """Return the click probability of every row, float64 [n].
+        """Return the click probability of every row, float64 [n], or [n, T] of several targets.
 
         Args:
             rows: a DataFrame of raw values, or files: text or parquet.
@@ -94,7 +94,8 @@ class Scorer:
         frame = hasattr(rows, "columns")
         pieces = reader.frame(rows) if frame else reader.files(paths_of(rows))
         parts = [scored.probabilities for scored in self.score_pieces(pieces)]
-        return np.concatenate([np.empty(0, np.float64), *parts])
+        shape = (len(self.data.targets),) if len(self.data.targets) > 1 else ()
+        return np.concatenate([np.empty((0, *shape), np.float64), *parts])
 
     def score_pieces(self, pieces: Iterable[RawRows]) -> Iterator[ScoredRows]:
         """Score rows in the batches of `evaluate_run`, so that the results are equal to the bit."""
@@ -109,7 +110,8 @@ class Scorer:
 
     def _workflow_of_raw_rows(self) -> nvt.Workflow:
         """Return the workflow for ids and single numbers."""
-        known = (self.data.label, self.data.log_format.weight, *self.data.log_format.vectors)
+        layout = self.data.log_format
+        known = (*layout.labels, layout.weight, *layout.vectors)
         return self.data.workflow().remove_inputs([name for name in known if name])
 
     def _empty_columns(self, rows: int) -> ColumnArrays:
@@ -117,7 +119,8 @@ class Scorer:
 
     def _predict(self, columns: ColumnArrays) -> npt.NDArray[np.float64]:
         batch = tuple(to_device(array) for array in as_float_arrays(columns))
-        return evaluation.sigmoid(self._logits(batch).numpy().astype(np.float64))
+        logits = self._logits(batch).numpy().astype(np.float64)
+        return evaluation.values_of(logits, self.data.targets)
 
     def _ids(self, values: pandas.Series, name: str) -> ColumnIds:
         """Return the ids of a column: [n], or ids and lengths of a multi-valued one."""
@@ -173,7 +176,8 @@ def score(
         device: "auto", "cpu" or "gpu".
 
     Returns:
-        The click probability of every row, in its order, float64 [n].
+        The click probability of every row, in its order, float64 [n]; with several targets
+        [n, T], in the order of the labels, with the numbers of regressions.
 
     Raises:
         InputError: if a row is damaged, or another input is wrong.

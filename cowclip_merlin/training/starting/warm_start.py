@@ -15,6 +15,7 @@ import numpy as np
 
 from cowclip_merlin import compat
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.targets import kinds_of
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.checkpoint import Checkpoints
 from cowclip_merlin.training.run_config import RunConfig
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from cowclip_merlin.workflows import PreparedData
 
 _ARCHITECTURE = ("model", "embedding_dim", "mlp", "continuous", "optimizer")
+_ARCHITECTURE += ("multi_task", "experts")
 
 
 class _Matches(NamedTuple):
@@ -140,6 +142,12 @@ class WarmStart:
     def _refuse_other_columns(self) -> None:
         """Refuse data with other columns, or with numbers of another scale."""
         before, data = self._before, self._data
+        old, new = (list(kinds_of(each.targets).items()) for each in (before, data))
+        if old != new:  # the name of a single label may differ
+            raise InputError(
+                f"{data.path}: has other labels than {before.path}; prepare the same ones in the "
+                "same order"
+            )
         multi = [tuple(each.log_format.multi) for each in (before, data)]
         if multi[0] != multi[1]:
             raise InputError(

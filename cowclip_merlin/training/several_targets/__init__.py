@@ -1,0 +1,1 @@
+"""What a run with several targets computes, names and writes for each of them."""
