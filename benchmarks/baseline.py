@@ -43,6 +43,7 @@ from cowclip_merlin.demo.batch import DemoSettings, prepare_data
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import steps_per_epoch
 from cowclip_merlin.system.files import read_json
+from cowclip_merlin.targets import refuse_several
 from cowclip_merlin.training import Stopped, train
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.run_logs import read_metrics
@@ -64,7 +65,9 @@ def open_data(settings: BaselineSettings) -> tuple[PreparedData, float | None]:
     from cowclip_merlin.workflows import PreparedData
 
     if settings.data is not None:
-        return PreparedData.load(settings.data), None
+        data = PreparedData.load(settings.data)
+        refuse_several("the baseline", data.targets, "prepare the log with one `label`")
+        return data, None
     work = settings.work / f"log-{settings.rows}-{settings.log_seed}"
     work.mkdir(parents=True, exist_ok=True)
     folder = prepare_data(DemoSettings(rows=settings.rows, log_seed=settings.log_seed), work)

@@ -21,6 +21,7 @@ from cowclip_merlin.experiments.running.derived_data import derive_data
 from cowclip_merlin.experiments.running.runner import RunContext, existing_results, pending_runs
 from cowclip_merlin.experiments.session_settings import SessionSettings
 from cowclip_merlin.system.folders import RESULTS_CSV
+from cowclip_merlin.targets import refuse_several
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run import check_train_rows
 from cowclip_merlin.workflows import PreparedData
@@ -86,8 +87,10 @@ class Session(ResultsSession):
     def __init__(self, settings: SessionSettings) -> None:
         super().__init__(settings.out)
         self.settings = settings
+        data = PreparedData.load(settings.data)
+        refuse_several("an experiment", data.targets, "prepare the log with one `label`")
         self.context = RunContext(
-            data=PreparedData.load(settings.data),
+            data=data,
             out=settings.out,
             data_name=settings.name or settings.data.resolve().name,
             device=settings.device,

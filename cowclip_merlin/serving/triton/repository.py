@@ -11,6 +11,7 @@ from cowclip_merlin.serving.triton.config import config_text
 from cowclip_merlin.serving.triton.model import OFFSETS, VALUES
 from cowclip_merlin.serving.triton.settings import RepositorySettings
 from cowclip_merlin.system.files import atomic_folder, write_json
+from cowclip_merlin.targets import refuse_several
 from cowclip_merlin.training import load_run
 from cowclip_merlin.training.checkpoint import translate_write_errors
 from cowclip_merlin.workflows import PreparedData
@@ -57,6 +58,7 @@ def export_repository(
                 f"{data}: column {min(vectors)!r} has vectors, which models for Triton do not "
                 "take; export a SavedModel instead"
             )
+        refuse_several("a model for Triton", prepared.targets, "export a SavedModel instead")
         _check_names(prepared, data)
         model = load_run(run, data, device=device)
         from cowclip_merlin.serving.triton.raw_value_model import RawValueModel, one_value_columns
