@@ -11,6 +11,9 @@ These have many ids, most of them rare, for which the clip is made. To cross oth
 With `--history 20`, the column `liked` has the last 20 items that the user liked before, separated
 by "|", for `cowclip prepare --multi liked`.
 
+With `--labels`, the log also has the labels `favorite` (a rating of 5) and `rating`, for
+`cowclip prepare --label click,favorite,rating --regression rating`.
+
 With `--time`, the log also has the time of each rating, and the features file `ratings.csv.yaml` is
 written beside it, for `cowclip online`.
 """
@@ -30,6 +33,7 @@ from cowclip_merlin.errors import error_message
 from cowclip_merlin.system.files import atomic_write, check_writable
 
 LABEL, TIME, HISTORY = "click", "time", "liked"
+MORE_LABELS = ("favorite", "rating")
 FIELDS = ("user", "item", "age", "gender", "occupation", "genres")
 PARTS = (*FIELDS, "genre")  # of a crossed column; genre is the first of the genres
 CROSSES = ("user_genre", "item_age", "item_occupation")
@@ -207,7 +211,9 @@ def click(
     row = {"user": user, "item": item, **users[user], **items[item]}
     crossed = {name: "x".join(row[part] for part in name.split("_")) for name in crosses}
     values = {name: row[name] for name in FIELDS}
-    return {LABEL: str(int(rating.stars >= 4)), TIME: f"{rating.time:.0f}", **values, **crossed}
+    labels = {LABEL: str(int(rating.stars >= 4)), "favorite": str(int(rating.stars >= 5))}
+    labels["rating"] = f"{rating.stars:g}"
+    return {**labels, TIME: f"{rating.time:.0f}", **values, **crossed}
 
 
 def read_ratings(
@@ -267,6 +273,7 @@ def convert(
     *,
     crosses: Sequence[str] = CROSSES,
     history: int = 0,
+    labels: bool = False,
     time: bool = False,
     overwrite: bool = False,
 ) -> int:
@@ -277,6 +284,7 @@ def convert(
         out: the log to write.
         crosses: names of the crossed columns: the columns that they cross, joined by _.
         history: also write the column with so many items that the user liked before; 0: do not.
+        labels: also write the columns with further labels.
         time: also write the column with the times, and the features file.
         overwrite: replace files that are there.
     """
@@ -288,7 +296,8 @@ def convert(
     ratings = read_ratings(folder, source, users, items)
     with atomic_write(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as log:
         more = [HISTORY] if history else []
-        columns = [LABEL, *([TIME] if time else []), *FIELDS, *crosses, *more]
+        first = [LABEL, *(MORE_LABELS if labels else ()), *([TIME] if time else [])]
+        columns = [*first, *FIELDS, *crosses, *more]
         writer = csv.DictWriter(log, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
         for rating, liked in zip(ratings, histories(ratings, history), strict=True):
@@ -318,6 +327,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="N",
         help=f"also write the column {HISTORY}: N items that the user liked before; 0: do not",
     )
+    also = f"also write the labels {' and '.join(MORE_LABELS)}"
+    parser.add_argument("--labels", action="store_true", help=also)
     parser.add_argument(
         "--time", action="store_true", help="also write times, and FILE.yaml for `cowclip online`"
     )
@@ -326,7 +337,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.history < 0:
             raise InputError(f"--history is {args.history}; give 1 or more, or 0 for no column")
-        options = {name: getattr(args, name) for name in ("history", "time", "overwrite")}
+        options = {name: getattr(args, name) for name in ("history", "labels", "time", "overwrite")}
         crosses = parse_crosses(args.crosses)
         rows = convert(args.folder, args.out, crosses=crosses, **options)
     except (InputError, OSError) as error:

@@ -173,3 +173,12 @@ def test_the_real_log_is_prepared_and_trains(tmp_path, monkeypatch, capsys):
     ) == 0  # fmt: skip
     with Path("RUN/metrics.csv").open(encoding="utf-8") as file:
         assert float(next(csv.DictReader(file))["test_auc"]) > 0.7
+
+
+def test_further_labels(original, tmp_path):
+    words = [str(original), "--out", str(tmp_path / "log.csv"), "--labels"]
+    assert movielens.main(words) == 0
+    with (tmp_path / "log.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    labels = [(row["click"], row["favorite"], row["rating"]) for row in rows]
+    assert labels == [("0", "0", "3"), ("1", "0", "4"), ("1", "1", "5"), ("0", "0", "1")]
