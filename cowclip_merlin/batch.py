@@ -110,6 +110,7 @@ class Ids(NamedTuple):
         Returns:
             The ids with a column for each field; and the place of each of them in `values`.
 
+        >>> import numpy as np
         >>> ids, places = Ids(np.array([[7, 3, 9]])).by_field([0, 1, 0])
         >>> ids.values.tolist(), ids.lengths.tolist(), places.tolist()
         ([7, 9, 3], [[2, 1]], [0, 2, 1])

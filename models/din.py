@@ -164,7 +164,8 @@ def histories(columns: Columns) -> list[tuple[int, int]]:
     """List the numbers of each history and its target among the categorical columns.
 
     >>> tables = {"user": "user", "seen": "item", "item": "item"}
-    >>> histories(Columns(dict.fromkeys(tables, 9), (), "click", {"seen": "mean"}, tables))
+    >>> fields, combiners = dict.fromkeys(tables, 9), {"seen": "mean"}
+    >>> histories(Columns(fields, (), "click", combiners=combiners, tables=tables))
     [(1, 2)]
     """
     names, table = list(columns.fields), columns.table_of_field

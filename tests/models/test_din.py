@@ -251,3 +251,18 @@ def test_hidden_layers_of_the_unit_follow_the_precision(tf, model):
     found, exact = logits(half, batch_of(SOME)), logits(model, batch_of(SOME))
     assert found.dtype == tf.float32 and (found.numpy() != exact.numpy()).any()
     np.testing.assert_allclose(found, exact, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("multi_task", ["shared_bottom", "mmoe", "esmm"])
+def test_several_targets_share_the_histories(tf, multi_task):
+    from merlin.schema import ColumnSchema, Tags
+
+    schema = din_schema()
+    schema["buy"] = ColumnSchema("buy", tags=[Tags.TARGET, Tags.BINARY_CLASSIFICATION])
+    model = cc.models.din(schema, multi_task=multi_task, **SMALL)
+    with tf.GradientTape() as tape:
+        z = logits(model, batch_of(SOME), training=True)
+        loss = tf.reduce_sum(z[:, 1])
+    assert z.shape == (3, 2)
+    unit = model.blocks[0].units[0].weight.kernel
+    assert np.abs(tape.gradient(loss, unit)).max() > 0
