@@ -116,10 +116,17 @@ def read_pretrained_rows(settings: RunSettings, data: PreparedData) -> list[Pret
                 f"`{option}_embeddings`: no categorical column {name!r} in {data.path}; there are "
                 f"{known}"
             )
-    if set(data.categorical) <= set(settings.frozen):
+    table_of = data.log_format.table_of
+    if set(data.tables) <= set(map(table_of, settings.frozen)):
         raise InputError(
             "`freeze_embeddings` names all categorical columns, and leaves no embeddings to train; "
             "leave one out"
+        )
+    tables = [table_of(name) for name in settings.pretrained]
+    if len(set(tables)) < len(tables):
+        raise InputError(
+            f"`pretrained_embeddings` names {' and '.join(settings.pretrained)}, of which some "
+            "share a table; give one file for it"
         )
     dim = settings.embedding_dim
     return [read_pretrained(data, c, Path(file), dim) for c, file in settings.pretrained.items()]

@@ -174,3 +174,26 @@ def test_a_run_starts_from_one_with_the_same_shared_columns(folder, auc, tmp_pat
     other = prepare(PrepareSettings(out=tmp_path / "OTHER", **settings | {"share_embedding": ()}))
     with pytest.raises(InputError, match="other columns share a table"):
         WarmStart(folder / "RUN", other, run)
+
+
+def test_given_vectors_are_those_of_the_shared_table(folder, tmp_path, capsys):
+    """Whichever of its columns has them; a frozen column freezes the whole table."""
+    vectors = {f"i{i}": [float(i)] * 4 for i in range(ITEMS)}
+    for name in ("item", "seen"):
+        frame = pd.DataFrame({name: list(vectors), "vector": list(vectors.values())})
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+    words = ["train", str(folder / "DATA"), "--out", str(tmp_path / "RUN"), "--model", "din"]
+    words += ["--batch-size", "64", "--mlp", "8", "--embedding-dim", "4", "--tables", "per_field"]
+    seen = f"seen={tmp_path / 'seen.parquet'}"
+    given = ["--epochs", "1", "--pretrained-embeddings", seen, "--freeze-embeddings", "item"]
+    assert main([*words, *given]) == 0
+    tables = load_run(tmp_path / "RUN", folder / "DATA").blocks[0].embedding.tables
+    ids = value_to_id(PreparedData.load(folder / "DATA"), "item")
+    for value, id_ in ids.items():
+        np.testing.assert_array_equal(tables[1][id_], vectors[value])
+    both = f"item={tmp_path / 'item.parquet'},{seen}"
+    words[3] = str(tmp_path / "OTHER")
+    assert main([*words, "--pretrained-embeddings", both]) == 2
+    assert "share a table; give one file for it" in capsys.readouterr().err
+    assert main([*words, "--freeze-embeddings", "user,item"]) == 2
+    assert "leaves no embeddings to train" in capsys.readouterr().err
