@@ -74,7 +74,9 @@ class CollisionRun:
         features = self.session.features
         columns = tuple(replace(column, rules=FieldRules()) for column in features.categorical)
         columns += features.continuous
-        return hash_settings(self.settings, self.collisions, columns, self.session.fingerprint)
+        weight = (features.weight,) if features.weight else ()  # the others keep their hash
+        parts = (self.collisions, columns, self.session.fingerprint, *weight)
+        return hash_settings(self.settings, *parts)
 
     @property
     def text(self) -> str:

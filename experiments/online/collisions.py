@@ -203,7 +203,9 @@ class _Run:
         hashed = hash_columns(events.ids.values, self.columns, load, seed=seed)
         self.events = replace(events, ids=Ids(hashed))
         self.train_rows, self.test_rows = split_rows(len(events))
-        if len(np.unique(events.labels[self.test_rows])) < 2:
+        test = events.filter(self.test_rows)
+        counted = slice(None) if test.weights is None else test.weights > 0
+        if len(np.unique(test.labels[counted])) < 2:
             raise InputError("all test rows have one label; an AUC needs both, so use a longer log")
         self.batch_size = settings.run.batch_size
         self.trainer = new_trainer(features, settings, hashed, seed)
@@ -224,8 +226,8 @@ class _Run:
                 load=self.load,
                 seed=self.seed,
                 epoch=epoch,
-                auc=metrics.roc_auc(test.labels, scores),
-                log_loss=metrics.log_loss(test.labels, scores),
+                auc=metrics.roc_auc(test.labels, scores, sample_weight=test.weights),
+                log_loss=metrics.log_loss(test.labels, scores, sample_weight=test.weights),
                 ids=sum(rows),
                 hashed_ids=sum(rows[column] for column in self.columns),
                 count=count,

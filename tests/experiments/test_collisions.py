@@ -91,6 +91,23 @@ def test_load_0_is_training_without_hashing(events, features, settings):
         assert 0 <= each.clipped_share < 1 and each.mean_clip_factor <= 1
 
 
+def test_the_weights_of_events_count(events, features, settings):
+    """In training and in the metrics; a row of weight 0 only makes ids."""
+    weights = (np.arange(ROWS) % 3).astype("f4")
+    weighted = replace(events, weights=weights), replace(features, weight="w")
+    collisions = CollisionSettings(loads=(0.0,), epochs=1)
+    (plain,) = run_collisions(events, features, settings, collisions, [7])
+    (found,) = run_collisions(*weighted, settings, collisions, [7])
+    ((_, labels, scores),) = usual_training(*weighted, settings, collisions, 7)
+    given = {"sample_weight": weights[split_rows(ROWS)[1]]}
+    assert found.auc == pytest.approx(roc_auc(labels, scores, **given), abs=1e-6)
+    assert found.log_loss == pytest.approx(log_loss(labels, scores, **given), rel=1e-5)
+    assert found.auc != plain.auc
+    nothing = replace(weighted[0], weights=np.zeros_like(weights)), weighted[1]
+    with pytest.raises(InputError, match="all test rows have one label"):
+        list(run_collisions(*nothing, settings, collisions, [7]))
+
+
 def test_ids_fall_and_counts_rise_as_of_a_random_hash(events, features, settings):
     collisions = CollisionSettings(loads=(0.0, 1.0, 4.0), fields=("user", "item"), epochs=1)
     train, _ = split_rows(ROWS)
