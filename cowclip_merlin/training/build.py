@@ -116,20 +116,30 @@ def read_pretrained_rows(settings: RunSettings, data: PreparedData) -> list[Pret
                 f"`{option}_embeddings`: no categorical column {name!r} in {data.path}; there are "
                 f"{known}"
             )
-    table_of = data.log_format.table_of
-    if set(data.tables) <= set(map(table_of, settings.frozen)):
-        raise InputError(
-            "`freeze_embeddings` names all categorical columns, and leaves no embeddings to train; "
-            "leave one out"
-        )
-    tables = [table_of(name) for name in settings.pretrained]
-    if len(set(tables)) < len(tables):
-        raise InputError(
-            f"`pretrained_embeddings` names {' and '.join(settings.pretrained)}, of which some "
-            "share a table; give one file for it"
-        )
+    _check_tables(settings, data)
     dim = settings.embedding_dim
     return [read_pretrained(data, c, Path(file), dim) for c, file in settings.pretrained.items()]
+
+
+def _check_tables(settings: RunSettings, data: PreparedData) -> None:
+    """Refuse to freeze all tables, and two files for one table.
+
+    Raises:
+        InputError: if the settings do so.
+    """
+    table_of = data.log_format.table_of
+    if set(data.tables) <= {table_of(name) for name in settings.frozen}:
+        raise InputError(
+            "`freeze_embeddings` names the columns of all tables, and leaves no embeddings to "
+            "train; leave one out"
+        )
+    known: dict[str, str] = {}
+    for name in settings.pretrained:
+        other = known.setdefault(table_of(name), name)
+        if other != name:
+            raise InputError(
+                f"`pretrained_embeddings`: {other!r} and {name!r} share a table; give it one file"
+            )
 
 
 def set_pretrained_rows(model: CTRModel, pretrained: Sequence[PretrainedRows]) -> None:

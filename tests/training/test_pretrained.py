@@ -169,7 +169,10 @@ def test_wrong_files_are_refused(data, tmp_path, columns, message):
         ("--pretrained-embeddings item=none.parquet", "none.parquet: no such file"),
         ("--pretrained-embeddings x=none.parquet", "no categorical column 'x' in"),
         ("--freeze-embeddings x --tables per_field", "--freeze-embeddings: no categorical column"),
-        ("--freeze-embeddings user,item --tables per_field", "--freeze-embeddings names all"),
+        (
+            "--freeze-embeddings user,item --tables per_field",
+            "--freeze-embeddings names the columns of all",
+        ),
         ("--freeze-embeddings item", "--freeze-embeddings needs a table for each column, but"),
     ],
 )

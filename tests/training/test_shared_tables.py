@@ -176,24 +176,20 @@ def test_a_run_starts_from_one_with_the_same_shared_columns(folder, auc, tmp_pat
         WarmStart(folder / "RUN", other, run)
 
 
-def test_given_vectors_are_those_of_the_shared_table(folder, tmp_path, capsys):
-    """Whichever of its columns has them; a frozen column freezes the whole table."""
-    vectors = {f"i{i}": [float(i)] * 4 for i in range(ITEMS)}
-    for name in ("item", "seen"):
-        frame = pd.DataFrame({name: list(vectors), "vector": list(vectors.values())})
-        frame.to_parquet(tmp_path / f"{name}.parquet")
-    words = ["train", str(folder / "DATA"), "--out", str(tmp_path / "RUN"), "--model", "din"]
-    words += ["--batch-size", "64", "--mlp", "8", "--embedding-dim", "4", "--tables", "per_field"]
-    seen = f"seen={tmp_path / 'seen.parquet'}"
-    given = ["--epochs", "1", "--pretrained-embeddings", seen, "--freeze-embeddings", "item"]
-    assert main([*words, *given]) == 0
-    tables = load_run(tmp_path / "RUN", folder / "DATA").blocks[0].embedding.tables
-    ids = value_to_id(PreparedData.load(folder / "DATA"), "item")
-    for value, id_ in ids.items():
-        np.testing.assert_array_equal(tables[1][id_], vectors[value])
-    both = f"item={tmp_path / 'item.parquet'},{seen}"
-    words[3] = str(tmp_path / "OTHER")
-    assert main([*words, "--pretrained-embeddings", both]) == 2
-    assert "share a table; give one file for it" in capsys.readouterr().err
-    assert main([*words, "--freeze-embeddings", "user,item"]) == 2
-    assert "leaves no embeddings to train" in capsys.readouterr().err
+@pytest.mark.parametrize("update", ["dense", "exact", "lazy"])
+def test_a_shared_table_starts_with_vectors_and_stays_frozen(folder, tmp_path, update):
+    vectors = np.random.default_rng(7).normal(size=(ITEMS, 4)).astype("f4")
+    frame = pd.DataFrame({"seen": [f"i{i}" for i in range(ITEMS)], "v": list(vectors)})
+    frame.to_parquet(tmp_path / "items.parquet")
+    given = {"tables": "per_field", "update": update, "freeze_embeddings": "item", "epochs": 1}
+    run(folder, f"FROZEN-{update}", pretrained_embeddings=f"seen={tmp_path}/items.parquet", **given)
+    data = PreparedData.load(folder / "DATA")
+    block = load_run(folder / f"FROZEN-{update}", data.path).blocks[0]
+    table = block.embedding.tables[list(data.tables).index("item")].numpy()
+    for value, i in value_to_id(data, "item").items():
+        np.testing.assert_array_equal(table[i], vectors[int(value[1:])])
+    both = f"seen={tmp_path}/items.parquet,item={tmp_path}/items.parquet"
+    with pytest.raises(InputError, match="'seen' and 'item' share a table; give it one file"):
+        run(folder, "BOTH", pretrained_embeddings=both)
+    with pytest.raises(InputError, match="names the columns of all tables"):
+        run(folder, "ALL", **given | {"freeze_embeddings": "user,seen"})
