@@ -23,6 +23,7 @@ import loss_by_steps
 import robustness_tables
 from markdown_pages import PAGES, ROOT, name
 
+from cowclip_merlin import choices
 from cowclip_merlin.experiments.online.collision_outputs import MEASURES, best_epoch, load_text
 from cowclip_merlin.experiments.online.collisions import CollisionEpoch
 from cowclip_merlin.experiments.results.results_csv import read_results
@@ -195,6 +196,21 @@ def histories():
     return lines(head, body, ["---", *["---:"] * 4])
 
 
+def several_labels():
+    """Test AUC of each label of MovieLens-100K, by what the labels share."""
+    rows = rows_of_csv("2026-11-27-cpu2-several-labels-movielens.csv")
+    titles = {"alone": "a model for each label", **{w: f"`{w}`" for w in choices.MULTI_TASKS}}
+    body = []
+    for way, title in titles.items():
+        cells = [title]
+        for label in ("click", "favorite"):
+            mine = [each for each in rows if (each["way"], each["label"]) == (way, label)]
+            aucs = [100 * float(each["test_auc"]) for each in mine]
+            cells.append(f"{statistics.mean(aucs):.2f} ±{statistics.stdev(aucs):.2f}")
+        body.append(cells)
+    return lines(["shared", "click", "favorite"], body, ["---", "---:", "---:"])
+
+
 COLLISIONS = {
     file.stem.partition("-collisions-")[2]: file
     for file in sorted(RESULTS.glob("*-collisions-*.csv"))
@@ -209,6 +225,7 @@ OTHERS: dict[str, Callable[[], str]] = {
     "rules/invariant": invariant,
     "rules/replays": replays,
     "movielens/histories": histories,
+    "movielens/several-labels": several_labels,
     **{f"collisions/{log}": collisions_table(file) for log, file in COLLISIONS.items()},
 }
 
