@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
 
 
 def know_types_of_empty_lists() -> None:
@@ -17,7 +21,7 @@ def know_types_of_empty_lists() -> None:
     by_value = dispatch.list_val_dtype
 
     @wraps(by_value)
-    def by_value_or_array(column: Any) -> Any:
+    def by_value_or_array(column: pd.Series) -> np.dtype | None:
         found = by_value(column)
         if found is None and len(column) and dispatch.is_list_dtype(column):
             return getattr(column.iloc[0], "dtype", None)
