@@ -16,7 +16,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -29,11 +28,12 @@ from cowclip_merlin.loading.device_data import to_device
 from cowclip_merlin.optimizer import CowClip
 from cowclip_merlin.scaling import scale
 from cowclip_merlin.settings import Settings, option
+from cowclip_merlin.types import JsonObject
 from harness.benchmark import Benchmark
 from harness.rounds import in_turn, ratios
 from harness.tables import markdown
 
-Result = dict[str, Any]
+Result = JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cowclip_merlin import compat
 from cowclip_merlin.compat.tensorflow_names import safe_names
 from cowclip_merlin.targets import Target
-from cowclip_merlin.types import JsonObject, Tensor, TensorShape
+from cowclip_merlin.types import JsonObject, Operation, Tensor, TensorShape
 
 if TYPE_CHECKING:
     from tensorflow.keras.metrics import Metric
@@ -81,7 +81,7 @@ class _OfLabels:
 
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> Any:
+    ) -> Operation | None:
         """Add rows; their weight is 0 without a label."""
         known = tf.math.logical_not(tf.math.is_nan(y_true))
         weight = tf.cast(known, tf.float32)
