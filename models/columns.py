@@ -309,7 +309,7 @@ def combined(found: Tensor, ids: Ids, combiners: Sequence[str]) -> Tensor:
     """
     if ids.lengths is None:
         return found
-    sums = tf.math.unsorted_segment_sum(found, cells_of(ids), tf.size(ids.lengths))
+    sums = compat.sums_of_parts(found, cells_of(ids), tf.size(ids.lengths))
     lengths = tf.cast(tf.maximum(ids.lengths, 1), found.dtype)
     weights = tf.pow(lengths, tf.constant([-POWERS[each] for each in combiners], found.dtype))
     shape = [-1, ids.num_fields, found.shape[-1]]

@@ -8,7 +8,12 @@ this package. It never checks a version itself.
 True
 """
 
-from cowclip_merlin.compat.arrays import numpy_memory_can_be_shared, part_numbers
+from cowclip_merlin.compat.arrays import (
+    numpy_memory_can_be_shared,
+    part_numbers,
+    ranges_of_parts,
+    sums_of_parts,
+)
 from cowclip_merlin.compat.gpus import gpu_count
 from cowclip_merlin.compat.keras import (
     all_to_all,
@@ -39,10 +44,12 @@ __all__ = [
     "part_numbers",
     "prepare_merlin_on_import",
     "quiet_merlin",
+    "ranges_of_parts",
     "release_models",
     "request_keras_2",
     "save_by_keras",
     "stored",
+    "sums_of_parts",
     "tensorflow",
     "xplane",
 ]

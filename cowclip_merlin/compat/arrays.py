@@ -32,7 +32,57 @@ def part_numbers(lengths: Tensor) -> Tensor:
     """
     tf = tensorflow()
     lengths = tf.convert_to_tensor(lengths, tf.int32)
+    if not tf.config.list_logical_devices("GPU"):
+        longest = tf.maximum(tf.reduce_max(tf.cast(lengths, tf.int64)), 1)
+        places = ranges_of_parts(tf.range(tf.size(lengths, tf.int64)) * longest, lengths)
+        return tf.cast(places // longest, tf.int32)
     later_starts = tf.cumsum(lengths)[:-1][:, tf.newaxis]
     total = tf.reduce_sum(lengths)
     new_parts = tf.scatter_nd(later_starts, tf.ones_like(later_starts[:, 0]), [total + 1])
     return tf.cumsum(new_parts)[:total]
+
+
+def ranges_of_parts(starts: Tensor, lengths: Tensor) -> Tensor:
+    """Return the numbers of all ranges that begin at `starts`, one after the other, int64 [m].
+
+    On a CPU, one operation writes them in one pass; GPUs do not have it.
+
+    Args:
+        starts: int64 [k].
+        lengths: int32 [k].
+
+    >>> tf = tensorflow()
+    >>> ranges_of_parts(tf.constant([5, 0], tf.int64), tf.constant([2, 3])).numpy().tolist()
+    [5, 6, 0, 1, 2]
+    """
+    tf = tensorflow()
+    sizes = tf.cast(lengths, tf.int64)
+    if not tf.config.list_logical_devices("GPU"):
+        step = tf.constant(1, tf.int64)
+        found = tf.raw_ops.RaggedRange(starts=starts, limits=starts + sizes, deltas=step)
+        return found.rt_dense_values
+    shift = starts - tf.cumsum(sizes, exclusive=True)
+    return tf.gather(shift, part_numbers(lengths)) + tf.range(tf.reduce_sum(sizes))
+
+
+def sums_of_parts(values: Tensor, numbers: Tensor, parts: Tensor) -> Tensor:
+    """Sum the rows of each part, [parts, d]; a part without rows gives zeros.
+
+    On a CPU, sums in ascending order take a sixth of the time of sums in any order. On a GPU, they
+    would make the host wait for the last number.
+
+    Args:
+        values: [m, d].
+        numbers: part of each row, ascending, int32 [m].
+        parts: number of parts, int32.
+
+    >>> tf = tensorflow()
+    >>> rows = tf.constant([[1.0], [2.0], [4.0]])
+    >>> sums_of_parts(rows, tf.constant([0, 0, 2]), 4).numpy().tolist()
+    [[3.0], [0.0], [4.0], [0.0]]
+    """
+    tf = tensorflow()
+    if tf.config.list_logical_devices("GPU"):
+        return tf.math.unsorted_segment_sum(values, numbers, parts)
+    sums = tf.math.segment_sum(values, numbers)  # up to the last part that has rows
+    return tf.pad(sums, [[0, parts - tf.shape(sums)[0]], [0, 0]])

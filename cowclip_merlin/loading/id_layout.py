@@ -88,9 +88,7 @@ class IdLayout:
         """
         tf = compat.tensorflow()
         of_row = tf.reduce_sum(lengths, 1) + (self.fields - len(self.multi))
-        shift = starts - tf.cast(tf.cumsum(of_row, exclusive=True), tf.int64)
-        places = tf.cast(tf.range(tf.reduce_sum(of_row)), tf.int64)
-        return tf.gather(bits, tf.gather(shift, compat.part_numbers(of_row)) + places)
+        return tf.gather(bits, compat.ranges_of_parts(starts, of_row))
 
     def part(
         self, values: Tensor, lengths: Tensor, first: int | Tensor, end: int | Tensor
