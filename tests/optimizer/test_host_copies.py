@@ -1,5 +1,6 @@
 """A training step on a GPU copies nothing between the host and the device, so neither waits."""
 
+import numpy as np
 import pytest
 from emulated_cupy import COMPILER
 from host_copies import copies, optimized_graph
@@ -35,3 +36,25 @@ def test_a_step_copies_nothing(tf, emulated, monkeypatch):
     graph = optimized_graph(step, tf.range(32, dtype=tf.int64))
     assert "CowClipStep" in {node.op for node in graph.node}
     assert copies(graph) == []
+
+
+@pytest.mark.system
+@pytest.mark.skipif(COMPILER is None, reason="no g++ on PATH")
+@pytest.mark.parametrize("update", ["exact", "lazy"])
+def test_steps_on_lists_end_as_with_numba(tf, emulated, monkeypatch, update):
+    """With the operations of a GPU for the parts of a batch; they were never run on one."""
+    fields, ends = criteo_fields(2000), []
+    data = DeviceData(random_rows(64, fields, multi_values=3))
+    for backend in ("numba", "cupy"):
+        model, optimizer = build_model_and_optimizer(
+            "deepfm", update, backend, "cowclip", "float32", fields, multi_values=3
+        )
+        if backend == "cupy":
+            monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: [kind])
+        step = make_train_step(model, optimizer, data, tf.Variable(0.0, dtype=tf.float64))
+        for first in (0, 32):
+            step(tf.range(first, first + 32, dtype=tf.int64))
+        optimizer.flush()
+        ends.append([variable.numpy() for variable in model.trainable_variables])
+    for one, other in zip(*ends, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-7)
