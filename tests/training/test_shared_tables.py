@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from tiers import thorough
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
@@ -176,7 +177,7 @@ def test_a_run_starts_from_one_with_the_same_shared_columns(folder, auc, tmp_pat
         WarmStart(folder / "RUN", other, run)
 
 
-@pytest.mark.parametrize("update", ["dense", "exact", "lazy"])
+@pytest.mark.parametrize("update", ["exact", thorough("dense"), thorough("lazy")])
 def test_a_shared_table_starts_with_vectors_and_stays_frozen(folder, tmp_path, update):
     vectors = np.random.default_rng(7).normal(size=(ITEMS, 4)).astype("f4")
     frame = pd.DataFrame({"seen": [f"i{i}" for i in range(ITEMS)], "v": list(vectors)})
