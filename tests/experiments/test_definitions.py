@@ -25,7 +25,7 @@ from cowclip_merlin.training.build import build_optimizer
 
 def optimizer_of(settings):
     """The run's optimizer, for a data set of one field."""
-    data = SimpleNamespace(cardinalities={"C1": 4})
+    data = SimpleNamespace(tables={"C1": 4})
     return build_optimizer(settings, settings.hyperparameters("criteo"), data, steps=1)
 
 

@@ -289,7 +289,7 @@ SHARED = {"model": "dcn", "batch_size": 8192, "preset": "criteo", "validation_fr
 
 
 def data_of(kind, *, rows=450_000, ids=10_000):
-    return SimpleNamespace(kind=kind, rows={"train": rows}, cardinalities={"user": ids})
+    return SimpleNamespace(kind=kind, rows={"train": rows}, tables={"user": ids})
 
 
 def first(space, data, *, preset=None):

@@ -15,8 +15,9 @@ from cowclip_merlin.cli import main
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import holdout
 from cowclip_merlin.system.signals import Stopped
-from cowclip_merlin.training import RunSettings, evaluate_run, evaluation, train
+from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.training.checkpoint import list_checkpoints
+from cowclip_merlin.training.several_targets import evaluating
 from cowclip_merlin.training.stopping.best_epoch import end_message, kept_epochs, served_epoch
 from cowclip_merlin.training.stopping.early_stopping import EarlyStopping
 from cowclip_merlin.training.trainer import Trainer
@@ -52,14 +53,14 @@ def rows(make_once):
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch):
     """Every run has the AUCs above; nothing else of its scores changes."""
-    finish, real = Trainer._finish_epoch, evaluation.evaluate
+    finish, real = Trainer._finish_epoch, evaluating.evaluate
 
     def finish_epoch(self, epoch, *rest):
         def evaluate(*given, **options):
             return replace(real(*given, **options), auc=AUCS[epoch])
 
         with monkeypatch.context() as patch:
-            patch.setattr(evaluation, "evaluate", evaluate)
+            patch.setattr(evaluating, "evaluate", evaluate)
             finish(self, epoch, *rest)
 
     monkeypatch.setattr(Trainer, "_finish_epoch", finish_epoch)

@@ -8,7 +8,7 @@ import cowclip_merlin as cc
 from cowclip_merlin.training import build
 from cowclip_merlin.training.run_settings import RunSettings
 
-DATA = SimpleNamespace(path="DATA", cardinalities={"user": 700, "item": 300})
+DATA = SimpleNamespace(path="DATA", tables={"user": 700, "item": 300})
 
 
 def settings(**more):
