@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from cowclip_merlin.workflows import gpu_graph, nvtabular_graph
 from cowclip_merlin.workflows.dask_cluster import clear_category_cache, dask_cluster, use_gpu
 from cowclip_merlin.workflows.nvtabular_graph import Recipe
 from cowclip_merlin.workflows.prepare_settings import PrepareSettings
-from cowclip_merlin.workflows.prepared.counts import FieldCounts, write_counts
+from cowclip_merlin.workflows.prepared.counts import FIRST_VALUE, FieldCounts, write_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData, write_description
 from cowclip_merlin.workflows.prepared.hugectr import write_slot_sizes
 from cowclip_merlin.workflows.prepared.report import write_figure, write_summary
@@ -53,13 +53,28 @@ def prepare(settings: PrepareSettings) -> PreparedData:
     out = settings.out
     _check_name(out)
     target = out.resolve()  # a symbolic link stays; its target is replaced
-    _check_like_apart(settings)
+    _check_base_apart(settings)
     clear_leftovers(target)
     _check_target(settings)
-    base = None if settings.like is None else PreparedData.load(settings.like)
+    base = None if settings.base is None else PreparedData.load(settings.base)
     log_format = settings.log_format() if base is None else _log_format_like(base, settings)
-    split = settings.make_split() if base is None else None
+    split = settings.make_split() if settings.like is None else None
     gpu = use_gpu(settings.device)
+    _refuse_unsupported(settings, log_format, gpu=gpu)
+    check_input_files(settings.files)
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent}: no such folder; create it first")
+    log_format = log_format if base else with_vector_lengths(log_format, settings.files)
+    with work_folder(target) as work:
+        _prepare(settings, base, log_format, split, work, gpu=gpu)
+        _move_to_target(
+            work / "data", target, aside=work / "replaced", overwrite=settings.overwrite
+        )
+    return PreparedData.load(out)
+
+
+def _refuse_unsupported(settings: PrepareSettings, log_format: LogFormat, *, gpu: bool) -> None:
+    """Refuse columns that a GPU does not prepare, or that HugeCTR does not read."""
     if gpu and log_format.multi:
         raise InputError(
             f"column {min(log_format.multi)!r} has several values per row, which a GPU does not "
@@ -90,16 +105,6 @@ def prepare(settings: PrepareSettings) -> PreparedData:
             "`hugectr` needs a table for each column, but "
             f"{min(log_format.share_embedding)!r} shares that of another one; omit it"
         )
-    check_input_files(settings.files)
-    if not out.parent.is_dir():
-        raise InputError(f"{out.parent}: no such folder; create it first")
-    log_format = log_format if base else with_vector_lengths(log_format, settings.files)
-    with work_folder(target) as work:
-        _prepare(settings, base, log_format, split, work, gpu=gpu)
-        _move_to_target(
-            work / "data", target, aside=work / "replaced", overwrite=settings.overwrite
-        )
-    return PreparedData.load(out)
 
 
 def _check_name(out: Path) -> None:
@@ -123,15 +128,16 @@ def _move_to_target(made: Path, target: Path, *, aside: Path, overwrite: bool) -
         raise
 
 
-def _check_like_apart(settings: PrepareSettings) -> None:
-    """Refuse to write the folder of `like`, a folder in it, or one that holds it."""
-    if settings.like is None:
+def _check_base_apart(settings: PrepareSettings) -> None:
+    """Refuse to write the folder of `like` or `extend`, a folder in it, or one that holds it."""
+    if settings.base is None:
         return
-    like, out = (Path(os.path.realpath(path)) for path in (settings.like, settings.out))
-    if like == out or like in out.parents or out in like.parents:
+    base, out = (Path(os.path.realpath(path)) for path in (settings.base, settings.out))
+    if base == out or base in out.parents or out in base.parents:
+        name = "like" if settings.extend is None else "extend"
         raise InputError(
-            f"{settings.out}: shares files with `like` {settings.like}, which must stay as it is; "
-            "use another `out`"
+            f"{settings.out}: shares files with `{name}` {settings.base}, which must stay as it "
+            "is; use another `out`"
         )
 
 
@@ -161,7 +167,7 @@ def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat
     log_format = base.log_format
     if settings.kind != log_format.kind:
         raise InputError(
-            f"{settings.like}: is a {log_format.kind} log, not a {settings.kind} log; use its kind"
+            f"{settings.base}: is a {log_format.kind} log, not a {settings.kind} log; use its kind"
         )
     names = ("regression", "categorical", "continuous", "max_values", "weight")
     known = {"labels": log_format.labels} | {name: getattr(log_format, name) for name in names}
@@ -171,7 +177,7 @@ def _log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat
         given = getattr(settings, name)
         if given and given != value:
             name = {"shared": "share_embedding", "labels": "label"}.get(name, name)
-            raise InputError(f"`{name}`: {settings.like} has other columns; omit `{name}`")
+            raise InputError(f"`{name}`: {settings.base} has other columns; omit `{name}`")
     for name in log_format.tables:
         for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
             if not (base.path / "categories" / file).is_file():
@@ -210,7 +216,13 @@ def _prepare(
         dask_cluster(settings.scheduler, gpu=gpu),
         Threads(1) as drawing,
     ):
-        workflow, statistics = _fit(ingested, base, log_format, recipe, data, gpu=gpu)
+        if settings.extend is not None:
+            workflow, statistics = _extend(ingested, base, log_format, data, gpu=gpu)
+        elif base is not None:
+            shutil.copytree(base.path / "categories", data / "categories")
+            workflow, statistics = base.workflow(), base.statistics
+        else:
+            workflow, statistics = _fit(ingested, log_format, recipe, data, gpu=gpu)
         counts = write_counts(data, log_format)
         drawing.start(write_figure, counts, data)
         _transform(
@@ -237,7 +249,7 @@ def _prepare(
         clicks=ingested.clicks,
         quarantined=ingested.quarantined,
         targets=ingested.targets,
-        fitted_rows=base.fitted_rows if base else sum(map(ingested.rows.get, recipe.fitted_splits)),
+        fitted_rows=_fitted_rows(settings, base, ingested, recipe),
     )
     _finish(settings, base, ingested, data, counts)
 
@@ -255,19 +267,18 @@ def _import_early() -> None:
         importlib.import_module(f"matplotlib.{name}")
 
 
+def _fitted_rows(
+    settings: PrepareSettings, base: PreparedData | None, ingested: IngestResult, recipe: Recipe
+) -> int:
+    """Return the number of rows that ids were counted in, those of the base folder with them."""
+    new = sum(map(ingested.rows.get, recipe.fitted_splits)) if settings.like is None else 0
+    return new + (base.fitted_rows if base else 0)
+
+
 def _fit(
-    ingested: IngestResult,
-    base: PreparedData | None,
-    log_format: LogFormat,
-    recipe: Recipe,
-    data: Path,
-    *,
-    gpu: bool,
+    ingested: IngestResult, log_format: LogFormat, recipe: Recipe, data: Path, *, gpu: bool
 ) -> tuple[nvt.Workflow, nvtabular_graph.Statistics]:
-    """Fit a workflow on the recipe's rows, or reuse that of `base`; write the vocabularies."""
-    if base is not None:
-        shutil.copytree(base.path / "categories", data / "categories")
-        return base.workflow(), base.statistics
+    """Fit a workflow on the recipe's rows, and write the vocabularies."""
     fitted = [file for split in recipe.fitted_splits for file in ingested.files[split]]
     if gpu:
         workflow = gpu_graph.fit(fitted, log_format, recipe, data)
@@ -275,6 +286,30 @@ def _fit(
         workflow = nvtabular_graph.build_workflow(log_format, recipe, data, coded=True)
         workflow.fit(nvtabular_graph.open_dataset(fitted, log_format))
     return workflow, nvtabular_graph.read_statistics(workflow, log_format)
+
+
+def _extend(
+    ingested: IngestResult, base: PreparedData, log_format: LogFormat, data: Path, *, gpu: bool
+) -> tuple[nvt.Workflow, nvtabular_graph.Statistics]:
+    """Add the values of the recipe's rows to the vocabularies of a folder; keep its scales."""
+    import pyarrow.parquet as pq
+
+    from cowclip_merlin.workflows.extension import extend_vocabularies
+
+    recipe = base.recipe
+    _fit(ingested, log_format, replace(recipe, freq_threshold=0), data, gpu=gpu)
+    folder, names = data / "categories", list(log_format.tables)
+    again = extend_vocabularies(base.path / "categories", folder, names, recipe.freq_threshold)
+    if again:
+        print(f"{base.path}: has no rare.*.parquet; its {again:,} rare values begin to count again")
+    sizes = {
+        field: FIRST_VALUE + pq.read_metadata(folder / f"unique.{name}.parquet").num_rows
+        for name, fields in log_format.tables.items()
+        for field in fields
+    }
+    sizes = {field: sizes[field] for field in log_format.categorical}
+    statistics = replace(base.statistics, cardinalities=sizes)
+    return nvtabular_graph.load_workflow(log_format, recipe, statistics, data), statistics
 
 
 def _transform(
@@ -321,6 +356,8 @@ def _settings_record(
         chosen |= {name: value for name, value in more.items() if value}
         chosen |= log_format.vector_options()
         chosen |= log_format.share_options()
+    if settings.extend is not None:  # its counts decide which values have ids
+        chosen["extend"] = base.fingerprint
     return chosen | {
         "kind": settings.kind,
         "like": None if settings.like is None else settings.like.name,
@@ -342,7 +379,7 @@ def _finish(
     written = {name: _rows(prepared, name) for name in ingested.rows}
     if written != ingested.rows:
         raise RuntimeError(f"{ingested.rows} rows were read, but {written} written")
-    unknown = None if base is None else unknown_shares(prepared)
+    unknown = None if settings.like is None else unknown_shares(prepared)
     write_summary(prepared, counts, data, name=settings.out.name, unknown=unknown)
     for bad in ingested.first_bad:
         print(f"damaged: {bad.file}:{bad.line}: {bad.reason}")

@@ -110,6 +110,11 @@ class PrepareSettings(Settings):
     like: Path | None = option(
         None, "use this folder's ids; all rows are test rows", metavar="DATA"
     )
+    extend: Path | None = option(
+        None,
+        "keep this folder's ids and scales, add new values behind them, and add up the counts",
+        metavar="DATA",
+    )
     split: str = option(
         "random",
         "time: the last rows, in the order of the files, are the test rows",
@@ -197,7 +202,7 @@ class PrepareSettings(Settings):
                 raise InputError(f"{words} does not name two columns; give such as history=item")
             if names.count(column) > 1:
                 raise InputError(f"`share_embedding` has column {column!r} twice; give it once")
-            for name in (column, table) if self.like is None else ():
+            for name in (column, table) if self.base is None else ():
                 if name not in self.categorical:
                     raise InputError(
                         f"{words}: {name!r} is not among the columns of `categorical` and `multi`; "
@@ -208,6 +213,11 @@ class PrepareSettings(Settings):
                     f"{words}: {table!r} has the ids of {self.shared[table]!r} itself; give "
                     f"{column}={self.shared[table]}"
                 )
+
+    @property
+    def base(self) -> Path | None:
+        """The folder of `like` or `extend`."""
+        return self.like if self.extend is None else self.extend
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -235,7 +245,14 @@ class PrepareSettings(Settings):
                 raise InputError(f"`columns` {what}; give each column a name of its own")
 
     def _check_effects(self) -> None:
-        """Reject settings that have no effect together with `like` or a split by time."""
+        """Reject settings that have no effect with `like`, `extend` or a split by time."""
+        if self.like is not None and self.extend is not None:
+            raise InputError("`like` adds no ids and `extend` does; omit one")
+        if self.extend is not None and self.recipe != Recipe():
+            raise InputError(
+                f"`extend` {self.extend}: columns are transformed as there; omit `freq_threshold`, "
+                "`log` and `fit_on`"
+            )
         given = (self.recipe, self.split, self.test_fraction, self.seed)
         if self.like is not None and given != (Recipe(), "random", None, None):
             raise InputError(

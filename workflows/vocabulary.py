@@ -132,7 +132,7 @@ def _sum_of(counts: Sequence[pa.Table]) -> pa.Table:
 
 
 def write_vocabulary(counts: pa.Table, name: str, folder: str, threshold: int) -> str:
-    """Write `unique.<name>.parquet` and `meta.<name>.parquet`; return the path of the first.
+    """Write the files of a vocabulary; return the path of `unique.<name>.parquet`.
 
     Values have descending frequency; ties are sorted by value.
 
@@ -142,25 +142,54 @@ def write_vocabulary(counts: pa.Table, name: str, folder: str, threshold: int) -
         folder: existing folder of the files.
         threshold: values seen less often get no id.
     """
-    missing = pc.is_null(counts["value"])
-    known = counts.filter(pc.invert(missing))
-    rare = pc.less(known["count"], threshold)
-    kept = known.filter(pc.invert(rare))
-    order = pc.sort_indices(kept, [("count", "descending"), ("value", "ascending")])
-    kept = kept.take(order)
+    is_missing = pc.is_null(counts["value"])
+    known = counts.filter(pc.invert(is_missing))
+    is_rare = pc.less(known["count"], threshold)
+    missing = sum_of_counts(counts.filter(is_missing))
+    kept = by_frequency(known.filter(pc.invert(is_rare)))
+    return write_values(kept, known.filter(is_rare), name, folder, missing=missing)
+
+
+def by_frequency(counts: pa.Table) -> pa.Table:
+    """Sort values by descending frequency, and ties by value."""
+    return counts.take(pc.sort_indices(counts, [("count", "descending"), ("value", "ascending")]))
+
+
+def write_values(
+    kept: pa.Table, rare: pa.Table, name: str, folder: str, *, missing: int, lost: int = 0
+) -> str:
+    """Write `unique.<name>.parquet` and `meta.<name>.parquet`; return the path of the first.
+
+    Rare values go to `rare.<name>.parquet`, so that `extend` can go on counting them.
+
+    Args:
+        kept: Arrow table of value and count, in the order of the ids.
+        rare: likewise, the values without an id.
+        name: the vocabulary's.
+        folder: existing folder of the files.
+        missing: number of missing values.
+        lost: number of rare values that are not in `rare`.
+    """
     path = f"{folder}/unique.{name}.parquet"
-    frame = _with_ids(kept, name) if known.num_rows else empty_vocabulary(name)
+    has_values = kept.num_rows or rare.num_rows
+    frame = _with_ids(kept, name) if has_values else empty_vocabulary(name)
     pq.write_table(pa.Table.from_pandas(frame), path)
-    seen = [counts.filter(missing), known.filter(rare), kept]
-    special = len(SPECIAL)
+    if rare.num_rows:
+        pq.write_table(by_frequency(rare), f"{folder}/rare.{name}.parquet")
+    observed = [lost + sum_of_counts(rare), sum_of_counts(kept)]
     meta = {
         "kind": [*SPECIAL, "unique"],
         "offset": [*SPECIAL.values(), FIRST_VALUE],
-        "num_indices": [1] * special + [kept.num_rows],
-        "num_observed": [0, *(pc.sum(table["count"], min_count=0).as_py() for table in seen)],
+        "num_indices": [1] * len(SPECIAL) + [kept.num_rows],
+        "num_observed": [0, missing, *observed],
     }
     pd.DataFrame(meta).to_parquet(f"{folder}/meta.{name}.parquet")
     return path
+
+
+def sum_of_counts(counts: pa.Table) -> int:
+    """Return the sum of the counts of an Arrow table of value and count."""
+    return pc.sum(counts["count"], min_count=0).as_py()
 
 
 def _with_ids(known: pa.Table, name: str) -> pd.DataFrame:

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names += ("vector", "vector_separator", "separator", "columns")
     add_options(parser, PrepareSettings, *names, "split", "test_fraction", "seed")
     add_options(parser, Recipe)
-    names = ("like", "hugectr", "scheduler", "device", "max_bad_fraction", "partition_mb")
+    names = ("like", "extend", "hugectr", "scheduler", "device", "max_bad_fraction", "partition_mb")
     add_options(parser, PrepareSettings, *names, "overwrite")
 
 

@@ -143,6 +143,28 @@ def test_the_command_starts_from_a_run_and_resumes(days, tmp_path, capsys):
     assert "starts from" not in capsys.readouterr().out
 
 
+@pytest.mark.runs
+def test_on_extended_data_every_row_goes_on(days, tmp_path):
+    price = {"continuous": ("price",)}
+    frames = [table(n, 40 * n).assign(price=lambda t: t["user"] * 1.5) for n in range(2)]
+    first = prepared(tmp_path / "first", frames[0], **price)
+    frames[1].to_csv(tmp_path / "second.csv", index=False)
+    files = (tmp_path / "second.csv",)
+    settings = PrepareSettings(
+        files=files, out=tmp_path / "second", kind="table", extend=first.path
+    )
+    second = prepare(settings)
+    run = RunSettings(model="deepfm", epochs=1, **SMALL)
+    train(first.path, run, out=tmp_path / "run", device="cpu")
+    model, optimizer = new_run(second, run)
+    said = WarmStart(tmp_path / "run", second, run).apply(model, optimizer)
+    kept = sum(first.cardinalities.values())
+    assert f"{kept:,} of {sum(second.cardinalities.values()):,} ids have their rows" in said
+    assert f"; 0 of its ids are not in {second.path}" in said
+    rows = train(second.path, run, out=tmp_path / "next", warm_start=tmp_path / "run", device="cpu")
+    assert np.isfinite(rows[-1]["train_loss"])
+
+
 def test_what_does_not_fit_is_one_line_and_leaves_nothing(days, tmp_path):
     settings = RunSettings(model="deepfm", epochs=1, **SMALL)
     train(days[0].path, settings, out=tmp_path / "run", device="cpu")
