@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_din import SOME, batch_of, din_schema
 from test_logits import ByHand, value
 
 import cowclip_merlin as cc
@@ -14,7 +15,7 @@ from cowclip_merlin.models.multi_task.losses import losses_of
 from cowclip_merlin.targets import Target
 
 SMALL = {"embedding_dim": 4, "mlp": (6, 5), "seed": 3}
-NAMES = sorted({*MODELS} - {"din"})  # it needs lists
+NAMES = sorted({*MODELS} - {"din"})  # it needs lists: see DinByHand
 WAYS = ("shared_bottom", "mmoe", "esmm")
 NUMBERS = {"seconds"}
 
@@ -99,6 +100,40 @@ def test_logits_by_hand(schema, batch, randomised, name, how, continuous):
         p = np.prod(1 / (1 + np.exp(-expected)), axis=1)  # Ma et al., SIGIR 2018, equation 1
         expected[:, 1] = np.log(p / (1 - p))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+class DinByHand(ByHandOfTarget):
+    """What follows the combined embeddings of DIN, which tests/models/test_din.py checks."""
+
+    def __init__(self, model, batch, target):
+        self.body, self.x, self.all = model.blocks[0], value(batch.numbers), False
+        self.target, self.how = target, self.body.architecture.multi_task
+        self.v = value(self.body.look_up(self.body.columns.stack(batch)[0])[0])
+
+    def rows(self, embedding, row):
+        return list(self.v[row])
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_din_has_a_logit_for_each_target(tf, randomised, how):
+    model = cc.models.din(schema_for(din_schema(), how), multi_task=how, mmoe_experts=3, **SMALL)
+    randomised(model)
+    batch, targets = batch_of(SOME), model.blocks[0].columns.targets
+    by_hand = [DinByHand(model, batch, target) for target in range(len(targets))]
+    z = np.array([[each.last(each.hidden(row)) for each in by_hand] for row in range(len(SOME))])
+    expected = of_both(z).numpy() if how == "esmm" else z
+    np.testing.assert_allclose(logits(model, batch), expected, rtol=1e-4, atol=1e-4)
+    labels = tf.constant([[1.0, 0.0, 3.0], [0.0, np.nan, np.nan], [1.0, 1.0, 2.0]])
+    optimizer, found = cc.CowClip(), []
+    cc.models.attach(model, optimizer)
+    for _ in range(30):
+        with tf.GradientTape() as tape:
+            own = logits(model, batch, training=True)
+            loss = tf.reduce_mean(losses_of(targets)(labels[:, : len(targets)], own))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(list(zip(gradients, model.trainable_variables)))
+        found.append(float(loss))
+    assert found[-1] < found[0]
 
 
 @settings(deadline=None, max_examples=60)
