@@ -1,0 +1,115 @@
+"""What `prepare` refuses before it reads a row."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.system.folders import RESULTS, holds
+from cowclip_merlin.workflows.prepare_settings import PrepareSettings
+from cowclip_merlin.workflows.prepared.folder import PreparedData
+from cowclip_merlin.workflows.raw.log_format import LogFormat
+
+
+def check_name(out: Path) -> None:
+    """Refuse a name that the libraries which write parquet cannot encode."""
+    try:
+        str(out.absolute()).encode("utf-8")
+    except UnicodeEncodeError:
+        shown = str(out).encode("utf-8", "backslashreplace").decode()
+        raise InputError(f"{shown}: the path is not UTF-8; use another name") from None
+
+
+def check_target(settings: PrepareSettings) -> None:
+    """Reject an existing target, because replacing a folder deletes all files in it."""
+    out = settings.out
+    if not out.exists():
+        return
+    if not settings.overwrite:
+        raise InputError(f"{out}: already exists; use `overwrite` to replace it")
+    if not (out / "dataset.json").is_file():
+        raise InputError(
+            f"{out}: has no dataset.json, so `overwrite` does not delete it; use another `out`"
+        )
+    if holds(out, RESULTS):  # beside a copy of dataset.json
+        raise InputError(
+            f"{out}: holds results of experiments, so `overwrite` does not delete it; use another "
+            "`out`"
+        )
+    for file in settings.files:
+        if out.resolve() in file.resolve().parents:
+            raise InputError(f"{file}: is inside {out}, which would be replaced; use another `out`")
+
+
+def check_base_apart(settings: PrepareSettings) -> None:
+    """Refuse to write the folder of `like` or `extend`, a folder in it, or one that holds it."""
+    if settings.base is None:
+        return
+    base, out = (Path(os.path.realpath(path)) for path in (settings.base, settings.out))
+    if base == out or base in out.parents or out in base.parents:
+        name = "like" if settings.extend is None else "extend"
+        raise InputError(
+            f"{settings.out}: shares files with `{name}` {settings.base}, which must stay as it "
+            "is; use another `out`"
+        )
+
+
+def log_format_like(base: PreparedData, settings: PrepareSettings) -> LogFormat:
+    """Return the columns of `base`; check that kinds match and vocabularies are complete."""
+    log_format = base.log_format
+    if settings.kind != log_format.kind:
+        raise InputError(
+            f"{settings.base}: is a {log_format.kind} log, not a {settings.kind} log; use its kind"
+        )
+    names = ("regression", "categorical", "continuous", "max_values", "weight")
+    known = {"labels": log_format.labels} | {name: getattr(log_format, name) for name in names}
+    known |= {"multi": tuple(log_format.multi), "vector": tuple(log_format.vectors)}
+    known |= {"shared": dict(log_format.share_embedding)}
+    for name, value in known.items():
+        given = getattr(settings, name)
+        if given and given != value:
+            name = {"shared": "share_embedding", "labels": "label"}.get(name, name)
+            raise InputError(f"`{name}`: {settings.base} has other columns; omit `{name}`")
+    for name in log_format.tables:
+        for file in (f"unique.{name}.parquet", f"meta.{name}.parquet"):
+            if not (base.path / "categories" / file).is_file():
+                raise InputError(
+                    f"{base.path}/categories/{file}: no such file; prepare {base.path} again"
+                )
+    base.verify_categories()
+    return settings.with_text_options(log_format.of_file(settings.files[0]))
+
+
+def refuse_unsupported(settings: PrepareSettings, log_format: LogFormat, *, gpu: bool) -> None:
+    """Refuse columns that a GPU does not prepare, or that HugeCTR does not read."""
+    if gpu and log_format.multi:
+        raise InputError(
+            f"column {min(log_format.multi)!r} has several values per row, which a GPU does not "
+            "prepare; use `device` cpu"
+        )
+    if gpu and log_format.vectors:
+        raise InputError(
+            f"column {min(log_format.vectors)!r} has vectors, which a GPU does not prepare; use "
+            "`device` cpu"
+        )
+    if settings.hugectr and log_format.vectors:
+        raise InputError(
+            f"`hugectr` writes no vectors, but column {min(log_format.vectors)!r} has some; omit it"
+        )
+    if gpu and log_format.more_labels:
+        raise InputError(
+            f"several labels, {', '.join(log_format.labels)}, which a GPU does not prepare; use "
+            "`device` cpu"
+        )
+    if settings.hugectr and log_format.more_labels:  # of `like`
+        raise InputError("`hugectr` writes one label, but `like` has several; omit it")
+    if settings.hugectr and log_format.weight:
+        raise InputError(
+            f"`hugectr` writes no weights, but column {log_format.weight!r} has some; omit it"
+        )
+    if settings.hugectr and log_format.share_embedding:
+        raise InputError(
+            "`hugectr` needs a table for each column, but "
+            f"{min(log_format.share_embedding)!r} shares that of another one; omit it"
+        )
