@@ -20,13 +20,14 @@ from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_config import RunConfig
 from cowclip_merlin.training.several_targets.evaluating import auc_by_targets, evaluate_targets
 from cowclip_merlin.training.stopping.best_epoch import weights_folder
-from cowclip_merlin.types import JsonObject, Tensor, TensorSpec
+from cowclip_merlin.types import JsonObject, Operation, RaggedTensor, Tensor, TensorSpec
 
 if TYPE_CHECKING:
     from cowclip_merlin.models import CTRModel
     from cowclip_merlin.models.columns import Columns
     from cowclip_merlin.workflows import PreparedData
 
+VALUES, OFFSETS = "__values", "__offsets"  # as Merlin Systems names the parts of lists
 COLUMNS_FILE = "assets.extra/columns.json"  # TensorFlow and its servers ignore this folder
 
 
@@ -160,8 +161,11 @@ def export_run(
     """Write the model of a run as a TensorFlow SavedModel, for programs without this package.
 
     Its signature "serving_default" takes one tensor [b] for each column, ids as int64 and numbers
-    as float32. A multi-valued column is a matrix [b, k]; 0 fills rows with fewer ids. A column of
-    vectors is a matrix of their numbers. It returns "probability", float32 [b]; with several
+    as float32. A multi-valued column is a matrix [b, k]; 0 fills rows with fewer ids. The signature
+    "serving_ragged", which only models with such columns have, takes the ids of all rows as
+    NAME__values, int64 [m], and where each row begins and the last ends as NAME__offsets, int32
+    [b + 1]; these are the names of Merlin Systems. A column of vectors is a matrix of their
+    numbers. Each signature returns "probability", float32 [b]; with several
     targets a tensor for each, a probability or a number, with the name of the label. An id outside
     of its column's table raises an error that names the
     column. `load_model` can load the folder as a Keras model.
@@ -191,6 +195,8 @@ def export_run(
         names = safe_names([*columns.fields, *columns.continuous])
         inputs = _input_signature(columns, names)
         signature = {"serving_default": _serving_function(model, inputs, names)}
+        if columns.combiners:
+            signature["serving_ragged"] = _ragged_function(model, inputs, names)
         with translate_write_errors(Path(out)):
             compat.save_by_keras(model, str(temporary), signatures=signature)
         outputs = output_names(columns.targets) if len(columns.targets) > 1 else {}
@@ -249,21 +255,68 @@ def _input_signature(columns: Columns, names: dict[str, str]) -> dict[str, Tenso
 def _serving_function(
     model: CTRModel, inputs: dict[str, TensorSpec], names: dict[str, str]
 ) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    """Build the function that serves the SavedModel's signature."""
-    tf, fields = compat.tensorflow(), model.blocks[0].columns.fields
-    lists, all_names = model.blocks[0].columns.combiners, tf.constant(list(fields))
+    """Build the function of the signature whose lists are matrices."""
+    tf, lists = compat.tensorflow(), model.blocks[0].columns.combiners
 
     @tf.function(input_signature=[inputs], autograph=False)
     def serve(given: dict[str, Tensor]) -> dict[str, Tensor]:
         columns = {column: given[name] for column, name in names.items()}
-        wrong = _columns_outside(fields, columns)
-        for name in lists:
-            columns[name] = tf.ragged.boolean_mask(columns[name], columns[name] != 0)
-        error = ["ids outside of the tables of these columns:", tf.boolean_mask(all_names, wrong)]
-        with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(wrong), error)]):
-            return _named_outputs(model, columns)
+        with tf.control_dependencies([_within_tables(model, columns)]):
+            ragged = {c: _without_padding(columns[c]) for c in lists}
+            return _named_outputs(model, columns | ragged)
 
     return serve
+
+
+def _ragged_function(
+    model: CTRModel, inputs: dict[str, TensorSpec], names: dict[str, str]
+) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    """Build the function of the signature whose lists are values and offsets."""
+    tf, lists = compat.tensorflow(), model.blocks[0].columns.combiners
+    specs = {name: spec for c, name in names.items() if c not in lists for spec in [inputs[name]]}
+    for name in (names[c] for c in lists):
+        specs[name + VALUES] = tf.TensorSpec([None], tf.int64, name + VALUES)
+        specs[name + OFFSETS] = tf.TensorSpec([None], tf.int32, name + OFFSETS)
+
+    @tf.function(input_signature=[specs], autograph=False)
+    def serve(given: dict[str, Tensor]) -> dict[str, Tensor]:
+        columns = {c: given[name if c not in lists else name + VALUES] for c, name in names.items()}
+        ends = {c: tf.cast(given[names[c] + OFFSETS], tf.int64) for c in lists}
+        whole = [_ends_with(ends[c], columns[c], names[c]) for c in lists]
+        with tf.control_dependencies([_within_tables(model, columns), *whole]):
+            ragged = {c: tf.RaggedTensor.from_row_splits(columns[c], ends[c]) for c in lists}
+            ragged = {c: _without_padding(ids) for c, ids in ragged.items()}
+            return _named_outputs(model, columns | ragged)
+
+    return serve
+
+
+def _ends_with(ends: Tensor, values: Tensor, name: str) -> Operation:
+    words = f"{name}{OFFSETS} must end with the number of {name}{VALUES}"
+    tf = compat.tensorflow()
+    return tf.debugging.assert_equal(ends[-1], tf.size(values, tf.int64), message=words)
+
+
+def _without_padding(ids: Tensor | RaggedTensor) -> RaggedTensor:
+    return compat.tensorflow().ragged.boolean_mask(ids, ids != 0)
+
+
+def _within_tables(model: CTRModel, columns: dict[str, Tensor]) -> Operation:
+    """Raise an error that names the columns with ids outside of their tables."""
+    tf, fields = compat.tensorflow(), model.blocks[0].columns.fields
+    if model.blocks[0].columns.combiners:
+        sizes = fields.items()
+        wrong = tf.stack([tf.reduce_any(_outside(columns[c], size)) for c, size in sizes])
+    else:
+        ids = tf.stack([columns[name] for name in fields], axis=1)
+        wrong = tf.reduce_any(_outside(ids, tf.constant(list(fields.values()), tf.int64)), axis=0)
+    names = tf.boolean_mask(tf.constant(list(fields)), wrong)
+    error = ["ids outside of the tables of these columns:", names]
+    return tf.debugging.Assert(~tf.reduce_any(wrong), error)
+
+
+def _outside(ids: Tensor, size: int | Tensor) -> Tensor:
+    return (ids < 0) | (ids >= size)
 
 
 def _named_outputs(model: CTRModel, columns: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -276,14 +329,3 @@ def _named_outputs(model: CTRModel, columns: dict[str, Tensor]) -> dict[str, Ten
     values, names = model(columns), output_names(targets)
     by_target = model.outputs_by_target()
     return {names[name]: tf.reshape(values[by_target[name].full_name], [-1]) for name, _ in targets}
-
-
-def _columns_outside(fields: dict[str, int], columns: dict[str, Tensor]) -> Tensor:
-    """Return whether each column has an id outside of its table, bool [F]."""
-    tf = compat.tensorflow()
-    sizes = tf.constant(list(fields.values()), tf.int64)
-    if all(columns[name].shape.rank == 1 for name in fields):
-        ids = tf.stack([columns[name] for name in fields], axis=1)
-        return tf.reduce_any((ids < 0) | (ids >= sizes), axis=0)
-    outside = [(columns[name] < 0) | (columns[name] >= size) for name, size in fields.items()]
-    return tf.stack([tf.reduce_any(each) for each in outside])

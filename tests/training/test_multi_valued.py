@@ -247,6 +247,18 @@ def test_an_exported_run_takes_matrices(folder, auc, tmp_path, capsys):
     np.testing.assert_allclose(found["probability"], expected, rtol=2e-6)
     with pytest.raises(tf.errors.InvalidArgumentError, match="tags"):
         served(user=user[:1], tags=tf.constant([[99]], tf.int64), age=tf.constant([0.5]))
+    values, lengths = columns.column(1)
+    ragged = tf.saved_model.load(str(out)).signatures["serving_ragged"]
+    given = {"user": user, "age": tf.constant(columns.continuous[:, 0])}
+    given["tags__values"] = tf.constant(values, tf.int64)
+    given["tags__offsets"] = tf.constant([0, *np.cumsum(lengths)], tf.int32)
+    np.testing.assert_allclose(ragged(**given)["probability"], expected, rtol=2e-6)
+    for wrong, words in [
+        ({"tags__values": tf.constant([99] * len(values), tf.int64)}, "tags"),
+        ({"tags__offsets": given["tags__offsets"][:-1]}, "tags__offsets must end with"),
+    ]:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+            ragged(**given | wrong)
 
 
 def test_what_does_not_read_lists_says_so(folder, auc, capsys):
