@@ -69,9 +69,15 @@ def dask_cluster(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
     Raises:
         InputError: if no scheduler answers at the address.
     """
+    compat.nvtabular()
+    with compat.keep_lists(), _computing(scheduler, gpu=gpu):
+        yield
+
+
+@contextmanager
+def _computing(scheduler: str | None, *, gpu: bool) -> Iterator[None]:
     import dask
 
-    compat.nvtabular()
     if scheduler is not None:
         with connect(scheduler):
             yield

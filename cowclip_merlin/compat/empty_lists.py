@@ -1,8 +1,9 @@
-"""Let Merlin find the type of lists of which all are empty."""
+"""Lists in the frames of Merlin and Dask: their type if all are empty, and no text of them."""
 
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import TYPE_CHECKING
 
@@ -29,3 +30,9 @@ def know_types_of_empty_lists() -> None:
 
     for name in ("merlin.dag.executors", "merlin.io.dataset"):
         importlib.import_module(name).list_val_dtype = by_value_or_array
+
+
+def keep_lists() -> AbstractContextManager[object]:
+    """Let Dask keep lists within the block; with pandas 2, it makes text of them."""
+    config = importlib.import_module("dask").config
+    return config.set({"dataframe.convert-string": False})
