@@ -27,6 +27,7 @@ def log(tmp_path):
     return tmp_path / "log.csv"
 
 
+@pytest.mark.thorough
 def test_each_way_gives_an_auc_by_label(log, tmp_path, monkeypatch):
     monkeypatch.setattr(several_labels, "WAYS", ("alone", "esmm"))
     out = tmp_path / "results.csv"

@@ -182,6 +182,7 @@ def fitted(tf, update, tables="fused"):
     return model, data, losses
 
 
+@pytest.mark.thorough
 @pytest.mark.one_case
 def test_all_updates_and_layouts_train_alike(tf, tmp_path):
     model, data, losses = fitted(tf, "dense")

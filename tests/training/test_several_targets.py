@@ -235,6 +235,7 @@ def test_metrics_csv_has_columns_for_each_target(folder, rows):
     assert sum(int(each["rows"]) for each in bins) == counted.sum()
 
 
+@pytest.mark.thorough
 def test_a_run_resumes_to_the_same_bits(folder):
     whole = train(folder / "DATA", RUN, out=folder / "WHOLE")
     train(folder / "DATA", replace(RUN, epochs=1), out=folder / "HALF")

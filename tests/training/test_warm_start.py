@@ -143,6 +143,7 @@ def test_the_command_starts_from_a_run_and_resumes(days, tmp_path, capsys):
     assert "starts from" not in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.runs
 def test_on_extended_data_every_row_goes_on(days, tmp_path):
     price = {"continuous": ("price",)}
