@@ -20,8 +20,22 @@ tf = compat.tensorflow()
 _REFUSED = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "amsgrad")
 
 
+class _WholeGradients:
+    """Takes a sparse gradient as the dense one, since weight decay concerns all weights."""
+
+    def _resource_apply_sparse(
+        self,
+        grad: Tensor,
+        var: Variable,
+        indices: Tensor,
+        apply_state: Mapping[Any, Any] | None = None,
+    ) -> tensorflow.Operation:
+        whole = tf.tensor_scatter_nd_add(tf.zeros_like(var), indices[:, None], grad)
+        return self._resource_apply_dense(whole, var, apply_state)
+
+
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
-class AdamW(tf.keras.optimizers.legacy.Adam):
+class AdamW(_WholeGradients, tf.keras.optimizers.legacy.Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101, Algorithm 2).
 
     As in Keras, a step first subtracts `learning_rate * weight_decay * w` from each weight w.
@@ -51,22 +65,13 @@ class AdamW(tf.keras.optimizers.legacy.Adam):
         with tf.control_dependencies([_decay(var, self.weight_decay, self._decayed_lr(var.dtype))]):
             return super()._resource_apply_dense(grad, var, apply_state)
 
-    def _resource_apply_sparse(
-        self,
-        grad: Tensor,
-        var: Variable,
-        indices: Tensor,
-        apply_state: Mapping[Any, Any] | None = None,
-    ) -> tensorflow.Operation:
-        return self._resource_apply_dense(_whole(grad, var, indices), var, apply_state)
-
     def get_config(self) -> JsonObject:
         """Return the arguments as plain values."""
         return super().get_config() | {"weight_decay": self.weight_decay}
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")
-class Lion(tf.keras.optimizers.legacy.Optimizer):
+class Lion(_WholeGradients, tf.keras.optimizers.legacy.Optimizer):
     """Lion (Chen et al., arXiv 2302.06675, Algorithm 2) with decoupled weight decay.
 
     Args:
@@ -110,24 +115,11 @@ class Lion(tf.keras.optimizers.legacy.Optimizer):
         with tf.control_dependencies([step]):
             return m.assign(m * self.beta_2 + grad * (1 - self.beta_2), read_value=False)
 
-    def _resource_apply_sparse(
-        self,
-        grad: Tensor,
-        var: Variable,
-        indices: Tensor,
-        apply_state: Mapping[Any, Any] | None = None,
-    ) -> tensorflow.Operation:
-        return self._resource_apply_dense(_whole(grad, var, indices), var, apply_state)
-
     def get_config(self) -> JsonObject:
         """Return the arguments as plain values."""
         rates = {"learning_rate": self._serialize_hyperparameter("learning_rate")}
         betas = {"beta_1": self.beta_1, "beta_2": self.beta_2}
         return super().get_config() | rates | betas | {"weight_decay": self.weight_decay}
-
-
-def _whole(grad: Tensor, var: Variable, indices: Tensor) -> Tensor:
-    return tf.tensor_scatter_nd_add(tf.zeros_like(var), indices[:, None], grad)
 
 
 def _checked_decay(weight_decay: float | None) -> float:
