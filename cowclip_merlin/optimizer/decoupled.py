@@ -119,7 +119,8 @@ class Lion(_WholeGradients, tf.keras.optimizers.legacy.Optimizer):
         """Return the arguments as plain values."""
         rates = {"learning_rate": self._serialize_hyperparameter("learning_rate")}
         betas = {"beta_1": self.beta_1, "beta_2": self.beta_2}
-        return super().get_config() | rates | betas | {"weight_decay": self.weight_decay}
+        decays = {"decay": self._initial_decay, "weight_decay": self.weight_decay}
+        return super().get_config() | rates | betas | decays
 
 
 def _checked_decay(weight_decay: float | None) -> float:
@@ -158,7 +159,7 @@ def dense_optimizer(identifier: object) -> KerasOptimizer:
     rate = config.get("learning_rate")
     if isinstance(rate, dict):
         config["learning_rate"] = tf.keras.optimizers.schedules.deserialize(rate)
-    return made(**{each: config[each] for each in names - {"decay", "amsgrad"}})
+    return made(**{each: config[each] for each in names})
 
 
 def _name_and_config(identifier: object) -> tuple[str, JsonObject]:

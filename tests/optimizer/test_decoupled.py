@@ -76,6 +76,13 @@ def test_cowclip_trains_with_it_and_saves_it(tf, name, update):
     assert again.get_config() == optimizer.get_config()
 
 
+@pytest.mark.parametrize("kind", [AdamW, Lion])
+def test_a_saved_form_keeps_every_argument(tf, kind):
+    given = kind(0.25, weight_decay=0.5, beta_1=0.75, beta_2=0.625, decay=0.125)
+    again = dense_optimizer(tf.keras.optimizers.serialize(given))
+    assert again.get_config() == given.get_config() and again.get_config()["decay"] == 0.125
+
+
 @pytest.mark.parametrize("name", ["AdamW", "Lion"])
 def test_a_sparse_gradient_counts_as_a_dense_one(tf, name):
     start = np.ones((4, 2), "float32")
