@@ -2,10 +2,14 @@
 
 import json
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
 from cowclip_merlin.workflows import PreparedData
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_step import check_that_two_workers_equal_one, gradients
 
-from cowclip_merlin import compat, metrics, workers
+from cowclip_merlin import metrics
 from cowclip_merlin.checks import parse_class_weights
 from cowclip_merlin.cli import main
 from cowclip_merlin.diagnostics.probe import make_probe
@@ -19,7 +20,6 @@ from cowclip_merlin.online.settings import OnlineSettings
 from cowclip_merlin.training import RunSettings, evaluate_run, train
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.run_config import RunConfig
-from cowclip_merlin.training.train_step import make_train_step
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
 SMALL = {"mlp": (8,), "batch_size": 64, "base_batch_size": 64, "epochs": 1, "embedding_dim": 4}
@@ -92,28 +92,6 @@ def test_rows_that_all_weigh_nothing_are_refused():
     assert class_weights_of("1:0", rows_of([0, 1])) == (1, 0)
 
 
-class Recorder:
-    """In place of an optimizer: it keeps the gradients of a step."""
-
-    def __init__(self, model):
-        tf = compat.tensorflow()
-        self.found = [tf.Variable(tf.zeros_like(x)) for x in model.trainable_variables]
-
-    def apply_gradients(self, pairs):
-        for target, (gradient, _) in zip(self.found, pairs):
-            target.assign(compat.tensorflow().convert_to_tensor(gradient))
-
-
-def gradients(model, columns, rows, kind=DeviceData):
-    """The gradients and the loss of one step on these rows."""
-    tf = compat.tensorflow()
-    recorder, loss_sum = Recorder(model), tf.Variable(0.0, dtype=tf.float64)
-    data = kind(columns.take(np.asarray(rows)))
-    batch = next(iter(data.batches_in_file_order(len(rows))))
-    make_train_step(model, recorder, data, loss_sum)(batch)
-    return [x.numpy() for x in recorder.found], float(loss_sum.numpy())
-
-
 @pytest.mark.parametrize("kind", [DeviceData, StreamedData])
 def test_a_label_of_weight_3_is_its_rows_three_times(model, columns, kind):
     rows = np.arange(60)
@@ -140,15 +118,7 @@ def test_class_weights_multiply_the_weights_of_rows(model, columns):
 
 def test_workers_share_the_weighted_mean(model, columns, monkeypatch):
     weighted = replace(columns, class_weights=(0.5, 4.0))
-    one, loss = gradients(model, weighted, np.arange(31))
-    found = []
-    for rank in range(2):
-        group = workers.Workers(rank, ("a:1", "b:1"))
-        monkeypatch.setattr(workers, "current", lambda group=group: group)
-        found.append(gradients(model, weighted, np.arange(31)))
-    assert found[0][1] + found[1][1] == pytest.approx(loss, rel=1e-6)
-    for a, b, expected in zip(found[0][0], found[1][0], one):
-        np.testing.assert_allclose((a + b) / 2, expected, atol=1e-6)
+    check_that_two_workers_equal_one(model, weighted, monkeypatch)
 
 
 def test_diagnostics_see_the_weighted_gradient(folder, columns):

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from one_step import check_that_two_workers_equal_one, gradients
 
 import cowclip_merlin as cc
-from cowclip_merlin import compat, metrics, workers
+from cowclip_merlin import compat, metrics
 from cowclip_merlin.cli import main
 from cowclip_merlin.diagnostics.probe import make_probe
 from cowclip_merlin.errors import InputError
@@ -19,7 +20,6 @@ from cowclip_merlin.serving.triton.repository import export_repository
 from cowclip_merlin.training import RunSettings, evaluate_run, export_run, train
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.run_config import RunConfig
-from cowclip_merlin.training.train_step import make_train_step
 from cowclip_merlin.workflows import PreparedData, PrepareSettings, prepare
 
 SMALL = {"mlp": (8,), "batch_size": 64, "base_batch_size": 64, "epochs": 2, "embedding_dim": 4}
@@ -109,26 +109,6 @@ def test_damaged_labels_are_refused(folder, tmp_path, name, value, message):
         open_columns(PreparedData.load(copy), "test")
 
 
-class Recorder:
-    """In place of an optimizer: it keeps the gradients of a step."""
-
-    def __init__(self, model):
-        tf = compat.tensorflow()
-        self.found = [tf.Variable(tf.zeros_like(x)) for x in model.trainable_variables]
-
-    def apply_gradients(self, pairs):
-        for target, (gradient, _) in zip(self.found, pairs):
-            target.assign(compat.tensorflow().convert_to_tensor(gradient))
-
-
-def gradients(model, columns, rows):
-    """The gradients and the loss of one step on these rows."""
-    tf = compat.tensorflow()
-    recorder, loss_sum = Recorder(model), tf.Variable(0.0, dtype=tf.float64)
-    make_train_step(model, recorder, DeviceData(columns), loss_sum)(np.asarray(rows, np.int64))
-    return [x.numpy() for x in recorder.found], float(loss_sum.numpy())
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_loss_divides_by_all_rows(model, columns, weighted):
     """Against NumPy: the loss, and the gradient of the output's biases."""
@@ -164,15 +144,7 @@ def test_parts_of_a_batch_add_up(model, columns):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_workers_share_the_loss(model, columns, monkeypatch, weighted):
     columns = columns if weighted else replace(columns, weight=None)
-    one, loss = gradients(model, columns, np.arange(31))
-    found = []
-    for rank in range(2):
-        group = workers.Workers(rank, ("a:1", "b:1"))
-        monkeypatch.setattr(workers, "current", lambda group=group: group)
-        found.append(gradients(model, columns, np.arange(31)))
-    assert found[0][1] + found[1][1] == pytest.approx(loss, rel=1e-6)
-    for a, b, expected in zip(found[0][0], found[1][0], one):
-        np.testing.assert_allclose((a + b) / 2, expected, atol=1e-6)
+    check_that_two_workers_equal_one(model, columns, monkeypatch)
 
 
 def test_diagnostics_see_the_gradient_of_the_step(data, columns):

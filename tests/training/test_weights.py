@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from one_step import check_that_two_workers_equal_one, gradients
 
 import cowclip_merlin as cc
-from cowclip_merlin import compat, metrics, workers
+from cowclip_merlin import compat, metrics
 from cowclip_merlin.diagnostics.probe import make_probe
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import (
@@ -69,28 +70,6 @@ def test_streamed_batches_are_those_on_the_device(columns):
     assert DeviceData(replace(columns, weight=None)).unpack([0]).weights is None
 
 
-class Recorder:
-    """In place of an optimizer: it keeps the gradients of a step."""
-
-    def __init__(self, model):
-        tf = compat.tensorflow()
-        self.found = [tf.Variable(tf.zeros_like(x)) for x in model.trainable_variables]
-        self.steps = tf.Variable(0)
-
-    def apply_gradients(self, pairs):
-        for target, (gradient, _) in zip(self.found, pairs):
-            target.assign(compat.tensorflow().convert_to_tensor(gradient))
-        self.steps.assign_add(1)
-
-
-def gradients(model, columns, rows):
-    """The gradients and the loss of one step on these rows."""
-    tf = compat.tensorflow()
-    recorder, loss_sum = Recorder(model), tf.Variable(0.0, dtype=tf.float64)
-    make_train_step(model, recorder, DeviceData(columns), loss_sum)(np.asarray(rows, np.int64))
-    return [x.numpy() for x in recorder.found], float(loss_sum.numpy()), int(recorder.steps.numpy())
-
-
 @pytest.fixture(scope="module")
 def model(data):
     return build_model(RUN, RUN.hyperparameters("criteo"), data)
@@ -102,7 +81,7 @@ def test_the_loss_is_the_weighted_mean(data, model, columns):
     batch = DeviceData(columns).unpack(rows)
     z = cc.models.logits(model, batch)[:, 0].numpy().astype(np.float64)
     w, y = columns.weight[rows].astype(np.float64), columns.label[rows]
-    found, loss, _ = gradients(model, columns, rows)
+    found, loss = gradients(model, columns, rows)
     assert loss == pytest.approx(np.sum(w * (np.logaddexp(0, z) - y * z)), rel=1e-5)
     parts = w * (1 / (1 + np.exp(-z)) - y) / w.sum()  # of the logits
     names = [x.name for x in model.trainable_variables]
@@ -119,9 +98,9 @@ def test_the_loss_is_the_weighted_mean(data, model, columns):
 
 def test_a_row_of_weight_2_is_the_row_twice(model, columns):
     doubled = replace(columns, weight=np.where(np.arange(len(columns)) < 9, 2, 1).astype("f4"))
-    once, loss, _ = gradients(model, doubled, np.arange(20))
+    once, loss = gradients(model, doubled, np.arange(20))
     equal = replace(columns, weight=None)
-    twice, other, _ = gradients(model, equal, [*range(20), *range(9)])
+    twice, other = gradients(model, equal, [*range(20), *range(9)])
     assert loss == pytest.approx(other, rel=1e-6)
     for a, b in zip(once, twice):
         np.testing.assert_allclose(a, b, atol=1e-6)
@@ -142,15 +121,7 @@ def test_diagnostics_see_the_weighted_gradient(data, columns):
 
 def test_workers_share_the_weighted_mean(model, columns, monkeypatch):
     """Each worker knows the weights of the whole batch; the optimizer takes the mean."""
-    one, loss, _ = gradients(model, columns, np.arange(31))
-    found = []
-    for rank in range(2):
-        group = workers.Workers(rank, ("a:1", "b:1"))
-        monkeypatch.setattr(workers, "current", lambda group=group: group)
-        found.append(gradients(model, columns, np.arange(31)))
-    assert found[0][1] + found[1][1] == pytest.approx(loss, rel=1e-6)
-    for a, b, expected in zip(found[0][0], found[1][0], one):
-        np.testing.assert_allclose((a + b) / 2, expected, atol=1e-6)
+    check_that_two_workers_equal_one(model, columns, monkeypatch)
 
 
 @pytest.mark.parametrize("update", ["exact", "dense"])
