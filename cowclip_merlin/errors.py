@@ -138,3 +138,12 @@ def _full_path(filename: str | bytes | int | None, target: str | None) -> str:
     if Path(target).resolve().parent in Path(str(filename)).resolve().parents:
         return target
     return str(filename)
+
+
+def missing_online_package(error: ModuleNotFoundError) -> InputError:
+    """Return the error for a package of the extra `online`.
+
+    >>> str(missing_online_package(ModuleNotFoundError("no x", name="x")))
+    "the package x is missing: pip install 'cowclip-merlin[online]'"
+    """
+    return InputError(f"the package {error.name} is missing: pip install 'cowclip-merlin[online]'")

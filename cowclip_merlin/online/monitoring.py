@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import InputError, missing_online_package
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.system import log_lines
-from cowclip_merlin.system.ports import check_host
+from cowclip_merlin.system.ports import cannot_listen, check_host
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -148,9 +148,7 @@ def _start_server(
         from prometheus_client import CollectorRegistry, start_http_server
         from prometheus_client.registry import Collector
     except ModuleNotFoundError as error:
-        raise InputError(
-            f"the package {error.name} is missing: pip install 'cowclip-merlin[online]'"
-        ) from None
+        raise missing_online_package(error) from None
 
     class Families(Collector):
         def collect(self) -> Iterator[Family]:
@@ -161,7 +159,4 @@ def _start_server(
     try:
         return start_http_server(port, host, registry)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"metrics: cannot listen at {host} port {port}: {reason}; give another address"
-        ) from None
+        raise cannot_listen(host, port, error, "give `metrics` another address") from None

@@ -24,6 +24,16 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in found]
 
 
+def cannot_listen(host: str, port: int, error: Exception, remedy: str) -> InputError:
+    """Return the error for an address of this machine that a server cannot have.
+
+    >>> str(cannot_listen("::1", 80, OSError(13, "Permission denied"), "give another `port`"))
+    'cannot listen at ::1 port 80: Permission denied; give another `port`'
+    """
+    reason = getattr(error, "strerror", None) or error
+    return InputError(f"cannot listen at {host} port {port}: {reason}; {remedy}")
+
+
 def check_host(host: str, what: str) -> None:
     """Refuse a text that can be neither a host's name nor its address, before anything asks for it.
 

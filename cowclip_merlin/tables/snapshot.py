@@ -17,6 +17,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,13 +86,13 @@ def numbers(folder: Path | str) -> list[int]:
     return [int(path.name) for path in found if re.fullmatch(r"\d+", path.name)]
 
 
-def newest_time(folder: Path | str) -> float | None:
-    """Return when the newest complete snapshot was written, in seconds since 1970; None: none."""
-    known = numbers(folder)
-    try:
-        return (Path(folder) / str(max(known))).stat().st_mtime if known else None
-    except FileNotFoundError:  # deleted at this moment
-        return None
+def times(folder: Path | str) -> dict[int, float]:
+    """Return when the complete snapshots were written, in order: number -> seconds since 1970."""
+    found = {}
+    for number in sorted(numbers(folder)):
+        with suppress(FileNotFoundError):  # removed at this moment
+            found[number] = (Path(folder) / str(number)).stat().st_mtime
+    return found
 
 
 def set_aside(folder: Path | str, number: int, why: str) -> None:

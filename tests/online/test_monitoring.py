@@ -58,7 +58,9 @@ def test_without_an_address_nothing_listens():
 def test_a_port_in_use_is_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = MonitoringSettings(metrics=str(taken.getsockname()[1]))
-        refused = pytest.raises(InputError, match=r"metrics: cannot listen at .* port .*in use")
+        refused = pytest.raises(
+            InputError, match=r"cannot listen at 127.0.0.1 port .*in use; give `metrics`"
+        )
         with refused, settings.endpoint("x", SOME):
             pass
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from cowclip_merlin.cli.options.common_options import add_option
-from cowclip_merlin.errors import InputError
+from cowclip_merlin.errors import InputError, missing_online_package
 from cowclip_merlin.online.logs.open_log import log_forms
 from cowclip_merlin.online.monitoring import MonitoringSettings
 from cowclip_merlin.serving.live.web.limits import ServingLimits
@@ -65,9 +65,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from cowclip_merlin.serving.live.process import serve
     except ModuleNotFoundError as error:
-        raise InputError(
-            f"the package {error.name} is missing: pip install 'cowclip-merlin[online]'"
-        ) from None
+        raise missing_online_package(error) from None
     serve(
         args.log,
         run=args.run_folder,

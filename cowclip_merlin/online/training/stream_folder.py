@@ -20,7 +20,7 @@ from cowclip_merlin.online.training.stream_trainer import SNAPSHOTS, StreamTrain
 from cowclip_merlin.online.training.trainer import OnlineTrainer
 from cowclip_merlin.system.files import read_json, write_json
 from cowclip_merlin.system.folders import check_out, lock_folder, refuse_other_files
-from cowclip_merlin.tables.snapshot import load_snapshot, numbers, set_aside
+from cowclip_merlin.tables.snapshot import load_snapshot, numbers, set_aside, times
 from cowclip_merlin.training.run import set_up_tensorflow
 from cowclip_merlin.training.run_logs import run_logger
 from cowclip_merlin.types import JsonObject
@@ -142,7 +142,6 @@ def snapshot_times(run: str | Path) -> dict[int, float]:
     Raises:
         InputError: there is none.
     """
-    folder = Path(run) / SNAPSHOTS
-    if not (known := sorted(numbers(folder))):
+    if not (known := times(Path(run) / SNAPSHOTS)):
         raise InputError(f"{run}: no snapshots; give the folder that cowclip online train wrote")
-    return {number: (folder / str(number)).stat().st_mtime for number in known}
+    return known

@@ -26,10 +26,10 @@ from cowclip_merlin.tables.snapshot import (
     Snapshot,
     SnapshotWriter,
     load_snapshot,
-    newest_time,
     numbers,
     part_of,
     set_aside,
+    times,
 )
 
 SNAPSHOTS = "snapshots"
@@ -317,5 +317,5 @@ class StreamTrainer:
                 "syncs": self._servers.syncs if self._servers else 0,
             },
             reason=self._damaged.newest,
-            snapshot_time=newest_time(self._folder / SNAPSHOTS),
+            snapshot_time=max(times(self._folder / SNAPSHOTS).values(), default=None),
         )

@@ -22,7 +22,7 @@ from cowclip_merlin.online.logs.open_log import open_log, shown_address
 from cowclip_merlin.serving.live.follower import Follower
 from cowclip_merlin.serving.live.web.app import make_app
 from cowclip_merlin.serving.live.web.limits import HEADER_BYTES, ServingLimits
-from cowclip_merlin.system.ports import check_host
+from cowclip_merlin.system.ports import cannot_listen, check_host
 from cowclip_merlin.training.build import choose_device
 
 LOG = logging.getLogger("cowclip.serve")
@@ -120,10 +120,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"cannot listen at {host} port {port}: {reason}; give another `port` or `host`"
-        ) from None
+        raise cannot_listen(host, port, error, "give another `port` or `host`") from None
     return listening
 
 
