@@ -11,7 +11,7 @@ def schema_of_tables(fields, *, tables=None, lists=(), continuous=()):
     Args:
         fields: categorical column -> number of its ids.
         tables: column -> name of its domain, if it is not that of the column.
-        lists: columns with several ids per row.
+        lists: columns with several ids per row; of a mapping, the values are their combiners.
         continuous: columns of numbers.
     """
     compat.merlin_models()
@@ -26,7 +26,8 @@ def schema_of_tables(fields, *, tables=None, lists=(), continuous=()):
             is_ragged=name in lists,
             properties={
                 "domain": {"min": 0, "max": rows - 1, "name": (tables or {}).get(name, name)}
-            },
+            }
+            | ({"combiner": lists[name]} if isinstance(lists, dict) and name in lists else {}),
         )
         for name, rows in fields.items()
     ]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_schemas import schema_of_tables
 
 import cowclip_merlin as cc
 from cowclip_merlin import compat
@@ -19,23 +20,7 @@ SETTINGS = {"embedding_dim": 3, "mlp": (4,), "seed": 2, "init_std": 0.5}
 
 
 def schema():
-    compat.merlin_models()
-    from merlin.schema import ColumnSchema, Schema, Tags
-
-    columns = [
-        ColumnSchema(
-            name,
-            dtype=np.int64,
-            tags=[Tags.CATEGORICAL],
-            is_list=name in COMBINERS,
-            is_ragged=name in COMBINERS,
-            properties={"domain": {"min": 0, "max": size - 1, "name": name}}
-            | ({"combiner": COMBINERS[name]} if name in COMBINERS else {}),
-        )
-        for name, size in SIZES.items()
-    ]
-    columns.append(ColumnSchema("click", dtype=np.int8, tags=[Tags.TARGET]))
-    return Schema(columns)
+    return schema_of_tables(SIZES, lists=COMBINERS)
 
 
 @pytest.fixture(scope="module", params=["fused", "per_field", "sharded"])
