@@ -21,9 +21,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from cowclip_merlin.checks import check_not_negative, one_of
+from cowclip_merlin.checks import one_of
 from cowclip_merlin.choices import ClipSettings
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import Settings, option
 
 K = 1024
 
@@ -34,62 +35,48 @@ _MOST_BETA = 1 - 1e-6  # float32 holds 1 - beta of a larger one badly
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Hyper-parameters that scaling rules change, and related ones.
 
-    Attributes:
-        batch_size: rows per step, over all replicas.
-        embedding_lr: learning rate of the embedding tables.
-        dense_lr: learning rate of every other weight, after warm-up.
-        l2: the penalty is `l2 * ||w||^2` for each embedding row `w`.
-        r: clip threshold relative to the norm of the row (equation 6).
-        zeta: lower bound of the row norm, per coordinate.
-        init_std: standard deviation of the embeddings' normal initialization.
-        warmup_epochs: epochs over which `dense_lr` rises linearly from 0.
-        bound: constant threshold of the non-adaptive clips.
-        lambda_rel: bound on the change of a coordinate, relative to the coordinate.
-        lambda_abs: constant added to that bound.
-        beta_1: decay of Adam's first moments per step, of tables and dense weights.
-        beta_2: decay of Adam's second moments per step.
-        epsilon: added to the root of Adam's second moments.
-        micro_batches: parts of a batch whose squared gradients the second moments of rows take;
-            see `CowClip`.
-
     Raises:
-        InputError: if a value is negative or not finite, the batch size or epsilon is not
-            positive, a beta is above 1 - 1e-6, or there is no micro-batch.
+        InputError: if a value is out of range.
     """
 
-    batch_size: int = K
-    embedding_lr: float = 1e-4
-    dense_lr: float = 1e-4
-    l2: float = 1e-5
-    r: float = ClipSettings.r
-    zeta: float = ClipSettings.zeta
-    init_std: float = 1e-2
-    warmup_epochs: float = 1.0
-    bound: float = ClipSettings.bound
-    lambda_rel: float = ClipSettings.lambda_rel
-    lambda_abs: float = ClipSettings.lambda_abs
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-7
-    micro_batches: int = 1
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}; it must be at least 1")
-        check_not_negative(vars(self))
-        for name in ("beta_1", "beta_2"):
-            if getattr(self, name) > _MOST_BETA:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at most 1 - 1e-6")
-        if self.micro_batches != int(self.micro_batches) or self.micro_batches < 1:
-            raise InputError(
-                f"micro_batches is {self.micro_batches}; it must be a whole number from 1 on"
-            )
-        if not self.epsilon:
-            raise InputError("epsilon is 0; it must be above 0")
+    batch_size: int = option(K, "rows per step, over all replicas", at_least=1)
+    embedding_lr: float = option(1e-4, "learning rate of the embedding tables", at_least=0)
+    dense_lr: float = option(1e-4, "learning rate of the other weights", at_least=0)
+    l2: float = option(1e-5, "L2 regularization of the embedding tables", at_least=0)
+    r: float = option(ClipSettings.r, "clip threshold relative to a row's norm", at_least=0)
+    zeta: float = option(
+        ClipSettings.zeta, "lower bound of a row's norm, per coordinate", at_least=0
+    )
+    init_std: float = option(1e-2, "standard deviation of the tables' initial values", at_least=0)
+    warmup_epochs: float = option(
+        1.0, "epochs over which the dense learning rate rises from 0", at_least=0
+    )
+    bound: float = option(
+        ClipSettings.bound, "threshold of the clips global, field and column", at_least=0
+    )
+    lambda_rel: float = option(
+        ClipSettings.lambda_rel,
+        "clippy: largest change of a weight, relative to the weight",
+        at_least=0,
+    )
+    lambda_abs: float = option(
+        ClipSettings.lambda_abs, "clippy: constant that is added to this limit", at_least=0
+    )
+    beta_1: float = option(
+        0.9, "decay of Adam's first moments per step", at_least=0, at_most=_MOST_BETA
+    )
+    beta_2: float = option(
+        0.999, "decay of Adam's second moments per step", at_least=0, at_most=_MOST_BETA
+    )
+    epsilon: float = option(1e-7, "constant in Adam's denominator", above=0)
+    micro_batches: int = option(
+        1,
+        "parts of a batch whose squared gradients the second moments of rows take; see CowClip",
+        at_least=1,
+    )
 
     @property
     def clip_settings(self) -> ClipSettings:
@@ -100,6 +87,10 @@ class Hyperparameters:
     def adam_words(self) -> str:
         """Adam with its betas and epsilon, for logs."""
         return f"adam (betas {self.beta_1:.6g}, {self.beta_2:.6g}, epsilon {self.epsilon:.3g})"
+
+
+NOT_SCALED = ("init_std", "warmup_epochs", "lambda_rel", "lambda_abs")
+"""Hyper-parameters that no rule changes with the batch size."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,8 +60,8 @@ def test_invariant_is_sde_with_micro_batches_of_the_base():
     found = scale(base, to=4096, rule="invariant")
     assert found == replace(scale(base, to=4096, rule="sde"), micro_batches=8)
     assert scale(found, to=16384, rule="invariant").micro_batches == 32
-    with pytest.raises(InputError, match=r"micro_batches is 0; .* from 1 on"):
-        Hyperparameters(micro_batches=0)
+    with pytest.raises(InputError, match=r"micro_batches is 1.5; .* whole"):
+        Hyperparameters(micro_batches=1.5)
 
 
 def test_sde_keeps_the_rows_that_adam_remembers():
@@ -154,9 +154,10 @@ def test_the_identity_scale():
         (lambda: Hyperparameters(l2=-1.0), "l2 is -1.0"),
         (lambda: Hyperparameters(dense_lr=float("nan")), "dense_lr is nan"),
         (lambda: Hyperparameters(batch_size=0), "batch_size is 0"),
-        (lambda: Hyperparameters(beta_1=1.0), "beta_1 is 1.0; .*1 - 1e-6"),
+        (lambda: Hyperparameters(micro_batches=0), "micro_batches is 0; .*at least 1"),
+        (lambda: Hyperparameters(beta_1=1.0), "beta_1 is 1.0; .*at most 0.999999"),
         (lambda: Hyperparameters(beta_2=-0.1), "beta_2 is -0.1"),
-        (lambda: Hyperparameters(epsilon=0.0), "epsilon is 0; .*above 0"),
+        (lambda: Hyperparameters(epsilon=0.0), "epsilon is 0.0; .*above 0"),
     ],
 )
 def test_wrong_input_is_named(call, message):

@@ -39,7 +39,8 @@ class Option:
             them, but with a metavar only the settings do.
         const: value of the option if only its name is given; None: it needs a value.
         convert: makes the value of the field from that of the option, which is text without `kind`.
-        at_least: smallest value. All limits refuse numbers that are not finite.
+        at_least: smallest value. All limits refuse numbers that are not finite, and parts of
+            whole numbers.
         above: largest number that is too small.
         at_most: largest value.
         below: smallest number that is too large.
@@ -125,15 +126,20 @@ class Option:
         return tuple(value) if self.many else value
 
     def check(self, value: float) -> None:
-        """Refuse a number that is not within the limits.
+        """Refuse a number that is not within the limits, or not whole if it must be.
 
         Raises:
             InputError: if it is not.
         """
+        if not self.limits:
+            return
+        finite = is_finite(value)
+        whole = self.of != "int" or (finite and value == int(value))
         within = all(_LIMITS[name](value, limit) for name, limit in self.limits.items())
-        if self.limits and not (within and is_finite(value)):
+        if not (finite and whole and within):
             words = [f"{name.replace('_', ' ')} {limit}" for name, limit in self.limits.items()]
-            words += [] if is_finite(value) else ["finite"]
+            words += [] if finite else ["finite"]
+            words += [] if whole else ["a whole number"]
             raise InputError(f"{self.dest} is {value}; it must be {' and '.join(words)}")
 
 

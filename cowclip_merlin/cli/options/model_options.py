@@ -7,24 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.settings import values_from
+from cowclip_merlin.scaling import NOT_SCALED, Hyperparameters
+from cowclip_merlin.settings import add_options, options_of, values_from
 from cowclip_merlin.training.run_settings import OVERRIDES, RunSettings
-
-_RATES = {
-    "embedding_lr": "learning rate of the embedding tables at the base batch size",
-    "dense_lr": "learning rate of the other weights at the base batch size",
-    "l2": "L2 regularization of the embedding tables at the base batch size",
-    "r": "clip threshold relative to a row's norm, at the base batch size",
-    "zeta": "lower bound of a row's norm, per coordinate, at the base batch size",
-    "init_std": "standard deviation of the tables' initial values",
-    "warmup_epochs": "epochs over which the dense learning rate rises from 0",
-    "bound": "threshold of the clips global, field and column, at the base batch size",
-    "lambda_rel": "clippy: largest change of a weight, relative to the weight",
-    "lambda_abs": "clippy: constant that is added to this limit",
-    "beta_1": "decay of Adam's first moments per step at the base batch size",
-    "beta_2": "decay of Adam's second moments per step at the base batch size",
-    "epsilon": "constant in Adam's denominator at the base batch size",
-}
 
 RULE = ("base_batch_size", "preset", "rule", "clip")
 """Settings that say how rates follow from the batch size."""
@@ -40,10 +25,12 @@ def add_rate_options(parser: argparse._ActionsContainer, *, without: Sequence[st
         parser: the command's parser.
         without: rates that the command does not use.
     """
+    known = options_of(Hyperparameters)
     for name in OVERRIDES:
         if name not in without:
-            flag = "--" + name.replace("_", "-")
-            parser.add_argument(flag, type=float, metavar="X", help=_RATES[name])
+            base = "" if name in NOT_SCALED else " (at the base batch size)"
+            changes = {"default": None, "help": known[name].help + base}
+            add_options(parser, Hyperparameters, name, **{name: changes})
 
 
 def model_settings(args: argparse.Namespace) -> dict[str, Any]:
