@@ -11,8 +11,7 @@ from pathlib import Path
 
 from cowclip_merlin.diagnostics.recorder import make_recorder
 from cowclip_merlin.errors import InputError
-from cowclip_merlin.launcher import TrainCall, launch
-from cowclip_merlin.launcher.attempts import check_counts
+from cowclip_merlin.launcher import LaunchSettings, TrainCall, launch
 from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_logs import Metrics, parse_metrics_row, read_metrics
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
@@ -71,14 +70,14 @@ def train(
         device=device,
         data_memory=data_memory,
     )
-    check_counts(workers, scheduler, restarts)
+    processes = LaunchSettings(workers=workers, scheduler=scheduler, restarts=restarts)
     if workers is not None and workers > settings.batch_size:
         raise InputError(
             f"`workers` is {workers}, but a batch has {settings.batch_size} rows; use fewer"
         )
-    if workers not in (None, 1) or scheduler is not None:
+    if processes.needed:
         call = TrainCall(data=str(data), settings=settings.as_dict(), out=str(out), options=options)
-        launch(call, workers=workers, scheduler=scheduler, restarts=restarts)
+        launch(call, processes)
         records = read_metrics(Path(out) / "metrics.csv", epochs=settings.epochs)
         return [parse_metrics_row(record) for record in records]
     recorder = partial(make_recorder, every=diagnostics_every) if diagnostics_every else None

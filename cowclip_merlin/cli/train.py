@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import choices
-from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.cli.options.model_options import (
     LAYERS,
     RULE,
@@ -22,6 +21,7 @@ from cowclip_merlin.cli.options.model_options import (
 )
 from cowclip_merlin.cli.options.settings_option import add_settings_option
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.launcher.call import LaunchSettings
 from cowclip_merlin.settings import add_options, values_from
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
 
@@ -70,23 +70,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     names = ("checkpoint_every", "diagnostics_every", "device", "data_memory")
     add_options(parser, RunOptions, *names, diagnostics_every={"default": 100})
     add_options(parser, RunSettings, "validation_fraction", "validation_split", "early_stopping")
-    _add_worker_options(parser)
+    add_options(parser, LaunchSettings)
     add_options(parser, RunOptions, "resume", "warm_start")
-
-
-def _add_worker_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="processes that share every batch, each with a GPU of its own if there are GPUs "
-        "(default: 1, or with --scheduler all of its workers)",
-    )
-    parser.add_argument(
-        "--scheduler", metavar="ADDRESS", help="running Dask scheduler whose workers train"
-    )
-    restarts = "how often to restart all workers from the last checkpoint after one fails"
-    add_option(parser, "restarts", 0, "K", restarts)
 
 
 def settings_from_args(
@@ -181,9 +166,7 @@ def run(args: argparse.Namespace) -> int:
             settings,
             out=args.out,
             **values_from(args, RunOptions),
-            workers=args.workers,
-            scheduler=args.scheduler,
-            restarts=args.restarts,
+            **values_from(args, LaunchSettings),
         )
     except Stopped as stop:
         print(

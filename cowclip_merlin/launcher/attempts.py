@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cowclip_merlin.errors import InputError, WorkerLost
-from cowclip_merlin.launcher.call import TrainCall
+from cowclip_merlin.launcher.call import LaunchSettings, TrainCall
 from cowclip_merlin.launcher.dask_workers import run_on_dask
 from cowclip_merlin.launcher.local import run_locally
 from cowclip_merlin.launcher.outcome import Outcome, has_checkpoint
@@ -25,10 +25,8 @@ _DASK_WAIT = 60.0
 
 def launch(
     call: TrainCall,
+    settings: LaunchSettings,
     *,
-    workers: int | None,
-    scheduler: str | None = None,
-    restarts: int = 0,
     command: Sequence[str] | None = None,
     patience: Patience | None = None,
 ) -> None:
@@ -36,9 +34,7 @@ def launch(
 
     Args:
         call: the training.
-        workers: number of processes; None: all workers of the scheduler.
-        scheduler: address of a running Dask scheduler; None: this machine.
-        restarts: how often to start all again, from the last checkpoint, after one is lost.
+        settings: the processes; without a scheduler they run on this machine.
         command: program and arguments of a worker; None: `cowclip_merlin.launcher.worker`.
         patience: how long to wait for the others after one has ended.
 
@@ -47,9 +43,8 @@ def launch(
         WorkerLost: if a worker failed and no restart is left.
         Stopped: after SIGINT or SIGTERM; a checkpoint is written first.
     """
-    check_counts(workers, scheduler, restarts)
     _refuse_inside_worker(os.environ)
-    place = _Place(workers, scheduler, command, patience or Patience())
+    place, restarts = _Place(settings, command, patience or Patience()), settings.restarts
     new, first = NewFiles.since_now(Path(call.out)), call
     for attempt in range(restarts + 1):
         outcome = place.run(call, again=attempt > 0)
@@ -65,23 +60,6 @@ def launch(
         resume = first.options.resume or has_checkpoint(call.out)
         call = replace(first, options=replace(first.options, resume=resume))
         print(f"cowclip: {error}; {_start(call, attempt + 1, restarts)}", file=sys.stderr)
-
-
-def check_counts(workers: int | None, scheduler: str | None, restarts: int) -> None:
-    """Check the numbers of workers and restarts.
-
-    Raises:
-        InputError: if one is out of range, or restarts are of no use.
-    """
-    if workers is not None and workers < 1:
-        raise InputError(f"`workers` is {workers}; it must be at least 1")
-    if restarts < 0:
-        raise InputError(f"`restarts` is {restarts}; it must be 0 or more")
-    if restarts and scheduler is None and workers in (None, 1):
-        raise InputError(
-            f"`restarts` is {restarts}, but there is one process only; add `workers` with at least "
-            "2, or `scheduler`"
-        )
 
 
 def _refuse_inside_worker(environment: Mapping[str, str]) -> None:
@@ -105,8 +83,7 @@ def _refuse_inside_worker(environment: Mapping[str, str]) -> None:
 class _Place:
     """Where the workers run."""
 
-    workers: int | None
-    scheduler: str | None
+    settings: LaunchSettings
     command: Sequence[str] | None
     patience: Patience
 
@@ -120,17 +97,17 @@ class _Place:
         return outcome
 
     def _run(self, call: TrainCall, again: bool) -> Outcome:
-        if self.scheduler is None:
+        if self.settings.scheduler is None:
             return run_locally(
                 call,
-                workers=self.workers or 1,
+                workers=self.settings.workers or 1,
                 command=self.command,
                 patience=self.patience,
             )
         return run_on_dask(
             call,
-            scheduler=self.scheduler,
-            workers=self.workers,
+            scheduler=self.settings.scheduler,
+            workers=self.settings.workers,
             command=self.command,
             patience=self.patience,
             wait=_DASK_WAIT if again else 0.0,

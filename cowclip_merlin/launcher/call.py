@@ -1,4 +1,4 @@
-"""A call of `train` as plain values, which travel to the worker processes as JSON."""
+"""A call of `train` as plain values, and the processes that it needs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.training.run_settings import RunOptions
 from cowclip_merlin.types import Json
 
@@ -51,6 +53,45 @@ class TrainCall:
     def with_absolute_paths(self) -> TrainCall:
         """Return the call for processes with another working folder."""
         return replace(self, data=os.path.abspath(self.data), out=os.path.abspath(self.out))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSettings(Settings):
+    """The processes of one training.
+
+    Raises:
+        InputError: if a number is out of range, or restarts are of no use.
+    """
+
+    workers: int | None = option(
+        None,
+        "processes that share every batch, each with a GPU of its own if there are GPUs",
+        shown="1, or with --scheduler all of its workers",
+        at_least=1,
+    )
+    scheduler: str | None = option(
+        None, "running Dask scheduler whose workers train", metavar="ADDRESS"
+    )
+    restarts: int = option(
+        0,
+        "how often to restart all workers from the last checkpoint after one fails",
+        metavar="K",
+        at_least=0,
+    )
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        super().__post_init__()
+        if self.restarts and not self.needed:
+            raise InputError(
+                f"`restarts` is {self.restarts}, but there is one process only; add `workers` with "
+                "at least 2, or `scheduler`"
+            )
+
+    @property
+    def needed(self) -> bool:
+        """Whether other processes train, not the one that calls `train`."""
+        return self.workers not in (None, 1) or self.scheduler is not None
 
 
 def worker_environment(

@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from cowclip_merlin.launcher import TrainCall, launch
+from cowclip_merlin.launcher import LaunchSettings, TrainCall, launch
 
 PRELUDE = """
 import json, os, signal, sys, time
@@ -54,8 +54,9 @@ class Fake:
         self.script.write_text(PRELUDE + body)
         return [sys.executable, "-S", str(self.script)]
 
-    def run(self, body, *, workers=2, **options):
-        launch(self.call, workers=workers, command=self.command(body), **options)
+    def run(self, body, *, workers=2, scheduler=None, restarts=0, patience=None):
+        processes = LaunchSettings(workers=workers, scheduler=scheduler, restarts=restarts)
+        launch(self.call, processes, command=self.command(body), patience=patience)
 
     def pids(self, rank="*"):
         return [int(file.name.split("-")[2]) for file in self.folder.glob(f"pid-{rank}-*")]

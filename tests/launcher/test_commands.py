@@ -7,7 +7,7 @@ import pytest
 
 import cowclip_merlin.train
 from cowclip_merlin.cli import main
-from cowclip_merlin.launcher import launch
+from cowclip_merlin.launcher import LaunchSettings, launch
 from cowclip_merlin.launcher.local import run_locally
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run_logs import METRICS
@@ -115,11 +115,11 @@ def test_one_worker_trains_in_this_process(fake, monkeypatch):
 
 def test_a_scheduler_alone_uses_all_its_workers(fake, monkeypatch):
     called = []
-    monkeypatch.setattr(cowclip_merlin.train, "launch", lambda call, **how: called.append(how))
+    monkeypatch.setattr(cowclip_merlin.train, "launch", lambda call, how: called.append(how))
     cowclip_merlin.train.train(
         fake.folder, SETTINGS, out=fake.folder / "run", scheduler="tcp://host:8786"
     )
-    assert called == [{"workers": None, "scheduler": "tcp://host:8786", "restarts": 0}]
+    assert called == [LaunchSettings(scheduler="tcp://host:8786")]
 
 
 def test_without_a_command_the_worker_is_our_module(fake, quick):

@@ -12,7 +12,7 @@ from distributed import Client, LocalCluster
 from fake_workers import is_alive, wait_until
 
 from cowclip_merlin.errors import InputError, WorkerLost
-from cowclip_merlin.launcher import Patience, attempts, dask_side, dask_workers, launch
+from cowclip_merlin.launcher import Patience, attempts, dask_side, dask_workers
 from cowclip_merlin.training import Stopped
 from cowclip_merlin.training.run_settings import RunOptions
 
@@ -42,15 +42,10 @@ def children(dask_worker):
     return len(dask_worker.__dict__.get("cowclip_children", {}))
 
 
-def run(fake, scheduler, body, *, workers=2, **options):
-    command = fake.command(body)
-    launch(fake.call, workers=workers, scheduler=scheduler, command=command, **options)
-
-
 @pytest.mark.parametrize("workers", [2, None])
 def test_one_process_in_every_dask_worker(fake, scheduler, workers):
     body = "(here / f'saw-{rank}').write_text(f\"{os.getppid()} {' '.join(addresses)}\")"
-    run(fake, scheduler, body, workers=workers)
+    fake.run(body, workers=workers, scheduler=scheduler)
     saw = [(fake.folder / f"saw-{rank}").read_text().split() for rank in range(2)]
     assert saw[0][0] != saw[1][0], "different parents"
     assert saw[0][1:] == saw[1][1:]
@@ -59,12 +54,12 @@ def test_one_process_in_every_dask_worker(fake, scheduler, workers):
 
 
 def test_one_worker_of_two_may_be_used(fake, scheduler):
-    run(fake, scheduler, "assert len(addresses) == 1", workers=1)
+    fake.run("assert len(addresses) == 1", workers=1, scheduler=scheduler)
     assert len(fake.pids()) == 1
 
 
 def test_the_output_of_the_first_comes_back(fake, scheduler, capfd):
-    run(fake, scheduler, "print('out', rank); print('err ä', rank, file=sys.stderr)")
+    fake.run("print('out', rank); print('err ä', rank, file=sys.stderr)", scheduler=scheduler)
     assert capfd.readouterr() == ("out 0\n", "err ä 0\n")
 
 
@@ -77,33 +72,33 @@ def test_output_comes_while_it_runs(fake, scheduler, monkeypatch):
             pass
 
     monkeypatch.setattr(sys, "stdout", Stream())
-    run(fake, scheduler, "if rank == 0: print('first', flush=True)\nwait_for('seen')")
+    fake.run("if rank == 0: print('first', flush=True)\nwait_for('seen')", scheduler=scheduler)
 
 
 def test_relative_paths_become_absolute(fake, scheduler, monkeypatch):
     monkeypatch.chdir(fake.folder)
     fake.call = replace(fake.call, data=".", out="run")
-    run(fake, scheduler, "(here / 'saw').write_text(call['data'] + ' ' + call['out'])")
+    fake.run("(here / 'saw').write_text(call['data'] + ' ' + call['out'])", scheduler=scheduler)
     assert (fake.folder / "saw").read_text() == f"{fake.folder} {fake.folder}/run"
 
 
 def test_wrong_input_is_the_line_of_the_worker(fake, scheduler, quick):
     body = "print('cowclip: error: x.txt: no such file', file=sys.stderr); sys.exit(2)"
     with pytest.raises(InputError, match=r"^x\.txt: no such file$"):
-        run(fake, scheduler, body, patience=quick, restarts=1)
+        fake.run(body, patience=quick, restarts=1, scheduler=scheduler)
     assert len(fake.pids()) == 2
 
 
 def test_a_worker_that_stopped_with_a_checkpoint_stops_all(fake, scheduler):
     with pytest.raises(Stopped):
-        run(fake, scheduler, "checkpoint(); sys.exit(143)")
+        fake.run("checkpoint(); sys.exit(143)", scheduler=scheduler)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_child_is_named(fake, scheduler, quick, rank):
     body = f"os.kill(os.getpid(), 9) if rank == {rank} else sys.exit(75)"
     with pytest.raises(WorkerLost, match=f"worker {rank} of 2 on 127.0.0.1 .*signal 9"):
-        run(fake, scheduler, body, patience=quick)
+        fake.run(body, patience=quick, scheduler=scheduler)
 
 
 def test_a_stubborn_child_is_killed(fake, scheduler):
@@ -113,7 +108,7 @@ def test_a_stubborn_child_is_killed(fake, scheduler):
         "(here / 'ready').touch()\nforever()"
     )
     with pytest.raises(WorkerLost, match=r"worker 1 of 2 .*exit code 1"):
-        run(fake, scheduler, body, patience=Patience(grace=0.2, term=0.2))
+        fake.run(body, patience=Patience(grace=0.2, term=0.2), scheduler=scheduler)
 
 
 def test_a_restart_resumes_from_a_checkpoint(fake, scheduler, quick):
@@ -122,7 +117,7 @@ def test_a_restart_resumes_from_a_checkpoint(fake, scheduler, quick):
         "if attempt == 0:\n    wait_for('call-0-0')\n    wait_for('call-1-0')\n"
         "    checkpoint()\n    os.kill(os.getpid(), 9)"
     )
-    run(fake, scheduler, body, restarts=1, patience=quick)
+    fake.run(body, restarts=1, patience=quick, scheduler=scheduler)
     saw = [(fake.folder / f"call-{r}-{a}").read_text() for a in range(2) for r in range(2)]
     assert saw == ["False", "False", "True", "True"]
 
@@ -133,7 +128,7 @@ def test_a_lost_dask_worker_is_named_and_its_child_ends(fake, scheduler, rank):
     short = Patience(grace=0.5, term=0.5)
     started = time.monotonic()
     with pytest.raises(WorkerLost, match=f"worker {rank} .*its Dask worker was lost"):
-        run(fake, scheduler, body, patience=short)
+        fake.run(body, patience=short, scheduler=scheduler)
     assert time.monotonic() - started < 300
     wait_until(lambda: not any(map(is_alive, fake.pids())), "the end of the children")
 
@@ -143,13 +138,13 @@ def test_a_restart_waits_for_the_dask_worker_that_was_lost(fake, scheduler, quic
     monkeypatch.setattr(attempts, "_DASK_WAIT", 300.0)
     body = "if rank == 1 and attempt == 0:\n    os.kill(os.getppid(), 9)\n    forever()"
     body += "\nif attempt == 0: sys.exit(75)"
-    run(fake, scheduler, body, restarts=1, patience=quick)
+    fake.run(body, restarts=1, patience=quick, scheduler=scheduler)
     assert len(fake.pids()) == 4
 
 
 def test_too_few_workers_are_one_line(fake, scheduler):
     with pytest.raises(InputError, match=r"has 2 workers, .* 3; "):
-        run(fake, scheduler, "", workers=3)
+        fake.run("", workers=3, scheduler=scheduler)
     assert not fake.pids()
 
 
@@ -157,18 +152,18 @@ def test_no_workers_are_one_line(fake):
     options = {"dashboard_address": ":0", "n_workers": 0, "silence_logs": 50}
     line = r"has 0 workers, .* 1; "
     with LocalCluster(**options) as empty, pytest.raises(InputError, match=line):
-        run(fake, empty.scheduler_address, "", workers=None)
+        fake.run("", workers=None, scheduler=empty.scheduler_address)
 
 
 def test_a_scheduler_that_does_not_answer_is_one_line(fake):
     with pytest.raises(InputError, match=r"tcp://127\.0\.0\.1:1: no Dask scheduler"):
-        run(fake, "tcp://127.0.0.1:1", "")
+        fake.run("", scheduler="tcp://127.0.0.1:1")
 
 
 def test_a_folder_that_a_dask_worker_does_not_see_is_one_line(fake, scheduler):
     fake.call = replace(fake.call, data="/no/such/folder")
     with pytest.raises(InputError, match=r"/no/such/folder: .* worker tcp://.* see"):
-        run(fake, scheduler, "")
+        fake.run("", scheduler=scheduler)
 
 
 MODULE = "cowclip_merlin.launcher.dask_side"
@@ -188,7 +183,7 @@ def test_dask_workers_without_this_package_are_one_line(fake, scheduler):
         try:
             line = r"cannot use cowclip_merlin .*same version"
             with pytest.raises(InputError, match=line):
-                run(fake, scheduler, "")
+                fake.run("", scheduler=scheduler)
         finally:
             client.run(show_module)
 
@@ -200,7 +195,7 @@ def test_an_interrupt_ends_the_children(fake, scheduler, monkeypatch):
 
     monkeypatch.setattr("cowclip_merlin.launcher.relay.Relay.show", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run(fake, scheduler, "forever()")
+        fake.run("forever()", scheduler=scheduler)
 
 
 def set_lease(seconds):
@@ -227,11 +222,11 @@ def test_children_end_when_the_launcher_asks_no_more(fake, scheduler):
 
 LAUNCHER = """
 import sys
-from cowclip_merlin.launcher import TrainCall, dask_workers, launch
+from cowclip_merlin.launcher import LaunchSettings, TrainCall, dask_workers, launch
 dask_workers._FOLLOW = 0.2
 folder, scheduler, *command = sys.argv[1:]
 call = TrainCall(data=folder, settings={}, out=folder + "/run")
-launch(call, workers=2, scheduler=scheduler, command=command)
+launch(call, LaunchSettings(workers=2, scheduler=scheduler), command=command)
 """
 
 
@@ -262,7 +257,7 @@ def test_a_launcher_in_another_thread_works(fake, scheduler):
 
     def work():
         try:
-            run(fake, scheduler, "")
+            fake.run("", scheduler=scheduler)
         except BaseException as error:
             errors.append(error)
 

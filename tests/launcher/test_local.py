@@ -9,7 +9,7 @@ import pytest
 from fake_workers import is_alive, wait_until
 
 from cowclip_merlin.errors import InputError, WorkerLost
-from cowclip_merlin.launcher import Patience, gpus, launch
+from cowclip_merlin.launcher import LaunchSettings, Patience, gpus, launch
 from cowclip_merlin.training import Stopped
 from cowclip_merlin.training.run_settings import RunOptions
 
@@ -173,15 +173,15 @@ def test_a_worker_that_stopped_before_a_checkpoint_is_lost(fake, quick):
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"workers": 0}, "`workers` is 0; "),
-        ({"workers": 2, "restarts": -1}, "`restarts` is -1; "),
+        ({"workers": 0}, "workers is 0; "),
+        ({"workers": 2, "restarts": -1}, "restarts is -1; "),
         ({"workers": 1, "restarts": 1}, "`restarts` is 1, "),
         ({"workers": None, "restarts": 2}, "`restarts` is 2, "),
     ],
 )
 def test_wrong_numbers_are_one_line(fake, given, line):
     with pytest.raises(InputError, match=line):
-        launch(fake.call, command=fake.command(""), **given)
+        fake.run("", **given)
     assert not fake.pids()
 
 
@@ -246,7 +246,8 @@ def test_more_workers_than_gpus_is_one_line(fake, monkeypatch):
 
 def test_a_program_that_does_not_exist_is_a_failure(fake, quick):
     with pytest.raises(WorkerLost, match="No such file or directory"):
-        launch(fake.call, workers=2, command=["/no/such/program"], patience=quick)
+        processes = LaunchSettings(workers=2)
+        launch(fake.call, processes, command=["/no/such/program"], patience=quick)
 
 
 def test_an_error_in_the_launcher_ends_the_workers(fake, monkeypatch):

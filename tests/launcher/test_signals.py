@@ -12,7 +12,7 @@ pytestmark = pytest.mark.system
 
 LAUNCHER = """
 import sys
-from cowclip_merlin.launcher import Patience, TrainCall, launch
+from cowclip_merlin.launcher import LaunchSettings, Patience, TrainCall, launch
 from cowclip_merlin.system.signals import exit_on_sigterm
 from cowclip_merlin.training import Stopped
 
@@ -20,7 +20,8 @@ folder, *command = sys.argv[1:]
 call = TrainCall(data=folder, settings={}, out=folder + "/run")
 try:
     with exit_on_sigterm():
-        launch(call, workers=2, command=command, restarts=3, patience=Patience(grace=30))
+        processes = LaunchSettings(workers=2, restarts=3)
+        launch(call, processes, command=command, patience=Patience(grace=30))
 except Stopped as stop:
     print("stopped by", stop.signal_number)
 except KeyboardInterrupt:
