@@ -6,6 +6,8 @@ import argparse
 
 from cowclip_merlin.cli.options.common_options import add_overwrite_option
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import add_options, values_from
+from cowclip_merlin.synthetic.drifting_log import DriftingLogSize
 
 HELP = "write a raw log whose best possible AUC is known: in Criteo's format, or one that drifts"
 EXAMPLES = """examples:
@@ -13,21 +15,19 @@ EXAMPLES = """examples:
   cowclip generate --rows 100000 --out log.txt.gz
   cowclip generate --crossed --rows 1000000 --seed 7 --out crossed.txt
   cowclip generate --drift --rows 1000000 --days 7 --out events.csv"""
-_DAYS = 7
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cowclip generate`."""
-    parser.add_argument("--rows", type=int, required=True, metavar="N", help="number of rows")
-    seed = "random seed of the log (default: %(default)s)"
-    parser.add_argument("--seed", type=int, default=1234, metavar="N", help=seed)
+    add_options(parser, DriftingLogSize, "rows", "seed")
     parser.add_argument("--out", required=True, metavar="FILE", help="compressed if it ends in .gz")
     crossed = "about as many ids per row as Criteo, most of them rare; adds crossed columns"
     parser.add_argument("--crossed", action="store_true", help=crossed)
     drift = "log with times: click rates change, items come and go; also writes FILE.yaml"
     parser.add_argument("--drift", action="store_true", help=drift)
-    days = f"with --drift: days that the log covers (default: {_DAYS})"
-    parser.add_argument("--days", type=int, metavar="D", help=days)
+    days = {"default": None, "shown": str(DriftingLogSize.days)}
+    days["help"] = "with --drift: days that the log covers"
+    add_options(parser, DriftingLogSize, "days", days=days)
     add_overwrite_option(parser, "FILE")
 
 
@@ -60,10 +60,8 @@ def _run_drift(args: argparse.Namespace) -> None:
 
     if args.crossed:
         raise InputError("--crossed: a log with --drift has no crossed columns; drop one option")
-    days = _DAYS if args.days is None else args.days
-    log = generate_drifting(
-        args.out, rows=args.rows, days=days, seed=args.seed, overwrite=args.overwrite
-    )
+    size = values_from(args, DriftingLogSize)
+    log = generate_drifting(args.out, **size, overwrite=args.overwrite)
     print(
         f"{args.out}: {log.rows:,} rows in {log.days} days, {100 * log.click_rate:.2f}% clicks, "
         f"{log.distinct_ids:,} distinct ids, {log.new_items:,} new items a day\n"

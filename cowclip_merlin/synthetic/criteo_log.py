@@ -23,6 +23,7 @@ from cowclip_merlin.synthetic.ground_truth import GroundTruth, GroundTruthSettin
 from cowclip_merlin.synthetic.log_writer import (
     GeneratedLog,
     LogChunk,
+    LogSize,
     LogWriter,
     lines_of_columns,
 )
@@ -114,7 +115,7 @@ def generate(
     >>> log.rows, log.bayes_auc > 0.7
     (1000, True)
     """
-    writer = LogWriter(Path(path), rows, seed, overwrite=overwrite)
+    writer = LogWriter(Path(path), LogSize(rows=rows, seed=seed), overwrite=overwrite)
     settings = ground_truth or GroundTruthSettings()
     truth = GroundTruth(rows, seed, settings)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import option
 from cowclip_merlin.synthetic.drifting_truth import (
     DAY,
     FIELDS,
@@ -26,6 +27,7 @@ from cowclip_merlin.synthetic.drifting_truth import (
 from cowclip_merlin.synthetic.log_writer import (
     GeneratedLog,
     LogChunk,
+    LogSize,
     LogWriter,
     auc_or_half,
     lines_of_columns,
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-MOST_DAYS = 100
 COLUMNS = ("click", "time", *(field.name for field in FIELDS), "price")
 _PREFIXES = {ITEM: "i", SITE: "s"}  # letters of text ids; ids of other fields are integers
 
@@ -60,6 +61,17 @@ class DriftingLog(GeneratedLog):
     new_items: int
     features: str
     bayes_auc_from_day: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftingLogSize(LogSize):
+    """Size and seed of a log with times.
+
+    Raises:
+        InputError: if a number is out of range.
+    """
+
+    days: int = option(7, "days that the log covers", metavar="D", at_least=1, at_most=100)
 
 
 def generate_drifting(
@@ -94,8 +106,10 @@ def generate_drifting(
     """
     path = Path(path)
     features_path = path.with_name(path.name + ".yaml")
-    _check_arguments(path, days)
-    writer = LogWriter(path, rows, seed, overwrite=overwrite)
+    if path.suffix == ".parquet":
+        raise InputError(f"{path}: the log is text; name it .csv, .tsv, or .csv.gz")
+    size = DriftingLogSize(rows=rows, days=days, seed=seed)
+    writer = LogWriter(path, size, overwrite=overwrite)
     check_writable(features_path, overwrite=overwrite)
     truth = DriftingTruth(rows, days, seed, settings or DriftSettings())
     separator = separator_of(path)
@@ -122,13 +136,6 @@ def generate_drifting(
     )
     writer.write_facts(facts)
     return facts
-
-
-def _check_arguments(path: Path, days: int) -> None:
-    if not 1 <= days <= MOST_DAYS:
-        raise InputError(f"`days` is {days}; give 1 to {MOST_DAYS}")
-    if path.suffix == ".parquet":
-        raise InputError(f"{path}: the log is text; name it .csv, .tsv, or .csv.gz")
 
 
 def _lines(

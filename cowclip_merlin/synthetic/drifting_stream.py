@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.raw_events import RawEvents
-from cowclip_merlin.synthetic.drifting_log import MOST_DAYS, features_text, values_of_ids
+from cowclip_merlin.settings import option
+from cowclip_merlin.synthetic.drifting_log import DriftingLogSize, features_text, values_of_ids
 from cowclip_merlin.synthetic.drifting_truth import (
     FIELDS,
     ITEM_LIFE,
@@ -23,7 +25,24 @@ from cowclip_merlin.types import Integers
 KEY, PROBABILITY = "request", "probability"
 """Columns that the stream has beside those of the log."""
 _KEYS = 11_000  # a stream of random numbers
-_MOST_EVENTS = 1 << 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSize(DriftingLogSize):
+    """Size and seed of a generated stream; a row is an event.
+
+    Raises:
+        InputError: if a number is out of range.
+    """
+
+    rows: int = option(
+        1_000_000,
+        "events to generate",
+        flag="--events",
+        shown="1,000,000",
+        at_least=1,
+        at_most=1 << 32,
+    )
 
 
 class DriftingStream:
@@ -60,14 +79,7 @@ class DriftingStream:
         settings: DriftSettings | None = None,
         piece: int = 4096,
     ) -> None:
-        ranges = {
-            "events": (events, 1, _MOST_EVENTS),
-            "days": (days, 1, MOST_DAYS),
-            "seed": (seed, 0, 2**64 - 1),
-        }
-        for name, (value, least, most) in ranges.items():
-            if not least <= value <= most:
-                raise InputError(f"--{name} is {value}; give {least} to {most}")
+        StreamSize(rows=events, days=days, seed=seed)  # checks them
         self.events, self._piece = events, piece
         self._truth = DriftingTruth(events, days, seed, settings or DriftSettings())
         upper = int(random_words(seed, _KEYS, 0)) >> 34  # 30 bits: keys stay below 2^62

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.metrics import log_loss, roc_auc
+from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.synthetic.random_numbers import Words
 from cowclip_merlin.system.files import atomic_write, check_writable, write_json
 from cowclip_merlin.types import ArrowColumn, Floats
@@ -57,34 +58,40 @@ class LogChunk:
     text: memoryview
 
 
+@dataclass(frozen=True, kw_only=True)
+class LogSize(Settings):
+    """Size and seed of a generated log.
+
+    Raises:
+        InputError: if a number is out of range.
+    """
+
+    rows: int = option(help="number of rows", at_least=1)
+    seed: int = option(1234, "random seed of the log", at_least=0, below=2**64)
+
+
 class LogWriter:
     """Writes one log, and at last the facts about it to `<name>.json` in the same folder.
 
     Args:
         path: file to write; compressed if the name ends in .gz.
-        rows: number of rows.
-        seed: seed of the log.
+        size: of the log, with its seed.
         overwrite: replace existing files.
 
     Raises:
-        InputError: if `rows` is not positive or needs too much memory, the seed is not within 64
-            bits, or a file cannot be written.
+        InputError: if there is too little memory, or a file cannot be written.
 
     Attributes:
         clicks: labels of all rows; filled when the rows are written.
         probabilities: true probabilities of all rows; filled at the same time.
     """
 
-    def __init__(self, path: Path, rows: int, seed: int, *, overwrite: bool) -> None:
-        self.path, self.rows, self.seed = path, rows, seed
+    def __init__(self, path: Path, size: LogSize, *, overwrite: bool) -> None:
+        self.path, self.rows, self.seed = path, size.rows, size.seed
         self.facts_path = path.with_name(path.name + ".json")
-        if rows < 1:
-            raise InputError(f"`rows` is {rows}; it must be at least 1")
-        if not 0 <= seed < 2**64:
-            raise InputError(f"`seed` is {seed}; it must be between 0 and 2**64 - 1")
         for file in (path, self.facts_path):
             check_writable(file, overwrite=overwrite)
-        self.clicks, self.probabilities = _allocate(rows)
+        self.clicks, self.probabilities = _allocate(size.rows)
 
     def write(
         self,

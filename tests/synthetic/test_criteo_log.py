@@ -146,11 +146,11 @@ def test_second_order_effects_are_between_fields():
 @pytest.mark.parametrize(
     ("rows", "seed", "name", "complaint"),
     [
-        (0, 1, "log", "`rows` is 0"),
-        (-5, 1, "log", "`rows` is -5"),
+        (0, 1, "log", "rows is 0"),
+        (-5, 1, "log", "rows is -5"),
         (10**15, 1, "log", "GiB of memory"),
-        (10, -1, "log", "`seed` is -1"),
-        (10, 2**64, "log", "`seed` is 18446744073709551616"),
+        (10, -1, "log", "seed is -1"),
+        (10, 2**64, "log", "seed is 18446744073709551616"),
         (10, 1, ".", "is a folder"),
         (10, 1, "missing/log", "no such folder"),
     ],

@@ -177,11 +177,11 @@ def test_the_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "name", "complaint"),
     [
-        ({"rows": 0}, "a.csv", "`rows` is 0"),
+        ({"rows": 0}, "a.csv", "rows is 0"),
         ({"rows": 10**15}, "a.csv", "GiB of memory"),
-        ({"seed": -1}, "a.csv", "`seed` is -1"),
-        ({"days": 0}, "a.csv", "`days` is 0; .*100"),
-        ({"days": 101}, "a.csv", "`days` is 101"),
+        ({"seed": -1}, "a.csv", "seed is -1"),
+        ({"days": 0}, "a.csv", "days is 0; .*100"),
+        ({"days": 101}, "a.csv", "days is 101"),
         ({}, "a.parquet", "a.parquet: .*text; .*csv"),
         ({}, "none/a.csv", "no such folder"),
     ],

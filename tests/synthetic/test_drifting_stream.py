@@ -68,7 +68,7 @@ def test_features_file(tmp_path):
 
 @pytest.mark.parametrize("options", [{"events": 0}, {"events": 9, "days": 101}])
 def test_numbers_out_of_range(options):
-    with pytest.raises(InputError, match=r"--(events|days) is \d+; "):
+    with pytest.raises(InputError, match=r"(events|days) is \d+; "):
         DriftingStream(**options)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.cli.options.online_options import add_max_bad_fraction_option
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.online.producing.pace import Pace
+from cowclip_merlin.online.producing.producer import EventTimes
+from cowclip_merlin.settings import add_options, settings_from
+from cowclip_merlin.synthetic.drifting_stream import StreamSize
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -29,7 +32,6 @@ A LOG of messages is a folder, redis://HOST:6379/STREAM or kafka://HOST:9092/TOP
 the same events as `cowclip generate --drift` with the same number of events, days and seed. It
 writes their features file, and gives each event its true click probability in the column
 "probability", which the features file does not name. Ctrl-C stops it."""
-_EVENTS, _DAYS = 1_000_000, 7
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,26 +45,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "log of events without labels; with --actions instead of --to"
     parser.add_argument("--impressions", metavar="LOG", help=text)
     parser.add_argument("--actions", metavar="LOG", help="log of clicks")
-    add_option(parser, "rate", 0.0, "N", "events per second; 0: as fast as possible")
-    add_option(parser, "speed", 0.0, "X", "seconds of event time per second; 0: use --rate")
-    text = "times of the events: those of the log, or those of the clock when they are due"
-    default = " (default: log, with --generate now)"
-    parser.add_argument("--times", choices=("log", "now"), help=text + default)
-    text = "with --actions: mean seconds from an impression to its click, in event time"
-    add_option(parser, "delay", 2.0, "S", text)
+    add_options(parser, Pace)
+    changes = {"times": _unset("log, with --generate now"), "delay": _unset(EventTimes.delay)}
+    add_options(parser, EventTimes, "times", "delay", **changes)
     _add_generate_options(parser)
     add_max_bad_fraction_option(parser)
-    parser.set_defaults(delay=None, max_bad_fraction=None)  # to know what was given
+    parser.set_defaults(max_bad_fraction=None)  # to know what was given
+
+
+def _unset(shown: object) -> dict[str, Any]:
+    """Return the changes that leave an option None unless it is given."""
+    return {"default": None, "shown": f"{shown:g}" if isinstance(shown, float) else str(shown)}
 
 
 def _add_generate_options(parser: argparse.ArgumentParser) -> None:
     text = "generate a stream whose effects drift and whose items come and go"
     parser.add_argument("--generate", action="store_true", help=text)
-    text = f"with --generate: events to generate (default: {_EVENTS:,})"
-    parser.add_argument("--events", type=int, metavar="N", help=text)
-    text = f"with --generate: days of drift in these events (default: {_DAYS})"
-    parser.add_argument("--days", type=int, metavar="D", help=text)
-    add_option(parser, "seed", 1234, "N", "seed of the generated stream and of the delays")
+    events = {"default": None, "help": "with --generate: events to generate"}
+    days = _unset(StreamSize.days) | {"help": "with --generate: days of drift in these events"}
+    seed = {"help": "seed of the generated stream and of the delays"}
+    add_options(parser, StreamSize, "rows", "days", "seed", rows=events, days=days, seed=seed)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -105,14 +107,13 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.delay is not None and not args.actions:
         raise InputError(f"--delay {args.delay:g}: only clicks have one; add --actions, or drop it")
-    if args.times is None:
-        args.times = "now" if args.generate else "log"
+    if args.times is None and args.generate:
+        args.times = "now"
 
 
 def _producer(
     args: argparse.Namespace, features: LogFeatures, stop: GracefulStop, bar: tqdm
 ) -> Producer:
-    from cowclip_merlin.online.producing.pace import Pace
     from cowclip_merlin.online.producing.producer import Producer
 
     def trouble(reason: str) -> None:
@@ -122,20 +123,12 @@ def _producer(
     return Producer(
         features,
         _targets(args),
-        Pace(rate=args.rate, speed=args.speed),
-        new_times=args.times == "now",
-        seed=args.seed,
+        settings_from(args, Pace),
+        times=settings_from(args, EventTimes),
         stopped=lambda: stop.signal_number is not None,
         progress=bar.update,
         trouble=trouble,
-        **_given(args, "delay"),
     )
-
-
-def _given(args: argparse.Namespace, name: str) -> dict[str, float]:
-    """An option that was given, as a keyword; none otherwise, so that the default holds."""
-    value = getattr(args, name)
-    return {} if value is None else {name: value}
 
 
 def _targets(args: argparse.Namespace) -> Targets:
@@ -151,11 +144,11 @@ def _generated(args: argparse.Namespace) -> tuple[DriftingStream, LogFeatures, i
     from cowclip_merlin.online.events.features_file import load_features
     from cowclip_merlin.synthetic.drifting_stream import DriftingStream, write_stream_features
 
-    events = _EVENTS if args.events is None else args.events
-    days = _DAYS if args.days is None else args.days
-    stream = DriftingStream(events=events, days=days, seed=args.seed)
-    write_stream_features(args.features, seconds_per_day=_seconds_per_day(args, events / days))
-    return stream, load_features(args.features), events
+    size = settings_from(args, StreamSize)
+    stream = DriftingStream(events=size.rows, days=size.days, seed=size.seed)
+    seconds = _seconds_per_day(args, size.rows / size.days)
+    write_stream_features(args.features, seconds_per_day=seconds)
+    return stream, load_features(args.features), size.rows
 
 
 def _seconds_per_day(args: argparse.Namespace, events_per_day: float) -> float | None:
@@ -173,8 +166,8 @@ def _played(args: argparse.Namespace) -> tuple[RawLog, LogFeatures, None]:
     from cowclip_merlin.online.events.raw_events import RawLog
 
     features = load_features(args.features)
-    log = RawLog(args.files, features, **_given(args, "max_bad_fraction"))
-    return log, features, None
+    given = {} if args.max_bad_fraction is None else {"max_bad_fraction": args.max_bad_fraction}
+    return RawLog(args.files, features, **given), features, None
 
 
 def _summary(produced: Produced, *, paired: bool) -> str:

@@ -7,11 +7,10 @@ import logging
 import os
 from pathlib import Path
 
-from cowclip_merlin.cli.options.common_options import add_option
 from cowclip_merlin.errors import InputError, missing_online_package
 from cowclip_merlin.online.logs.open_log import log_forms
 from cowclip_merlin.online.monitoring import MonitoringSettings
-from cowclip_merlin.serving.live.web.limits import ServingLimits
+from cowclip_merlin.serving.live.web.limits import Listening, ServingLimits
 from cowclip_merlin.settings import add_options, settings_from
 from cowclip_merlin.system import log_lines
 
@@ -39,14 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "the trainer's run folder as this machine sees it (default: as the trainer names it)"
     add("--run", dest="run_folder", metavar="RUN", help=text)
-    text = "address to listen at; 0.0.0.0 for all networks of this machine"
-    add_option(parser, "host", "127.0.0.1", "HOST", text)
-    add_option(parser, "port", 8000, "N", "port to listen at; 0 for a free one")
+    add_options(parser, Listening, "host", "port")
     text = f"file with the token that requests must send (default: variable {TOKEN_VARIABLE})"
     add("--token-file", metavar="FILE", help=text)
-    text = "PEM file of the certificate and its chain, to speak HTTPS; with --tls-key"
-    add("--tls-cert", metavar="FILE", help=text)
-    add("--tls-key", metavar="FILE", help="PEM file of the certificate's key")
+    add_options(parser, Listening, "tls_cert", "tls_key")
     add_options(parser, ServingLimits)
     add("--access-log", action="store_true", help="print a line for each request")
     add_options(parser, MonitoringSettings, "log_format")
@@ -54,9 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes."""
-    limits = settings_from(args, ServingLimits)
+    limits, listening = settings_from(args, ServingLimits), settings_from(args, Listening)
     token = read_token(args.token_file)
-    _refuse_wrong(args)
+    if args.run_folder is not None and not Path(args.run_folder).is_dir():
+        raise InputError(f"{args.run_folder}: no such folder; check --run")
     lines = logging.StreamHandler()
     lines.setFormatter(log_lines.formatter(args.log_format, "%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[lines])
@@ -69,23 +65,12 @@ def run(args: argparse.Namespace) -> int:
     serve(
         args.log,
         run=args.run_folder,
-        host=args.host,
-        port=args.port,
+        listening=listening,
         token=token,
         limits=limits,
         access_log=args.access_log,
-        tls=(args.tls_cert, args.tls_key) if args.tls_cert else None,
     )
     return 0
-
-
-def _refuse_wrong(args: argparse.Namespace) -> None:
-    if args.run_folder is not None and not Path(args.run_folder).is_dir():
-        raise InputError(f"{args.run_folder}: no such folder; check --run")
-    if (args.tls_cert is None) != (args.tls_key is None):
-        raise InputError("--tls-cert and --tls-key belong together; give both, or none")
-    if not 0 <= args.port < 1 << 16:
-        raise InputError(f"--port is {args.port}; give 0 to 65535")
 
 
 def read_token(file: str | None) -> str | None:

@@ -9,23 +9,6 @@ from cowclip_merlin.settings import add_options
 from cowclip_merlin.training.run_settings import RunOptions
 
 
-def add_option(
-    parser: argparse.ArgumentParser, name: str, value: float | str, like: str, text: str
-) -> None:
-    """Add an option that is no setting, and show its default in the help.
-
-    Args:
-        parser: the command's parser.
-        name: of the option, without the dashes.
-        value: its default.
-        like: what stands for the value in the help.
-        text: what the option does.
-    """
-    shown = f"{value:g}" if isinstance(value, float) else value
-    text = f"{text} (default: {shown})"
-    parser.add_argument(f"--{name}", type=type(value), default=value, metavar=like, help=text)
-
-
 def add_overwrite_option(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the option `--overwrite`.
 

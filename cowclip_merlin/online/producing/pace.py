@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.types import Floats
 
 
@@ -38,26 +39,21 @@ class WallClock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class Pace(Settings):
     """How fast a stream is played; without both, as fast as possible.
-
-    Attributes:
-        rate: events per second; 0 for no rate.
-        speed: seconds of event time per second; 0 for no speed.
 
     Raises:
         InputError: a number is negative or not finite, or both are given.
     """
 
-    rate: float = 0.0
-    speed: float = 0.0
+    rate: float = option(0.0, "events per second; 0: as fast as possible", metavar="N", at_least=0)
+    speed: float = option(
+        0.0, "seconds of event time per second; 0: use --rate", metavar="X", at_least=0
+    )
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("rate", "speed"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise InputError(f"--{name} is {value}; give a number from 0 on")
+        super().__post_init__()
         if self.rate and self.speed:
             raise InputError("`rate` and `speed` are both given; give one of them")
 

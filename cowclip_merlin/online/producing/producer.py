@@ -15,6 +15,7 @@ from cowclip_merlin.online.logs.message_log import MessageLog
 from cowclip_merlin.online.logs.retrying import Retrying
 from cowclip_merlin.online.producing.messages import EventMessages
 from cowclip_merlin.online.producing.pace import Clock, Pace, WallClock
+from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.types import Floats, Json
 
 MOST_AT_ONCE = 4096
@@ -70,6 +71,28 @@ class Produced:
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class EventTimes(Settings):
+    """Times of the events and of their clicks.
+
+    Raises:
+        InputError: if a setting is out of range.
+    """
+
+    times: str = option(
+        "log",
+        "times of the events: those of the log, or those of the clock when they are due",
+        choices=("log", "now"),
+    )
+    delay: float = option(
+        2.0,
+        "with --actions: mean seconds from an impression to its click, in event time",
+        metavar="S",
+        at_least=0,
+    )
+    seed: int = option(1234, "seed of the delays", at_least=0)
+
+
 class Producer:
     """Plays one stream.
 
@@ -77,17 +100,14 @@ class Producer:
         features: names of the columns.
         targets: where the events go.
         pace: when they are sent.
-        new_times: give each event the time at which it is due, instead of that of the log.
-        delay: mean seconds from an impression to its click, in event time; the delays have an
-            exponential distribution.
-        seed: of the delays.
+        times: of the events and of their clicks, whose delays are exponentially distributed.
         clock: for the pace and the new times.
         stopped: asked often; after True nothing more is sent.
         progress: told the number of events that were sent.
         trouble: told once when a log cannot be reached, and why.
 
     Raises:
-        InputError: the targets do not fit, or the delay or the seed is negative.
+        InputError: the targets do not fit.
     """
 
     def __init__(
@@ -96,23 +116,19 @@ class Producer:
         targets: Targets,
         pace: Pace,
         *,
-        new_times: bool = False,
-        delay: float = 2.0,
-        seed: int = 1234,
+        times: EventTimes | None = None,
         clock: Clock | None = None,
         stopped: Callable[[], bool] = lambda: False,
         progress: Callable[[int], None] = lambda events: None,
         trouble: Callable[[str], None] = lambda reason: None,
     ) -> None:
         targets.check(features)
-        if not 0 <= delay < float("inf"):
-            raise InputError(f"`delay` is {delay}; give seconds from 0 on")
-        if seed < 0:
-            raise InputError(f"`seed` is {seed}; give a whole number from 0 on")
+        times = times or EventTimes()
+        new_times = times.times == "now"
         self._features, self._targets, self._pace = features, targets, pace
         self._messages = EventMessages(features, new_times=new_times)
-        self._new_times, self._delay = new_times, delay
-        self._random = np.random.default_rng(seed)
+        self._new_times, self._delay = new_times, times.delay
+        self._random = np.random.default_rng(times.seed)
         self._clock, self._stopped = clock or WallClock(), stopped
         self._progress = progress
         self._retrying = Retrying(

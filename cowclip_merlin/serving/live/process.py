@@ -21,7 +21,7 @@ from cowclip_merlin.online.logs.message_log import LogRefused, LogUnavailable
 from cowclip_merlin.online.logs.open_log import open_log, shown_address
 from cowclip_merlin.serving.live.follower import Follower
 from cowclip_merlin.serving.live.web.app import make_app
-from cowclip_merlin.serving.live.web.limits import HEADER_BYTES, ServingLimits
+from cowclip_merlin.serving.live.web.limits import HEADER_BYTES, Listening, ServingLimits
 from cowclip_merlin.system.ports import cannot_listen, check_host
 from cowclip_merlin.training.build import choose_device
 
@@ -36,34 +36,31 @@ def serve(
     log: str,
     *,
     run: str | Path | None = None,
-    host: str = "127.0.0.1",
-    port: int = 8000,
+    listening: Listening | None = None,
     token: str | None = None,
     limits: ServingLimits | None = None,
     access_log: bool = False,
-    tls: tuple[str | Path, str | Path] | None = None,
 ) -> None:
     """Serve the model of a sync log until SIGINT or SIGTERM.
 
     Args:
         log: address of the sync log.
         run: the run folder as this machine sees it; None: as the trainer names it.
-        host: address to listen at.
-        port: to listen at; 0 for a free one.
+        listening: where to listen; None for the defaults.
         token: that requests have to send; None for none.
         limits: of requests; None for the defaults.
         access_log: whether to print a line for each request.
-        tls: PEM files of a certificate, with its chain, and of its key, to speak HTTPS; None: HTTP.
 
     Raises:
         InputError: the log's address, the host or a file is wrong, or the port is not free.
         LogRefused: the log's server refuses access before there is a model to serve.
     """
-    limits = limits or ServingLimits()
+    limits, listening = limits or ServingLimits(), listening or Listening()
+    tls = listening.tls
     _check_tls(tls)
     with suppress(LogUnavailable):  # a server that is away may come later
         open_log(log).close()
-    listening = _listen(host, port)
+    listener = _listen(listening.host, listening.port)
     _set_up_tensorflow(limits.threads)
     follower = Follower(lambda: open_log(log), run=run, name=shown_address(log))
     app = make_app(follower, limits, log_name=log, token=token)
@@ -80,23 +77,23 @@ def serve(
         timeout_graceful_shutdown=int(2 * limits.timeout) + 1,
         **dict(zip(("ssl_certfile", "ssl_keyfile"), map(str, tls or ()))),
     )
-    host, port = listening.getsockname()[:2]
+    host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if tls else "http"
     LOG.info("serving %s://%s:%d from %s", scheme, shown, port, shown_address(log))
     sys.setswitchinterval(_TURN)  # requests wait for less while a snapshot is loaded
     server = uvicorn.Server(config)
     with _following(follower, server):
-        server.run(sockets=[listening])
+        server.run(sockets=[listener])
 
 
-def _check_tls(files: tuple[str | Path, str | Path] | None) -> None:
+def _check_tls(files: tuple[Path, Path] | None) -> None:
     """Refuse a certificate or a key that cannot be used, before anything starts."""
     if files is None:
         return
     certificate, key = files
     for file in files:
-        if not Path(file).is_file():
+        if not file.is_file():
             raise InputError(f"{file}: no such file; give a PEM file")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -4,7 +4,7 @@ import pytest
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.online.events.raw_events import RawEvents
 from cowclip_merlin.online.producing.pace import Pace
-from cowclip_merlin.online.producing.producer import Producer, Targets
+from cowclip_merlin.online.producing.producer import EventTimes, Producer, Targets
 
 
 def events_of(n, times=None, labels=None, first=0):
@@ -19,10 +19,10 @@ def events_of(n, times=None, labels=None, first=0):
 def play(features, clock, memory_log):
     """Plays pieces; returns what was produced and the logs."""
 
-    def run(pieces, pace, *, pair=False, failures=0, **options):
+    def run(pieces, pace, *, pair=False, failures=0, times=None, **options):
         logs = {"impressions": memory_log(failures), "actions": memory_log()}
         logs = logs if pair else {"examples": memory_log(failures)}
-        producer = Producer(features, Targets(**logs), pace, clock=clock, **options)
+        producer = Producer(features, Targets(**logs), pace, times=times, clock=clock, **options)
         return producer.run(pieces), *logs.values()
 
     return run
@@ -51,14 +51,17 @@ def test_as_fast_as_possible_does_not_wait(play, clock):
 
 
 def test_new_times_are_those_at_which_events_are_due(play):
-    _, log = play([events_of(40)], Pace(rate=4), new_times=True)
+    _, log = play([events_of(40)], Pace(rate=4), times=EventTimes(times="now"))
     assert [x["time"] for x in log.objects] == [1000 + i / 4 for i in range(40)]
 
 
 def test_clicks_follow_their_impressions_in_order_of_time(play):
     labels = [1, 0, 0, 1, 1] * 100
     played, impressions, actions = play(
-        [events_of(500, labels=labels)], Pace(rate=100), pair=True, new_times=True, delay=0.5
+        [events_of(500, labels=labels)],
+        Pace(rate=100),
+        pair=True,
+        times=EventTimes(times="now", delay=0.5),
     )
     shown = {x["request"]: x["time"] for x in impressions.objects}
     clicked = {x["request"]: x["time"] for x in actions.objects}
@@ -75,7 +78,7 @@ def test_clicks_follow_their_impressions_in_order_of_time(play):
 
 def test_with_the_times_of_the_log_clicks_are_sent_when_the_stream_reaches_them(play):
     pieces = [events_of(1, times=[i * 10], first=i) for i in range(50)]
-    _, impressions, actions = play(pieces, Pace(rate=1), pair=True, delay=30)
+    _, impressions, actions = play(pieces, Pace(rate=1), pair=True, times=EventTimes(delay=30))
     reached = dict(zip((x["time"] for x in impressions.objects), impressions.sent))
     for action, sent in zip(actions.objects, actions.sent):
         following = [at for time, at in reached.items() if time >= action["time"]]
@@ -86,7 +89,8 @@ def test_delays_do_not_depend_on_how_the_stream_is_cut_but_on_the_seed(play):
     def clicks(sizes, seed):
         pieces = [events_of(n, first=sum(sizes[:i])) for i, n in enumerate(sizes)]
         return {
-            x["request"]: x["time"] for x in play(pieces, Pace(), pair=True, seed=seed)[2].objects
+            x["request"]: x["time"]
+            for x in play(pieces, Pace(), pair=True, times=EventTimes(seed=seed))[2].objects
         }
 
     whole = clicks([60], 1)
@@ -106,8 +110,7 @@ def test_stop(play, clock):
         [events_of(1000)],
         Pace(rate=10),
         pair=True,
-        new_times=True,
-        delay=5,
+        times=EventTimes(times="now", delay=5),
         stopped=lambda: clock.now() >= 1020,
     )
     assert produced.events == len(impressions.values) in range(200, 204)
@@ -126,10 +129,10 @@ def test_wrong_options(play, features, memory_log):
     for options in ({"rate": -1}, {"speed": float("nan")}, {"rate": 1, "speed": 1}):
         with pytest.raises(InputError, match=r"rate|speed"):
             Pace(**options)
-    with pytest.raises(InputError, match="`delay` is -1"):
-        play([], Pace(), delay=-1)
-    with pytest.raises(InputError, match="`seed` is -1; "):
-        play([], Pace(), seed=-1)
+    with pytest.raises(InputError, match="delay is -1"):
+        EventTimes(delay=-1)
+    with pytest.raises(InputError, match="seed is -1; "):
+        EventTimes(seed=-1)
     for targets in ({}, {"actions": memory_log()}, {"impressions": memory_log()}):
         with pytest.raises(InputError, match="give `to`, or both"):
             Targets(**targets).check(features)

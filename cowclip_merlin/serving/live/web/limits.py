@@ -1,9 +1,11 @@
-"""What a server accepts."""
+"""What a server accepts, and where it listens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from cowclip_merlin.errors import InputError
 from cowclip_merlin.settings import Settings, option
 
 HEADER_BYTES = 1 << 16
@@ -27,3 +29,38 @@ class ServingLimits(Settings):
         5.0, "seconds for the body of a request to come, and for its answer", metavar="S", above=0
     )
     threads: int = option(2, "requests to compute at one time", at_least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening(Settings):
+    """Where a server listens.
+
+    Raises:
+        InputError: a value is out of range, or one file of TLS is missing.
+    """
+
+    host: str = option(
+        "127.0.0.1",
+        "address to listen at; 0.0.0.0 for all networks of this machine",
+        metavar="HOST",
+    )
+    port: int = option(8000, "port to listen at; 0 for a free one", at_least=0, below=1 << 16)
+    tls_cert: Path | None = option(
+        None,
+        "PEM file of the certificate and its chain, to speak HTTPS; with --tls-key",
+        metavar="FILE",
+    )
+    tls_key: Path | None = option(None, "PEM file of the certificate's key", metavar="FILE")
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        super().__post_init__()
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InputError("`tls_cert` and `tls_key` belong together; give both, or none")
+
+    @property
+    def tls(self) -> tuple[Path, Path] | None:
+        """The files of the certificate and its key; None: HTTP."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        return self.tls_cert, self.tls_key
