@@ -149,6 +149,7 @@ def test_the_result_is_written_though_nobody_reads_the_words(load, tmp_path, mon
         ("online", ["--seconds", "5"], "--seconds is 5"),
         ("online", ["--sync-every", "0"], "--sync-every is 0"),
         ("outages", ["--seeds", "0"], "--seeds is 0"),
+        ("days", ["--days", "2"], "--days is 2; give at least 3"),
         ("peers", ["--contestants", "nobody"], "'nobody'"),
         ("peers", ["--rows", "600", "--batches", "512"], "--batches 512"),
         ("peers", ["--deepctr-python", "no-such/python"], "no-such/python"),

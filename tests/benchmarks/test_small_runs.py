@@ -123,6 +123,17 @@ def test_outages(measured):
     assert "| not trained |" in out
 
 
+@pytest.mark.runs
+@pytest.mark.thorough
+def test_days(measured):
+    result, out = measured("days", "--rows 3000 --days 3 --seeds 1 --batch-size 64")
+    (run,) = result["runs"]
+    assert run["each day"][0] == run["all days"][0], "the first day is the same training"
+    assert run["each day"][1] != run["all days"][1]
+    assert all(0 < auc < 1 for aucs in run.values() for auc in aucs)
+    assert {len(aucs) for aucs in run.values()} == {2} and "| 3 |" in out
+
+
 def test_outages_on_the_page(load):
     page = (ROOT / "docs/online-results.md").read_text()
     recorded = {}

@@ -4,7 +4,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from cowclip_merlin.cli import main
@@ -79,3 +81,20 @@ def test_a_run_without_a_checkpoint_says_what_to_delete(data, killed, tmp_path):
         path.unlink()
     with pytest.raises(InputError, match=f"no checkpoint.* delete {out} "):
         train(data, SETTINGS, out=out, resume=True)
+
+
+def test_a_kill_on_the_second_day_loses_nothing(data, tmp_path):
+    """Of a run that starts from that of the first day; `--resume` starts from its own weights."""
+    first, whole, killed = (str(tmp_path / name) for name in ("first", "whole", "killed"))
+    assert main(["train", str(data), "--out", first, *ARGUMENTS]) == 0
+    again = ["--from", first]
+    assert main(["train", str(data), "--out", whole, *ARGUMENTS, *again]) == 0
+    command = ["train", str(data), "--out", killed, *ARGUMENTS, *again]
+    done = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+    assert main([*command, "--resume"]) == 0
+    columns = ["step", "train_loss", "test_auc", "test_log_loss"]
+    expected, found = (
+        pd.read_csv(Path(folder) / "metrics.csv")[columns] for folder in (whole, killed)
+    )
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)
