@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from cowclip_merlin import choices, compat
 from cowclip_merlin.settings import Settings, option
 from cowclip_merlin.types import JsonObject
+from cowclip_merlin.workflows.raw.file_formats import read_staged, staged_schema
 from cowclip_merlin.workflows.raw.log_format import AVAZU, CRITEO, LogFormat
 
 if TYPE_CHECKING:
@@ -197,22 +198,15 @@ def open_dataset(files: Sequence[Path], log_format: LogFormat) -> Dataset:
     from dask import dataframe, delayed
     from merlin.io import Dataset
 
-    parts = [delayed(read_staged)(str(file)) for file in files]
-    rows = dataframe.from_delayed(parts, meta=_columns(files[0]), verify_meta=False)
+    parts = [delayed(_read_staged)(file) for file in files]
+    meta = staged_schema(files[0]).empty_table().to_pandas()
+    rows = dataframe.from_delayed(parts, meta=meta, verify_meta=False)
     return Dataset(rows, cpu=True, schema=raw_schema(log_format))
 
 
-def read_staged(file: str) -> pd.DataFrame:
+def _read_staged(file: Path) -> pd.DataFrame:
     """Read a staged file as a pandas frame; text with a dictionary becomes categoricals."""
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(file).read().to_pandas()
-
-
-def _columns(file: Path) -> pd.DataFrame:
-    import pyarrow.parquet as pq
-
-    return pq.read_schema(file).empty_table().to_pandas()
+    return read_staged(file).to_pandas()
 
 
 def raw_schema(log_format: LogFormat) -> Schema:

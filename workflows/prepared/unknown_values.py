@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cowclip_merlin.types import ArrowColumn
 from cowclip_merlin.workflows.prepared.counts import SPECIAL, read_counts
 from cowclip_merlin.workflows.prepared.folder import PreparedData
+from cowclip_merlin.workflows.raw.file_formats import read_staged
 from cowclip_merlin.workflows.raw.value_text import has_printed_text
 
 if TYPE_CHECKING:
@@ -98,10 +99,9 @@ def _frequent_unknown(base: PreparedData, name: str, files: Sequence[Path]) -> l
     """Return the most frequent values that are out of vocabulary, of one staged file."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     for file in files:
-        text = pq.ParquetFile(file).read()[name]
+        text = read_staged(file)[name]
         if name in base.log_format.multi:
             text = pc.list_flatten(text)
         text = text.cast(pa.string()).drop_null()

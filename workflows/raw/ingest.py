@@ -1,4 +1,4 @@
-"""Convert raw files to checked and split parquet files, one bounded block at a time."""
+"""Convert raw files to checked, split and staged files, one bounded block at a time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin.errors import InputError
+from cowclip_merlin.workflows.raw.file_formats import write_staged
 from cowclip_merlin.workflows.raw.labels import LabelCounts
 from cowclip_merlin.workflows.raw.log_format import LogFormat
 from cowclip_merlin.workflows.raw.multi_values import count_cut, cut_lists
@@ -32,7 +33,7 @@ class IngestResult:
     """Counts of input and output rows, and the staged files.
 
     Attributes:
-        files: split -> staged parquet files, in order.
+        files: split -> staged files, in order: Arrow files if coded, else parquet.
         rows: split -> number of rows.
         weights: split -> number of rows with a weight above 0, if the log has weights.
         clicks: rows with label 1, the first one of several.
@@ -188,7 +189,8 @@ class Ingest:
 
     def _next_file(self, split: str) -> Path:
         files = self.result.files[split]
-        files.append(self.stage / split / f"part-{len(files):05d}.parquet")
+        suffix = "arrow" if self.coded else "parquet"
+        files.append(self.stage / split / f"part-{len(files):05d}.{suffix}")
         return files[-1]
 
     def _check_end(self, files: Sequence[Path]) -> None:
@@ -239,17 +241,13 @@ def _write(
         coded: write categorical columns as codes with a dictionary.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     table = staged_columns(table, log_format, coded=coded)
-    coded_columns = [name for name in log_format.categorical if name not in log_format.multi]
     for path, mask in targets:
         rows = table.filter(pa.array(mask))
         if rows.num_rows < table.num_rows // 2:
             rows = _without_unused_values(rows)
-        # One row group, so that a file is one partition.
-        options = {"row_group_size": rows.num_rows, "write_statistics": False}
-        pq.write_table(rows, path, use_dictionary=coded_columns, **options)
+        write_staged(rows, path)
 
 
 def _without_unused_values(table: pa.Table) -> pa.Table:
