@@ -1,0 +1,101 @@
+"""Any bytes in a log of messages: one reason each, and no other message is read otherwise.
+
+    FUZZ_EXAMPLES=30000 python -m pytest tests/online/events/test_malformed_messages.py
+
+`FUZZ_EXAMPLES` is how many batches of random messages to try: 100 without it.
+"""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cowclip_merlin.online.events.messages import encode_messages, refuse_ahead
+
+FEATURES = """\
+label: click
+time: time
+key: request
+weight: weight
+categorical:
+- user
+- {name: item, ttl: 5d}
+- {name: tags, separator: "|"}
+continuous:
+- price
+"""
+COLUMNS = ["user", "item", "tags", "price", "click", "time", "request", "weight"]
+ADDED = ["cowclip_sample_rate", "cowclip_late", "sample_rate", "late", "other"]
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=9)
+    | st.sampled_from(["1", "1.5", "", "nan", "inf", "2026-01-01 10:00", "0x1f", "\x00", 0, 1])
+)
+VALUES = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(max_size=3), SCALARS)
+GOOD = st.fixed_dictionaries(
+    {
+        "user": st.integers(0, 5),
+        "item": st.sampled_from(["a", "b", None]),
+        "tags": st.lists(st.sampled_from("xyz"), max_size=3),
+        "price": st.floats(0, 9),
+        "click": st.sampled_from([0, 1]),
+        "time": st.integers(1_700_000_000, 1_700_000_100),
+        "request": st.integers(0, 99),
+        "weight": st.floats(0, 3),
+    }
+)
+CHANGES = st.dictionaries(st.sampled_from(COLUMNS + ADDED), VALUES, max_size=3)
+WHOLE = st.builds(lambda row, more: json.dumps({**row, **more}).encode(), GOOD, CHANGES)
+CUT = st.builds(lambda text, at: text[: at % (len(text) + 1)], WHOLE, st.integers(0, 400))
+MESSAGES = WHOLE | CUT | st.binary(max_size=60) | VALUES.map(lambda x: json.dumps(x).encode())
+
+
+@pytest.fixture
+def features(features_file):
+    return features_file(FEATURES)
+
+
+def contents(events, i):
+    """All that training reads of an event."""
+    ids = events.ids.take(slice(i, i + 1))
+    offset = 0.0 if events.offsets is None else float(events.offsets[i])
+    columns = (events.numbers, events.labels, events.times, events.keys, events.weights)
+    return ids.values.tolist(), *(np.asarray(column[i]).tolist() for column in columns), offset
+
+
+@settings(
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "100")),
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+)
+@given(messages=st.lists(MESSAGES, min_size=1, max_size=6))
+def test_a_message_is_read_as_if_it_were_alone(features, messages):
+    events, damage = encode_messages(messages, features)
+    refuse_ahead(events.times, 1.7e9, features, damage)
+    assert len(events) == len(messages) and set(damage.reasons) <= set(range(len(messages)))
+    for i, message in enumerate(messages):
+        alone, wrong = encode_messages([message], features)
+        refuse_ahead(alone.times, 1.7e9, features, wrong)
+        assert damage.reasons.get(i) == wrong.reasons.get(0)
+        if i in damage.reasons:
+            assert damage.reasons[i].strip() and len(damage.reasons[i]) < 250
+            continue
+        assert contents(events, i) == contents(alone, 0)
+        assert_as_written(contents(events, i), json.loads(message))
+
+
+def assert_as_written(found, row):
+    """Of an undamaged event, what can be told from its message without our code."""
+    _, numbers, label, time, _, weight, offset = found
+    assert np.isfinite([*numbers, time, weight, offset]).all() and weight >= 0
+    assert label == int(float(row["click"])) and 0 <= time <= 1.7e9 + 86_400
+    if isinstance(row["weight"], float):
+        assert weight == np.float32(row["weight"])
+    rate = row.get("cowclip_sample_rate", row.get("sample_rate"))
+    assert offset == np.float32(np.log(1 if rate is None else rate))
