@@ -81,6 +81,15 @@ def kinds_of(targets: Sequence[Target]) -> dict[str, str]:
     return {name: "regression" if regression else "binary" for name, regression in targets}
 
 
+def served_names(targets: Sequence[Target]) -> list[str]:
+    """Return what a served model calls its outputs: the labels, or one probability.
+
+    >>> served_names([Target("y")]), served_names([Target("y"), Target("sec", True)])
+    (['probability'], ['y', 'sec'])
+    """
+    return ["probability"] if len(targets) == 1 else [name for name, _ in targets]
+
+
 def refuse_several(what: str, targets: Sequence[Target], remedy: str) -> None:
     """Refuse several targets where only one is known.
 

@@ -21,8 +21,9 @@ each. If TensorFlow refuses a column's name, the
 tensor gets a similar name; MODEL/assets.extra/columns.json maps it to the column.
 
 REPO: a model repository for Triton's Python backend. It takes one tensor [b, 1] of raw values for
-each column and returns "probability" [b, 1]. Lists of a column c come as c__values, all strings of
-the rows, and c__offsets [b + 1], as in Merlin Systems. docs/serving.md tells which one to use."""
+each column and returns "probability" [b, 1]; with several labels a tensor named after each. Lists
+of a column c come as c__values, all strings of the rows, and c__offsets [b + 1], as in Merlin
+Systems; vectors as [b, length]. docs/serving.md tells which one to use."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +64,9 @@ def _export_repository(args: argparse.Namespace, settings: RepositorySettings) -
             print(f"  {what} [b, 1]: {', '.join(columns[kind])}")
     for name in columns.get("lists", ()):
         print(f"  string [m]: {name}{VALUES}, and int32 [b + 1]: {name}{OFFSETS}")
-    print("  gives probability, float32 [b, 1]")
+    for name, length in columns.get("vectors", {}).items():
+        print(f"  float32 [b, {length}]: {name}")
+    print(f"  gives {', '.join(columns['outputs'])}, float32 [b, 1]")
 
 
 def _export_saved_model(args: argparse.Namespace) -> None:

@@ -321,11 +321,7 @@ def _outside(ids: Tensor, size: int | Tensor) -> Tensor:
 
 def _named_outputs(model: CTRModel, columns: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the outputs of the signature, each [b]."""
-    from cowclip_merlin.models.multi_task.outputs import output_names
+    from cowclip_merlin.models.multi_task.outputs import output_names, values_by_label
 
-    tf, targets = compat.tensorflow(), model.blocks[0].columns.targets
-    if len(targets) == 1:
-        return {"probability": tf.reshape(model(columns), [-1])}
-    values, names = model(columns), output_names(targets)
-    by_target = model.outputs_by_target()
-    return {names[name]: tf.reshape(values[by_target[name].full_name], [-1]) for name, _ in targets}
+    values, names = values_by_label(model, columns), output_names(model.blocks[0].columns.targets)
+    return {names[label]: value for label, value in values.items()}

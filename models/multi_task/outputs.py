@@ -7,19 +7,44 @@ from typing import TYPE_CHECKING, Any
 
 from cowclip_merlin import compat
 from cowclip_merlin.compat.tensorflow_names import safe_names
-from cowclip_merlin.targets import Target
+from cowclip_merlin.targets import Target, served_names
 from cowclip_merlin.types import JsonObject, Operation, Tensor, TensorShape
 
 if TYPE_CHECKING:
     from tensorflow.keras.metrics import Metric
+
+    from cowclip_merlin.batch import Batch
+    from cowclip_merlin.models.ctr_model import CTRModel
 
 tf = compat.tensorflow()
 mm = compat.merlin_models()
 
 
 def output_names(targets: Sequence[Target]) -> dict[str, str]:
-    """Map the name of each target to one that TensorFlow accepts."""
-    return safe_names([target.name for target in targets])
+    """Map the label of each target to the name of a served output, which TensorFlow accepts.
+
+    >>> output_names([Target("y")]), output_names([Target("bought it"), Target("sec", True)])
+    ({'y': 'probability'}, {'bought it': 'bought_it', 'sec': 'sec'})
+    """
+    served = served_names(targets)
+    safe = safe_names(served)
+    return {target.name: safe[name] for target, name in zip(targets, served)}
+
+
+def values_by_label(model: CTRModel, inputs: Batch | dict[str, Tensor]) -> dict[str, Tensor]:
+    """Map each label to the model's probabilities, or numbers of a regression, float32 [b].
+
+    Args:
+        model: of one target or several.
+        inputs: of the model.
+    """
+    targets, values = model.blocks[0].columns.targets, model(inputs)
+    if len(targets) > 1:
+        outputs = model.outputs_by_target()
+        found = [values[outputs[name].full_name] for name, _ in targets]
+    else:
+        found = [values]
+    return {target.name: tf.reshape(each, [-1]) for target, each in zip(targets, found)}
 
 
 @tf.keras.utils.register_keras_serializable(package="cowclip_merlin")

@@ -16,7 +16,6 @@ from cowclip_merlin.diagnostics.probe import make_probe
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.loading import DeviceData, StreamedData, open_columns
 from cowclip_merlin.online.training.start import OfflineStart
-from cowclip_merlin.serving.triton.repository import export_repository
 from cowclip_merlin.training import RunSettings, evaluate_run, export_run, train
 from cowclip_merlin.training.build import build_model, build_optimizer
 from cowclip_merlin.training.run_config import RunConfig
@@ -327,8 +326,6 @@ def test_a_target_needs_both_labels_to_be_scored(folder, tmp_path):
 
 
 def test_other_commands_refuse_several_labels(folder, rows, tmp_path, capsys):
-    with pytest.raises(InputError, match="a model for Triton takes one label"):
-        export_repository(folder / "RUN", folder / "WEIGHTED", out=tmp_path / "REPO")
     data = str(folder / "DATA")
     words = ["--model", "dcn", "--batch-size", "64", "--trials", "1", "--out", str(tmp_path / "T")]
     assert main(["tune", data, *words]) == 2

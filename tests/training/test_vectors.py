@@ -161,12 +161,7 @@ def test_other_vectors_are_refused(folder, data, run, tmp_path):
         read_columns(chunk, "test")
 
 
-def test_triton_and_a_stream_refuse_vectors(folder, data, run, capsys):
-    words = ["export", str(folder / "RUN"), str(data.path), "--out", str(folder / "TRITON")]
-    assert main([*words, "--triton"]) == 2
-    assert (
-        "column 'old' has vectors, which models for Triton do not take" in capsys.readouterr().err
-    )
+def test_a_stream_refuses_vectors(folder, data, run, capsys):
     features = folder / "f.yaml"
     text = "label: y\ntime: t\ncategorical: [user]\ncontinuous: [age]\nprepared: DATA\n"
     features.write_text(text, encoding="utf-8")

@@ -1,39 +1,38 @@
-"""Write `config.pbtxt`, in which Triton finds the inputs and the output of a model."""
+"""Write `config.pbtxt`, in which Triton finds the inputs and the outputs of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cowclip_merlin.serving.triton.model import OFFSETS, OUTPUT, VALUES, input_types
+from cowclip_merlin.serving.triton.model import inputs_of
 from cowclip_merlin.serving.triton.settings import RepositorySettings
+from cowclip_merlin.types import JsonObject
 
 _ESCAPED = {ord('"'): r"\"", ord("\\"): r"\\"} | {
     code: f"\\{code:03o}" for code in (*range(32), 127)
 }
 
 
-def config_text(
-    categorical: Sequence[str],
-    continuous: Sequence[str],
-    settings: RepositorySettings,
-    lists: Sequence[str] = (),
-) -> str:
+def config_text(columns: JsonObject, settings: RepositorySettings) -> str:
     """Return the text of `config.pbtxt` for a model with one input per column.
 
     The inputs have the names of the columns. Each row has one value of each: a string of a
-    categorical column, a 64-bit float of a continuous one. A list column has two inputs, of which
-    the first dimension is not the number of rows. Triton cannot batch such requests.
+    categorical column, a 64-bit float of a continuous one, 32-bit floats of a vector. A list column
+    has two inputs, of which the first dimension is not the number of rows. Triton cannot batch such
+    requests.
 
     Args:
-        categorical: names of the categorical columns without lists.
-        continuous: names of the continuous columns.
+        columns: "categorical", "continuous", "lists" and "outputs" -> names; "vectors" -> name ->
+            length.
         settings: name of the model and size of its batches.
-        lists: names of the list columns.
     """
-    types = input_types({"categorical": categorical, "continuous": continuous, "lists": lists})
-    flat = {name + end for name in lists for end in (VALUES, OFFSETS)}
-    row = [-1, 1] if lists else [1]
-    tensors = [_tensor("input", n, kind, [-1] if n in flat else row) for n, kind in types.items()]
+    lists = columns.get("lists", ())
+    rows = [-1] if lists else []
+    tensors = [
+        _tensor("input", name, kind, [-1] if last == -1 else [*rows, last])
+        for name, (kind, last) in inputs_of(columns).items()
+    ]
+    tensors += [_tensor("output", name, "TYPE_FP32", [*rows, 1]) for name in columns["outputs"]]
     head = [
         f"name: {quoted(settings.model_name)}",
         'backend: "python"',
@@ -42,7 +41,7 @@ def config_text(
     # The Python backend would copy all tensors to a GPU and back, for a model without GPU code.
     tail = ["instance_group [ { kind: KIND_CPU count: 1 } ]"]
     tail = tail if lists else ["dynamic_batching { }", *tail]
-    return "\n".join([*head, *tensors, _tensor("output", OUTPUT, "TYPE_FP32", row), *tail]) + "\n"
+    return "\n".join([*head, *tensors, *tail]) + "\n"
 
 
 def quoted(text: str) -> str:

@@ -1,11 +1,11 @@
-"""Model for Triton's Python backend: raw values of a click log in, click probabilities out.
+"""Model for Triton's Python backend: raw values of a click log in, predictions out.
 
 `cowclip export --triton` copies this file beside the model. It needs Triton 23.09 or newer, and
 TensorFlow and NumPy in the Python of Triton's backend.
 A string is the value of a categorical column, and "" is missing. A number is NaN if it is missing.
 The lists of a column `genres` are two tensors, as clients of Merlin Systems send them:
 `genres__values` has the strings of all rows, and row i has those from `genres__offsets[i]` up to
-`genres__offsets[i + 1]`.
+`genres__offsets[i + 1]`. Vectors are one tensor of rows of one length.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:  # this package is not in the Python of the backend
+    from typing import TypeAlias
+
     from cowclip_merlin.types import Array, JsonObject
 
-OUTPUT = "probability"
+    Parts: TypeAlias = "tuple[Array, Array, list[tuple[Array, Array]], list[Array]]"
+
+OUTPUT = "values"
 KINDS = {"categorical": "TYPE_STRING", "continuous": "TYPE_FP64"}
 VALUES, OFFSETS = "__values", "__offsets"
 
@@ -35,13 +39,13 @@ class TritonPythonModel:
             args: "model_config" is the content of config.pbtxt as JSON.
 
         Raises:
-            ValueError: if config.pbtxt has other inputs than the model.
+            ValueError: if config.pbtxt has other inputs or outputs than the model.
         """
         import triton_python_backend_utils as pb_utils
 
         here = Path(__file__).resolve().parent
         columns = json.loads((here / "columns.json").read_text(encoding="utf-8"))
-        check_inputs(json.loads(args["model_config"])["input"], columns)
+        check_config(json.loads(args["model_config"]), columns)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         import tensorflow as tf
 
@@ -49,12 +53,14 @@ class TritonPythonModel:
         self._tf, self._utils = tf, pb_utils
         self._categorical, self._continuous = (columns[kind] for kind in KINDS)
         self._lists, self._most_rows = columns.get("lists", []), columns.get("max_batch_size")
+        self._vectors, self._outputs = columns.get("vectors", {}), columns["outputs"]
         self._model = tf.saved_model.load(str(here / "model.savedmodel"))  # keeps variables alive
         self._score = self._model.signatures["serving_default"]
         # The first call is slow.
         one_row = (np.full((1, len(self._categorical)), ""), np.zeros((1, len(self._continuous))))
         no_values = (np.empty(0, object), np.zeros(1, np.int32))
-        self._predict(named_inputs(*one_row, [no_values] * len(self._lists)))
+        zeros = [np.zeros((1, length), np.float32) for length in self._vectors.values()]
+        self._predict(named_inputs(*one_row, [no_values] * len(self._lists), zeros))
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Score all requests at once; a request with an invalid number gets an error instead."""
@@ -75,18 +81,25 @@ class TritonPythonModel:
         return responses
 
     def _response(self, scores: Array) -> Any:
-        """Return the response with the scores [b, 1] of a request, or with its error."""
-        wrong = np.isnan(scores[:, 0])
+        """Return the response with the scores [b, T] of a request, or with its error."""
+        wrong = np.isnan(scores).any(axis=1)
         if wrong.any():
             return self._error(f"row {wrong.argmax()} has a number too large for 32 bits")
-        return self._utils.InferenceResponse([self._utils.Tensor(OUTPUT, scores)])
+        columns = [np.ascontiguousarray(column[:, None]) for column in scores.T]
+        return self._utils.InferenceResponse(
+            [self._utils.Tensor(name, x) for name, x in zip(self._outputs, columns)]
+        )
 
     def _error(self, words: str) -> Any:
         error = self._utils.TritonError
         return self._utils.InferenceResponse([], error(words, error.INVALID_ARG))
 
-    def _read(self, request: Any) -> tuple[Array, Array, list[tuple[Array, Array]]]:
-        """Return strings [b, F], numbers [b, C], and of each list column values and lengths [b]."""
+    def _read(self, request: Any) -> Parts:
+        """Return the columns of a request.
+
+        These are strings [b, F], numbers [b, C], of each list column values and lengths [b], and
+        the vectors of each column, [b, length].
+        """
 
         def column(name: str) -> Array:
             return self._utils.get_input_tensor_by_name(request, name).as_numpy()
@@ -97,17 +110,24 @@ class TritonPythonModel:
         for name in self._lists:
             values = column(name + VALUES)
             lists.append((values, lengths_of(column(name + OFFSETS), values, name)))
-        rows = self._number_of_rows([*texts, *numbers, *(lengths for _, lengths in lists)])
+        vectors = [column(name) for name in self._vectors]
+        counted = [*texts, *numbers, *(lengths for _, lengths in lists), *vectors]
+        rows = self._number_of_rows(counted)
+        self._check_finite(numbers, vectors)
         whole = np.concatenate([np.empty((rows, 0)), *numbers], axis=1)
-        infinite = np.isinf(whole).any(axis=0)
-        if infinite.any():
-            name = self._continuous[infinite.argmax()]
-            raise ValueError(f"{name} is infinite; give a finite number, or NaN if missing")
-        return np.concatenate([np.empty((rows, 0), object), *texts], axis=1), whole, lists
+        return np.concatenate([np.empty((rows, 0), object), *texts], axis=1), whole, lists, vectors
+
+    def _check_finite(self, numbers: list[Array], vectors: list[Array]) -> None:
+        for name, x in zip(self._continuous, numbers):
+            if np.isinf(x).any():
+                raise ValueError(f"{name} is infinite; give a finite number, or NaN if missing")
+        for name, x in zip(self._vectors, vectors):
+            if not np.isfinite(x).all():
+                raise ValueError(f"{name} has a number that is not finite; give a whole vector")
 
     def _number_of_rows(self, columns: list[Array]) -> int:
         """Return it; Triton checks the rows only of inputs that it may batch, so not with lists."""
-        names = [*self._categorical, *self._continuous, *self._lists]
+        names = [*self._categorical, *self._continuous, *self._lists, *self._vectors]
         rows = len(columns[0])
         for name, column in zip(names, columns):
             if len(column) != rows:
@@ -117,23 +137,24 @@ class TritonPythonModel:
         return rows
 
     def _predict(self, given: dict[str, Array]) -> Array:
-        """Return the click probabilities [b, 1], float32; `given` is of `named_inputs`."""
-        types = {"continuous": self._tf.float64, "lengths": self._tf.int32}
+        """Return the value of each output, float32 [b, T]; `given` is of `named_inputs`."""
+        tf = self._tf
+        types = {"continuous": tf.float64, "lengths": tf.int32, "vectors": tf.float32}
         inputs = {
-            name: self._tf.constant(x, types.get(name.partition("_")[0], self._tf.string))
+            name: tf.constant(x, types.get(name.partition("_")[0], tf.string))
             for name, x in given.items()
         }
         return self._score(**inputs)[OUTPUT].numpy()
 
 
 def named_inputs(
-    texts: Array, numbers: Array, lists: list[tuple[Array, Array]]
+    texts: Array, numbers: Array, lists: list[tuple[Array, Array]], vectors: list[Array]
 ) -> dict[str, Array]:
     """Name the arrays of some rows as the inputs of the model."""
     named = {"categorical": texts, "continuous": numbers}
     for i, (values, lengths) in enumerate(lists):
         named |= {f"values_{i}": values, f"lengths_{i}": lengths}
-    return named
+    return named | {f"vectors_{i}": x for i, x in enumerate(vectors)}
 
 
 def lengths_of(offsets: Array, values: Array, name: str) -> Array:
@@ -160,35 +181,43 @@ def lengths_of(offsets: Array, values: Array, name: str) -> Array:
     return lengths.astype(np.int32)
 
 
-def input_types(columns: JsonObject) -> dict[str, str]:
-    """Return the data type of each input of a model with these columns, in order.
+def inputs_of(columns: JsonObject) -> dict[str, tuple[str, int]]:
+    """Return the type and the last dimension of each input of a model, in order.
 
-    >>> input_types({"continuous": ["I1"], "lists": ["tags"]})
-    {'I1': 'TYPE_FP64', 'tags__values': 'TYPE_STRING', 'tags__offsets': 'TYPE_INT32'}
+    >>> inputs_of({"continuous": ["I1"], "lists": ["tags"]})  # doctest: +NORMALIZE_WHITESPACE
+    {'I1': ('TYPE_FP64', 1), 'tags__values': ('TYPE_STRING', -1),
+     'tags__offsets': ('TYPE_INT32', -1)}
+    >>> inputs_of({"vectors": {"text": 64}})
+    {'text': ('TYPE_FP32', 64)}
     """
-    types = {name: kind for key, kind in KINDS.items() for name in columns.get(key, [])}
+    found = {name: (kind, 1) for key, kind in KINDS.items() for name in columns.get(key, [])}
     for name in columns.get("lists", []):
-        types |= {name + VALUES: "TYPE_STRING", name + OFFSETS: "TYPE_INT32"}
-    return types
+        found |= {name + VALUES: ("TYPE_STRING", -1), name + OFFSETS: ("TYPE_INT32", -1)}
+    return found | {name: ("TYPE_FP32", size) for name, size in columns.get("vectors", {}).items()}
 
 
-def check_inputs(inputs: list[JsonObject], columns: JsonObject) -> None:
+def check_config(config: JsonObject, columns: JsonObject) -> None:
     """Reject a config.pbtxt that was written for another model.
 
     Args:
-        inputs: "name" and "data_type" of each input.
-        columns: names of the categorical, continuous and list columns.
+        config: "input" and "output" of config.pbtxt; each has "name", "data_type" and "dims".
+        columns: names of the categorical, continuous and list columns and of the outputs, and the
+            lengths of the vectors.
 
     Raises:
-        ValueError: if the columns or their types differ.
+        ValueError: if an input or output differs in name, type or last dimension.
 
-    >>> check_inputs([{"name": "I1", "data_type": "TYPE_FP64"}], {"continuous": ["I1"]})
+    >>> given = {"name": "I1", "data_type": "TYPE_FP64", "dims": [1]}
+    >>> click = {"name": "click", "data_type": "TYPE_FP32", "dims": [1]}
+    >>> columns = {"continuous": ["I1"], "outputs": ["click"]}
+    >>> check_config({"input": [given], "output": [click]}, columns)
     """
-    given = {each["name"]: each["data_type"] for each in inputs}
-    wanted = input_types(columns)
-    wrong = sorted(name for name in {*given, *wanted} if given.get(name) != wanted.get(name))
-    if wrong:
-        raise ValueError(
-            f"config.pbtxt and the model differ in the inputs {', '.join(wrong)}; use the "
-            "config.pbtxt that was exported with this version"
-        )
+    outputs = {name: ("TYPE_FP32", 1) for name in columns["outputs"]}
+    for key, wanted in (("input", inputs_of(columns)), ("output", outputs)):
+        given = {x["name"]: (x["data_type"], int(x["dims"][-1])) for x in config[key]}
+        wrong = sorted(name for name in {*given, *wanted} if given.get(name) != wanted.get(name))
+        if wrong:
+            raise ValueError(
+                f"config.pbtxt and the model differ in the {key}s {', '.join(wrong)}; use the "
+                "config.pbtxt that was exported with this version"
+            )

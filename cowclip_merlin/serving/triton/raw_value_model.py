@@ -1,4 +1,4 @@
-"""A model and its workflow in one TensorFlow graph: raw values in, click probabilities out."""
+"""A model and its workflow in one TensorFlow graph: raw values in, predictions out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cowclip_merlin import compat
+from cowclip_merlin.models.multi_task.outputs import values_by_label
 from cowclip_merlin.serving.triton.model import OUTPUT
 from cowclip_merlin.types import HashTable, RaggedTensor, Tensor
 from cowclip_merlin.workflows import id_to_value
@@ -27,22 +28,27 @@ class RawValueModel(tf.Module):
     """Computes what `data.workflow()` and then the model compute, in TensorFlow alone.
 
     A row with a number that 32 bits cannot hold after scaling gets NaN. Column number i of those
-    with lists has two inputs: `values_<i>`, strings [m], and `lengths_<i>`, int32 [b].
+    with lists has two inputs: `values_<i>`, strings [m], and `lengths_<i>`, int32 [b]. Column
+    number i of those with vectors has `vectors_<i>`, float32 [b, length]. The output "values",
+    float32 [b, T], has the probability or number of each target.
 
     The vocabularies are lookup tables, whose values lie with the weights when it is saved.
 
     Args:
-        model: Keras model that takes one tensor [b] per column, of lists a ragged one, and returns
-            probabilities [b, 1].
+        model: Keras model that takes one tensor [b] per column, of lists a ragged one, of vectors
+            [b, length].
         data: the folder that the model was trained on.
     """
 
     def __init__(self, model: CTRModel, data: PreparedData) -> None:
         super().__init__("raw_value_model")
         self._weights = list(model.variables)  # so that they are saved
-        self._vocabularies = [vocabulary(id_to_value(data, name)) for name in data.categorical]
-        known, lists = dict(zip(data.categorical, self._vocabularies)), list(data.log_format.multi)
-        fields, numbers = one_value_columns(data), list(data.continuous)
+        layout = data.log_format
+        of_table = {name: vocabulary(id_to_value(data, name)) for name in layout.tables}
+        self._vocabularies = list(of_table.values())
+        known = {name: of_table[layout.table_of(name)] for name in data.categorical}
+        lists, numbers = list(layout.multi), list(data.continuous)
+        fields = [name for name in data.categorical if name not in layout.multi]
         inputs = [
             tf.TensorSpec([None, len(fields)], tf.string, "categorical"),
             tf.TensorSpec([None, len(numbers)], tf.float64, "continuous"),
@@ -50,26 +56,26 @@ class RawValueModel(tf.Module):
         for i in range(len(lists)):
             inputs.append(tf.TensorSpec([None], tf.string, f"values_{i}"))
             inputs.append(tf.TensorSpec([None], tf.int32, f"lengths_{i}"))
+        for i, length in enumerate(layout.vectors.values()):
+            inputs.append(tf.TensorSpec([None, length], tf.float32, f"vectors_{i}"))
 
         @tf.function(input_signature=inputs, autograph=False)
-        def serve(categorical: Tensor, continuous: Tensor, *of_lists: Tensor) -> dict[str, Tensor]:
+        def serve(categorical: Tensor, continuous: Tensor, *others: Tensor) -> dict[str, Tensor]:
+            of_lists, vectors = others[: 2 * len(lists)], others[2 * len(lists) :]
             texts = tf.unstack(categorical, len(fields), axis=1)
             columns = {name: ids_of(text, known[name]) for name, text in zip(fields, texts)}
             for name, values, lengths in zip(lists, of_lists[::2], of_lists[1::2]):
                 ids = without_missing(values, known[name].lookup(values), lengths)
-                columns[name] = cut(ids, data.log_format)
+                columns[name] = cut(ids, layout)
             x = scaled(continuous, _ranges(data), log=data.recipe.log)
             fits = tf.reduce_all(tf.math.is_finite(x), axis=1, keepdims=True)
             x = tf.where(fits, x, tf.zeros_like(x))  # or the rows of other requests would fail, too
             columns |= dict(zip(numbers, tf.unstack(x, len(numbers), axis=1)))
-            return {OUTPUT: tf.where(fits, model(columns), np.float32("nan"))}
+            columns |= dict(zip(layout.vectors, vectors))
+            found = tf.stack(list(values_by_label(model, columns).values()), axis=1)
+            return {OUTPUT: tf.where(fits, found, np.float32("nan"))}
 
         self.serve = serve
-
-
-def one_value_columns(data: PreparedData) -> list[str]:
-    """Return the categorical columns with one value per row."""
-    return [name for name in data.categorical if name not in data.log_format.multi]
 
 
 def without_missing(values: Tensor, ids: Tensor, lengths: Tensor) -> RaggedTensor:

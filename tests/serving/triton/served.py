@@ -3,7 +3,7 @@
     python served.py MODEL_FOLDER VERSION REQUESTS.json ANSWERS.json
 
 REQUESTS: a list of batches, each a list of requests, each a list of rows: column -> value.
-ANSWERS: likewise probabilities, or the text of the error of a request.
+ANSWERS: likewise values, of several outputs by name, or the text of the error of a request.
 """
 
 import importlib.util
@@ -59,6 +59,7 @@ KINDS = {
     "TYPE_STRING": lambda values: np.array([v.encode() for v in values], object),
     "TYPE_FP64": lambda values: np.array(values, np.float64),
     "TYPE_INT32": lambda values: np.array(values, np.int32),
+    "TYPE_FP32": lambda values: np.array(values, np.float32),
 }
 
 
@@ -83,18 +84,21 @@ def tensors(rows, config):
         name, dims = each["name"], each["dims"]
         values = rows[name] if isinstance(rows, dict) else values_of(name, rows, dims)
         array = KINDS[each["data_type"]](values)
-        found.append(Tensor(name, array if dims == ["-1"] else array[:, None]))
+        last = [] if dims == ["-1"] else [int(dims[-1])]
+        found.append(Tensor(name, array.reshape(-1, *last)))
     return found
 
 
 def answer(response, rows):
     if response.error:
         return response.error.message
-    (output,) = response.outputs
-    values = output.as_numpy()
-    assert output.name() == "probability" and values.dtype == np.float32
-    assert values.shape == (len(rows), 1)
-    return values[:, 0].tolist()
+    found = {}
+    for output in response.outputs:
+        values = output.as_numpy()
+        assert values.dtype == np.float32 and values.shape == (len(rows), 1)
+        assert values.flags.c_contiguous
+        found[output.name()] = values[:, 0].tolist()
+    return found["probability"] if list(found) == ["probability"] else found
 
 
 def serve(folder, version, batches):

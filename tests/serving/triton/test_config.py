@@ -7,7 +7,7 @@ from model_config import parse
 
 from cowclip_merlin.errors import InputError
 from cowclip_merlin.serving.triton.config import config_text
-from cowclip_merlin.serving.triton.model import check_inputs
+from cowclip_merlin.serving.triton.model import check_config
 from cowclip_merlin.serving.triton.settings import RepositorySettings
 
 SURROGATES = st.characters(exclude_categories=["Cs"])
@@ -18,7 +18,8 @@ COLUMNS = st.lists(st.text(SURROGATES, min_size=1), min_size=1, max_size=8, uniq
 def test_the_text_says_what_the_layout_is(columns, split, batch, name):
     categorical, continuous = columns[:split], columns[split:]
     settings = RepositorySettings(model_name=name, max_batch_size=batch)
-    found = parse(config_text(categorical, continuous, settings))
+    kinds = {"categorical": categorical, "continuous": continuous, "outputs": ["probability"]}
+    found = parse(config_text(kinds, settings))
     assert (found.name, found.backend, found.max_batch_size) == (name, "python", batch)
     inputs = [(each.name, each.data_type, list(each.dims)) for each in found.input]
     assert inputs == [(c, 13, [1]) for c in categorical] + [(c, 12, [1]) for c in continuous]
@@ -32,13 +33,17 @@ def test_the_text_says_what_the_layout_is(columns, split, batch, name):
 def test_lists_have_values_and_offsets(columns, first, second):
     """With the names, types and shapes of `_add_model_param` in Merlin Systems' export.py."""
     categorical, continuous, lists = columns[:first], columns[first:][:second], ["l", "l l"]
-    found = parse(config_text(categorical, continuous, RepositorySettings(), lists))
+    kinds = {"categorical": categorical, "continuous": continuous, "lists": lists}
+    kinds |= {"vectors": {"v": 7}, "outputs": ["y", "t"]}
+    found = parse(config_text(kinds, RepositorySettings()))
     assert found.max_batch_size == 0 and not found.HasField("dynamic_batching")
     inputs = [(each.name, each.data_type, list(each.dims)) for each in found.input]
     expected = [(c, 13, [-1, 1]) for c in categorical] + [(c, 12, [-1, 1]) for c in continuous]
     for name in lists:
         expected += [(f"{name}__values", 13, [-1]), (f"{name}__offsets", 8, [-1])]
-    assert inputs == expected and list(found.output[0].dims) == [-1, 1]
+    assert inputs == [*expected, ("v", 11, [-1, 7])]
+    outputs = [(each.name, each.data_type, list(each.dims)) for each in found.output]
+    assert outputs == [("y", 11, [-1, 1]), ("t", 11, [-1, 1])]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a b", "ü", "a\n"])
@@ -54,24 +59,39 @@ def test_numbers_that_triton_cannot_read_are_refused(option, number):
         RepositorySettings(**{option: number})
 
 
-COLUMNS_OF_MODEL = {"categorical": ["user"], "continuous": ["age"]}
-WHOLE = {"user": "TYPE_STRING", "age": "TYPE_FP64"}
+COLUMNS_OF_MODEL = {
+    "categorical": ["user"], "continuous": ["age"], "vectors": {"text": 4}, "outputs": ["y", "t"],
+}  # fmt: skip
+INPUTS = {"user": ("TYPE_STRING", 1), "age": ("TYPE_FP64", 1), "text": ("TYPE_FP32", 4)}
+OUTPUTS = {"y": ("TYPE_FP32", 1), "t": ("TYPE_FP32", 1)}
+
+
+def config_of(inputs, outputs):
+    """As Triton gives it, with whole numbers as text or not."""
+    given = {"input": (inputs, str), "output": (outputs, int)}
+    return {
+        key: [{"name": n, "data_type": t, "dims": [size(last)]} for n, (t, last) in found.items()]
+        for key, (found, size) in given.items()
+    }
 
 
 @pytest.mark.parametrize(
-    ("inputs", "wrong"),
+    ("changed", "wrong"),
     [
-        (WHOLE, None),
-        (WHOLE | {"age": "TYPE_FP32"}, "age"),
-        (WHOLE | {"item": "TYPE_STRING"}, "item"),
-        ({"user": "TYPE_STRING"}, "age"),
-        ({"age": "TYPE_STRING", "user": "TYPE_FP64"}, "age, user"),
+        ({"age": ("TYPE_FP32", 1)}, "inputs age"),
+        ({"item": ("TYPE_STRING", 1)}, "inputs item"),
+        ({"user": None}, "inputs user"),
+        ({"age": ("TYPE_STRING", 1), "user": ("TYPE_FP64", 1)}, "inputs age, user"),
+        ({"text": ("TYPE_FP32", 3)}, "inputs text"),
     ],
 )
-def test_the_config_of_another_model_is_refused(inputs, wrong):
-    given_inputs = [{"name": name, "data_type": kind} for name, kind in inputs.items()]
-    if wrong is None:
-        check_inputs(given_inputs, COLUMNS_OF_MODEL)
-        return
-    with pytest.raises(ValueError, match=f"inputs {wrong}; .*config.pbtxt"):
-        check_inputs(given_inputs, COLUMNS_OF_MODEL)
+def test_the_config_of_another_model_is_refused(changed, wrong):
+    check_config(config_of(INPUTS, OUTPUTS), COLUMNS_OF_MODEL)
+    inputs = {name: kind for name, kind in (INPUTS | changed).items() if kind}
+    with pytest.raises(ValueError, match=f"{wrong}; .*config.pbtxt"):
+        check_config(config_of(inputs, OUTPUTS), COLUMNS_OF_MODEL)
+
+
+def test_the_config_of_other_labels_is_refused():
+    with pytest.raises(ValueError, match="outputs buy, t; "):
+        check_config(config_of(INPUTS, {"y": OUTPUTS["y"], "buy": OUTPUTS["t"]}), COLUMNS_OF_MODEL)

@@ -74,6 +74,7 @@ def exported(tmp_path_factory):
     write_log(folder / "new.parquet", rows, labels=False)
     names = ["--label", "y", "--categorical", "user", "--multi", ",".join(LISTS)]
     names += ["--continuous", "price", "--max-values", "4", "--keep-values", "last"]
+    names += ["--share-embedding", "genres=tags seen"]
     small = ["--model", "deepfm", "--batch-size", "64", "--base-batch-size", "16", "--mlp", "8"]
     small += ["--epochs", "2", "--combiner", "tags seen=sqrtn,genres=sum"]
     for command in (

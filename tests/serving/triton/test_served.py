@@ -77,7 +77,8 @@ def test_a_version_holds_all_files_and_no_pickle(exported):
     graph = (exported.repo / saved / "saved_model.pb").read_bytes()
     assert b"PyFunc" not in graph and b"pickle" not in graph
     columns = json.loads((exported.repo / "clicks/3/columns.json").read_text())
-    assert columns == {"categorical": CATEGORICAL, "continuous": CONTINUOUS}
+    outputs = ["probability"]
+    assert columns == {"categorical": CATEGORICAL, "continuous": CONTINUOUS, "outputs": outputs}
 
 
 def test_the_config_of_another_model_is_not_used(exported, serve, capfd):
