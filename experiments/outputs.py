@@ -12,8 +12,9 @@ from cowclip_merlin.experiments.planning.sweep import best_values
 from cowclip_merlin.experiments.results.tuned import write_tuned
 from cowclip_merlin.experiments.session import Session
 from cowclip_merlin.experiments.tables.files import write_table
+from cowclip_merlin.experiments.tables.label_tables import further_tables
 from cowclip_merlin.experiments.tables.run_table import run_table
-from cowclip_merlin.experiments.tables.sweep_table import sweep_table
+from cowclip_merlin.experiments.tables.sweep_table import sweep_label_table, sweep_table
 from cowclip_merlin.experiments.tables.table import Table
 from cowclip_merlin.experiments.tables.text import table_text
 from cowclip_merlin.experiments.tables.untrained import hyperparameter_table, parameter_table
@@ -26,6 +27,8 @@ def _runs(session: Session, experiment: Experiment) -> Iterator[str]:
     results, sizing = session.results(experiment), session.sizing(experiment)
     table = run_table(experiment, sizing, results, **session.texts(experiment))
     yield from _table(session, table)
+    for of_label, found in further_tables(experiment, results):
+        yield from _table(session, run_table(of_label, sizing, found, **session.texts(experiment)))
     if experiment.measure == "auc":
         yield from _multiplier_figure(session, experiment, results)
 
@@ -47,6 +50,9 @@ def _sweep(session: Session, experiment: Experiment) -> Iterator[str]:
         write_tuned(session.out, session.tuned_key(experiment), group, values)
     table = sweep_table(experiment, sizing, results, **session.texts(experiment))
     yield from _table(session, table)
+    order, texts = [label for label, _ in table.rows], session.texts(experiment)
+    for of_label, found in further_tables(experiment, results):
+        yield from _table(session, sweep_label_table(of_label, sizing, found, order, **texts))
 
 
 def _hyperparameters(session: Session, experiment: Experiment) -> Iterator[str]:

@@ -21,7 +21,6 @@ from cowclip_merlin.experiments.running.derived_data import derive_data
 from cowclip_merlin.experiments.running.runner import RunContext, existing_results, pending_runs
 from cowclip_merlin.experiments.session_settings import SessionSettings
 from cowclip_merlin.system.folders import RESULTS_CSV
-from cowclip_merlin.targets import refuse_several
 from cowclip_merlin.training import RunSettings
 from cowclip_merlin.training.run import check_train_rows
 from cowclip_merlin.workflows import PreparedData
@@ -88,7 +87,7 @@ class Session(ResultsSession):
         super().__init__(settings.out)
         self.settings = settings
         data = PreparedData.load(settings.data)
-        refuse_several("an experiment", data.targets, "prepare the log with one `label`")
+        RunSettings(model="dcn", batch_size=1, **settings.layers).multi_task_of(data.targets)
         self.context = RunContext(
             data=data,
             out=settings.out,
@@ -127,7 +126,7 @@ class Session(ResultsSession):
             "seeds": given.seeds,
             "update": given.update,
             "fraction": given.scale,
-            "mlp": given.mlp,
+            "layers": given.layers,
             "tuned": read_tuned(given.out, self.tuned_key(experiment)),
         }
         if experiment.kind == "sweep":
@@ -153,6 +152,7 @@ class Session(ResultsSession):
             f"{self.context.fingerprint} {sizing.rows} rows, batches {sizing.base_batch} to "
             f"{sizing.base_batch * sizing.max_multiplier}, {sizing.epochs} epochs, mlp "
             + "-".join(map(str, self.settings.mlp))
+            + self.settings.multi_task_words
         )
 
     def is_complete(self, sweep: Experiment) -> bool:
@@ -183,7 +183,8 @@ class Session(ResultsSession):
         widths = "-".join(map(str, self.settings.mlp))
         ids = f"{sum(data.tables.values()):,} ids"
         whole = " in the whole log" if share < 1 else ""
-        return f"{self.context.data_name}: {rows}, {ids}{whole}; MLP {widths}"
+        how = self.settings.multi_task_words
+        return f"{self.context.data_name}: {rows}, {ids}{whole}; MLP {widths}{how}"
 
     def command(self, experiment: Experiment) -> str:
         """Return the command that reproduces this; DATA and RESULTS stand for the two folders."""

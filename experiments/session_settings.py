@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from cowclip_merlin import choices
 from cowclip_merlin.errors import InputError
@@ -71,6 +72,26 @@ class SessionSettings(Settings):
     )
     device: str = device_option()
     mlp: tuple[int, ...] = option((400, 400, 400), "hidden widths", metavar="N,N", at_least=1)
+    multi_task: str = option(
+        "shared_bottom",
+        "several labels: as cowclip train; the first one decides",
+        metavar="HOW",
+        choices=choices.MULTI_TASKS,
+    )
+    experts: int = option(4, "experts of --multi-task mmoe", at_least=1)
     lines: tuple[str, ...] = option(
         (), "run only these lines of the table: a;b", shown="all", metavar="LABELS", convert=_labels
     )
+
+    @property
+    def layers(self) -> dict[str, Any]:
+        """The attributes of `RunSettings` that all runs share: the layers of the models."""
+        return {name: getattr(self, name) for name in ("mlp", "multi_task", "experts")}
+
+    @property
+    def multi_task_words(self) -> str:
+        """Name the layers between embeddings and labels; empty for the usual ones."""
+        if self.multi_task == "shared_bottom":
+            return ""
+        of = f" of {self.experts} experts" if self.multi_task == "mmoe" else ""
+        return f", {self.multi_task}{of}"

@@ -18,6 +18,7 @@ from cowclip_merlin.cli.options.model_options import (
 )
 from cowclip_merlin.settings import add_options
 from cowclip_merlin.training.run_settings import RunSettings
+from cowclip_merlin.training.several_targets.names import metric_words
 
 if TYPE_CHECKING:
     from cowclip_merlin.experiments.tuning import Tuned
@@ -30,7 +31,8 @@ EXAMPLES = """examples:
   cowclip train DATA --settings TUNED/settings.yaml --out RUN
 
 Trials run at the batch size that you give. The searched rates hold at the base batch size, and the
-rule scales them. A rate or clip that you give is kept and not searched. No test row is read.
+rule scales them. A rate or clip that you give is kept and not searched. No test row is read. Of
+several labels, the first one decides.
 Needs Optuna: pip install "cowclip-merlin[tune]"."""
 
 _MINUTES = 30.0
@@ -54,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     changes = _differences()
     add_options(parser, RunSettings, *names, **changes)
     add_rate_options(parser, without=_UNUSED_RATES)
-    names = ("epochs", "seed", "mlp", *LAYERS, "validation_fraction")
+    names = ("epochs", "seed", "mlp", *LAYERS, "multi_task", "experts", "validation_fraction")
     add_options(parser, RunSettings, *names, **changes)
     add_device_option(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the search in TUNED")
@@ -114,6 +116,8 @@ def _summary(found: Tuned, data: str, out: str) -> str:
         f"best validation AUC {found.validation_auc:.5f} in epoch {found.best_epoch} of trial "
         f"{found.trial}; {found.trials} trials ended by: {ended}"
     ]
+    if words := metric_words(found.targets, "validation"):
+        lines.append(f"by label: {words}")
     if found.starts:
         starts = ", ".join(f"{name} {auc:.5f}" for name, auc in found.starts.items())
         lines.append(f"the settings tried first: {starts}")

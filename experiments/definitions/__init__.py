@@ -3,6 +3,7 @@
 from cowclip_merlin.experiments.definitions.experiment import (
     MEASURES,
     NAMED_MULTIPLIERS,
+    RMSE,
     RUN_KINDS,
     Experiment,
     ExperimentLine,
@@ -25,6 +26,7 @@ __all__ = [
     "LOG_KINDS",
     "MEASURES",
     "NAMED_MULTIPLIERS",
+    "RMSE",
     "RUN_KINDS",
     "CollisionLine",
     "Experiment",

@@ -11,6 +11,8 @@ NAMED_MULTIPLIERS = {"largest": 1, "beyond": 2}
 RUN_KINDS = ("runs", "curves", "time")
 KINDS = (*RUN_KINDS, "sweep", "hyperparameters", "parameters", "frequencies", "gradients")
 MEASURES = {"auc": "AUC %", "log_loss": "log loss", "minutes": "minutes of training"}
+RMSE = "rmse"
+"""Measure of the tables of a label that is a number, in place of those above."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ class Experiment:
         kind: "runs" for a table of training runs, "curves" and "time" for figures of some; a
             "sweep" is scored on validation rows; other kinds train no such runs.
         lines: rows of the table, or curves of the figure.
-        measure: the measure in a cell, a name of `MEASURES`.
+        measure: the measure in a cell, a name of `MEASURES`, or `RMSE`.
         corner: heading of the first column.
         preset: preset of the rates, "criteo" or "avazu".
         reference: label and multiplier of the cell that all cells are compared with.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from cowclip_merlin.experiments.definitions import Experiment, ExperimentLine
 from cowclip_merlin.experiments.planning.sizing import Sizing
@@ -23,7 +25,7 @@ def make_run_settings(
     update: str,
     tuned: TunedValues,
     validation_fraction: float,
-    mlp: tuple[int, ...],
+    layers: Mapping[str, Any],
 ) -> RunSettings:
     """Make the settings of one run; see `plan_runs` for the arguments."""
     settings = RunSettings(
@@ -41,7 +43,7 @@ def make_run_settings(
         ),
         optimizer=line.optimizer,
         validation_fraction=validation_fraction,
-        mlp=mlp,
+        **layers,
     )
     if settings.update != "exact" or line.update or uses_exact(settings, experiment.preset):
         return settings

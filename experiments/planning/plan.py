@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from cowclip_merlin.experiments.definitions import NAMED_MULTIPLIERS, Experiment, ExperimentLine
 from cowclip_merlin.experiments.planning.line_settings import make_run_settings
@@ -10,6 +12,8 @@ from cowclip_merlin.experiments.planning.planned_run import DataVariant, Planned
 from cowclip_merlin.experiments.planning.sizing import Sizing
 from cowclip_merlin.experiments.results.tuned import TunedValues
 from cowclip_merlin.loading import validation_rows
+
+_USUAL_LAYERS: Mapping[str, Any] = MappingProxyType({"mlp": (400, 400, 400)})
 
 
 def plan_runs(
@@ -21,7 +25,7 @@ def plan_runs(
     fraction: float = 1.0,
     tuned: TunedValues | None = None,
     validation_fraction: float = 0.0,
-    mlp: tuple[int, ...] = (400, 400, 400),
+    layers: Mapping[str, Any] = _USUAL_LAYERS,
 ) -> list[PlannedRun]:
     """Return all runs of an experiment that its sizing allows, line by line.
 
@@ -33,7 +37,7 @@ def plan_runs(
         fraction: share of the rows to use.
         tuned: values that sweeps chose.
         validation_fraction: share of the training rows to score instead of the test rows.
-        mlp: widths of the hidden layers.
+        layers: attributes of `RunSettings` that describe the layers of all models.
     """
     return [
         PlannedRun(
@@ -48,7 +52,7 @@ def plan_runs(
                 update=update,
                 tuned=tuned or {},
                 validation_fraction=validation_fraction,
-                mlp=mlp,
+                layers=layers,
             ),
             variant=DataVariant(
                 fraction=fraction, keep_top=line.keep_top, min_count=line.min_count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,5 +63,6 @@ def _read_output(path: Path) -> JsonObject:
 
 def _outputs(out: Path, name: str) -> Iterator[Path]:
     figures = (f"figures/{name}{end}.json" for end in ("", "_auc", "_over_time"))
-    files = (f"tables/{name}.json", *figures)
-    return (out / file for file in files if (out / file).is_file())
+    files = [out / file for file in (f"tables/{name}.json", *figures)]
+    labels = sorted((out / "tables").glob(f"{glob.escape(name)}_label*.json"))
+    return (file for file in (*files, *labels) if file.is_file())

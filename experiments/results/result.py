@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,8 @@ class Result:
         beta_1: Adam's, as used; None in older tables, which have 0.9.
         beta_2: Adam's, as used; None in older tables, which have 0.999.
         epsilon: Adam's, as used; None in older tables, which have 1e-7.
+        targets: with several labels, the scores of each as JSON; the columns before have those of
+            the first one, which decides.
     """
 
     run_id: str
@@ -107,6 +110,7 @@ class Result:
     beta_1: float | None = None
     beta_2: float | None = None
     epsilon: float | None = None
+    targets: str = ""
 
     def __post_init__(self) -> None:
         """Reject values that a run cannot have.
@@ -115,10 +119,27 @@ class Result:
             ValueError: if there is one.
         """
         check_scores(self)
+        scores_of_targets(self)
         if self.split not in SPLITS:
             raise ValueError(f"split is {self.split!r}, not {' or '.join(SPLITS)}")
         if not (math.isfinite(self.seconds) and self.seconds >= 0):
             raise ValueError(f"seconds is {self.seconds}, not a number from 0 on")
+
+
+def scores_of_targets(result: Result) -> dict[str, dict[str, float]]:
+    """Return label -> name of a metric -> its value; {} with one label.
+
+    Raises:
+        ValueError: if the column is damaged.
+
+    >>> scores_of_targets(example_result(targets='{"buy": {"auc": 0.7}}'))
+    {'buy': {'auc': 0.7}}
+    """
+    found = json.loads(result.targets or "{}")  # its error is a ValueError
+    for scores in found.values() if isinstance(found, dict) else [found]:
+        if not isinstance(scores, dict) or not all(isinstance(x, float) for x in scores.values()):
+            raise ValueError(f"targets is {result.targets!r:.40}, not the scores of labels")
+    return found
 
 
 def check_scores(result: Result | ReplayResult) -> None:

@@ -181,7 +181,8 @@ def _write_split(
     with _ParquetWriter(folder / "part_0.parquet") as write:
         for batch in _tables(data, split, fraction):
             rows += batch.num_rows
-            clicks += int(batch.column(data.label).to_numpy().sum())
+            labels = batch.column(data.label).to_numpy(zero_copy_only=False)
+            clicks += int(np.nansum(labels))  # a missing one of several is NaN
             write(_renumbered(batch, maps))
     return rows, clicks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from cowclip_merlin.system.hardware import hardware
 from cowclip_merlin.system.versions import PACKAGES, versions
 from cowclip_merlin.training import run_logs
 from cowclip_merlin.training.run_settings import ADAMS, RunSettings
+from cowclip_merlin.training.several_targets.names import target_metrics
 from cowclip_merlin.types import Json, JsonObject
 from cowclip_merlin.workflows import PreparedData
 
@@ -125,7 +127,7 @@ def rows_trained(data: PreparedData, run: PlannedRun) -> int:
 
 def _scores(
     epochs: Sequence[Mapping[str, float | str]], status: str, validation: bool, rows: int
-) -> dict[str, float | int]:
+) -> JsonObject:
     """Return the columns with scores and times; NaN or None for values that a run lacks."""
     prefix = "validation" if validation else "test"
     auc = [float(epoch[f"{prefix}_auc"]) for epoch in epochs]
@@ -135,11 +137,18 @@ def _scores(
         "auc": auc[-1] if done else float("nan"),
         "log_loss": float(epochs[-1][f"{prefix}_log_loss"]) if done else float("nan"),
         "auc_error": _auc_error(epochs[-1], prefix) if done else None,
+        "targets": _targets(epochs[-1], prefix) if done else "",
         "best_auc": max(auc, default=float("nan")),
         "best_epoch": auc.index(max(auc)) + 1 if auc else 0,
         "seconds": round(seconds, 3),
         "rows_per_second": round(len(epochs) * rows / seconds, 1) if seconds else 0.0,
     }
+
+
+def _targets(epoch: Mapping[str, float | str], split: str) -> str:
+    """Return the scores of each of several labels as JSON; empty with one."""
+    found = target_metrics(epoch, split)
+    return json.dumps(found) if found else ""
 
 
 def _auc_error(epoch: Mapping[str, float | str], split: str) -> float | None:

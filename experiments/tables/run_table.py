@@ -9,6 +9,7 @@ from dataclasses import replace
 from cowclip_merlin.experiments.definitions import (
     MEASURES,
     NAMED_MULTIPLIERS,
+    RMSE,
     Experiment,
     ExperimentLine,
 )
@@ -24,8 +25,8 @@ from cowclip_merlin.experiments.tables.table import (
     verdict,
 )
 
-UNITS = {"auc": 100.0, "log_loss": 1.0, "minutes": 1 / 60}
-DECIMALS = {"auc": 2, "log_loss": 4, "minutes": 2}
+UNITS = {"auc": 100.0, "log_loss": 1.0, "minutes": 1 / 60, RMSE: 1.0}
+DECIMALS = {"auc": 2, "log_loss": 4, "minutes": 2, RMSE: 4}
 Cells = Mapping[tuple[str, int | str], Cell]
 """Label of the line and multiplier -> cell."""
 
@@ -40,11 +41,12 @@ def run_table(experiment: Experiment, sizing: Sizing, results: RunResults, **tex
         texts: `data`, `command` and `fingerprint` of `Table`.
     """
     multipliers = _multipliers(experiment, sizing)
-    cells = _judged(experiment, _cells(experiment, multipliers, results))
+    cells = cells_of(experiment.measure, experiment.lines, multipliers, results)
+    cells = _judged(experiment, cells)
     missing = (*describe_infeasible(experiment, sizing), *_not_run(experiment, sizing, results))
     return experiment_table(
         experiment,
-        unit=MEASURES[experiment.measure],
+        unit=unit_of(experiment),
         columns=_headings(multipliers, sizing),
         rows=tuple(
             (line.label, tuple(cells[line.label, m] for m in multipliers))
@@ -78,15 +80,26 @@ def column_heading(multiplier: int | str, sizing: Sizing) -> str:
     return f"x{sizing.factor(multiplier)} = {sizing.batch(multiplier):,}"
 
 
-def _cells(
-    experiment: Experiment, multipliers: Sequence[int | str], results: RunResults
-) -> dict[tuple[str, int | str], Cell]:
+def cells_of(
+    measure: str,
+    lines: Sequence[ExperimentLine],
+    multipliers: Sequence[int | str],
+    results: RunResults,
+) -> Cells:
+    """Return the cell of each line and multiplier.
+
+    Args:
+        measure: a name of `MEASURES`, or `RMSE`.
+        lines: rows of the table.
+        multipliers: its columns.
+        results: results of the finished runs.
+    """
     by_cell: dict[tuple[str, int | str], list[Result]] = {}
     for run, result in results.items():
         by_cell.setdefault((run.label, run.multiplier), []).append(result)
     return {
-        (line.label, m): _cell(experiment.measure, line, m, by_cell.get((line.label, m), []))
-        for line in experiment.lines
+        (line.label, m): _cell(measure, line, m, by_cell.get((line.label, m), []))
+        for line in lines
         for m in multipliers
     }
 
@@ -105,9 +118,14 @@ def _cell(
     return mean_cell([_value(measure, result) for result in results], **known)
 
 
+def unit_of(experiment: Experiment) -> str:
+    """Return the unit of a table of an experiment, for its head."""
+    return "RMSE" if experiment.measure == RMSE else MEASURES[experiment.measure]
+
+
 def _value(measure: str, result: Result) -> float:
-    values = {"auc": result.auc, "log_loss": result.log_loss, "minutes": result.seconds}
-    return UNITS[measure] * values[measure]
+    value = result.seconds if measure == "minutes" else getattr(result, measure)
+    return UNITS[measure] * value
 
 
 def _judged(experiment: Experiment, cells: Cells) -> Cells:

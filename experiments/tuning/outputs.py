@@ -35,7 +35,10 @@ COLUMNS = (
     "clip",
     *RANGES,
 )
-"""Columns of `trials.csv`; the rates are those at the base batch size."""
+"""Columns of `trials.csv`; the rates are those at the base batch size.
+
+With several labels, the metrics of each follow in further columns.
+"""
 
 
 def best_trial(study: Study) -> FrozenTrial:
@@ -69,7 +72,8 @@ def write_trials(out: Path, study: Study) -> None:
     trials = finished_trials(study)
     path = out / "trials.csv"
     with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        found = dict.fromkeys(name for each in trials for name in outcome_of(each).targets)
+        writer = csv.DictWriter(file, [*COLUMNS, *found])
         writer.writeheader()
         writer.writerows(map(_row, trials))
     best = best_trial(study)
@@ -94,6 +98,7 @@ def _row(trial: FrozenTrial) -> dict[str, object]:
         "rule": settings.rule,
         "clip": settings.effective_clip,
         **base_rates(settings),
+        **found.targets,
     }
 
 

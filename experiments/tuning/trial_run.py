@@ -6,7 +6,7 @@ import io
 import shutil
 import time
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from cowclip_merlin.experiments.running.runner import hide_retracing_warnings
 from cowclip_merlin.experiments.tuning.study import optuna, trial_folder
 from cowclip_merlin.training.run import run_training
 from cowclip_merlin.training.run_settings import RunOptions, RunSettings
+from cowclip_merlin.training.several_targets.names import is_metric_column
 from cowclip_merlin.training.stopping.best_epoch import best_row
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Outcome:
         auc_error: standard error of its AUC.
         aucs: validation AUC of each epoch.
         seconds: of the whole trial.
+        targets: with several labels, the metrics of each in the best epoch, by their columns in
+            `metrics.csv`. The AUCs above are those of the first label, which decides.
     """
 
     ended: str
@@ -74,6 +77,7 @@ class Outcome:
     auc_error: float
     aucs: list[float]
     seconds: float
+    targets: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
@@ -179,4 +183,5 @@ def _outcome(ended: str, watch: _EpochWatch, seconds: float) -> Outcome:
         auc_error=best.get("validation_auc_error", nan),
         aucs=[row["validation_auc"] for row in watch.rows],
         seconds=round(seconds, 3),
+        targets={name: value for name, value in best.items() if is_metric_column(name)},
     )

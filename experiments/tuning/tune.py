@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,6 @@ from cowclip_merlin.experiments.tuning.trial_run import TrialContext, outcome_of
 from cowclip_merlin.loading import open_columns, train_validation_split, validation_rows
 from cowclip_merlin.scaling import PRESETS
 from cowclip_merlin.system.folders import NewFiles, lock_folder
-from cowclip_merlin.targets import refuse_several
 from cowclip_merlin.training.build import build_optimizer, check_table_memory, choose_device
 from cowclip_merlin.training.run import check_sizes
 from cowclip_merlin.training.run_settings import RunSettings
@@ -50,10 +50,13 @@ class Tuned:
         settings: train with them on all train rows; `settings.yaml` has the same.
         trial: number of the best trial.
         validation_auc: its AUC on validation rows, which is optimistic: it is the best of many.
+            Of several labels, that of the first.
         best_epoch: its best epoch, which is `settings.epochs`.
         trials: number of finished trials, those before a resume included.
         ended: how the trials ended -> their number.
         starts: name of the settings tried first -> their validation AUC, if that trial is complete.
+        targets: with several labels, the metrics of each in the best epoch of the best trial, by
+            their columns in `metrics.csv`.
     """
 
     settings: RunSettings
@@ -63,6 +66,7 @@ class Tuned:
     trials: int
     ended: dict[str, int]
     starts: dict[str, float]
+    targets: Mapping[str, float] = field(default_factory=dict)
 
 
 def tune(
@@ -81,7 +85,8 @@ def tune(
     `settings` on the train rows that are not held out, and counts with its best epoch. It ends
     after two epochs without a better one. It is pruned if its AUC is below the median of the
     trials before at the same epoch. The first two trials have the defaults of `cowclip train`,
-    and rates by the formula of docs/experiments.md. No test row is read.
+    and rates by the formula of docs/experiments.md. Of several labels, the first one decides. No
+    test row is read.
 
     Args:
         data: folder that `prepare` wrote. If it was split by time, the last train rows are held
@@ -114,7 +119,7 @@ def tune(
     _check_budget(trials, minutes)
     check_folder(out, resume=resume)
     prepared = PreparedData.load(data)
-    refuse_several("a search", prepared.targets, "prepare the log with one `label`")
+    settings.multi_task_of(prepared.targets)  # refuses what they cannot have
     space = SearchSpace(shared=_shared(settings, prepared))
     check_sizes(prepared, space.shared)
     optuna()
@@ -222,4 +227,5 @@ def _finish(study: Study, out: Path) -> Tuned:
         trials=len(finished),
         ended={how: ends.count(how) for how in sorted(set(ends))},
         starts={trial.user_attrs["start"]: trial.value for trial in first},
+        targets=outcome_of(best).targets,
     )

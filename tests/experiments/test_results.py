@@ -29,8 +29,8 @@ def damaged(text, how):
         (lambda line: line.replace("0.78", "x"), "line 3 is damaged (auc is 'x',"),
         (lambda line: line.replace("0.78", "78"), "line 3 is damaged (auc is 78.0,"),
         (lambda line: line.replace("0.78", "nan"), "line 3 is damaged (auc is nan"),
-        (lambda line: line[: len(line) // 2], "line 3 is damaged (it does not have 42"),
-        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it does not have 42"),
+        (lambda line: line[: len(line) // 2], "line 3 is damaged (it does not have 43"),
+        (lambda line: line.rstrip() + ",1\r\n", "line 3 is damaged (it does not have 43"),
         (lambda line: line.replace("done", "ok"), "line 3 is damaged (status is 'ok',"),
         (lambda line: line.replace("test", "dev"), "line 3 is damaged (split is 'dev',"),
         (lambda line: line.replace("1.5", "-1.5"), "seconds is -1.5"),
@@ -59,10 +59,12 @@ def test_seconds_of_an_epoch_that_was_stopped_in_between():
     assert (found["seconds"], found["rows_per_second"]) == (200, 10_000)
 
 
-BETAS = "beta_1,beta_2,epsilon"
+BETAS = "beta_1,beta_2,epsilon,targets"
 
 
-@pytest.mark.parametrize("missing", [BETAS, f"auc_error,{BETAS}", f"versions,auc_error,{BETAS}"])
+@pytest.mark.parametrize(
+    "missing", ["targets", BETAS, f"auc_error,{BETAS}", f"versions,auc_error,{BETAS}"]
+)
 def test_a_table_of_an_earlier_version_is_read_and_added_to(tmp_path, missing):
     write_results(tmp_path, [GOOD])
     path = tmp_path / "results.csv"
@@ -92,3 +94,9 @@ def test_damaged_tuned_values_are_named(mine, data, tmp_path, capsys, value, wor
     assert experiment(mine, data, out) == 2
     said = capsys.readouterr().err
     assert "tuned.json: " in said and words in said
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"buy": 0.5}', '{"buy": {"auc": "x"}}'])
+def test_damaged_scores_of_labels_are_refused(text):
+    with pytest.raises(ValueError):
+        example_result(targets=text)

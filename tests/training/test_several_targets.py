@@ -325,15 +325,6 @@ def test_a_target_needs_both_labels_to_be_scored(folder, tmp_path):
     assert found.rows == 0 and np.isnan(found.auc) and np.isnan(found.log_loss)
 
 
-def test_other_commands_refuse_several_labels(folder, rows, tmp_path, capsys):
-    data = str(folder / "DATA")
-    words = ["--model", "dcn", "--batch-size", "64", "--trials", "1", "--out", str(tmp_path / "T")]
-    assert main(["tune", data, *words]) == 2
-    assert (
-        "a search takes one label, but the data has click, buy, seconds" in capsys.readouterr().err
-    )
-    words = ["--data", data, "--out", str(tmp_path / "E")]
-    assert main(["experiment", "table2", *words]) == 2
-    assert "an experiment takes one label" in capsys.readouterr().err
+def test_a_stream_refuses_several_labels(folder, rows):
     with pytest.raises(InputError, match="online training takes one label"):
         OfflineStart(folder / "RUN", folder / "DATA", trainer=None)

@@ -45,7 +45,8 @@ def add_data_options(parser: argparse._ActionsContainer) -> None:
     """Add the options of experiments on prepared data."""
     changes: dict[str, dict[str, Any]] = {name: {"default": None} for name in ("data", "lines")}
     changes["scale"] = {"default": "1"}
-    names = ("data", "epochs", "scale", "update", "max_multiplier", "steps", "lines", "device")
+    names = ("data", "epochs", "scale", "update", "max_multiplier", "steps", "multi_task")
+    names += ("experts", "lines", "device")
     add_options(parser, SessionSettings, *names, **changes)
 
 

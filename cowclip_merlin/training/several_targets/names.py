@@ -48,11 +48,24 @@ def metric_words(row: Mapping[str, float], split: str) -> str:
     'click AUC 0.75000, sec RMSE 2.00000'
     """
     words = []
-    for column, value in row.items():
-        found = _COLUMN.fullmatch(column)
-        if found and found[1] == split and found[3] in ("auc", "rmse"):
-            words.append(f"{found[2]} {found[3].upper()} {float(value):.5f}")
+    for name, found in target_metrics(row, split).items():
+        kind = "auc" if "auc" in found else "rmse"
+        words.append(f"{name} {kind.upper()} {found[kind]:.5f}")
     return ", ".join(words)
+
+
+def target_metrics(row: Mapping[str, float | str], split: str) -> dict[str, dict[str, float]]:
+    """Return the metrics of each of several targets in a row of metrics; {} with one target.
+
+    >>> target_metrics({"test_auc": 0.75, "test_click_auc": 0.75, "test_sec_rmse": 2.0}, "test")
+    {'click': {'auc': 0.75}, 'sec': {'rmse': 2.0}}
+    """
+    found: dict[str, dict[str, float]] = {}
+    for column, value in row.items():
+        match = _COLUMN.fullmatch(column)
+        if match and match[1] == split and value != "":
+            found.setdefault(match[2], {})[match[3]] = float(value)
+    return found
 
 
 def value_names(targets: Sequence[Target]) -> list[str]:
